@@ -1,0 +1,1 @@
+"""optsched: how far is this LLM-serving scheduler from optimal?"""

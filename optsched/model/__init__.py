@@ -1,0 +1,1 @@
+"""The problem in code: instances, schedules, objectives, results, and their documents."""

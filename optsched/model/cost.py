@@ -1,0 +1,93 @@
+"""The calibrated cost model: how long a batch takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from optsched.model.domain import Picoseconds, domain
+
+
+class BatchCost(Protocol):
+    """What a batch costs; the simulator needs nothing else of a cost model."""
+
+    def batch_ps(
+        self, tokens: int, decodes: int, decode_kv_tokens: int, prefills: Iterable[tuple[int, int]]
+    ) -> int:
+        """Return the duration of a batch in ps.
+
+        Parameters
+        ----------
+        tokens
+            Tokens run by all steps of the batch.
+        decodes
+            Number of decode steps.
+        decode_kv_tokens
+            KV tokens that the decode steps read: the sum of their ``m`` before the step.
+        prefills
+            ``(c, m)`` of every prefill step: tokens run and tokens cached before.
+        """
+        ...
+
+
+@domain
+class CostModel:
+    """Piecewise-linear batch time with integer coefficients.
+
+    The batch time is::
+
+        max_k (base_k + token_k Σ c)                                    non-attention
+          + Σ over decode steps  (decode_kv m + decode_req)             decode attention
+          + Σ over prefill steps (prefill_sq (c² + 2 m c) + prefill_kv m + prefill_req)
+
+    with c the tokens that a step runs and m the tokens cached before it. One piece is InferMax's linear
+    model (Kim et al., section 3.2). All coefficients are integers ≥ 0.
+
+    Parameters
+    ----------
+    base, token
+        First affine piece of the non-attention time: ps, and ps per token.
+    pieces
+        Further ``(base, token)`` pairs; the maximum over all pieces counts.
+    decode_kv, decode_req
+        Decode attention: ps per KV token read, ps per decode step.
+    prefill_sq, prefill_kv, prefill_req
+        Prefill attention: ps per token², ps per cached token, ps per prefill step.
+    """
+
+    base: Picoseconds
+    token: Picoseconds
+    pieces: tuple[tuple[Picoseconds, Picoseconds], ...] = ()
+    decode_kv: Picoseconds = 0
+    decode_req: Picoseconds = 0
+    prefill_sq: Picoseconds = 0
+    prefill_kv: Picoseconds = 0
+    prefill_req: Picoseconds = 0
+
+    @property
+    def affine(self) -> tuple[tuple[int, int], ...]:
+        """All ``(base, token)`` pieces of the non-attention time, the first one included."""
+        return ((self.base, self.token), *self.pieces)
+
+    def linear_ps(self, tokens: int) -> int:
+        """Return the non-attention time in ps of a batch that runs ``tokens`` tokens."""
+        return max(base + token * tokens for base, token in self.affine)
+
+    def decode_ps(self, cached: int) -> int:
+        """Return the attention time in ps of one decode step on ``cached`` tokens."""
+        return self.decode_kv * cached + self.decode_req
+
+    def prefill_ps(self, run: int, cached: int) -> int:
+        """Return the attention time in ps of one prefill step of ``run`` tokens on ``cached`` ones."""
+        return self.prefill_sq * run * (run + 2 * cached) + self.prefill_kv * cached + self.prefill_req
+
+    def batch_ps(
+        self, tokens: int, decodes: int, decode_kv_tokens: int, prefills: Iterable[tuple[int, int]]
+    ) -> int:
+        """Return the duration of a batch in ps (see `BatchCost`)."""
+        return (
+            self.linear_ps(tokens)
+            + self.decode_kv * decode_kv_tokens
+            + self.decode_req * decodes
+            + sum(self.prefill_ps(run, cached) for run, cached in prefills)
+        )

@@ -1,0 +1,362 @@
+"""Documents in and out: instances, suites and results as JSON (interfaces.md)."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
+
+from optsched.model.cost import CostModel
+from optsched.model.domain import MAX_REQUESTS, domain, input_error, replace
+from optsched.model.errors import InputError, Said
+from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
+from optsched.model.result import Badge, Result, Status
+from optsched.model.schedule import Schedule
+
+INSTANCE_FORMAT = "optsched-instance/1"
+SUITE_FORMAT = "optsched-suite/1"
+RESULT_FORMAT = "optsched-result/1"
+
+ProfileLookup = Callable[[str], CostModel]
+"""Finds a cost profile by name; raises `InputError` for an unknown one."""
+
+_T = TypeVar("_T")
+_STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+@domain
+class _RequestEntry(Request):
+    count: Annotated[int, Field(ge=1, le=MAX_REQUESTS)] = 1
+
+
+class _ProfileName(BaseModel):
+    model_config = _STRICT
+    profile: str
+
+
+def _cost_kind(value: object) -> str:
+    return "<profile>" if isinstance(value, dict) and "profile" in value else "<coefficients>"
+
+
+class _InstanceBody(BaseModel):
+    model_config = _STRICT
+    format: Literal["optsched-instance/1"]
+    name: str
+    limits: Limits
+    rules: Rules
+    cost: Annotated[
+        Annotated[_ProfileName, Tag("<profile>")] | Annotated[CostModel, Tag("<coefficients>")],
+        Discriminator(_cost_kind),
+    ]
+    replicas: int = 1
+    requests: Annotated[list[_RequestEntry], Field(min_length=1)]
+
+    def build(self, profiles: ProfileLookup) -> Instance:
+        if isinstance(self.cost, _ProfileName):
+            try:
+                cost = profiles(self.cost.profile)
+            except InputError as error:
+                raise error.within("cost") from None
+        else:
+            cost = self.cost
+        total = sum(entry.count for entry in self.requests)
+        if total > MAX_REQUESTS:
+            raise InputError("requests", Said(f"{total} requests"), f"at most {MAX_REQUESTS}")
+        requests: list[Request] = []
+        for entry in self.requests:
+            request = Request(**{name: getattr(entry, name) for name in _REQUEST_FIELDS})
+            requests.extend([request] * entry.count)
+        return Instance(self.name, self.limits, self.rules, cost, tuple(requests), self.replicas)
+
+
+class _SuiteBody(BaseModel):
+    model_config = _STRICT
+    format: Literal["optsched-suite/1"]
+    name: str
+    description: str
+    instances: Annotated[list[_InstanceBody], Field(min_length=1)]
+
+
+class _ResultBody(BaseModel):
+    model_config = _STRICT
+    format: Literal["optsched-result/1"]
+    instance: _InstanceBody
+    instance_sha256: str
+    method: str
+    objective: Objective
+    status: Status
+    badge: Badge
+    value: int | None
+    bound: int | None
+    gap: float | None
+    runtime_s: float
+    seed: int
+    versions: dict[str, str]
+    schedule: Schedule | None
+    metrics: dict[str, Any] | None
+    certificate: dict[str, Any] | None
+    message: str | None = None
+    restrictions: Restrictions = Restrictions()
+
+
+@domain
+class Suite:
+    """A named list of instances."""
+
+    name: str
+    description: str
+    instances: tuple[Instance, ...]
+
+
+@domain
+class ClaimedResult:
+    """A result as a document states it: nothing in it has been checked but its form.
+
+    Parameters
+    ----------
+    result
+        The document's content.
+    instance_sha256, gap
+        What the document says of them; `Result` would compute them.
+    """
+
+    result: Result
+    instance_sha256: str
+    gap: float | None
+
+
+_REQUEST_FIELDS = ("input", "output", "arrival_ps", "weight", "slo_ttft_ps", "slo_e2e_ps", "id")
+_DEFAULT_REQUEST = Request(1, 1)
+_INSTANCE, _SUITE, _RESULT = TypeAdapter(_InstanceBody), TypeAdapter(_SuiteBody), TypeAdapter(_ResultBody)
+_TAGS = frozenset({"<profile>", "<coefficients>"})
+
+
+# Reading ---------------------------------------------------------------------------------------------------
+
+
+def read_bytes(source: str | Path) -> bytes:
+    """Return the content of a file, unpacked if its name ends in ``.gz``; ``-`` is standard input."""
+    name = str(source)
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        return gzip.decompress(data) if name.endswith(".gz") else data
+    except (OSError, EOFError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise InputError("", Said(reason), "a readable file", name) from None
+
+
+def _parse(adapter: TypeAdapter[_T], data: bytes) -> _T:
+    try:
+        return adapter.validate_json(data)
+    except ValidationError as error:
+        raise input_error(error, _TAGS) from None
+
+
+def parse_instance(data: bytes, profiles: ProfileLookup) -> Instance:
+    """Read an instance document; a wrong one raises `InputError`."""
+    return _parse(_INSTANCE, data).build(profiles)
+
+
+def parse_suite(data: bytes, profiles: ProfileLookup) -> Suite:
+    """Read a suite document: ``{"format": "optsched-suite/1", "name", "description", "instances": […]}``."""
+    body = _parse(_SUITE, data)
+    instances = []
+    for position, entry in enumerate(body.instances):
+        try:
+            instances.append(entry.build(profiles))
+        except InputError as error:
+            raise error.within(f"instances[{position}]") from None
+    return Suite(body.name, body.description, tuple(instances))
+
+
+def parse_results(data: bytes, profiles: ProfileLookup) -> list[ClaimedResult]:
+    """Read a result document, or a list of them."""
+    if data.lstrip()[:1] == b"[":
+        bodies = _parse(TypeAdapter(list[_ResultBody]), data)
+    else:
+        bodies = [_parse(_RESULT, data)]
+    found = []
+    for position, body in enumerate(bodies):
+        try:
+            instance = body.instance.build(profiles)
+        except InputError as error:
+            raise error.within(f"[{position}].instance" if len(bodies) > 1 else "instance") from None
+        fields = {name: getattr(body, name) for name in _RESULT_FIELDS}
+        found.append(ClaimedResult(Result(instance=instance, **fields), body.instance_sha256, body.gap))
+    return found
+
+
+_RESULT_FIELDS = (
+    "method", "objective", "status", "badge", "value", "bound", "runtime_s", "seed", "versions", "schedule",
+    "metrics", "certificate", "message", "restrictions",
+)  # fmt: skip
+
+
+def document_format(data: bytes) -> str | None:
+    """Return the ``format`` field of a JSON object, None if there is none."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    found = document.get("format") if isinstance(document, dict) else None
+    return found if isinstance(found, str) else None
+
+
+# Writing ---------------------------------------------------------------------------------------------------
+
+
+def _fields(obj: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(obj, name) for name in names}
+
+
+def cost_document(cost: CostModel) -> dict[str, Any]:
+    """Return the coefficients as a document."""
+    names = ("base", "token", "pieces", "decode_kv", "decode_req", "prefill_sq", "prefill_kv", "prefill_req")
+    return _fields(cost, names) | {"pieces": [list(piece) for piece in cost.pieces]}
+
+
+def _request_documents(requests: tuple[Request, ...]) -> Iterator[dict[str, Any]]:
+    for request, run in groupby(requests):
+        entry = {
+            name: getattr(request, name)
+            for name in _REQUEST_FIELDS
+            if name in {"input", "output"} or getattr(request, name) != getattr(_DEFAULT_REQUEST, name)
+        }
+        count = sum(1 for _ in run)
+        yield entry | ({"count": count} if count > 1 else {})
+
+
+def instance_document(instance: Instance) -> dict[str, Any]:
+    """Return the instance as a document, its coefficients spelled out and equal neighbours counted."""
+    limits, rules = instance.limits, instance.rules
+    return {
+        "format": INSTANCE_FORMAT,
+        "name": instance.name,
+        "limits": _fields(
+            limits, ("kv_tokens", "batch_tokens", "prefill_tokens", "batch_requests", "kv_block")
+        ),
+        "rules": _fields(rules, ("hybrid", "chunked_prefill", "eviction")),
+        "cost": cost_document(instance.cost),
+        "replicas": instance.replicas,
+        "requests": list(_request_documents(instance.requests)),
+    }
+
+
+def suite_document(suite: Suite) -> dict[str, Any]:
+    """Return the suite as a document."""
+    return {
+        "format": SUITE_FORMAT,
+        "name": suite.name,
+        "description": suite.description,
+        "instances": [instance_document(instance) for instance in suite.instances],
+    }
+
+
+def instance_sha256(instance: Instance) -> str:
+    """Return the hash that identifies a problem: that of its document without names, keys sorted, no spaces."""
+    nameless = tuple(
+        request if request.id is None else replace(request, id=None) for request in instance.requests
+    )
+    document = instance_document(replace(instance, name="", requests=nameless))
+    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def result_document(result: Result) -> dict[str, Any]:
+    """Return the result as a document (interfaces.md, Result document)."""
+    schedule = None
+    if result.schedule is not None:
+        batches = [
+            _fields(batch, ("replica", "start_ps", "end_ps"))
+            | {"run": [list(step) for step in batch.run], "evict": list(batch.evict)}
+            for batch in result.schedule.batches
+        ]
+        schedule = {"batches": batches}
+    document: dict[str, Any] = {
+        "format": RESULT_FORMAT,
+        "instance": instance_document(result.instance),
+        "instance_sha256": instance_sha256(result.instance),
+        "method": result.method,
+        "objective": result.objective.value,
+        "status": result.status.value,
+        "badge": result.badge.value,
+        "value": result.value,
+        "bound": result.bound,
+        "gap": result.gap,
+        "runtime_s": result.runtime_s,
+        "seed": result.seed,
+        "versions": result.versions,
+        "schedule": schedule,
+        "metrics": result.metrics,
+        "certificate": result.certificate,
+    }
+    if result.message is not None:
+        document["message"] = result.message
+    if result.restrictions.forbid:
+        document["restrictions"] = {"forbid": list(result.restrictions.forbid)}
+    return document
+
+
+def dump(document: Any) -> str:
+    """Write a document as JSON that people can read: a line for each entry of its lists of objects."""
+
+    def lines(value: Any, indent: str) -> str:
+        inner = indent + " "
+        if isinstance(value, dict) and any(isinstance(item, dict | list) for item in value.values()):
+            body = ",\n".join(f"{inner}{json.dumps(key)}: {lines(item, inner)}" for key, item in value.items())
+            return f"{{\n{body}\n{indent}}}"
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            nested = any(isinstance(item, dict) for entry in value for item in entry.values())
+            body = ",\n".join(inner + (lines(item, inner) if nested else json.dumps(item)) for item in value)
+            return f"[\n{body}\n{indent}]"
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+
+    return lines(document, "") + "\n"
+
+
+def write_text(target: str | Path, text: str) -> None:
+    """Write a file whole or not at all (``.gz`` packs it); ``-`` is standard output.
+
+    A file that stood there before stays until the new one is complete on disk.
+    """
+    name = str(target)
+    if name == "-":
+        sys.stdout.write(text)
+        return
+    data = text.encode()
+    if name.endswith(".gz"):
+        packed = io.BytesIO()
+        with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream:
+            stream.write(data)
+        data = packed.getvalue()
+    path = Path(name)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise InputError("", Said(error.strerror or str(error)), "a file that can be written", name) from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

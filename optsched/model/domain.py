@@ -1,0 +1,79 @@
+"""How the domain objects are made: frozen dataclasses whose fields are checked wherever they come from."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, TypeVar, dataclass_transform
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from optsched.model.errors import InputError, describe
+
+MAX_PS = 2**63 - 1
+"""The largest time or coefficient, in ps: 106 days."""
+MAX_TOKENS = 10**9
+"""The largest token count of one request or limit."""
+MAX_REQUESTS = 10**7
+"""The most requests of one instance."""
+
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Picoseconds = Annotated[int, Field(ge=0, le=MAX_PS)]
+Index = Annotated[int, Field(ge=0)]
+
+_T = TypeVar("_T")
+_CONFIG = ConfigDict(strict=True, extra="forbid")
+
+
+def path(location: Iterable[str | int], skip: frozenset[str] = frozenset()) -> str:
+    """Write a pydantic location as ``requests[2].input``, leaving out the names in ``skip``."""
+    text = ""
+    for step in location:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif step not in skip:
+            text += f".{step}" if text else step
+    return text
+
+
+def input_error(error: ValidationError, skip: frozenset[str] = frozenset()) -> InputError:
+    """Turn the first complaint of pydantic into one line of ours."""
+    first = dict(error.errors(include_url=False)[0])
+    where = path(first["loc"], skip)
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        return cause.within(where)
+    value, expected = describe(first)
+    more = error.error_count() - 1
+    return InputError(where, value, expected + (f" (and {more} more problems)" if more else ""))
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=False)
+def domain(cls: type[_T]) -> type[_T]:
+    """Make a frozen dataclass with slots whose fields are checked against their annotations.
+
+    Built in Python or read from a document, a wrong field raises `InputError`, which names field, value
+    and expectation. Types are strict: ``True`` or ``1.0`` is no integer.
+    """
+    made: Any = pydantic_dataclass(frozen=True, slots=True, config=_CONFIG)(cls)
+    checked_init: Callable[..., None] = made.__init__
+    names = [field.name for field in dataclasses.fields(made)]
+
+    @functools.wraps(checked_init)
+    def init(self: object, *args: Any, **kwargs: Any) -> None:
+        if len(args) > len(names):
+            raise TypeError(f"{cls.__name__} takes {len(names)} fields, {len(args)} were given")
+        try:
+            checked_init(self, **dict(zip(names, args, strict=False)), **kwargs)
+        except ValidationError as error:
+            raise input_error(error) from None
+
+    made.__init__ = init
+    return made  # type: ignore[no-any-return]
+
+
+def replace(obj: _T, **changes: Any) -> _T:
+    """Return a copy of a domain object with some fields changed, checked as if built anew."""
+    return dataclasses.replace(obj, **changes)  # type: ignore[type-var]

@@ -1,0 +1,100 @@
+"""What can be wrong with input, said in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_SHOWN = 60
+
+
+def shown(value: object) -> str:
+    """Represent an offending value on one line, shortened in the middle when it is long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}…{text[-_SHOWN // 4 :]}"
+
+
+class InputError(ValueError):
+    """Input that cannot be used: names the field, its value and what was expected.
+
+    Parameters
+    ----------
+    field
+        Where the value stands, such as ``requests[2].input`` or ``--policy``.
+    value
+        What was found there. An exception or ``Missing`` is shown as itself, without quotes.
+    expected
+        What would have been right, such as ``an integer ≥ 1``.
+    source
+        The file (or ``-``) that holds the field, once it is known.
+    """
+
+    def __init__(self, field: str, value: object, expected: str, source: str | None = None) -> None:
+        super().__init__(field, value, expected, source)
+        self.field = field
+        self.value = value
+        self.expected = expected
+        self.source = source
+
+    def within(self, prefix: str) -> InputError:
+        """Return the same error with ``prefix`` put before the field's path."""
+        if not self.field or not prefix:
+            field = prefix or self.field
+        else:
+            field = prefix + ("" if self.field.startswith("[") else ".") + self.field
+        return InputError(field, self.value, self.expected, self.source)
+
+    def located(self, source: str) -> InputError:
+        """Return the same error, said to stand in ``source``."""
+        return InputError(self.field, self.value, self.expected, source)
+
+    def __str__(self) -> str:
+        got = str(self.value) if isinstance(self.value, Said) else shown(self.value)
+        where = f"{self.source}: " if self.source else ""
+        field = f"{self.field}: " if self.field else ""
+        return f"{where}{field}got {got}, expected {self.expected}"
+
+
+class Said(str):
+    """A phrase that stands for a value in an error, such as ``nothing``; printed without quotes."""
+
+    __slots__ = ()
+
+
+class InfeasibleInstanceError(ValueError):
+    """No schedule exists: the message names the request and the limit that it breaks."""
+
+    def __init__(self, reasons: tuple[str, ...]) -> None:
+        super().__init__(*reasons)
+        self.reasons = reasons
+
+    def __str__(self) -> str:
+        more = f" (and {len(self.reasons) - 1} more requests)" if len(self.reasons) > 1 else ""
+        return self.reasons[0] + more
+
+
+def describe(error: dict[str, Any]) -> tuple[object, str]:
+    """Say a pydantic error as (value found, expectation)."""
+    kind, context, value = error["type"], error.get("ctx", {}), error["input"]
+    article = {"int_type": "an integer", "int_from_float": "an integer", "bool_type": "true or false",
+               "string_type": "a string", "list_type": "a list", "tuple_type": "a list",
+               "float_type": "a number", "dict_type": "an object", "dataclass_type": "an object",
+               "model_type": "an object", "dataclass_exact_type": "an object", "none_required": "null",
+               "int_parsing_size": "an integer of at most 4,300 digits",
+               "finite_number": "a finite number"}  # fmt: skip
+    if kind == "missing":
+        return Said("nothing"), "this field"
+    if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
+        return value, "no such field"
+    if kind in article:
+        return value, article[kind]
+    if kind == "greater_than_equal":
+        return value, f"an integer ≥ {context['ge']}"
+    if kind == "less_than_equal":
+        return value, f"an integer ≤ {context['le']}"
+    if kind in {"literal_error", "enum"}:
+        return value, f"one of {context['expected']}"
+    if kind == "too_short":
+        return Said(f"{context['actual_length']} items"), f"at least {context['min_length']}"
+    if kind == "json_invalid":
+        return Said(f"invalid JSON ({context['error']})"), "a JSON document"
+    return value, error["msg"]

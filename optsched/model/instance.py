@@ -1,0 +1,176 @@
+"""Requests, limits, rules and the instance that they make."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from optsched.model.cost import CostModel
+from optsched.model.domain import MAX_REQUESTS, Picoseconds, Tokens, domain
+from optsched.model.errors import InfeasibleInstanceError, InputError
+
+
+@domain
+class Limits:
+    """Capacities of one replica.
+
+    Parameters
+    ----------
+    kv_tokens
+        M, the KV-cache capacity in tokens.
+    batch_tokens
+        C, the token budget of one batch.
+    prefill_tokens
+        P ≤ C, the budget of the prefill steps of one batch.
+    batch_requests
+        N, the most requests that run in one batch; None for no limit.
+    kv_block
+        b, the KV block size in tokens: m cached tokens occupy ceil(m/b) b.
+    """
+
+    kv_tokens: Tokens
+    batch_tokens: Tokens
+    prefill_tokens: Tokens
+    batch_requests: Tokens | None = None
+    kv_block: Tokens = 1
+
+    def __post_init__(self) -> None:
+        if self.prefill_tokens > self.batch_tokens:
+            raise InputError(
+                "prefill_tokens", self.prefill_tokens, f"at most batch_tokens = {self.batch_tokens}"
+            )
+
+    @property
+    def kv_capacity(self) -> int:
+        """Tokens that the whole blocks of the cache hold: floor(M/b) b."""
+        return self.kv_tokens // self.kv_block * self.kv_block
+
+    def occupied(self, cached: int) -> int:
+        """Return the capacity in tokens that ``cached`` tokens take: ceil(m/b) b."""
+        return -(-cached // self.kv_block) * self.kv_block
+
+
+@domain
+class Rules:
+    """What a schedule may do.
+
+    Parameters
+    ----------
+    hybrid
+        A batch may mix prefill and decode steps.
+    chunked_prefill
+        A prefill may be split over batches.
+    eviction
+        A running request may lose its KV cache and be recomputed.
+    """
+
+    hybrid: bool = True
+    chunked_prefill: bool = True
+    eviction: bool = True
+
+
+@domain
+class Request:
+    """One request.
+
+    Parameters
+    ----------
+    input, output
+        I, prompt tokens; O, output tokens, the last one (EOS) included.
+    arrival_ps
+        T, arrival time in ps.
+    weight
+        w, the weight in the objective ``weighted_e2e``.
+    slo_ttft_ps, slo_e2e_ps
+        Service-level objectives in ps; None for none.
+    id
+        A name for messages.
+    """
+
+    input: Tokens
+    output: Tokens
+    arrival_ps: Picoseconds = 0
+    weight: Picoseconds = 1
+    slo_ttft_ps: Picoseconds | None = None
+    slo_e2e_ps: Picoseconds | None = None
+    id: str | None = None
+
+    @property
+    def peak_tokens(self) -> int:
+        """KV tokens in the request's last batch: I + O − 1. Also the tokens that every schedule must run."""
+        return self.input + self.output - 1
+
+    @property
+    def kv_volume(self) -> int:
+        """V = Σ_k (I + k − 1): the KV tokens held in the batches that generate its tokens, summed."""
+        return self.output * self.input + self.output * (self.output - 1) // 2
+
+
+@domain
+class Instance:
+    """One scheduling problem on one replica, frozen.
+
+    Parameters
+    ----------
+    name
+        What tables and messages call it.
+    limits, rules, cost
+        Capacities, permissions and the batch-time model.
+    requests
+        At least one; a request's index in schedules is its position here.
+    replicas
+        Number of replicas; 1 so far.
+    """
+
+    name: str
+    limits: Limits
+    rules: Rules
+    cost: CostModel
+    requests: Annotated[tuple[Request, ...], Field(min_length=1, max_length=MAX_REQUESTS)]
+    replicas: Annotated[int, Field(ge=1, le=1)] = 1
+
+    def label(self, index: int) -> str:
+        """Name request ``index`` for a message."""
+        given = self.requests[index].id
+        return f"request {index}" + (f" ({given})" if given is not None else "")
+
+    @property
+    def offline(self) -> bool:
+        """Whether all requests arrive at the same time."""
+        return len({request.arrival_ps for request in self.requests}) == 1
+
+    @property
+    def start_ps(self) -> int:
+        """The earliest arrival, in ps."""
+        return min(request.arrival_ps for request in self.requests)
+
+    @property
+    def kappa(self) -> float:
+        """M divided by the mean resident KV of a generating request: the concurrency that memory allows."""
+        volume = sum(request.kv_volume for request in self.requests)
+        return self.limits.kv_tokens * sum(request.output for request in self.requests) / volume
+
+    def infeasibilities(self) -> tuple[str, ...]:
+        """Name every request that no schedule can serve, with the limit that it breaks."""
+        limits, found = self.limits, []
+        for index, request in enumerate(self.requests):
+            peak = limits.occupied(request.peak_tokens)
+            if peak > limits.kv_capacity:
+                found.append(
+                    f"{self.label(index)} needs {peak} KV tokens (input {request.input} + output "
+                    f"{request.output} - 1, in blocks of {limits.kv_block}), the cache holds "
+                    f"{limits.kv_capacity} (kv_tokens = {limits.kv_tokens})"
+                )
+            elif not self.rules.chunked_prefill and request.input > limits.prefill_tokens:
+                found.append(
+                    f"{self.label(index)} has a prompt of {request.input} tokens, more than "
+                    f"prefill_tokens = {limits.prefill_tokens}, and chunked prefill is forbidden"
+                )
+        return tuple(found)
+
+    def require_feasible(self) -> None:
+        """Raise `InfeasibleInstanceError`, which names the request, if no schedule exists."""
+        reasons = self.infeasibilities()
+        if reasons:
+            raise InfeasibleInstanceError(reasons)

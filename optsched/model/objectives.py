@@ -1,0 +1,153 @@
+"""Objectives and metrics of a legal schedule, exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any
+
+from optsched.model.instance import Instance
+from optsched.model.schedule import Schedule, follow
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+class Objective(StrEnum):
+    """What is minimised; the values are the names in documents and on the command line."""
+
+    MAKESPAN = "makespan"
+    MEAN_TTFT = "mean_ttft"
+    MAX_TTFT = "max_ttft"
+    MEAN_E2E = "mean_e2e"
+    MAX_E2E = "max_e2e"
+    WEIGHTED_E2E = "weighted_e2e"
+    SLO_MISSES = "slo_misses"
+
+
+def gap(value: int | None, bound: int | None) -> float | None:
+    """Return ``(value - bound) / value``: the share of the value that a better schedule could remove at most.
+
+    0 if the two are equal, None if either is missing.
+    """
+    if value is None or bound is None:
+        return None
+    return 0.0 if value == bound else (value - bound) / value
+
+
+def percentile(values: Sequence[Any], q: int) -> Any:
+    """Return the ceil(q n / 100)-th smallest of n values."""
+    return sorted(values)[-(-q * len(values) // 100) - 1]
+
+
+def evaluate(instance: Instance, schedule: Schedule) -> dict[str, Any]:
+    """Return all objective values and metrics of a legal schedule.
+
+    Returns
+    -------
+    dict
+        ``objectives``: every objective of `Objective`, integers (ps, for means the sum over requests in
+        ps, for ``slo_misses`` a number of requests). Besides: counts (``batches``, ``evictions``,
+        ``recomputed_tokens``: tokens run beyond the I + O − 1 that each request needs), ``peak_kv_tokens``
+        (occupied, in whole blocks), percentiles and means of TTFT, e2e latency (ps), TPOT (ps per token;
+        requests with one output token left out), normalised TTFT (TTFT / I) and latency (e2e / O),
+        throughputs, SLO attainment, goodput (requests per second that meet their SLOs), time-weighted KV
+        utilisation (occupied share of M while a batch runs), token-budget utilisation (share of C, per
+        batch) and mean numbers per batch of resident requests and of runs. Ratios are floats, each rounded
+        once from an exact quotient.
+    """
+    requests, limits = instance.requests, instance.limits
+    first, last = [0] * len(requests), [0] * len(requests)
+    resident: dict[int, int] = {}  # request -> occupied KV tokens in its latest batch
+    occupied = tokens_run = runs = resident_sum = peak = 0
+    kv_time = busy = 0
+    for batch, states in follow(instance, schedule):
+        for index in batch.evict:
+            occupied -= resident.pop(index, 0)
+        done = []
+        for index, count in batch.run:
+            state = states[index]
+            held = limits.occupied(state.cached + count)
+            occupied += held - resident.get(index, 0)
+            resident[index] = held
+            tokens_run += count
+            if count == state.missing:
+                if state.generated == 0:
+                    first[index] = batch.end_ps
+                if state.generated + 1 == requests[index].output:
+                    last[index] = batch.end_ps
+                    done.append(index)
+        duration = batch.end_ps - batch.start_ps
+        kv_time += occupied * duration
+        busy += duration
+        peak = max(peak, occupied)
+        runs += len(batch.run)
+        resident_sum += len(resident)
+        for index in done:
+            occupied -= resident.pop(index)
+
+    ttft = [end - request.arrival_ps for end, request in zip(first, requests, strict=True)]
+    e2e = [end - request.arrival_ps for end, request in zip(last, requests, strict=True)]
+    tpot = [
+        Fraction(whole - start, request.output - 1)
+        for start, whole, request in zip(ttft, e2e, requests, strict=True)
+        if request.output > 1
+    ]
+    misses = sum(
+        (request.slo_ttft_ps is not None and start > request.slo_ttft_ps)
+        or (request.slo_e2e_ps is not None and whole > request.slo_e2e_ps)
+        for start, whole, request in zip(ttft, e2e, requests, strict=True)
+    )
+    makespan = schedule.batches[-1].end_ps - instance.start_ps
+    count, output = len(requests), sum(request.output for request in requests)
+    needed = sum(request.peak_tokens for request in requests)
+    norm_ttft = [Fraction(t, request.input) for t, request in zip(ttft, requests, strict=True)]
+    norm_e2e = [Fraction(t, request.output) for t, request in zip(e2e, requests, strict=True)]
+
+    def per_second(amount: int) -> float | None:
+        return amount * 10**12 / makespan if makespan else None
+
+    return {
+        "objectives": {
+            Objective.MAKESPAN.value: makespan,
+            Objective.MEAN_TTFT.value: sum(ttft),
+            Objective.MAX_TTFT.value: max(ttft),
+            Objective.MEAN_E2E.value: sum(e2e),
+            Objective.MAX_E2E.value: max(e2e),
+            Objective.WEIGHTED_E2E.value: sum(
+                request.weight * whole for request, whole in zip(requests, e2e, strict=True)
+            ),
+            Objective.SLO_MISSES.value: misses,
+        },
+        "batches": len(schedule.batches),
+        "evictions": schedule.evictions,
+        "recomputed_tokens": tokens_run - needed,
+        "peak_kv_tokens": peak,
+        "ttft_ps": _summary(ttft),
+        "tpot_ps": _summary(tpot),
+        "e2e_ps": _summary(e2e),
+        "ttft_per_input_ps": _summary(norm_ttft),
+        "e2e_per_output_ps": _summary(norm_e2e),
+        "output_tokens_per_s": per_second(output),
+        "requests_per_s": per_second(count),
+        "goodput_requests_per_s": per_second(count - misses),
+        "slo_attainment": (count - misses) / count,
+        "kv_utilisation": kv_time / (limits.kv_tokens * busy) if busy else None,
+        "token_utilisation": tokens_run / (limits.batch_tokens * len(schedule.batches)),
+        "mean_resident_requests": resident_sum / len(schedule.batches),
+        "mean_batch_requests": runs / len(schedule.batches),
+    }
+
+
+def _summary(values: Sequence[int] | Sequence[Fraction]) -> dict[str, int | float] | None:
+    """Mean and percentiles of ``values``; None of no values."""
+    if not values:
+        return None
+    exact = sum(values, Fraction(0)) / len(values)
+    ordered = sorted(values)
+    shares = {f"p{q}": percentile(ordered, q) for q in PERCENTILES} | {"max": ordered[-1]}
+    return {"mean": float(exact)} | {name: _plain(value) for name, value in shares.items()}
+
+
+def _plain(value: int | Fraction) -> int | float:
+    return value if isinstance(value, int) else float(value)

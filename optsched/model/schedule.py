@@ -1,0 +1,147 @@
+"""Schedules: what every batch runs and evicts, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from optsched.model.domain import Index, Picoseconds, Tokens, domain
+from optsched.model.instance import Instance, Request
+
+Step = tuple[int, int]
+"""``(request index, tokens)``: one run of a batch."""
+
+
+@domain
+class Batch:
+    """One batch.
+
+    Parameters
+    ----------
+    start_ps, end_ps
+        When it starts and ends.
+    run
+        ``(request index, tokens)`` of every run.
+    evict
+        Indices of the requests that lose their KV cache in it.
+    replica
+        Index of the replica that runs it.
+    """
+
+    start_ps: Picoseconds
+    end_ps: Picoseconds
+    run: tuple[tuple[Index, Tokens], ...]
+    evict: tuple[Index, ...] = ()
+    replica: Index = 0
+
+
+@domain
+class Schedule:
+    """Batches in the order in which they run."""
+
+    batches: tuple[Batch, ...]
+
+    @property
+    def evictions(self) -> int:
+        """Number of evictions in all batches."""
+        return sum(len(batch.evict) for batch in self.batches)
+
+
+class Progress:
+    """State of one request while a schedule is followed (problem.md, State and one batch).
+
+    Attributes
+    ----------
+    generated, cached
+        g, tokens generated, and m, tokens cached.
+    decoding
+        Whether the KV that it holds has generated a token; if not, its runs are prefill steps.
+    """
+
+    __slots__ = ("cached", "decoding", "generated", "request")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.generated = 0
+        self.cached = 0
+        self.decoding = False
+
+    @property
+    def missing(self) -> int:
+        """Tokens that exist and are not cached: S − m. That many runs generate the next token."""
+        return self.request.input + self.generated - self.cached
+
+    @property
+    def finished(self) -> bool:
+        """Whether all output tokens are generated."""
+        return self.generated == self.request.output
+
+    def evict(self) -> None:
+        """Drop the KV cache."""
+        self.cached = 0
+        self.decoding = False
+
+    def run(self, tokens: int) -> bool:
+        """Run ``tokens`` tokens; return whether that generated an output token."""
+        self.cached += tokens
+        if self.cached < self.request.input + self.generated:
+            return False
+        self.generated += 1
+        self.decoding = True
+        if self.finished:
+            self.cached = 0
+        return True
+
+
+class Assignment(NamedTuple):
+    """What one batch does, before it is known when: a formulation's answer."""
+
+    run: Sequence[Step]
+    evict: Sequence[int]
+
+
+def timed(instance: Instance, assignments: Iterable[Assignment]) -> Schedule:
+    """Give start and end times to batches that follow each other as early as arrivals allow.
+
+    The assignments must be legal for ``instance``; the checker, not this function, finds out whether they are.
+    """
+    states = [Progress(request) for request in instance.requests]
+    now = instance.start_ps
+    batches = []
+    for run, evict in assignments:
+        for index in evict:
+            states[index].evict()
+        tokens = decodes = read = 0
+        prefills = []
+        for index, count in run:
+            state = states[index]
+            now = max(now, state.request.arrival_ps)
+            tokens += count
+            if state.decoding:
+                decodes += 1
+                read += state.cached
+            else:
+                prefills.append((count, state.cached))
+            state.run(count)
+        end = now + instance.cost.batch_ps(tokens, decodes, read, prefills)
+        batches.append(Batch(now, end, tuple(run), tuple(evict)))
+        now = end
+    return Schedule(tuple(batches))
+
+
+class Followed(NamedTuple):
+    """One batch of a followed schedule: the batch and the requests' states before it runs."""
+
+    batch: Batch
+    states: list[Progress]
+
+
+def follow(instance: Instance, schedule: Schedule) -> Iterator[Followed]:
+    """Walk through a legal schedule; every item holds the states after evictions and before the runs."""
+    states = [Progress(request) for request in instance.requests]
+    for batch in schedule.batches:
+        for index in batch.evict:
+            states[index].evict()
+        yield Followed(batch, states)
+        for index, count in batch.run:
+            states[index].run(count)
