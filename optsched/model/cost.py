@@ -11,9 +11,7 @@ from optsched.model.domain import Picoseconds, domain
 class BatchCost(Protocol):
     """What a batch costs; the simulator needs nothing else of a cost model."""
 
-    def batch_ps(
-        self, tokens: int, decodes: int, decode_kv_tokens: int, prefills: Iterable[tuple[int, int]]
-    ) -> int:
+    def batch_ps(self, tokens: int, decodes: int, decode_kv_tokens: int, prefills: Iterable[tuple[int, int]]) -> int:
         """Return the duration of a batch in ps.
 
         Parameters
@@ -81,9 +79,7 @@ class CostModel:
         """Return the attention time in ps of one prefill step of ``run`` tokens on ``cached`` ones."""
         return self.prefill_sq * run * (run + 2 * cached) + self.prefill_kv * cached + self.prefill_req
 
-    def batch_ps(
-        self, tokens: int, decodes: int, decode_kv_tokens: int, prefills: Iterable[tuple[int, int]]
-    ) -> int:
+    def batch_ps(self, tokens: int, decodes: int, decode_kv_tokens: int, prefills: Iterable[tuple[int, int]]) -> int:
         """Return the duration of a batch in ps (see `BatchCost`)."""
         return (
             self.linear_ps(tokens)

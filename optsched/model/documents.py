@@ -244,9 +244,7 @@ def instance_document(instance: Instance) -> dict[str, Any]:
     return {
         "format": INSTANCE_FORMAT,
         "name": instance.name,
-        "limits": _fields(
-            limits, ("kv_tokens", "batch_tokens", "prefill_tokens", "batch_requests", "kv_block")
-        ),
+        "limits": _fields(limits, ("kv_tokens", "batch_tokens", "prefill_tokens", "batch_requests", "kv_block")),
         "rules": _fields(rules, ("hybrid", "chunked_prefill", "eviction")),
         "cost": cost_document(instance.cost),
         "replicas": instance.replicas,
@@ -265,10 +263,8 @@ def suite_document(suite: Suite) -> dict[str, Any]:
 
 
 def instance_sha256(instance: Instance) -> str:
-    """Return the hash that identifies a problem: that of its document without names, keys sorted, no spaces."""
-    nameless = tuple(
-        request if request.id is None else replace(request, id=None) for request in instance.requests
-    )
+    """Return the hash that identifies a problem: its document without names, keys sorted, no spaces."""
+    nameless = tuple(request if request.id is None else replace(request, id=None) for request in instance.requests)
     document = instance_document(replace(instance, name="", requests=nameless))
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

@@ -40,7 +40,7 @@ def path(location: Iterable[str | int], skip: frozenset[str] = frozenset()) -> s
 
 def input_error(error: ValidationError, skip: frozenset[str] = frozenset()) -> InputError:
     """Turn the first complaint of pydantic into one line of ours."""
-    first = dict(error.errors(include_url=False)[0])
+    first: dict[str, Any] = dict(error.errors(include_url=False)[0])
     where = path(first["loc"], skip)
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InputError):

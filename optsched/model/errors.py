@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 _SHOWN = 60
@@ -72,29 +74,43 @@ class InfeasibleInstanceError(ValueError):
         return self.reasons[0] + more
 
 
-def describe(error: dict[str, Any]) -> tuple[object, str]:
+_TYPES = MappingProxyType(
+    {
+        "int_type": "an integer",
+        "int_from_float": "an integer",
+        "int_parsing_size": "an integer of at most 4,300 digits",
+        "float_type": "a number",
+        "finite_number": "a finite number",
+        "bool_type": "true or false",
+        "string_type": "a string",
+        "list_type": "a list",
+        "tuple_type": "a list",
+        "dict_type": "an object",
+        "model_type": "an object",
+        "dataclass_type": "an object",
+        "dataclass_exact_type": "an object",
+        "model_attributes_type": "an object",
+    }
+)
+
+
+def describe(error: Mapping[str, Any]) -> tuple[object, str]:
     """Say a pydantic error as (value found, expectation)."""
     kind, context, value = error["type"], error.get("ctx", {}), error["input"]
-    article = {"int_type": "an integer", "int_from_float": "an integer", "bool_type": "true or false",
-               "string_type": "a string", "list_type": "a list", "tuple_type": "a list",
-               "float_type": "a number", "dict_type": "an object", "dataclass_type": "an object",
-               "model_type": "an object", "dataclass_exact_type": "an object", "none_required": "null",
-               "int_parsing_size": "an integer of at most 4,300 digits",
-               "finite_number": "a finite number"}  # fmt: skip
-    if kind == "missing":
-        return Said("nothing"), "this field"
-    if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
-        return value, "no such field"
-    if kind in article:
-        return value, article[kind]
-    if kind == "greater_than_equal":
-        return value, f"an integer ≥ {context['ge']}"
-    if kind == "less_than_equal":
-        return value, f"an integer ≤ {context['le']}"
-    if kind in {"literal_error", "enum"}:
-        return value, f"one of {context['expected']}"
-    if kind == "too_short":
-        return Said(f"{context['actual_length']} items"), f"at least {context['min_length']}"
-    if kind == "json_invalid":
-        return Said(f"invalid JSON ({context['error']})"), "a JSON document"
-    return value, error["msg"]
+    match kind:
+        case "missing":
+            return Said("nothing"), "this field"
+        case "extra_forbidden" | "unexpected_keyword_argument":
+            return value, "no field of this name"
+        case "greater_than_equal":
+            return value, f"an integer ≥ {context['ge']}"
+        case "less_than_equal":
+            return value, f"an integer ≤ {context['le']}"
+        case "literal_error" | "enum":
+            return value, str(context["expected"])
+        case "too_short":
+            return Said(f"{context['actual_length']} items"), f"at least {context['min_length']}"
+        case "json_invalid":
+            return Said(f"invalid JSON ({context['error']})"), "a JSON document"
+        case _:
+            return value, _TYPES.get(kind, error["msg"])

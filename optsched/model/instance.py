@@ -37,9 +37,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.prefill_tokens > self.batch_tokens:
-            raise InputError(
-                "prefill_tokens", self.prefill_tokens, f"at most batch_tokens = {self.batch_tokens}"
-            )
+            raise InputError("prefill_tokens", self.prefill_tokens, f"at most batch_tokens = {self.batch_tokens}")
 
     @property
     def kv_capacity(self) -> int:

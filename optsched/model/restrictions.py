@@ -8,9 +8,7 @@ from optsched.model.domain import domain, replace
 from optsched.model.errors import InputError
 from optsched.model.instance import Instance
 
-FORBIDDABLE = MappingProxyType(
-    {"eviction": "eviction", "hybrid": "hybrid", "chunked": "chunked_prefill"}
-)
+FORBIDDABLE = MappingProxyType({"eviction": "eviction", "hybrid": "hybrid", "chunked": "chunked_prefill"})
 """What can be forbidden, and the rule of `optsched.model.instance.Rules` that it switches off."""
 
 

@@ -103,7 +103,7 @@ class Assignment(NamedTuple):
 def timed(instance: Instance, assignments: Iterable[Assignment]) -> Schedule:
     """Give start and end times to batches that follow each other as early as arrivals allow.
 
-    The assignments must be legal for ``instance``; the checker, not this function, finds out whether they are.
+    The assignments must be legal for ``instance``: the checker, not this function, finds out.
     """
     states = [Progress(request) for request in instance.requests]
     now = instance.start_ps

@@ -1,0 +1,1 @@
+"""Formulations of batch assignment with KV-cache eviction on one replica."""

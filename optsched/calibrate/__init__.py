@@ -1,0 +1,1 @@
+"""Cost models from measured kernel timings: fitting, the shipped profiles, their sources and errors."""

@@ -1,0 +1,216 @@
+"""InferMax's Algorithm 1 with its parts filled in: most published batching policies are one declaration.
+
+A policy names the groups of requests that it goes through in order, and for each group how its members are
+ordered and what happens when memory is full; whether batches are hybrid and prefill chunked; a token budget
+of its own; and how much memory admission reserves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from optsched.model.instance import Limits
+from optsched.model.schedule import Assignment, Step
+from optsched.simulate.replica import Job, PolicyFailureError, Replica
+
+Order = Callable[[Job], Any]
+"""Sort key of the members of a group; the smallest goes first."""
+
+Reserve = Callable[[Job], int]
+"""KV tokens that a policy sets aside for an admitted job, at least, whatever it holds now."""
+
+
+def whole_prompt(job: Job) -> int:
+    """Reserve what the running prefill will hold when it is done; a decode reserves only what it holds."""
+    return 0 if job.decoding else job.request.input + job.generated
+
+
+def worst_case(job: Job) -> int:
+    """Reserve I + O − 1, so that no eviction is ever needed (InferMax's eviction-free variants)."""
+    return job.request.peak_tokens
+
+
+class Members(Enum):
+    """Which requests form a group."""
+
+    WAITING = auto()
+    FILLING = auto()
+    DECODING = auto()
+    RUNNING = auto()
+
+    def of(self, replica: Replica) -> list[Job]:
+        """Return the members in order of arrival."""
+        match self:
+            case Members.WAITING:
+                return replica.waiting
+            case Members.RUNNING:
+                return replica.running
+            case Members.DECODING:
+                return [job for job in replica.running if job.decoding]
+            case Members.FILLING:
+                return [job for job in replica.running if not job.decoding]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of requests in Algorithm 1.
+
+    Parameters
+    ----------
+    members
+        Which requests.
+    order
+        Their order; None for the order of arrival.
+    evicts
+        What happens when memory does not suffice for a candidate: running requests of lower priority are
+        evicted, or (if False) the rest of the group is skipped.
+    """
+
+    members: Members
+    order: Order | None = None
+    evicts: bool = False
+
+    def before(self, one: Job, other: Job) -> bool:
+        """Say whether ``one`` would be a candidate before ``other``."""
+        return one.rank < other.rank if self.order is None else bool(self.order(one) <= self.order(other))
+
+    def candidates(self, replica: Replica) -> list[Job]:
+        """Return the members, first candidate first."""
+        found = self.members.of(replica)
+        return found if self.order is None else sorted(found, key=self.order)
+
+
+@dataclass(frozen=True)
+class GroupedPolicy:
+    """InferMax's Algorithm 1 (Kim et al., section 3.1).
+
+    The groups are gone through in order, and in each its candidates. A candidate whose phase differs from
+    that of the batch is passed over if batches are not hybrid (step 2). It is allocated (step 3) if its
+    tokens fit C, for a prefill also P and the policy's own budget, and if its reservation fits M. If memory
+    is short and the group evicts, running requests lose their KV in reverse order of priority until it fits;
+    if none of lower priority is left, the candidate itself is evicted (step 4). If anything else is short,
+    or the group does not evict, the rest of the group is skipped.
+
+    Decisions where the paper is silent:
+
+    - Memory counts the jobs that are already in the batch, with the tokens they run, and reservations; a
+      reservation stands until its request ends or is evicted.
+    - Waiting requests, evicted ones among them, are served in order of arrival, and the first that does not
+      fit holds up those behind it. A request that was evicted for this batch cannot run in it, so it too
+      holds up later ones.
+    - The policy's rules only tighten the instance's: it chunks only where the instance allows chunks.
+
+    Parameters
+    ----------
+    groups
+        In order of priority.
+    hybrid
+        Whether prefill and decode steps may share a batch.
+    chunked
+        Whether a prefill may be cut to what the budgets leave.
+    reserve
+        How much memory an admitted request holds at least.
+    token_budget
+        The policy's own P. It counts all tokens of the batch, decodes too; None for no own limit.
+    """
+
+    groups: tuple[Group, ...]
+    hybrid: bool
+    chunked: bool
+    reserve: Reserve = whole_prompt
+    token_budget: int | None = None
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        """Form the next batch (Algorithm 1, GETNEXTBATCH)."""
+        limits = replica.limits
+        hybrid = self.hybrid and replica.rules.hybrid
+        chunked = self.chunked and replica.rules.chunked_prefill
+        own_budget = limits.batch_tokens if self.token_budget is None else self.token_budget
+        most = math.inf if limits.batch_requests is None else limits.batch_requests
+        held = _Held(replica.limits, self.reserve)
+        free = limits.kv_capacity - sum(held(job, job.cached) for job in replica.running)
+        tokens = prefill_tokens = 0
+        run: list[Step] = []
+        taken: set[int] = set()
+        evicted: dict[int, Job] = {}
+        batch_prefills: bool | None = None
+        ladder: list[Job] = []
+        for group in self.groups:
+            for job in group.candidates(replica):
+                if job.index in evicted:
+                    continue
+                prefill = not job.decoding
+                if not hybrid and batch_prefills is not None and batch_prefills != prefill:
+                    continue
+                count = job.missing
+                budget = limits.batch_tokens - tokens
+                if prefill:
+                    budget = min(budget, limits.prefill_tokens - prefill_tokens, own_budget - tokens)
+                    if chunked:
+                        count = min(count, budget)
+                if not 1 <= count <= budget or len(run) == most:
+                    break
+                if job.cached == 0 and any(group.before(victim, job) for victim in evicted.values()):
+                    break
+                need = held(job, job.cached + count) - (held(job, job.cached) if job.cached else 0)
+                if need > free and not group.evicts:
+                    break
+                if need > free:
+                    ladder = ladder or self._ladder(replica)
+                    for victim in self._victims(job, ladder, taken):
+                        if not replica.rules.eviction:
+                            raise PolicyFailureError(
+                                job.index,
+                                replica.now_ps,
+                                f"it needs {need} more KV tokens, {free} are free, and the instance forbids "
+                                f"the eviction of request {victim.index}",
+                            )
+                        evicted[victim.index] = victim
+                        free += held(victim, victim.cached)
+                        if need <= free:
+                            break
+                    if job.index in evicted:
+                        continue
+                    if need > free:
+                        break
+                free -= need
+                tokens += count
+                if prefill:
+                    prefill_tokens += count
+                batch_prefills = prefill
+                run.append((job.index, count))
+                taken.add(job.index)
+        return Assignment(run, list(evicted))
+
+    def _ladder(self, replica: Replica) -> list[Job]:
+        """Return all jobs, highest priority first."""
+        return [job for group in self.groups for job in group.candidates(replica)]
+
+    @staticmethod
+    def _victims(candidate: Job, ladder: list[Job], taken: set[int]) -> Iterator[Job]:
+        """Take jobs with KV off the ladder, lowest priority first, down to the candidate itself.
+
+        What is taken off stays off: it is evicted, and whoever asks next has lower priority than this
+        candidate had.
+        """
+        while ladder:
+            job = ladder.pop()
+            if job.cached and job.index not in taken:
+                yield job
+            if job is candidate:
+                return
+
+
+class _Held:
+    """KV capacity that an admitted job takes from the policy's view: what it occupies, or its reservation."""
+
+    def __init__(self, limits: Limits, reserve: Reserve) -> None:
+        self._occupied = limits.occupied
+        self._reserve = reserve
+
+    def __call__(self, job: Job, cached: int) -> int:
+        return self._occupied(max(cached, self._reserve(job)))

@@ -1,0 +1,98 @@
+"""What a batching policy sees of a replica, and what it may answer."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Protocol
+
+from optsched.model.instance import Limits, Request, Rules
+from optsched.model.schedule import Assignment, Progress
+
+_rank = attrgetter("rank")
+
+
+class Job(Progress):
+    """A request on its way through the replica.
+
+    Attributes
+    ----------
+    index
+        The request's index in the instance.
+    rank
+        Its place in the order of arrival (ties by index).
+    """
+
+    __slots__ = ("index", "rank")
+
+    def __init__(self, request: Request, index: int, rank: int) -> None:
+        super().__init__(request)
+        self.index = index
+        self.rank = rank
+
+
+@dataclass(slots=True)
+class Replica:
+    """A replica between two batches.
+
+    Parameters
+    ----------
+    limits, rules
+        The instance's.
+    now_ps
+        The time at which the next batch would start.
+    waiting, running
+        Arrived, unfinished requests without and with KV, each in order of arrival.
+    """
+
+    limits: Limits
+    rules: Rules
+    now_ps: int
+    waiting: list[Job] = field(default_factory=list)
+    running: list[Job] = field(default_factory=list)
+
+    def enqueue(self, job: Job) -> None:
+        """Put a job among the waiting."""
+        insort(self.waiting, job, key=_rank)
+
+    def admit(self, job: Job) -> None:
+        """Move a job from the waiting to the running."""
+        del self.waiting[bisect_left(self.waiting, job.rank, key=_rank)]
+        insort(self.running, job, key=_rank)
+
+    def drop(self, job: Job) -> None:
+        """Take a job from the running."""
+        del self.running[bisect_left(self.running, job.rank, key=_rank)]
+
+
+class PolicyFailureError(Exception):
+    """A policy cannot serve the instance.
+
+    Parameters
+    ----------
+    index
+        The request at which it fails.
+    now_ps
+        When.
+    reason
+        Why.
+    """
+
+    def __init__(self, index: int, now_ps: int, reason: str) -> None:
+        super().__init__(index, now_ps, reason)
+        self.index = index
+        self.now_ps = now_ps
+        self.reason = reason
+
+
+class Policy(Protocol):
+    """A batching policy."""
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        """Say which requests run how many tokens in the next batch, and which are evicted.
+
+        The policy reads the replica and changes nothing in it. An assignment that runs nothing means "wait
+        for the next arrival". It may raise `PolicyFailureError`.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Solvers behind one status scheme, one progress protocol and one contract for formulations."""

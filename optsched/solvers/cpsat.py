@@ -1,0 +1,104 @@
+"""CP-SAT behind the package's status scheme."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+
+from ortools.sat.python import cp_model
+
+from optsched.solvers.formulation import ProgressEvent, Task, Termination
+
+Values = Callable[[cp_model.LinearExprT], int]
+"""Reads a variable's or an expression's value in the best solution."""
+
+
+@dataclass(frozen=True)
+class CpSatAnswer:
+    """How CP-SAT ended.
+
+    Parameters
+    ----------
+    termination
+        Why it stopped.
+    bound
+        Proved lower bound on the model's integer objective; None if infeasible.
+    value_of
+        Reads the best solution; None if there is none.
+    """
+
+    termination: Termination
+    bound: int | None
+    value_of: Values | None
+
+
+class _Watcher(cp_model.CpSolverSolutionCallback):
+    """Passes incumbents and bounds on, translated to the objective's unit."""
+
+    def __init__(self, task: Task, to_value: Callable[[int], int]) -> None:
+        super().__init__()
+        self._task = task
+        self._to_value = to_value
+        self._started = time.perf_counter()
+        self._incumbent = task.incumbent_value
+        self._bound: int | None = task.bound or None
+        self._lock = Lock()
+
+    def _report(self) -> None:
+        elapsed = time.perf_counter() - self._started
+        self._task.progress(ProgressEvent(elapsed, self._incumbent, self._bound))
+
+    def on_solution_callback(self) -> None:
+        with self._lock:
+            found = self._to_value(round(self.objective_value))
+            if self._incumbent is None or found < self._incumbent:
+                self._incumbent = found
+                self._report()
+
+    def on_bound(self, bound: float) -> None:
+        with self._lock:
+            # Shown only; the bound that counts is read from the response as an exact integer.
+            proved = self._to_value(int(bound // 1))
+            if self._bound is None or proved > self._bound:
+                self._bound = proved
+                self._report()
+
+
+def solve_cpsat(model: cp_model.CpModel, task: Task, to_value: Callable[[int], int]) -> CpSatAnswer:
+    """Run CP-SAT on a model whose objective is an integer expression.
+
+    Parameters
+    ----------
+    model
+        With its objective set, integer coefficients only.
+    task
+        Limits, workers, seed and progress.
+    to_value
+        Translates the model's objective to the task's unit, for progress.
+
+    Raises
+    ------
+    RuntimeError
+        If CP-SAT calls the model invalid: a defect of the formulation, never of the input.
+    """
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = max(task.time_limit_s, 0.0)
+    solver.parameters.num_workers = task.workers
+    solver.parameters.random_seed = task.seed
+    if task.deterministic_limit is not None:
+        solver.parameters.max_deterministic_time = task.deterministic_limit
+    watcher = _Watcher(task, to_value)
+    solver.best_bound_callback = watcher.on_bound
+    status = solver.solve(model, watcher)
+    if status == cp_model.MODEL_INVALID:
+        raise RuntimeError(f"CP-SAT rejects the model: {model.validate()}")
+    if status == cp_model.INFEASIBLE:
+        return CpSatAnswer(Termination.INFEASIBLE, None, None)
+    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return CpSatAnswer(
+        Termination.OPTIMAL if status == cp_model.OPTIMAL else Termination.LIMIT,
+        int(solver.response_proto.inner_objective_lower_bound),
+        solver.value if found else None,
+    )

@@ -1,0 +1,113 @@
+"""The contract between a formulation and whoever asks it: a task, an outcome, progress on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from optsched.model.instance import Instance
+from optsched.model.objectives import Objective, gap
+from optsched.model.result import Badge
+from optsched.model.schedule import Schedule
+
+
+class Termination(StrEnum):
+    """Why a solver stopped; whether it has a schedule or a bound is said apart from it."""
+
+    OPTIMAL = "optimal"
+    INFEASIBLE = "infeasible"
+    LIMIT = "limit"
+
+
+@dataclass(frozen=True)
+class ProgressEvent:
+    """What is known at some moment of a search; times of the clock, objective values in the objective's unit."""
+
+    elapsed_s: float
+    incumbent: int | None
+    bound: int | None
+
+    @property
+    def gap(self) -> float | None:
+        """``(incumbent - bound) / incumbent``; None if either is missing."""
+        return gap(self.incumbent, self.bound)
+
+
+Progress = Callable[[ProgressEvent], None]
+
+
+def silent(event: ProgressEvent) -> None:
+    """Ignore progress."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a formulation is asked to do.
+
+    Parameters
+    ----------
+    instance
+        The problem, restrictions already applied to its rules.
+    objective
+        What to minimise.
+    incumbent, incumbent_value
+        A legal schedule to start from, and its objective value; None if there is none.
+    bound
+        A proved lower bound; 0 if nothing is known.
+    time_limit_s
+        Wall-clock limit in seconds.
+    deterministic_limit
+        Limit in the solver's deterministic time; None for none.
+    workers, seed
+        Threads and random seed of the solver.
+    progress
+        Called whenever incumbent or bound improves.
+    """
+
+    instance: Instance
+    objective: Objective
+    incumbent: Schedule | None = None
+    incumbent_value: int | None = None
+    bound: int = 0
+    time_limit_s: float = 60.0
+    deterministic_limit: float | None = None
+    workers: int = 1
+    seed: int = 0
+    progress: Progress = silent
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a formulation found.
+
+    Parameters
+    ----------
+    termination
+        Why it stopped. ``OPTIMAL`` means that ``bound`` equals the schedule's value.
+    schedule
+        The best schedule found, None if none was.
+    bound
+        The best lower bound proved, None if none was.
+    badge, certificate
+        What backs the bound.
+    """
+
+    termination: Termination
+    schedule: Schedule | None
+    bound: int | None
+    badge: Badge
+    certificate: dict[str, Any] | None = None
+
+
+class UnsupportedError(Exception):
+    """The formulation does not cover this task; the message says which part of it."""
+
+
+class Formulation(Protocol):
+    """An exact model of the scheduling problem."""
+
+    def solve(self, task: Task) -> Outcome:
+        """Solve the task, or raise `UnsupportedError` before doing anything."""
+        ...
