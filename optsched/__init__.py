@@ -1,1 +1,52 @@
-"""optsched: how far is this LLM-serving scheduler from optimal?"""
+"""How far is this LLM-serving scheduler from optimal?
+
+The package computes the optimum of a scheduling instance, or a proved bound on it, runs the heuristic policies of
+the literature on the same cost model, and prints the gap.
+"""
+
+from importlib.metadata import version as _version
+
+from optsched.calibrate.library import cost_model
+from optsched.check import check_result, check_schedule
+from optsched.library import load_instance, load_results, load_suite
+from optsched.methods.simulate import policy_names, simulate
+from optsched.methods.solve import method_names, solve
+from optsched.model.cost import CostModel
+from optsched.model.domain import replace
+from optsched.model.errors import InfeasibleInstanceError, InputError
+from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.objectives import Objective, gap
+from optsched.model.restrictions import Restrictions
+from optsched.model.result import Badge, Result, Status
+from optsched.model.schedule import Batch, Schedule
+
+__version__ = _version("optsched")
+
+__all__ = [
+    "Badge",
+    "Batch",
+    "CostModel",
+    "InfeasibleInstanceError",
+    "InputError",
+    "Instance",
+    "Limits",
+    "Objective",
+    "Request",
+    "Restrictions",
+    "Result",
+    "Rules",
+    "Schedule",
+    "Status",
+    "check_result",
+    "check_schedule",
+    "cost_model",
+    "gap",
+    "load_instance",
+    "load_results",
+    "load_suite",
+    "method_names",
+    "policy_names",
+    "replace",
+    "simulate",
+    "solve",
+]

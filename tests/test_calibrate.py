@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import linprog, minimize
+from scipy.optimize import LinearConstraint, linprog, minimize
 
 from optsched.calibrate.__main__ import main
 from optsched.calibrate.fit import (
@@ -72,9 +72,7 @@ def loss(pieces: Pieces, tokens: Array, times: Array, relative: bool) -> float:
 
 @pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("planted", [THREE[1:2], THREE[1:], THREE])
-def test_planted_pieces_are_recovered_to_the_picosecond(
-    planted: tuple[tuple[int, int], ...], relative: bool
-) -> None:
+def test_planted_pieces_are_recovered_to_the_picosecond(planted: tuple[tuple[int, int], ...], relative: bool) -> None:
     """The knots (48 and 360 tokens and a bit) are not measured counts."""
     times = evaluate_pieces(planted, TOKENS)
     assert rounded(fit_convex_pieces(TOKENS, times, len(planted), relative)) == planted
@@ -90,15 +88,13 @@ def test_noise_moves_planted_pieces_little(generator: np.random.Generator) -> No
     exact = evaluate_pieces(THREE, TOKENS)
     times = exact * generator.uniform(0.98, 1.02, len(TOKENS))
     found = fit_convex_pieces(TOKENS, times, 3)
-    assert np.max(np.abs(evaluate_pieces(found, TOKENS) / exact - 1)) < 0.01
+    assert np.max(np.abs(evaluate_pieces(found, TOKENS) / exact - 1)) < 0.02
 
 
 BATCHES, CACHED = (grid.ravel() for grid in np.meshgrid(np.arange(1.0, 129), np.arange(32.0, 4033, 400)))
 CHUNKS, BEFORE = (grid.ravel() for grid in np.meshgrid(np.arange(64.0, 4097, 64), np.arange(0.0, 4033, 320)))
 DECODE = DecodeTimings(BATCHES, CACHED, BATCHES * (272_984 * CACHED + 41_748_060))
-PREFILL = PrefillTimings(
-    CHUNKS, BEFORE, 3_117 * CHUNKS * (CHUNKS + 2 * BEFORE) + 40_000 * BEFORE + 1_069_660_279
-)
+PREFILL = PrefillTimings(CHUNKS, BEFORE, 3_117 * CHUNKS * (CHUNKS + 2 * BEFORE) + 40_000 * BEFORE + 1_069_660_279)
 
 
 @pytest.mark.parametrize("relative", [False, True])
@@ -123,7 +119,7 @@ def test_noise_moves_planted_attention_little(generator: np.random.Generator) ->
 def test_coefficients_never_turn_negative() -> None:
     x = np.array([1.0, 2.0, 3.0])
     features = np.column_stack([np.ones_like(x), x])
-    # Through (1, 1), (2, 3), (3, 5) the line is 2 x − 1; from the origin least squares give Σ x y / Σ x² = 22 / 14.
+    # Through (1, 1), (2, 3), (3, 5) the line is 2 x − 1; from the origin the best is Σ x y / Σ x² = 22 / 14.
     assert fit_linear(features, 2 * x - 1) == pytest.approx([0, 22 / 14])
     # A falling line becomes the mean; weighted, the weighted mean.
     assert fit_linear(features, 4 - x) == pytest.approx([2, 0])
@@ -133,41 +129,55 @@ def test_coefficients_never_turn_negative() -> None:
 # The constrained convex fit is the global optimum
 
 
+def best_for_partition(matrix: Array, target: Array, above: Array) -> float:
+    """Return the least squared norm of ``matrix a − target`` over a ≥ 0 with ``above a ≥ 0``."""
+
+    def squares(a: Array) -> float:
+        return float(np.sum((matrix @ a - target) ** 2))
+
+    def gradient(a: Array) -> Array:
+        slopes: Array = 2 * matrix.T @ (matrix @ a - target)
+        return slopes
+
+    start = np.full(matrix.shape[1], 1.0)
+    result = minimize(
+        squares,
+        start,
+        jac=gradient,
+        bounds=[(0, None)] * len(start),
+        constraints=[LinearConstraint(above, 0, np.inf)] if len(above) else [],
+        method="SLSQP",
+        options={"ftol": 1e-13, "maxiter": 500},
+    )
+    return squares(np.maximum(result.x, 0))
+
+
 def brute_force(tokens: Array, times: Array, pieces: int, relative: bool) -> float:
     """Return the least loss by other means: a quadratic program for every partition of the token counts.
 
-    Variables are the intercepts and slopes themselves, ≥ 0; on its own counts a piece is at least every other one.
+    Its variables are the intercepts and slopes themselves, base_0, token_0, base_1, …; on its own counts a
+    piece is at least every other one.
     """
     weights = 1 / times if relative else np.ones_like(times)
     counts = np.unique(tokens)
-    best = np.inf
+
+    def value(piece: int, count: float) -> Array:
+        row = np.zeros(2 * pieces)
+        row[2 * piece : 2 * piece + 2] = 1, count
+        return row
+
+    losses = []
     for cuts in combinations(range(1, len(counts)), pieces - 1):
-        owner = np.searchsorted(np.array(cuts), np.arange(len(counts)), side="right")
-        own = np.zeros((len(tokens), 2 * pieces))
-        for row, (count, piece) in enumerate(
-            zip(tokens, owner[np.searchsorted(counts, tokens)], strict=True)
-        ):
-            own[row, 2 * piece : 2 * piece + 2] = 1, count
-        above = []
-        for count, piece in zip(counts, owner, strict=True):
-            for other in set(range(pieces)) - {int(piece)}:
-                row = np.zeros(2 * pieces)
-                row[2 * piece : 2 * piece + 2] += 1, count
-                row[2 * other : 2 * other + 2] -= 1, count
-                above.append(row)
-        matrix, target = own * weights[:, None], times * weights
-        constraints = [{"type": "ineq", "fun": np.array(above).dot, "jac": lambda _, g=np.array(above): g}]
-        result = minimize(
-            lambda a, m=matrix, t=target: float(np.sum((m @ a - t) ** 2)),
-            np.tile([float(times.mean()), 0.0], pieces),
-            jac=lambda a, m=matrix, t=target: 2 * m.T @ (m @ a - t),
-            bounds=[(0, None)] * (2 * pieces),
-            constraints=constraints if above else [],
-            method="SLSQP",
-            options={"ftol": 1e-13, "maxiter": 500},
-        )
-        best = min(best, float(result.fun))
-    return best
+        owner = {count: sum(index >= cut for cut in cuts) for index, count in enumerate(counts.tolist())}
+        matrix = np.array([value(owner[count], count) for count in tokens.tolist()])
+        above = [
+            value(piece, count) - value(other, count)
+            for count, piece in owner.items()
+            for other in range(pieces)
+            if other != piece
+        ]
+        losses.append(best_for_partition(matrix * weights[:, None], times * weights, np.array(above)))
+    return min(losses)
 
 
 TINY_TOKENS = np.array([1.0, 2.0, 4.0, 4.0, 7.0, 9.0, 10.0])
@@ -216,9 +226,7 @@ def test_no_maximum_of_two_lines_is_better(times: list[float], rival: list[tuple
 
 
 def test_too_many_pieces_are_refused() -> None:
-    with pytest.raises(
-        InputError, match="pieces: got 4, expected 1 to 3, the number of distinct token counts"
-    ):
+    with pytest.raises(InputError, match="pieces: got 4, expected 1 to 3, the number of distinct token counts"):
         fit_convex_pieces(np.array([1.0, 1.0, 2.0, 3.0]), np.ones(4), 4)
 
 
@@ -236,7 +244,7 @@ def test_error_summary_by_hand() -> None:
 
 
 def test_cross_validation_by_hand() -> None:
-    """Two folds, the mean as model: rows 1, 3 are predicted as 3 (errors 2 and 0), rows 2, 4 as 2 (0 and 1/2)."""
+    """Two folds, the mean as model: rows 1, 3 are predicted as 3 (errors 2, 0), rows 2, 4 as 2 (0, 1/2)."""
 
     def fit_mean(_: Array, times: Array) -> Predictor:
         return lambda others: np.full(len(others), times.mean())
@@ -294,9 +302,7 @@ def test_full_attention_tables_name_their_columns_and_gpus(tmp_path: Path) -> No
         "time_stats.attn_prefill.median,time_stats.attn_decode.median,batch_size,prefill_chunk_size,"
         "kv_cache_size,is_prefill,num_tensor_parallel_workers"
     )
-    path = table(
-        tmp_path / "a.csv", header, ",0.5,3,0,32,False,1", ",9,3,0,32,False,2", "0.25,,1,64,0,True,1"
-    )
+    path = table(tmp_path / "a.csv", header, ",0.5,3,0,32,False,1", ",9,3,0,32,False,2", "0.25,,1,64,0,True,1")
     decode, prefill = read_attention(path, layers=2)
     assert decode.times.tolist() == [PS_PER_MS]
     assert prefill.times.tolist() == [PS_PER_MS / 2]
@@ -369,9 +375,7 @@ def test_a_bad_document_names_file_and_field() -> None:
     text = render_profile(load_profile(NAMES[0]))
     with pytest.raises(InputError) as error:
         parse_profile(text.replace('"token": ', '"token": -'), "mine.json")
-    assert str(error.value).startswith(
-        "mine.json: coefficients.token: got -14383295, expected an integer ≥ 0"
-    )
+    assert str(error.value).startswith("mine.json: coefficients.token: got -14383295, expected an integer ≥ 0")
     with pytest.raises(InputError, match="invalid JSON"):
         parse_profile("{")
 
@@ -388,8 +392,8 @@ def test_library_needs_no_numpy() -> None:
 def test_units_are_right(name: str) -> None:
     """A mistake of ms against µs, or of a layer against the model, leaves these ranges.
 
-    An A100 80 GB moves 2.04 TB/s and does 312 TFLOP/s. Llama-2-7B reads 32 layers × 2 (K, V) × 4096 × 2 bytes of
-    KV per token, and its layers' 6.48e9 weights (13 GB, 6.4 ms) per batch; a token takes 2 operations per
+    An A100 80 GB moves 2.04 TB/s and does 312 TFLOP/s. Llama-2-7B reads 32 layers × 2 (K, V) × 4096 × 2 bytes
+    of KV per token, and its layers' 6.48e9 weights (13 GB, 6.4 ms) per batch; a token takes 2 operations per
     weight, a prefill 2 × 4096 × 32 per token² when causal, twice that when not.
     """
     cost = cost_model(name)
@@ -411,8 +415,8 @@ def test_small_batches_take_as_long_as_reading_the_weights() -> None:
 def test_linear_profile_against_the_paper() -> None:
     """InferMax, figure 3, has R² of 0.999, 0.997 and 0.961 on its own measurements of the same model and GPU.
 
-    Prefill falls short: on the rows that we have, chunks on a long cache are as many as prefills on an empty one, and
-    this kernel's c² and c m terms are not in the ratio 1 : 2 of c² + 2 c m (see the profile's notes).
+    Prefill falls short: nearly all of our rows are chunks on a cache, and this kernel's c² and c m terms are
+    not in the ratio 1 : 2 of c² + 2 c m (see the profile's notes).
     """
     fit = load_profile("a100-llama2-7b-linear").fit
     assert fit.non_attention.r2 == pytest.approx(0.999, abs=0.001)
@@ -421,7 +425,7 @@ def test_linear_profile_against_the_paper() -> None:
 
 
 def test_default_profile_errors() -> None:
-    """The targets are 4 % and 5 %; decode misses its own for want of a cost per batch (see the profile's notes)."""
+    """The targets are 4 % and 5 %; decode misses its own for want of a cost per batch (see the notes)."""
     fit = load_profile("a100-llama2-7b").fit
     assert fit.non_attention.mape <= 0.04
     assert fit.non_attention.cv_mape <= 0.04
@@ -435,12 +439,10 @@ def test_default_profile_errors() -> None:
 # Against the data
 
 
-def test_refitting_reproduces_the_shipped_profiles(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refitting_reproduces_the_shipped_profiles(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["calibrate", str(data), str(tmp_path)])
     main()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}.json" for name in NAMES]
+    assert sorted(path.stem for path in tmp_path.iterdir()) == list(NAMES)
     for name in NAMES:
         assert (tmp_path / f"{name}.json").read_bytes() == (PROFILES / f"{name}.json").read_bytes()
 
@@ -463,6 +465,7 @@ def least_mape(features: Array, times: Array) -> float:
         A_ub=np.block([[ratios, -unit], [-ratios, -unit]]),
         b_ub=np.concatenate([np.ones(len(times)), -np.ones(len(times))]),
     )
+    assert result.fun is not None
     return float(result.fun)
 
 

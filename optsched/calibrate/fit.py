@@ -101,11 +101,11 @@ def fit_convex_pieces(tokens: Array, times: Array, pieces: int, relative: bool =
         for gap, left, right in zip(chosen, mixtures[::2], mixtures[1::2], strict=True)
         if left + right > 0
     ]
-    found = [(last + sum(drop for _, drop in rises), slope)]
-    for rise, drop in rises:
-        base, slope = found[-1]
-        found.append((base - drop, slope + rise))
-    return tuple(found)
+    # Summed from the last piece back, and never subtracted, the intercepts stay ≥ 0 in floating point too.
+    return tuple(
+        (last + sum(drop for _, drop in rises[k:]), slope + sum(rise for rise, _ in rises[:k]))
+        for k in range(len(rises) + 1)
+    )
 
 
 def evaluate_pieces(pieces: Pieces, tokens: Array) -> Array:

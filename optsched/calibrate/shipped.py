@@ -226,9 +226,7 @@ def _methods(recipe: _Recipe) -> Methods:
 
 def _error(predicted: Iterable[int], times: Array, fitter: Fitter, inputs: Array) -> FitError:
     """Return the error of what the cost model predicts, without digits in which platforms may differ."""
-    error = fit_error(
-        np.array(list(predicted), dtype=np.float64), times, cross_validated_mape(fitter, inputs, times)
-    )
+    error = fit_error(np.array(list(predicted), dtype=np.float64), times, cross_validated_mape(fitter, inputs, times))
     return FitError(
         rows=error.rows,
         r2=round(error.r2, 5),

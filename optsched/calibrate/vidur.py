@@ -174,9 +174,7 @@ def _rows(path: Path) -> Iterator[_Row]:
         header = next(reader, [])
         for record in reader:
             if len(record) != len(header):
-                raise InputError(
-                    f"line {reader.line_num}", Said(f"{len(record)} fields"), f"{len(header)}", str(path)
-                )
+                raise InputError(f"line {reader.line_num}", Said(f"{len(record)} fields"), f"{len(header)}", str(path))
             yield _Row(path, reader.line_num, dict(zip(header, record, strict=True)))
     except csv.Error as error:
         raise InputError(f"line {reader.line_num}", Said(str(error)), "CSV", str(path)) from None

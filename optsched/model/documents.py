@@ -109,6 +109,7 @@ class _ResultBody(BaseModel):
     certificate: dict[str, Any] | None
     message: str | None = None
     restrictions: Restrictions = Restrictions()
+    found_by: dict[str, str] = Field(default_factory=dict)
 
 
 @domain
@@ -139,7 +140,8 @@ class ClaimedResult:
 
 _REQUEST_FIELDS = ("input", "output", "arrival_ps", "weight", "slo_ttft_ps", "slo_e2e_ps", "id")
 _DEFAULT_REQUEST = Request(1, 1)
-_INSTANCE, _SUITE, _RESULT = TypeAdapter(_InstanceBody), TypeAdapter(_SuiteBody), TypeAdapter(_ResultBody)
+_INSTANCE, _SUITE = TypeAdapter(_InstanceBody), TypeAdapter(_SuiteBody)
+_RESULT, _RESULTS = TypeAdapter(_ResultBody), TypeAdapter(list[_ResultBody])
 _TAGS = frozenset({"<profile>", "<coefficients>"})
 
 
@@ -183,16 +185,14 @@ def parse_suite(data: bytes, profiles: ProfileLookup) -> Suite:
 
 def parse_results(data: bytes, profiles: ProfileLookup) -> list[ClaimedResult]:
     """Read a result document, or a list of them."""
-    if data.lstrip()[:1] == b"[":
-        bodies = _parse(TypeAdapter(list[_ResultBody]), data)
-    else:
-        bodies = [_parse(_RESULT, data)]
+    several = data.lstrip()[:1] == b"["
+    bodies = _parse(_RESULTS, data) if several else [_parse(_RESULT, data)]
     found = []
     for position, body in enumerate(bodies):
         try:
             instance = body.instance.build(profiles)
         except InputError as error:
-            raise error.within(f"[{position}].instance" if len(bodies) > 1 else "instance") from None
+            raise error.within(f"[{position}].instance" if several else "instance") from None
         fields = {name: getattr(body, name) for name in _RESULT_FIELDS}
         found.append(ClaimedResult(Result(instance=instance, **fields), body.instance_sha256, body.gap))
     return found
@@ -200,18 +200,8 @@ def parse_results(data: bytes, profiles: ProfileLookup) -> list[ClaimedResult]:
 
 _RESULT_FIELDS = (
     "method", "objective", "status", "badge", "value", "bound", "runtime_s", "seed", "versions", "schedule",
-    "metrics", "certificate", "message", "restrictions",
+    "metrics", "certificate", "message", "restrictions", "found_by",
 )  # fmt: skip
-
-
-def document_format(data: bytes) -> str | None:
-    """Return the ``format`` field of a JSON object, None if there is none."""
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    found = document.get("format") if isinstance(document, dict) else None
-    return found if isinstance(found, str) else None
 
 
 # Writing ---------------------------------------------------------------------------------------------------
@@ -252,13 +242,13 @@ def instance_document(instance: Instance) -> dict[str, Any]:
     }
 
 
-def suite_document(suite: Suite) -> dict[str, Any]:
-    """Return the suite as a document."""
+def suite_document(suite: Suite, profile: str) -> dict[str, Any]:
+    """Return the suite as a document whose instances name the cost profile that they are on."""
     return {
         "format": SUITE_FORMAT,
         "name": suite.name,
         "description": suite.description,
-        "instances": [instance_document(instance) for instance in suite.instances],
+        "instances": [instance_document(entry) | {"cost": {"profile": profile}} for entry in suite.instances],
     }
 
 
@@ -301,6 +291,8 @@ def result_document(result: Result) -> dict[str, Any]:
         document["message"] = result.message
     if result.restrictions.forbid:
         document["restrictions"] = {"forbid": list(result.restrictions.forbid)}
+    if result.found_by:
+        document["found_by"] = result.found_by
     return document
 
 

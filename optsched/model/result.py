@@ -81,6 +81,8 @@ class Result:
         What `optsched.check` needs to re-prove the bound.
     message
         Why there is no schedule, for people.
+    found_by
+        Which policy, bound or formulation gave ``schedule`` and ``bound``, where several were tried.
     runtime_s, seed, versions
         How it was made.
     """
@@ -100,6 +102,7 @@ class Result:
     certificate: dict[str, Any] | None = None
     message: str | None = None
     restrictions: Restrictions = Restrictions()
+    found_by: dict[str, str] = Field(default_factory=dict)
 
     @property
     def gap(self) -> float | None:

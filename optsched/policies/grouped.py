@@ -15,7 +15,7 @@ from typing import Any
 
 from optsched.model.instance import Limits
 from optsched.model.schedule import Assignment, Step
-from optsched.simulate.replica import Job, PolicyFailureError, Replica
+from optsched.simulate.replica import Job, NoBatchError, PolicyFailureError, Replica
 
 Order = Callable[[Job], Any]
 """Sort key of the members of a group; the smallest goes first."""
@@ -139,6 +139,7 @@ class GroupedPolicy:
         evicted: dict[int, Job] = {}
         batch_prefills: bool | None = None
         ladder: list[Job] = []
+        blocked: tuple[Job, str] | None = None
         for group in self.groups:
             for job in group.candidates(replica):
                 if job.index in evicted:
@@ -153,11 +154,13 @@ class GroupedPolicy:
                     if chunked:
                         count = min(count, budget)
                 if not 1 <= count <= budget or len(run) == most:
+                    blocked = blocked or (job, f"{count} tokens do not fit what the batch has left, {budget}")
                     break
-                if job.cached == 0 and any(group.before(victim, job) for victim in evicted.values()):
+                if not job.cached and any(group.before(victim, job) for victim in evicted.values()):
                     break
                 need = held(job, job.cached + count) - (held(job, job.cached) if job.cached else 0)
                 if need > free and not group.evicts:
+                    blocked = blocked or (job, f"{need} more KV tokens do not fit the {free} that are free")
                     break
                 if need > free:
                     ladder = ladder or self._ladder(replica)
@@ -184,6 +187,10 @@ class GroupedPolicy:
                 batch_prefills = prefill
                 run.append((job.index, count))
                 taken.add(job.index)
+        if not run:
+            job, reason = blocked or ((replica.running or replica.waiting)[0], "the batch may not hold its phase")
+            step = "a decode step" if job.decoding else f"a {'chunked' if chunked else 'whole'} prefill"
+            raise NoBatchError(job.index, replica.now_ps, f"no legal batch for {step}: {reason}")
         return Assignment(run, list(evicted))
 
     def _ladder(self, replica: Replica) -> list[Job]:

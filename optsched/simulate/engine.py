@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optsched.model.instance import Instance
 from optsched.model.schedule import Batch, Schedule
-from optsched.simulate.replica import Job, Policy, PolicyFailureError, Replica
+from optsched.simulate.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica
 
 
 def run_policy(instance: Instance, policy: Policy) -> Schedule:
@@ -29,16 +29,18 @@ def run_policy(instance: Instance, policy: Policy) -> Schedule:
     batches: list[Batch] = []
     arrived = finished = fruitless = 0
     while finished < len(requests):
+        if not (replica.waiting or replica.running):
+            replica.now_ps = max(replica.now_ps, requests[order[arrived]].arrival_ps)
         while arrived < len(order) and requests[order[arrived]].arrival_ps <= replica.now_ps:
             replica.enqueue(jobs[order[arrived]])
             arrived += 1
-        run, evict = policy.next_batch(replica)
-        if not run:
-            if arrived < len(order):
-                replica.now_ps = requests[order[arrived]].arrival_ps
-                continue
-            stuck = min(replica.waiting + replica.running, key=lambda job: job.rank)
-            raise PolicyFailureError(stuck.index, replica.now_ps, f"no legal batch while work remains: {_need(stuck)}")
+        try:
+            run, evict = policy.next_batch(replica)
+        except NoBatchError:
+            if arrived == len(order):
+                raise
+            replica.now_ps = requests[order[arrived]].arrival_ps
+            continue
         for index in evict:
             job = jobs[index]
             job.evict()
@@ -69,9 +71,3 @@ def run_policy(instance: Instance, policy: Policy) -> Schedule:
         if fruitless > patience:
             raise PolicyFailureError(run[0][0], end, f"no token was generated in {fruitless} batches")
     return Schedule(tuple(batches))
-
-
-def _need(job: Job) -> str:
-    """Say what the next step of a job would take."""
-    step = "a decode step" if job.decoding else f"a prefill of {job.missing} tokens"
-    return f"it needs {step} with {job.cached} tokens cached"

@@ -86,13 +86,23 @@ class PolicyFailureError(Exception):
         self.reason = reason
 
 
+class NoBatchError(PolicyFailureError):
+    """The policy finds no batch now; it is asked again when somebody else arrives."""
+
+
 class Policy(Protocol):
     """A batching policy."""
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Say which requests run how many tokens in the next batch, and which are evicted.
 
-        The policy reads the replica and changes nothing in it. An assignment that runs nothing means "wait
-        for the next arrival". It may raise `PolicyFailureError`.
+        The policy reads the replica, in which at least one request waits or runs, and changes nothing in it.
+
+        Raises
+        ------
+        NoBatchError
+            If nothing can run now.
+        PolicyFailureError
+            If the policy can never serve the instance.
         """
         ...

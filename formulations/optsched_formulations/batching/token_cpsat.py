@@ -341,7 +341,7 @@ class _Model:
         longest = max(base + slope * most for base, slope in pieces) // scale
         times = []
         for j, slots in self._slots.items():
-            tokens = sum(self._run_in(token, literal, j) for token, literal in slots.items())
+            tokens = cp_model.LinearExpr.sum([self._run_in(token, literal, j) for token, literal in slots.items()])
             time = self.cp.new_int_var(0, longest, f"time[{j}]")
             for base, slope in pieces:
                 self.cp.add(time >= base // scale * self._used[j] + slope // scale * tokens)

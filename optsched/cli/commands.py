@@ -1,0 +1,267 @@
+"""The commands: read the arguments, call the package, print."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from optsched import library
+from optsched.check import check_result
+from optsched.cli.live import LiveLine
+from optsched.cli.options import (
+    forbid_option,
+    json_option,
+    objective_option,
+    out_option,
+    read_objective,
+    read_policies,
+    read_restrictions,
+    seed_option,
+    time_limit_option,
+    workers_option,
+)
+from optsched.methods.simulate import simulate as run_simulation
+from optsched.methods.solve import AUTO, method_names
+from optsched.methods.solve import solve as run_solver
+from optsched.model.documents import dump, instance_document, result_document, suite_document, write_text
+from optsched.model.errors import InputError, Said
+from optsched.model.result import Result, Status
+from optsched.report.formats import FORMATS, as_text, simple_table
+from optsched.report.sheet import make_sheet
+from optsched.report.summary import policy_comparison, solution_lines
+from optsched.study.bound_table import Row, TableTask, finish, table_rows
+from optsched.study.store import ResultStore
+from optsched.traces.infermax import SUITES
+
+_WIDE = 120
+"""Columns of a table that is not printed to a terminal."""
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((_WIDE, 24)).columns if sys.stdout.isatty() else _WIDE
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="optsched")
+def cli() -> None:
+    """How far is this LLM-serving scheduler from optimal?
+
+    INSTANCE and SUITE are files (.json, .json.gz, - for standard input) or names of the instance library
+    (optsched instances list). Progress goes to stderr, and only to a terminal.
+    """
+
+
+@cli.command()
+@click.argument("instance")
+@objective_option
+@click.option("--method", default=AUTO, show_default=True, help="auto, or the name of a formulation.")
+@time_limit_option
+@click.option("--deterministic-limit", type=click.FloatRange(min=0, min_open=True), help="In CP-SAT's own time.")
+@forbid_option
+@workers_option
+@seed_option
+@out_option
+@json_option
+def solve(
+    instance: str,
+    objective: str,
+    method: str,
+    time_limit: float,
+    deterministic_limit: float | None,
+    forbid: tuple[str, ...],
+    workers: int | None,
+    seed: int,
+    out: str | None,
+    as_json: bool,
+) -> int:
+    """Find the best schedule and a proved bound on it."""
+    if method not in method_names():
+        raise InputError("--method", method, f"one of {', '.join(method_names())}")
+    goal, restrictions = read_objective(objective), read_restrictions(forbid)
+    problem = library.load_instance(instance)
+    with LiveLine(problem.name, goal) as live:
+        result = run_solver(
+            problem,
+            goal,
+            method=method,
+            time_limit=time_limit,
+            deterministic_limit=deterministic_limit,
+            restrictions=restrictions,
+            workers=workers,
+            seed=seed,
+            progress=live,
+        )
+    _deliver([result], out, as_json, "\n".join(solution_lines(result)) + "\n")
+    if result.status == Status.INFEASIBLE:
+        click.echo(f"optsched: infeasible: {result.message}", err=True)
+        return 1
+    return 0
+
+
+@cli.command()
+@click.argument("instance")
+@click.option("--policy", "policies", multiple=True, required=True, metavar="NAME", help="all, or names; may repeat.")
+@objective_option
+@forbid_option
+@seed_option
+@out_option
+@json_option
+def simulate(
+    instance: str,
+    policies: tuple[str, ...],
+    objective: str,
+    forbid: tuple[str, ...],
+    seed: int,
+    out: str | None,
+    as_json: bool,
+) -> None:
+    """Run policies on the cost-model simulator."""
+    names, goal, restrictions = read_policies(policies), read_objective(objective), read_restrictions(forbid)
+    problem = library.load_instance(instance)
+    results = [run_simulation(problem, name, goal, restrictions=restrictions, seed=seed) for name in names]
+    _deliver(results, out, as_json, policy_comparison(results, _width()))
+
+
+def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -> None:
+    """Write the documents where they are asked for, else print the text."""
+    documents = [result_document(result) for result in results]
+    document = dump(documents[0] if len(documents) == 1 else documents)
+    if out is not None:
+        write_text(out, document)
+    if as_json and out != "-":
+        click.echo(document, nl=False)
+    elif out != "-":
+        click.echo(text, nl=False)
+
+
+@cli.command()
+@click.argument("result")
+def check(result: str) -> int:
+    """Verify schedules, values and certificates of a result document, independently of what made them."""
+    failed = False
+    for position, claimed in enumerate(library.load_results(result)):
+        report = check_result(claimed)
+        content = claimed.result
+        name = f"{result}[{position}]" if position else result
+        for violation in report.violations:
+            click.echo(f"{name}: {violation}")
+        verdict = "every claim holds" if report.ok else f"{len(report.violations)} violations"
+        click.echo(
+            f"{name}: {content.method} on {content.instance.name}, {content.status.value}, "
+            f"bound {content.badge.value}: {verdict}"
+        )
+        failed |= not report.ok
+    return int(failed)
+
+
+@cli.command()
+@click.argument("suite")
+@click.option("--policies", multiple=True, default=("all",), show_default=True, help="all, or names joined by commas.")
+@objective_option
+@click.option("--method", default=AUTO, show_default=True, help="auto, or the name of a formulation.")
+@click.option("--format", "style", default="text", show_default=True, help=f"One of {', '.join(FORMATS)}.")
+@time_limit_option
+@forbid_option
+@workers_option
+@seed_option
+@out_option
+@click.option("--results", metavar="FOLDER", help="Keep every result document in this folder as it is finished.")
+@click.option("--resume", is_flag=True, help="Take finished results from --results instead of computing them again.")
+def table(
+    suite: str,
+    policies: tuple[str, ...],
+    objective: str,
+    method: str,
+    style: str,
+    time_limit: float,
+    forbid: tuple[str, ...],
+    workers: int | None,
+    seed: int,
+    out: str | None,
+    results: str | None,
+    resume: bool,
+) -> None:
+    """Print a bound table: optimum or bound of every instance, and each policy's gap to it."""
+    if style not in FORMATS:
+        raise InputError("--format", style, f"one of {', '.join(FORMATS)}")
+    if method not in method_names():
+        raise InputError("--method", method, f"one of {', '.join(method_names())}")
+    if resume and results is None:
+        raise InputError("--resume", Said("no --results"), "--results FOLDER to resume from")
+    task = TableTask(
+        suite=library.load_suite(suite),
+        policies=read_policies(policies),
+        objective=read_objective(objective),
+        restrictions=read_restrictions(forbid),
+        method=method,
+        time_limit=time_limit,
+        workers=workers,
+        seed=seed,
+    )
+    for instance in task.suite.instances:
+        task.restrictions.apply(instance).require_feasible()
+    store = ResultStore(Path(results), resume=resume) if results is not None else None
+    rows: list[Row] = []
+    with LiveLine(task.suite.name, task.objective, steps=len(task.suite.instances)) as live:
+        for row in table_rows(task, store, live):
+            rows.append(row)
+            live.advance()
+    sheet = make_sheet(finish(task, rows))
+    if out is not None:
+        write_text(out, FORMATS[style](sheet))
+    if store is not None:
+        for name, render in FORMATS.items():
+            write_text(store.folder / f"table.{_SUFFIXES[name]}", render(sheet))
+    if out is None:
+        click.echo(as_text(sheet, _width()) if style == "text" else FORMATS[style](sheet), nl=False)
+    if store is not None and out != "-" and style == "text":
+        files = ", ".join(f"table.{suffix}" for suffix in _SUFFIXES.values())
+        click.echo(f"\nResult documents, {files}: {store.folder}/")
+
+
+_SUFFIXES = {"text": "txt", "md": "md", "csv": "csv", "latex": "tex"}
+
+
+@cli.group()
+def instances() -> None:
+    """Look into the instance library."""
+
+
+@instances.command("list")
+@click.argument("suite", required=False)
+def list_instances(suite: str | None) -> None:
+    """List the suites, or the instances of one."""
+    if suite is None:
+        rows = []
+        for name in library.suite_names():
+            loaded = library.load_suite(name)
+            rows.append([name, str(len(loaded.instances)), loaded.description])
+        click.echo(simple_table(["suite", "instances", "what it is"], rows, _width(), left=(0, 1, 2)), nl=False)
+        return
+    rows = [
+        [entry.name, str(len(entry.requests)), str(entry.limits.kv_tokens), f"{entry.kappa:.2f}"]
+        for entry in library.load_suite(suite).instances
+    ]
+    click.echo(simple_table(["instance", "requests", "M", "κ"], rows, _width()), nl=False)
+
+
+@instances.command("show")
+@click.argument("instance")
+@out_option
+def show_instance(instance: str, out: str | None) -> None:
+    """Print an instance document, its cost coefficients spelled out."""
+    write_text(out or "-", dump(instance_document(library.load_instance(instance))))
+
+
+@instances.command("make")
+@click.argument("suite")
+@out_option
+def make_suite(suite: str, out: str | None) -> None:
+    """Generate a suite of the library anew."""
+    if suite not in SUITES:
+        raise InputError("SUITE", suite, f"one of {', '.join(SUITES)}")
+    source = SUITES[suite]
+    write_text(out or "-", dump(suite_document(source.make(source.profile), source.profile)))

@@ -1,0 +1,102 @@
+"""The instance library: suites that ship with optsched, and files that users name instead."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from optsched.calibrate.library import cost_model
+from optsched.model.documents import (
+    INSTANCE_FORMAT,
+    SUITE_FORMAT,
+    ClaimedResult,
+    Suite,
+    parse_instance,
+    parse_results,
+    parse_suite,
+    read_bytes,
+)
+from optsched.model.errors import InputError
+from optsched.model.instance import Instance
+
+
+@cache
+def instances_directory() -> Path:
+    """Return the folder of the shipped suites: in an installed package, else in the checkout."""
+    installed = Path(str(files("optsched"))) / "_instances"
+    return installed if installed.is_dir() else Path(str(files("optsched"))).parent / "instances"
+
+
+def suite_names() -> tuple[str, ...]:
+    """Return the names of the shipped suites."""
+    return tuple(sorted(path.stem for path in instances_directory().glob("*.json")))
+
+
+@cache
+def _shipped(name: str) -> Suite:
+    return parse_suite((instances_directory() / f"{name}.json").read_bytes(), cost_model)
+
+
+def _is_file(source: str) -> bool:
+    return source == "-" or "/" in source or source.endswith((".json", ".json.gz")) or Path(source).is_file()
+
+
+def load_suite(source: str | Path) -> Suite:
+    """Return a suite: a shipped one by name, or read from a file.
+
+    A file may also hold a single instance, which makes a suite of one.
+    """
+    name = str(source)
+    if not _is_file(name):
+        if name not in suite_names():
+            raise InputError("SUITE", name, f"a file, or one of {', '.join(suite_names())}")
+        return _shipped(name)
+    data = read_bytes(name)
+    try:
+        if _format(data) == INSTANCE_FORMAT:
+            instance = parse_instance(data, cost_model)
+            return Suite(instance.name, "A single instance.", (instance,))
+        return parse_suite(data, cost_model)
+    except InputError as error:
+        raise error.located(name) from None
+
+
+def load_instance(source: str | Path) -> Instance:
+    """Return an instance: a shipped one by name, or read from a file; ``-`` is standard input."""
+    name = str(source)
+    if not _is_file(name):
+        for suite in suite_names():
+            # A shipped instance is called after its suite, so only that suite need be read.
+            if name.startswith(suite):
+                for instance in _shipped(suite).instances:
+                    if instance.name == name:
+                        return instance
+        raise InputError("INSTANCE", name, "a file, or an instance of the library (see: optsched instances list)")
+    data = read_bytes(name)
+    try:
+        if _format(data) == SUITE_FORMAT:
+            raise InputError("format", SUITE_FORMAT, f"{INSTANCE_FORMAT} (one instance, not a suite)")
+        return parse_instance(data, cost_model)
+    except InputError as error:
+        raise error.located(name) from None
+
+
+def load_results(source: str | Path) -> list[ClaimedResult]:
+    """Return the result documents in a file, as claims: `optsched.check` says whether they hold."""
+    data = read_bytes(source)
+    try:
+        return parse_results(data, cost_model)
+    except InputError as error:
+        raise error.located(str(source)) from None
+
+
+def _format(data: bytes) -> str | None:
+    """Return the ``format`` field of a JSON object, None if there is none."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    found = document.get("format") if isinstance(document, dict) else None
+    return found if isinstance(found, str) else None

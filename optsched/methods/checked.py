@@ -1,0 +1,34 @@
+"""Nothing leaves a method before the independent checker has seen it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optsched.check import check_schedule
+from optsched.model.instance import Instance
+from optsched.model.objectives import evaluate
+from optsched.model.restrictions import Restrictions
+from optsched.model.schedule import Schedule
+
+
+class DefectError(RuntimeError):
+    """optsched contradicts itself; never the user's fault."""
+
+
+def checked_metrics(
+    instance: Instance, schedule: Schedule, origin: str, restrictions: Restrictions | None = None
+) -> dict[str, Any]:
+    """Return the metrics of a schedule that the checker finds legal.
+
+    Raises
+    ------
+    DefectError
+        If the schedule breaks a rule, or the checker computes other metrics than the producer.
+    """
+    violations, recomputed = check_schedule(instance, schedule, restrictions or Restrictions())
+    if violations:
+        raise DefectError(f"{origin} made an illegal schedule: {violations[0]} ({len(violations)} violations)")
+    metrics = evaluate(instance, schedule)
+    if metrics != recomputed:
+        raise DefectError(f"{origin}: the checker computes other metrics of the same schedule")
+    return metrics

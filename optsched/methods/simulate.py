@@ -1,0 +1,88 @@
+"""Running a heuristic policy on the simulator."""
+
+from __future__ import annotations
+
+import time
+
+from optsched.catalogue import POLICY_GROUP, entries, lookup
+from optsched.methods.checked import checked_metrics
+from optsched.model.instance import Instance
+from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
+from optsched.model.result import Result, Status
+from optsched.simulate.engine import run_policy
+from optsched.simulate.replica import Policy, PolicyFailureError
+
+
+def policy_names() -> tuple[str, ...]:
+    """Return the names of all installed policies."""
+    return tuple(entries(POLICY_GROUP))
+
+
+def simulate(
+    instance: Instance,
+    policy: str | Policy,
+    objective: Objective | str = Objective.MAKESPAN,
+    *,
+    restrictions: Restrictions | None = None,
+    seed: int = 0,
+) -> Result:
+    """Let a policy schedule an instance, and report its schedule and metrics.
+
+    Parameters
+    ----------
+    instance
+        The problem.
+    policy
+        A policy's name, or any object with ``next_batch``.
+    objective
+        Which objective ``value`` reports.
+    restrictions
+        A smaller class of schedules that the policy must stay in.
+    seed
+        Recorded in the result; the policies so far use no randomness.
+
+    Returns
+    -------
+    Result
+        ``feasible`` with a checked schedule, or ``failed`` with a message that names request, time and reason.
+
+    Raises
+    ------
+    InputError
+        For an unknown policy.
+    InfeasibleInstanceError
+        If no schedule exists.
+    """
+    objective = Objective(objective)
+    restrictions = restrictions or Restrictions()
+    name = policy if isinstance(policy, str) else type(policy).__name__
+    runner: Policy = lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy
+    started = time.perf_counter()
+    try:
+        schedule = run_policy(restrictions.apply(instance), runner)
+    except PolicyFailureError as failure:
+        return Result(
+            instance=instance,
+            method=name,
+            objective=objective,
+            status=Status.FAILED,
+            runtime_s=time.perf_counter() - started,
+            seed=seed,
+            restrictions=restrictions,
+            message=f"{name}: {instance.label(failure.index)} at {failure.now_ps} ps: {failure.reason}",
+        )
+    runtime = time.perf_counter() - started
+    metrics = checked_metrics(instance, schedule, f"policy {name}", restrictions)
+    return Result(
+        instance=instance,
+        method=name,
+        objective=objective,
+        status=Status.FEASIBLE,
+        value=metrics["objectives"][objective.value],
+        runtime_s=runtime,
+        seed=seed,
+        schedule=schedule,
+        metrics=metrics,
+        restrictions=restrictions,
+    )

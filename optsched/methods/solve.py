@@ -1,0 +1,206 @@
+"""Solving for the optimum: policies for a start, combinatorial bounds, then exact formulations."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from optsched.bounds.volume import volume_bound
+from optsched.catalogue import FORMULATION_GROUP, entries, lookup
+from optsched.methods.checked import DefectError, checked_metrics
+from optsched.methods.simulate import policy_names, simulate
+from optsched.model.errors import InputError
+from optsched.model.instance import Instance
+from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
+from optsched.model.result import Badge, Result, Status
+from optsched.model.schedule import Schedule
+from optsched.solvers.formulation import Formulation, Progress, ProgressEvent, Task, UnsupportedError, silent
+
+AUTO = "auto"
+_START_SHARE = 0.3
+"""Share of the time limit that policies may use to find a start."""
+
+
+def method_names() -> tuple[str, ...]:
+    """Return ``auto`` and the names of all installed formulations."""
+    return (AUTO, *entries(FORMULATION_GROUP))
+
+
+@dataclass
+class _Best:
+    """The best schedule and bound so far, and who found them."""
+
+    instance: Instance
+    objective: Objective
+    restrictions: Restrictions
+    value: int | None = None
+    schedule: Schedule | None = None
+    metrics: dict[str, Any] | None = None
+    found_by: str | None = None
+    bound: int | None = None
+    badge: Badge = Badge.HEURISTIC
+    certificate: dict[str, Any] | None = None
+    bound_by: str | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self.value is not None and self.value == self.bound
+
+    def offer_schedule(self, schedule: Schedule, origin: str) -> None:
+        """Take a schedule if it is better; it goes through the checker first."""
+        metrics = checked_metrics(self.instance, schedule, origin, self.restrictions)
+        value = metrics["objectives"][self.objective.value]
+        if self.value is None or value < self.value:
+            self.value, self.schedule, self.metrics, self.found_by = value, schedule, metrics, origin
+        self._consistent(origin)
+
+    def offer_bound(self, bound: int, badge: Badge, certificate: dict[str, Any] | None, origin: str) -> None:
+        """Take a bound if it is better, and keep a certified one over an equal one that is not."""
+        if self.bound is None or bound > self.bound:
+            self.bound, self.badge, self.certificate, self.bound_by = bound, badge, certificate, origin
+        self._consistent(origin)
+
+    def _consistent(self, origin: str) -> None:
+        if self.value is not None and self.bound is not None and self.bound > self.value:
+            raise DefectError(
+                f"{origin}: the bound {self.bound} of {self.bound_by} exceeds the value {self.value} of {self.found_by}"
+            )
+
+
+def solve(
+    instance: Instance,
+    objective: Objective | str = Objective.MAKESPAN,
+    *,
+    method: str = AUTO,
+    time_limit: float = 60.0,
+    deterministic_limit: float | None = None,
+    restrictions: Restrictions | None = None,
+    workers: int | None = None,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Result:
+    """Find the best schedule and the best bound, proved optimal where time suffices.
+
+    Policies give a first schedule, the volume bound a first bound; then the formulations that cover the
+    instance search between the two. Whatever is found before the time limit or an interrupt is returned.
+
+    Parameters
+    ----------
+    instance, objective
+        The problem.
+    method
+        A formulation's name; ``auto`` tries all that cover the instance, and none if none does.
+    time_limit
+        Seconds of wall-clock time.
+    deterministic_limit
+        Limit in the solver's deterministic time, for reproducible searches with one worker.
+    restrictions
+        Optimise over a smaller class of schedules.
+    workers
+        Solver threads; None for one per core.
+    seed
+        Random seed of the solver.
+    progress
+        Called with incumbent and bound whenever one improves.
+
+    Raises
+    ------
+    InputError
+        For an unknown method, or one that does not cover the instance.
+    DefectError
+        If a schedule fails the checker or a bound exceeds a value.
+    """
+    objective = Objective(objective)
+    restrictions = restrictions or Restrictions()
+    formulations = entries(FORMULATION_GROUP) if method == AUTO else {method: ""}
+    solvers: dict[str, Formulation] = {name: lookup(FORMULATION_GROUP, name, "method")() for name in formulations}
+    restricted = restrictions.apply(instance)
+    started = time.perf_counter()
+
+    def elapsed() -> float:
+        return time.perf_counter() - started
+
+    reasons = restricted.infeasibilities()
+    if reasons:
+        return Result(
+            instance=instance,
+            method=method,
+            objective=objective,
+            status=Status.INFEASIBLE,
+            runtime_s=elapsed(),
+            seed=seed,
+            restrictions=restrictions,
+            message="; ".join(reasons[:10]),
+        )
+
+    best = _Best(instance, objective, restrictions)
+    message = None
+    try:
+        if objective == Objective.MAKESPAN:
+            volume = volume_bound(restricted)
+            best.offer_bound(volume.value, Badge.CERTIFIED, volume.certificate, "volume")
+        for name in policy_names():
+            if best.closed or (best.value is not None and elapsed() > _START_SHARE * time_limit):
+                break
+            run = simulate(instance, name, objective, restrictions=restrictions, seed=seed)
+            if run.schedule is not None:
+                best.offer_schedule(run.schedule, name)
+        progress(ProgressEvent(elapsed(), best.value, best.bound))
+        for name, solver in solvers.items():
+            if best.closed or elapsed() >= time_limit:
+                break
+            task = Task(
+                instance=restricted,
+                objective=objective,
+                incumbent=best.schedule,
+                incumbent_value=best.value,
+                bound=best.bound or 0,
+                time_limit_s=time_limit - elapsed(),
+                deterministic_limit=deterministic_limit,
+                workers=workers or os.cpu_count() or 1,
+                seed=seed,
+                progress=progress,
+            )
+            try:
+                outcome = solver.solve(task)
+            except UnsupportedError as unsupported:
+                if method == AUTO:
+                    continue
+                raise InputError("method", method, f"a method that covers {unsupported}") from None
+            if outcome.schedule is not None:
+                best.offer_schedule(outcome.schedule, name)
+            if outcome.bound is not None:
+                best.offer_bound(outcome.bound, outcome.badge, outcome.certificate, name)
+    except KeyboardInterrupt:
+        message = "interrupted"
+    return _result(best, method, elapsed(), seed, message)
+
+
+def _result(best: _Best, method: str, runtime: float, seed: int, message: str | None) -> Result:
+    if best.closed:
+        status = Status.OPTIMAL
+    elif best.value is not None:
+        status = Status.FEASIBLE
+    else:
+        status = Status.UNKNOWN if best.bound is None else Status.BOUND_ONLY
+    origin = {"schedule": best.found_by, "bound": best.bound_by}
+    return Result(
+        instance=best.instance,
+        method=method,
+        objective=best.objective,
+        status=status,
+        badge=best.badge,
+        value=best.value,
+        bound=best.bound,
+        runtime_s=runtime,
+        seed=seed,
+        schedule=best.schedule,
+        metrics=best.metrics,
+        certificate=best.certificate,
+        message=message,
+        restrictions=best.restrictions,
+        found_by={part: name for part, name in origin.items() if name is not None},
+    )

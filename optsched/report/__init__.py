@@ -1,0 +1,1 @@
+"""Tables for people and for papers."""

@@ -1,0 +1,154 @@
+"""A sheet as text, Markdown, CSV or LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+
+from rich import box
+from rich.align import VerticalAlignMethod
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tabulate import tabulate
+
+from optsched.report.sheet import Column, Sheet
+
+_LATEX = MappingProxyType({"✓c": "$\\checkmark_c$", "✓": "$\\checkmark$", "κ": "$\\kappa$", "–": "--", "≥": "$\\ge$"})
+
+
+_PADDING = 3
+"""Characters between two columns of a terminal table: rich's divider and two spaces."""
+
+
+def _shown_columns(sheet: Sheet) -> list[Column]:
+    """Leave out what only machines read."""
+    return [column for column in sheet.columns if column.header]
+
+
+def _panels(sheet: Sheet, width: int) -> list[list[Column]]:
+    """Split the columns so that each part, led by the key columns, fits the width."""
+
+    def needed(column: Column) -> int:
+        return _PADDING + max(
+            len(part) for part in [*_header(column).split("\n"), *(cell.shown for cell in column.cells)]
+        )
+
+    columns = _shown_columns(sheet)
+    keys, others = [c for c in columns if c.key], [c for c in columns if not c.key]
+    room = width - sum(needed(column) for column in keys)
+    panels: list[list[Column]] = []
+    used = room
+    for column in others:
+        if used + needed(column) > room:
+            panels.append([])
+            used = 0
+        panels[-1].append(column)
+        used += needed(column)
+    return [[*keys, *panel] for panel in panels]
+
+
+def _header(column: Column) -> str:
+    """Break a policy's name where it has underscores."""
+    return column.header.replace("_", "\n_")
+
+
+def as_text(sheet: Sheet, width: int, color: bool = False) -> str:
+    """Render for a terminal of ``width`` columns; a sheet that is wider continues below."""
+    console = Console(
+        file=io.StringIO(), width=width, force_terminal=color, color_system="auto" if color else None, highlight=False
+    )
+    console.print(Text(sheet.title, style="bold"))
+    if sheet.common:
+        console.print(Text(sheet.common, style="dim"))
+    for panel in _panels(sheet, width):
+        table = _bare_table()
+        for column in panel:
+            table.add_column(_header(column), justify="right", no_wrap=True, vertical="bottom")
+        for cells in zip(*(column.cells for column in panel), strict=True):
+            table.add_row(*(Text(cell.shown) for cell in cells))
+        console.print()
+        console.print(table)
+    if sheet.notes:
+        console.print()
+    for note in sheet.notes:
+        console.print(Text(note, style="dim"))
+    return _printed(console)
+
+
+def _printed(console: Console) -> str:
+    stream = console.file
+    assert isinstance(stream, io.StringIO), "the consoles here print to memory"
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def _bare_table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+
+
+def _tabulated(sheet: Sheet, style: str) -> str:
+    columns = _shown_columns(sheet)
+    rows = [[cell.shown for cell in cells] for cells in zip(*(column.cells for column in columns), strict=True)]
+    headers = [column.header for column in columns]
+    return tabulate(rows, headers, tablefmt=style, disable_numparse=True, colalign=["right"] * len(columns))
+
+
+def as_markdown(sheet: Sheet) -> str:
+    """Render as a GitHub table with a title above and notes below."""
+    parts = [f"**{sheet.title}**", sheet.common, _tabulated(sheet, "github"), "  \n".join(sheet.notes)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def as_latex(sheet: Sheet) -> str:
+    """Render as a LaTeX table for the packages booktabs and amssymb."""
+
+    def plain(text: str) -> str:
+        for character in "&%#_":
+            text = text.replace(character, "\\" + character)
+        return _replaced(text)
+
+    body = _replaced(_tabulated(sheet, "latex_booktabs"))
+    caption = plain(" ".join(part for part in (sheet.title + ".", sheet.common) if part))
+    notes = "".join(f"\\par\\footnotesize {plain(note.replace('`', ''))}\n" for note in sheet.notes)
+    return (
+        "% needs \\usepackage{booktabs,amssymb}\n"
+        f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n{body}\n{notes}\\end{{table}}\n"
+    )
+
+
+def _replaced(text: str) -> str:
+    for character, command in _LATEX.items():
+        text = text.replace(character, command)
+    return text
+
+
+def as_csv(sheet: Sheet) -> str:
+    """Render exact values: integers in ps, gaps as fractions, an empty field where there is none."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([column.name for column in sheet.columns])
+    writer.writerows([cell.value for cell in cells] for cells in sheet.rows)
+    return stream.getvalue()
+
+
+FORMATS: MappingProxyType[str, Callable[[Sheet], str]] = MappingProxyType(
+    {"text": lambda sheet: as_text(sheet, 120), "md": as_markdown, "csv": as_csv, "latex": as_latex}
+)
+"""Format name → renderer for files."""
+
+
+def simple_table(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int, left: Sequence[int] = (0,)) -> str:
+    """Render any table of strings for a terminal; columns not in ``left`` are flush right."""
+    console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
+    table = _bare_table()
+    vertical: VerticalAlignMethod = "bottom" if len(left) == 1 else "top"
+    for position, header in enumerate(headers):
+        table.add_column(
+            header, justify="left" if position in left else "right", vertical=vertical, no_wrap=not position
+        )
+    for row in rows:
+        table.add_row(*(Text(text) for text in row))
+    console.print(table)
+    return _printed(console)

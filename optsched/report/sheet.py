@@ -1,0 +1,196 @@
+"""A sheet: the cells of a bound table as text and as values, before any format is chosen."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from optsched.model.instance import Instance
+from optsched.model.objectives import Objective
+from optsched.model.result import Badge, Status
+from optsched.study.bound_table import BoundTable, Row
+
+NOT_AVAILABLE = "n/a"
+PROVED = "✓"
+CERTIFIED = "✓c"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A table entry: how it is shown, and the exact value behind it."""
+
+    shown: str
+    value: str | int | float | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its header for people (empty: machines only), its name for machines, its cells.
+
+    A key column identifies the row; it leads every part of a table that is too wide for the page.
+    """
+
+    header: str
+    name: str
+    cells: tuple[Cell, ...]
+    key: bool = False
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A titled table with what is common to all rows, and notes below.
+
+    Parameters
+    ----------
+    title, common
+        What the table shows, and the instance features that all rows share.
+    columns
+        Equally long columns.
+    notes
+        Sentences below the table.
+    """
+
+    title: str
+    common: str
+    columns: tuple[Column, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def rows(self) -> list[tuple[Cell, ...]]:
+        """The cells row by row."""
+        return list(zip(*(column.cells for column in self.columns), strict=True))
+
+
+def _spread(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low}–{high}"
+
+
+def _optional(value: int | None) -> str:
+    return "–" if value is None else str(value)
+
+
+_FEATURES: tuple[tuple[str, str, Callable[[Instance], str]], ...] = (
+    ("requests", "requests", lambda instance: str(len(instance.requests))),
+    ("I", "input_tokens", lambda instance: _spread([request.input for request in instance.requests])),
+    ("O", "output_tokens", lambda instance: _spread([request.output for request in instance.requests])),
+    ("M", "kv_tokens", lambda instance: str(instance.limits.kv_tokens)),
+    ("C", "batch_tokens", lambda instance: str(instance.limits.batch_tokens)),
+    ("P", "prefill_tokens", lambda instance: str(instance.limits.prefill_tokens)),
+    ("N", "batch_requests", lambda instance: _optional(instance.limits.batch_requests)),
+    ("b", "kv_block", lambda instance: str(instance.limits.kv_block)),
+    ("κ", "kappa", lambda instance: f"{instance.kappa:.2f}"),
+)
+"""What describes an instance: header, name, text. κ (kappa) is M over the mean resident KV of a request."""
+
+
+def _unit(table: BoundTable) -> tuple[str, float]:
+    """Choose the unit of the objective's column: its name and what to divide by."""
+    if table.objective == Objective.SLO_MISSES:
+        return "", 1.0
+    if table.objective == Objective.WEIGHTED_E2E:
+        return "s", 1e12
+    largest = max((row.best.value or row.best.bound or 0) / _count(row, table.objective) for row in table.rows)
+    return ("s", 1e12) if largest >= 1e13 else ("ms", 1e9)
+
+
+def _count(row: Row, objective: Objective) -> int:
+    """Return what an integer sum is divided by to show a mean."""
+    return len(row.instance.requests) if objective in {Objective.MEAN_TTFT, Objective.MEAN_E2E} else 1
+
+
+def make_sheet(table: BoundTable) -> Sheet:
+    """Lay a bound table out: features that vary, the optimum and its proof, every policy's gap in %."""
+    described = {header: [text(row.instance) for row in table.rows] for header, _, text in _FEATURES}
+    names = {header: name for header, name, _ in _FEATURES}
+    single = len(table.rows) == 1
+    varying = [header for header, texts in described.items() if len(set(texts)) > 1 or (single and header in "IM")]
+    constant = [header for header, texts in described.items() if header not in varying and texts[0] != "–"]
+    keys = [Column(h, names[h], tuple(Cell(text, text) for text in described[h]), key=True) for h in varying]
+    instances = tuple(Cell(row.instance.name, row.instance.name) for row in table.rows)
+    columns = [
+        Column("" if keys else "instance", "instance", instances, key=True),
+        *keys,
+        Column("batches", "batches", tuple(_metric(row, "batches") for row in table.rows)),
+        *_value_columns(table),
+        Column("evictions", "evictions", tuple(_metric(row, "evictions") for row in table.rows)),
+        Column("time (s)", "runtime_s", tuple(_time(row) for row in table.rows)),
+        *(_policy_column(table, position) for position in range(len(table.policies))),
+    ]
+    shared = ", ".join(f"{header} = {described[header][0]}" for header in constant)
+    restricted = "".join(f", no {name}" for name in table.restrictions.forbid)
+    return Sheet(
+        f"{table.suite}: {table.objective.value}{restricted}, gap of each policy in %",
+        f"All instances: {shared}." if shared else "",
+        tuple(columns),
+        tuple(_notes(table)),
+    )
+
+
+def _metric(row: Row, name: str) -> Cell:
+    value = None if row.best.metrics is None else row.best.metrics[name]
+    return Cell("–" if value is None else str(value), value)
+
+
+def _time(row: Row) -> Cell:
+    return Cell(f"{row.best.runtime_s:.2f}", row.best.runtime_s)
+
+
+def _value_columns(table: BoundTable) -> list[Column]:
+    """Return the best value with its mark, and, where not all are proved, the bound below it and the gap."""
+    unit, scale = _unit(table)
+    suffix = f" ({unit})" if unit else ""
+    proved = all(row.best.status == Status.OPTIMAL for row in table.rows)
+
+    def shown(row: Row, value: int | None) -> str:
+        if value is None:
+            return "–"
+        return f"{value / _count(row, table.objective) / scale:.2f}" if unit else str(value)
+
+    values = tuple(Cell(shown(row, row.best.value) + _mark(row), row.best.value) for row in table.rows)
+    unit_name = f"{table.objective.value}_{'requests' if table.objective == Objective.SLO_MISSES else 'ps'}"
+    columns = [Column(("optimum" if proved else "best") + suffix, unit_name, values)]
+    if not proved:
+        bounds = tuple(Cell(shown(row, row.best.bound), row.best.bound) for row in table.rows)
+        gaps = tuple(_percent(row.best.gap) for row in table.rows)
+        columns += [Column("bound" + suffix, f"bound_{unit_name}", bounds), Column("gap (%)", "gap", gaps)]
+    statuses = tuple(Cell(row.best.badge.value, row.best.badge.value) for row in table.rows)
+    return [*columns, Column("", "badge", statuses)]
+
+
+def _mark(row: Row) -> str:
+    if row.best.status != Status.OPTIMAL:
+        return ""
+    return f" {CERTIFIED if row.best.badge == Badge.CERTIFIED else PROVED}"
+
+
+def _percent(share: float | None) -> Cell:
+    if share is None:
+        return Cell(NOT_AVAILABLE, None)
+    return Cell("0" if share == 0 else f"{100 * share:.1f}", share)
+
+
+def _policy_column(table: BoundTable, position: int) -> Column:
+    name = table.policies[position]
+    return Column(name, f"gap_{name}", tuple(_percent(row.policy_gap(position)) for row in table.rows))
+
+
+def _notes(table: BoundTable) -> list[str]:
+    """Explain the marks, and every n/a with its reason."""
+    notes = []
+    marks = {_mark(row).strip() for row in table.rows}
+    if PROVED in marks:
+        notes.append(f"{PROVED} proved optimal by the solver; the checker replayed the schedule.")
+    if CERTIFIED in marks:
+        notes.append(f"{CERTIFIED} proved optimal, and `optsched check` recomputes the bound itself.")
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for row in table.rows:
+        if row.best.message:
+            notes.append(f"{row.instance.name}: {row.best.message}.")
+        for result in row.policies:
+            if result.status == Status.FAILED and result.message:
+                reason = result.message.partition(": ")[2]
+                reasons[f"{row.instance.name}: {reason}"].append(result.method)
+    notes += [f"{NOT_AVAILABLE}: {', '.join(names)} on {reason}." for reason, names in reasons.items()]
+    return notes

@@ -1,0 +1,80 @@
+"""Results in words and small tables, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from optsched.model.objectives import Objective
+from optsched.model.result import Badge, Result, Status
+from optsched.report.formats import simple_table
+
+_BADGES = MappingProxyType(
+    {
+        Badge.CERTIFIED: "certified: optsched check recomputes it",
+        Badge.SOLVER_CLAIMED: "claimed by the solver",
+        Badge.HEURISTIC: "none proved",
+    }
+)
+
+
+def objective_text(result: Result, value: int | None) -> str:
+    """Write an objective value with its unit: ms, means as means."""
+    if value is None:
+        return "–"
+    if result.objective == Objective.SLO_MISSES:
+        return f"{value} requests"
+    mean = result.objective in {Objective.MEAN_TTFT, Objective.MEAN_E2E}
+    return f"{value / (len(result.instance.requests) if mean else 1) / 1e9:.3f} ms"
+
+
+def solution_lines(result: Result) -> list[str]:
+    """Describe a solver's result."""
+    lines = [f"{result.instance.name}: {result.objective.value}, {result.status.value} ({result.runtime_s:.2f} s)"]
+    if result.value is not None:
+        lines.append(f"  value  {objective_text(result, result.value)}{_by(result, 'schedule')}")
+    if result.bound is not None:
+        lines.append(f"  bound  {objective_text(result, result.bound)}{_by(result, 'bound')}, {_BADGES[result.badge]}")
+    if result.gap is not None:
+        lines.append(f"  gap    {100 * result.gap:.2f} %")
+    if result.metrics is not None:
+        lines.append(f"  {result.metrics['batches']} batches, {result.metrics['evictions']} evictions")
+    if result.message is not None:
+        lines.append(f"  {result.message}")
+    return lines
+
+
+def _by(result: Result, part: str) -> str:
+    return f"  ({result.found_by[part]})" if part in result.found_by else ""
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value / 1e9:.2f}"
+
+
+_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
+    ("makespan\n(ms)", lambda m: _ms(m["objectives"]["makespan"])),
+    ("batches", lambda m: str(m["batches"])),
+    ("evict", lambda m: str(m["evictions"])),
+    ("recomputed\ntokens", lambda m: str(m["recomputed_tokens"])),
+    ("TTFT ms\nmean", lambda m: _ms(m["ttft_ps"]["mean"])),
+    ("TTFT ms\np99", lambda m: _ms(m["ttft_ps"]["p99"])),
+    ("TPOT ms\nmean", lambda m: _ms(m["tpot_ps"] and m["tpot_ps"]["mean"])),
+    ("e2e ms\nmean", lambda m: _ms(m["e2e_ps"]["mean"])),
+    ("e2e ms\np99", lambda m: _ms(m["e2e_ps"]["p99"])),
+    ("tokens/s", lambda m: "–" if m["output_tokens_per_s"] is None else f"{m['output_tokens_per_s']:.0f}"),
+    ("KV use\n(%)", lambda m: "–" if m["kv_utilisation"] is None else f"{100 * m['kv_utilisation']:.0f}"),
+)
+
+
+def policy_comparison(results: Sequence[Result], width: int) -> str:
+    """Compare policies on one instance; failures stand below with their reason."""
+    rows = []
+    for result in results:
+        metrics = result.metrics
+        cells = ["n/a"] * len(_COLUMNS) if metrics is None else [show(metrics) for _, show in _COLUMNS]
+        rows.append([result.method, *cells])
+    text = simple_table(["policy", *(header for header, _ in _COLUMNS)], rows, width)
+    failures = [f"n/a: {result.message}\n" for result in results if result.status == Status.FAILED]
+    return f"{results[0].instance.name}\n\n{text}" + ("\n" + "".join(failures) if failures else "")

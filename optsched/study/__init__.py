@@ -1,0 +1,1 @@
+"""Many methods on many instances, and keeping what is finished."""

@@ -1,0 +1,89 @@
+"""The workloads of InferMax (Kim et al., sections 4.1 and 5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from types import MappingProxyType
+
+from optsched.calibrate.library import cost_model
+from optsched.model.documents import Suite
+from optsched.model.instance import Instance, Limits, Request, Rules
+
+CONTEXT = 4096
+"""Llama-2-7B's context size: the token budget C, and P."""
+KV_TOKENS = 100_000
+"""M of an A100 with Llama-2-7B, as the paper rounds it."""
+LENGTHS = (1, 32, 128, 256, 512, 1024)
+"""Input and output lengths of section 4."""
+
+
+@dataclass(frozen=True)
+class SuiteSource:
+    """How a shipped suite is made.
+
+    Parameters
+    ----------
+    profile
+        The cost profile that its instances are on.
+    make
+        Makes the suite.
+    """
+
+    profile: str
+    make: Callable[[str], Suite]
+
+
+def figure_15(profile: str) -> Suite:
+    """Return the instances of section 5.1, "Can evictions be optimal?".
+
+    Four requests of four output tokens; M lets two prompts in together, but only one request can finish.
+    """
+    count = output = 4
+    instances = tuple(
+        Instance(
+            name=f"infermax-fig15-I{size}",
+            limits=Limits(max(2 * size, size + output - 1), CONTEXT, CONTEXT),
+            rules=Rules(chunked_prefill=False),
+            cost=cost_model(profile),
+            requests=(Request(size, output),) * count,
+        )
+        for size in (2**power for power in range(11))
+    )
+    return Suite(
+        "infermax-fig15",
+        "InferMax, section 5.1 and Figure 15: O = B = 4, I = 1 to 1024, M = max(2I, I + O - 1), C = P = 4096, "
+        "hybrid batches and eviction allowed, whole prefills.",
+        instances,
+    )
+
+
+def uniform_grid(count: int, profile: str) -> Suite:
+    """Return section 4.2's (B = 32) or 4.3's (B = 1024) instances: ``count`` equal requests."""
+    instances = tuple(
+        Instance(
+            name=f"infermax-b{count}-I{size}-O{output}",
+            limits=Limits(KV_TOKENS, CONTEXT, CONTEXT),
+            rules=Rules(),
+            cost=cost_model(profile),
+            requests=(Request(size, output),) * count,
+        )
+        for output, size in product(LENGTHS, LENGTHS)
+    )
+    return Suite(
+        f"infermax-b{count}",
+        f"InferMax, section 4: B = {count} equal requests, I, O in {{1, 32, 128, 256, 512, 1024}}, M = 100,000, "
+        "C = P = 4096, all rules allowed.",
+        instances,
+    )
+
+
+SUITES = MappingProxyType(
+    {
+        "infermax-fig15": SuiteSource("a100-llama2-7b-linear", figure_15),
+        "infermax-b32": SuiteSource("a100-llama2-7b", lambda profile: uniform_grid(32, profile)),
+        "infermax-b1024": SuiteSource("a100-llama2-7b", lambda profile: uniform_grid(1024, profile)),
+    }
+)
+"""Suite name → how it is made."""
