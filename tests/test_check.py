@@ -149,11 +149,11 @@ BLOCKS = Worked(
 
 ARRIVALS = Worked(
     problem(
-        Request(1, 1, arrival_ps=50, weight=3, slo_ttft_ps=119),
+        Request(1, 1, arrival_ps=50, weight=3, slo_ttft_ps=119, slo_e2e_ps=119),
         Request(2, 2, arrival_ps=1000, weight=2, slo_ttft_ps=135, slo_e2e_ps=251),
     ),
     plan(
-        Batch(50, 169, ((0, 1),)),  # 110 + 2 + 7 = 119, just in time for the SLO
+        Batch(50, 169, ((0, 1),)),  # 110 + 2 + 7 = 119, just in time for the SLOs
         Batch(1000, 1135, ((1, 2),)),  # idle until 1000; 120 + 2·4 + 7 = 135
         Batch(1135, 1252, ((1, 1),)),  # 110 + 2 + 5 = 117, in all 252: 1 too late
     ),
@@ -491,6 +491,26 @@ def test_limits_may_be_used_up() -> None:
     assert check_schedule(instance, schedule)[0] == []
 
 
+def test_a_single_cached_token_can_be_evicted() -> None:
+    instance = problem(Request(1, 2), SMALL)
+    # The refill of 2 tokens: 120 + 2·4 + 7 = 135.
+    schedule = plan(Batch(0, 119, ((0, 1),)), Batch(119, 238, ((1, 1),), (0,)), Batch(238, 373, ((0, 2),)))
+    assert check_schedule(instance, schedule)[0] == []
+
+
+def test_percentiles_of_many_requests() -> None:
+    instance = problem(*[SMALL] * 200)
+    schedule = plan(*(Batch(119 * i, 119 * i + 119, ((i, 1),)) for i in range(200)))
+    metrics = check_schedule(instance, schedule)[1]
+    assert metrics is not None
+    # Waits are 119 · 1, …, 119 · 200; percentile q is the 2 q-th.
+    assert metrics["ttft_ps"] == {
+        "mean": 119 * 100.5, "p50": 119 * 100, "p90": 119 * 180, "p95": 119 * 190, "p99": 119 * 198,
+        "max": 119 * 200,
+    }  # fmt: skip
+    assert metrics == evaluate(instance, schedule)
+
+
 def test_permitted_deeds_stay_permitted_under_other_restrictions() -> None:
     assert check_schedule(EVICT_AND_REFILL, EVICTED_AND_REFILLED, Restrictions(("hybrid", "chunked")))[0] == []
     assert check_schedule(CHUNKED.instance, CHUNKED.schedule, Restrictions(("eviction", "hybrid")))[0] == []
@@ -695,6 +715,23 @@ DISHONEST = {
         solved(**NOTHING),
         ["status is feasible, but value or schedule is null"],
     ),
+    "feasible without schedule": (
+        solved(schedule=None, metrics=None),
+        [
+            "value is 392, but there is no schedule that has it",
+            "status is feasible, but value or schedule is null",
+        ],
+    ),
+    "infeasible, but memory just suffices": (
+        solved(status=Status.INFEASIBLE, instance=problem(Request(4, 3), kv=6), **NOTHING),
+        ["status is infeasible, but each request can be served, so one after another is a schedule"],
+    ),
+    "infeasible, but the prompt just fits": (
+        solved(
+            status=Status.INFEASIBLE, instance=problem(Request(4, 1), prefill=4, rules=NO_CHUNKS), **NOTHING
+        ),
+        ["status is infeasible, but each request can be served, so one after another is a schedule"],
+    ),
     "bound only without bound": (
         solved(status=Status.BOUND_ONLY, **NOTHING),
         ["status is bound_only, but the bound is null or there is a schedule"],
@@ -759,7 +796,7 @@ VOLUMES = {
     "memory": (problem(*FOUR, kv=5), UNRESTRICTED, volume(), 10 * 100 + 4 * 92),  # 48 / 5
     # (4 + 4 + 8) · 4 / 8
     "memory in blocks": (problem(*FOUR, kv=11, block=4), UNRESTRICTED, volume(), 8 * 100 + 4 * 92),
-    "tokens": (problem(*FOUR, budget=5), UNRESTRICTED, volume(), 4 * 100 + 4 * 92),  # 20 / 5
+    "tokens": (problem(*FOUR, budget=4), UNRESTRICTED, volume(), 5 * 100 + 4 * 92),  # 20 / 4
     "runs": (problem(*FOUR, runs=1), UNRESTRICTED, volume(), 12 * 100 + 4 * 92),
     "runs do not bind": (problem(*FOUR, runs=4), UNRESTRICTED, volume(), 3 * 100 + 4 * 92),
     "weights are shares": (DECODES.instance, UNRESTRICTED, volume((7, 0)), 392),

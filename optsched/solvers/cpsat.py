@@ -66,13 +66,17 @@ class _Watcher(cp_model.CpSolverSolutionCallback):
                 self._report()
 
 
-def solve_cpsat(model: cp_model.CpModel, task: Task, to_value: Callable[[int], int]) -> CpSatAnswer:
-    """Run CP-SAT on a model whose objective is an integer expression.
+def minimize_cpsat(
+    model: cp_model.CpModel, objective: cp_model.LinearExprT, task: Task, to_value: Callable[[int], int]
+) -> CpSatAnswer:
+    """Minimise an integer expression with CP-SAT.
 
     Parameters
     ----------
     model
-        With its objective set, integer coefficients only.
+        Variables and constraints; the objective is set here.
+    objective
+        With integer coefficients only.
     task
         Limits, workers, seed and progress.
     to_value
@@ -83,6 +87,7 @@ def solve_cpsat(model: cp_model.CpModel, task: Task, to_value: Callable[[int], i
     RuntimeError
         If CP-SAT calls the model invalid: a defect of the formulation, never of the input.
     """
+    model.minimize(objective)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = max(task.time_limit_s, 0.0)
     solver.parameters.num_workers = task.workers
@@ -96,9 +101,10 @@ def solve_cpsat(model: cp_model.CpModel, task: Task, to_value: Callable[[int], i
         raise RuntimeError(f"CP-SAT rejects the model: {model.validate()}")
     if status == cp_model.INFEASIBLE:
         return CpSatAnswer(Termination.INFEASIBLE, None, None)
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    if status == cp_model.OPTIMAL:
+        return CpSatAnswer(Termination.OPTIMAL, solver.value(objective), solver.value)
     return CpSatAnswer(
-        Termination.OPTIMAL if status == cp_model.OPTIMAL else Termination.LIMIT,
+        Termination.LIMIT,
         int(solver.response_proto.inner_objective_lower_bound),
-        solver.value if found else None,
+        solver.value if status == cp_model.FEASIBLE else None,
     )

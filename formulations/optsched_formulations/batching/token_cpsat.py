@@ -50,7 +50,7 @@ from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
-from optsched.solvers.cpsat import Values, solve_cpsat
+from optsched.solvers.cpsat import Values, minimize_cpsat
 from optsched.solvers.formulation import Outcome, Task, Termination, UnsupportedError
 
 Token = tuple[int, int]
@@ -75,7 +75,7 @@ class TokenCpSat:
         if not task.instance.offline:
             raise UnsupportedError("requests that arrive at different times, it is offline")
         model = _Model(task)
-        answer = solve_cpsat(model.cp, task, model.to_value)
+        answer = minimize_cpsat(model.cp, model.objective, task, model.to_value)
         if answer.termination == Termination.INFEASIBLE:
             # Only schedules better than the incumbent were admitted, so there are none.
             return Outcome(Termination.OPTIMAL, task.incumbent, task.incumbent_value, Badge.SOLVER_CLAIMED)
@@ -324,7 +324,9 @@ class _Model:
             scale = gcd(*(c for c, _ in terms), *(c for piece in pieces for c in piece)) or 1
             terms += [(scale, time) for time in self._batch_times(scale)]
         self._scale, self._constant = scale, constant
-        objective = sum(coefficient // scale * variable for coefficient, variable in terms)
+        objective: cp_model.LinearExprT = cp_model.LinearExpr.weighted_sum(
+            [variable for _, variable in terms], [coefficient // scale for coefficient, _ in terms]
+        )
         if self._task.bound or self._task.incumbent_value is not None:
             # A bound belongs in a variable's domain: as a row on the sum it misleads CP-SAT's search.
             lower = -(-(self._task.bound - constant) // scale)
@@ -332,7 +334,7 @@ class _Model:
             total = self.cp.new_int_var(min(lower, upper), upper, "makespan")
             self.cp.add(total == objective)
             objective = total
-        self.cp.minimize(objective)
+        self.objective = objective
 
     def _batch_times(self, scale: int) -> list[cp_model.IntVar]:
         """Non-attention time of every batch: at least each piece, if the batch is used."""

@@ -1,0 +1,65 @@
+"""Tiny random instances for hypothesis."""
+
+from __future__ import annotations
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from optsched.model.cost import CostModel
+from optsched.model.instance import Instance, Limits, Request, Rules
+
+
+@st.composite
+def costs(draw: st.DrawFn, pieces: int = 2) -> CostModel:
+    """Draw small coefficients, odd ones included: a refill may be cheaper than a decode."""
+    small = st.integers(0, 9)
+    return CostModel(
+        base=draw(st.integers(0, 40)),
+        token=draw(small),
+        pieces=tuple(draw(st.lists(st.tuples(st.integers(0, 40), small), max_size=pieces))),
+        decode_kv=draw(small),
+        decode_req=draw(st.integers(0, 30)),
+        prefill_sq=draw(st.integers(0, 3)),
+        prefill_kv=draw(small),
+        prefill_req=draw(small),
+    )
+
+
+@st.composite
+def instances(
+    draw: st.DrawFn, *, chunked: bool | None = None, online: bool = False, most_requests: int = 3, most_tokens: int = 3
+) -> Instance:
+    """Draw a feasible instance of a few requests and tokens, with any rules."""
+    count = draw(st.integers(1, most_requests))
+    arrival = st.integers(0, 60) if online else st.just(0)
+    slo = st.none() | st.integers(0, 200)
+    requests: list[Request] = []
+    for _ in range(count):
+        if requests and draw(st.booleans()):
+            requests.append(requests[-1])  # equal requests are where symmetry breaking can go wrong
+            continue
+        requests.append(
+            Request(
+                input=draw(st.integers(1, 4)),
+                output=draw(st.integers(1, most_tokens)),
+                arrival_ps=draw(arrival),
+                weight=draw(st.integers(0, 3)),
+                slo_ttft_ps=draw(slo),
+                slo_e2e_ps=draw(slo),
+            )
+        )
+    block = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    peak = max(-(-request.peak_tokens // block) * block for request in requests)
+    longest = max(request.input for request in requests)
+    kv = draw(st.integers(peak, peak + 8))
+    tokens = draw(st.integers(longest, longest + 6))
+    prefill = draw(st.integers(1, tokens))
+    rules = Rules(
+        hybrid=draw(st.booleans()),
+        chunked_prefill=draw(st.booleans()) if chunked is None else chunked,
+        eviction=draw(st.booleans()),
+    )
+    limits = Limits(kv, tokens, prefill, draw(st.none() | st.integers(1, 3)), block)
+    instance = Instance("random", limits, rules, draw(costs()), tuple(requests))
+    assume(not instance.infeasibilities())
+    return instance

@@ -1,0 +1,201 @@
+"""The exact formulation against brute force, and relations that every optimum obeys."""
+
+from __future__ import annotations
+
+import pytest
+from brute_force import optimum
+from hypothesis import HealthCheck, given, settings
+from strategies import instances
+
+from optsched import (
+    Instance,
+    Limits,
+    Request,
+    Restrictions,
+    Rules,
+    check_schedule,
+    load_suite,
+    replace,
+    simulate,
+    solve,
+)
+from optsched.bounds.volume import volume_bound
+from optsched.catalogue import POLICY_GROUP, entries
+from optsched.model.cost import CostModel
+from optsched.model.objectives import Objective, evaluate
+from optsched.model.result import Badge, Result, Status
+from optsched.solvers.formulation import Task, UnsupportedError
+from optsched_formulations.batching.token_cpsat import TokenCpSat
+
+SLOW = settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+
+
+def exact(instance: Instance) -> int:
+    """Solve with the formulation alone: no policy and no bound helps it."""
+    outcome = TokenCpSat().solve(Task(instance, Objective.MAKESPAN))
+    assert outcome.schedule is not None
+    violations, _ = check_schedule(instance, outcome.schedule)
+    assert violations == []
+    value = evaluate(instance, outcome.schedule)["objectives"]["makespan"]
+    assert value == outcome.bound
+    assert isinstance(value, int)
+    return value
+
+
+@SLOW
+@given(instances(chunked=False))
+def test_token_cpsat_equals_brute_force(instance: Instance) -> None:
+    assert exact(instance) == optimum(instance)
+
+
+@SLOW
+@given(instances())
+def test_bounds_and_policies_stand_on_their_sides_of_the_optimum(instance: Instance) -> None:
+    best = optimum(instance)
+    assert volume_bound(instance).value <= best
+    for name in entries(POLICY_GROUP):
+        run = simulate(instance, name)
+        assert run.value is None or run.value >= best
+
+
+@settings(SLOW, max_examples=60)
+@given(instances(online=True))
+def test_volume_bound_with_arrivals(instance: Instance) -> None:
+    assert volume_bound(instance).value <= optimum(instance)
+
+
+@settings(SLOW, max_examples=40)
+@given(instances(chunked=False))
+def test_relations_between_optima(instance: Instance) -> None:
+    best = exact(instance)
+    # Forbidding never helps.
+    for name in ("eviction", "hybrid"):
+        assert exact(Restrictions((name,)).apply(instance)) >= best
+    # More memory never hurts.
+    limits = instance.limits
+    roomier = replace(instance, limits=replace(limits, kv_tokens=limits.kv_tokens + limits.kv_block))
+    assert exact(roomier) <= best
+    # Permuting requests changes nothing.
+    assert exact(replace(instance, requests=instance.requests[::-1])) == best
+    # Scaling the coefficients scales the optimum.
+    cost = instance.cost
+    tripled = CostModel(
+        3 * cost.base,
+        3 * cost.token,
+        tuple((3 * base, 3 * slope) for base, slope in cost.pieces),
+        3 * cost.decode_kv,
+        3 * cost.decode_req,
+        3 * cost.prefill_sq,
+        3 * cost.prefill_kv,
+        3 * cost.prefill_req,
+    )
+    assert exact(replace(instance, cost=tripled)) == 3 * best
+
+
+def test_tokens_are_spread_where_time_is_convex() -> None:
+    """Two batches can cost 35 or 30: counting batches alone would not tell.
+
+    Time max(10, 5 n). A has I = 1, O = 2, B and C have I = 2, O = 1. Everything first: 1 + 2 + 2 = 5 tokens, then
+    1: 25 + 10 = 35. B with A's first token, C with its second: 3 tokens twice, 15 + 15 = 30.
+    """
+    instance = Instance(
+        "convex",
+        Limits(100, 100, 100),
+        Rules(chunked_prefill=False),
+        CostModel(base=10, token=0, pieces=((0, 5),)),
+        (Request(1, 2), Request(2, 1), Request(2, 1)),
+    )
+    assert exact(instance) == 30
+
+
+def test_a_refill_cheaper_than_a_decode_needs_a_batch_to_wait_in() -> None:
+    """Eviction takes a batch in which somebody else runs; alone, a request cannot use it.
+
+    Decode 100, prefill 1 per request, base 1, I = 1, O = 2. Alone: 1 + 1, then 1 + 100: 103. With a second request of
+    I = 1, O = 1 in the batch between: three batches, no decode: (1 + 1) + (1 + 1) + (1 + 1) = 6.
+    """
+    cost = CostModel(base=1, token=0, decode_req=100, prefill_req=1)
+    alone = Instance("alone", Limits(9, 9, 9), Rules(chunked_prefill=False), cost, (Request(1, 2),))
+    assert exact(alone) == 103
+    assert exact(replace(alone, requests=(Request(1, 2), Request(1, 1)))) == 6
+
+
+@pytest.mark.parametrize("position", range(11))
+def test_figure_15(position: int) -> None:
+    """InferMax, section 5.1: eviction pays for short prompts only, up to I = 32."""
+    instance = load_suite("infermax-fig15").instances[position]
+    size = instance.requests[0].input
+    best, without = solve(instance), solve(instance, restrictions=Restrictions(("eviction",)))
+    assert best.status == without.status == Status.OPTIMAL
+    assert best.value is not None
+    assert without.value is not None
+    assert best.schedule is not None
+    assert without.schedule is not None
+    assert without.schedule.evictions == 0
+    if size <= 32:
+        assert best.value < without.value
+        assert best.schedule.evictions > 0
+    else:
+        assert best.value == without.value
+    # No two requests overlap without eviction: when one holds I + 3 tokens, at most I - 3 are free; so each takes
+    # its four batches alone.
+    assert len(without.schedule.batches) == 16
+
+
+def test_unsupported_tasks_are_refused() -> None:
+    instance = load_suite("infermax-fig15").instances[0]
+    chunked = replace(instance, rules=Rules())
+    online = replace(instance, requests=(*instance.requests, Request(1, 1, arrival_ps=5)))
+    for task in (
+        Task(instance, Objective.MEAN_E2E),
+        Task(chunked, Objective.MAKESPAN),
+        Task(online, Objective.MAKESPAN),
+    ):
+        with pytest.raises(UnsupportedError):
+            TokenCpSat().solve(task)
+
+
+def test_auto_falls_back_to_policies_and_bounds() -> None:
+    """Where no formulation applies, the best policy's schedule and the certified bound remain."""
+    instance = replace(load_suite("infermax-fig15").instances[5], rules=Rules())
+    result = solve(instance)
+    assert result.status == Status.FEASIBLE
+    assert result.badge == Badge.CERTIFIED
+    assert result.bound is not None
+    assert result.value is not None
+    assert 0 < result.bound < result.value
+    assert result.gap == (result.value - result.bound) / result.value
+
+
+def test_volume_bound_by_hand() -> None:
+    """Two requests with I = 2, O = 2, M = 5: V = 2 + 3 each, so ceil(10 / 5) = 2 batches at least.
+
+    Own work under base 100, token 1: prefills 2 · (2 · 1 + 3 · 2²) = 28, decodes 2 · (1 + 5 · 2 + 7) = 36; a refill of
+    3 tokens (3 + 27 = 30) is no cheaper than a decode (18). Bound 200 + 64.
+    """
+    cost = CostModel(base=100, token=1, decode_kv=5, decode_req=7, prefill_sq=3)
+    instance = Instance("two", Limits(5, 9, 9), Rules(chunked_prefill=False), cost, (Request(2, 2),) * 2)
+    found = volume_bound(instance)
+    assert found.batches == 2
+    assert found.value == 264
+    assert found.certificate == {"kind": "volume", "piece_weights": [1], "release_ps": 0}
+
+
+def test_a_limit_keeps_the_bound() -> None:
+    """A search that is stopped at once still reports the certified bound and the policies' schedule."""
+    instance = load_suite("infermax-fig15").instances[4]
+    result = solve(instance, time_limit=1e-9)
+    assert isinstance(result, Result)
+    assert result.status == Status.FEASIBLE
+    assert result.bound == volume_bound(instance).value
+    assert result.schedule is not None
+
+
+def test_one_worker_is_deterministic() -> None:
+    instance = load_suite("infermax-fig15").instances[0]
+    one, two = (solve(instance, method="token_cpsat", workers=1, seed=3, deterministic_limit=10) for _ in range(2))
+    assert one.schedule == two.schedule
+    assert one.metrics == two.metrics
+    assert one.bound == two.bound
