@@ -53,11 +53,14 @@ def load_suite(source: str | Path) -> Suite:
         if name not in suite_names():
             raise InputError("SUITE", name, f"a file, or one of {', '.join(suite_names())}")
         return _shipped(name)
-    data = read_bytes(name)
+    data = _read(name, "SUITE")
     try:
-        if _format(data) == INSTANCE_FORMAT:
+        found = _format(data)
+        if found == INSTANCE_FORMAT:
             instance = parse_instance(data, cost_model)
             return Suite(instance.name, "A single instance.", (instance,))
+        if found not in {SUITE_FORMAT, None}:
+            raise InputError("format", found, f"'{SUITE_FORMAT}' or '{INSTANCE_FORMAT}'")
         return parse_suite(data, cost_model)
     except InputError as error:
         raise error.located(name) from None
@@ -74,10 +77,10 @@ def load_instance(source: str | Path) -> Instance:
                     if instance.name == name:
                         return instance
         raise InputError("INSTANCE", name, "a file, or an instance of the library (see: optsched instances list)")
-    data = read_bytes(name)
+    data = _read(name, "INSTANCE")
     try:
         if _format(data) == SUITE_FORMAT:
-            raise InputError("format", SUITE_FORMAT, f"{INSTANCE_FORMAT} (one instance, not a suite)")
+            raise InputError("format", SUITE_FORMAT, f"'{INSTANCE_FORMAT}' (one instance, not a suite)")
         return parse_instance(data, cost_model)
     except InputError as error:
         raise error.located(name) from None
@@ -85,11 +88,18 @@ def load_instance(source: str | Path) -> Instance:
 
 def load_results(source: str | Path) -> list[ClaimedResult]:
     """Return the result documents in a file, as claims: `optsched.check` says whether they hold."""
-    data = read_bytes(source)
+    data = _read(source, "RESULT")
     try:
         return parse_results(data, cost_model)
     except InputError as error:
         raise error.located(str(source)) from None
+
+
+def _read(source: str | Path, argument: str) -> bytes:
+    try:
+        return read_bytes(source)
+    except InputError as error:
+        raise error.within(argument) from None
 
 
 def _format(data: bytes) -> str | None:

@@ -877,7 +877,7 @@ def instances(draw: st.DrawFn) -> Instance:
         prefill_req=draw(small),
     )
     optional = st.none() | st.integers(0, 40)
-    requests = st.builds(
+    request = st.builds(
         Request,
         input=st.integers(1, 5),
         output=st.integers(1, 4),
@@ -886,15 +886,19 @@ def instances(draw: st.DrawFn) -> Instance:
         slo_ttft_ps=optional,
         slo_e2e_ps=optional,
     )
-    prefill = draw(st.integers(1, 8))
+    requests = draw(st.lists(request, min_size=1, max_size=4))
+    rules = Rules(draw(st.booleans()), draw(st.booleans()), draw(st.booleans()))
+    block = draw(st.integers(1, 4))
+    peak = max(request.input + request.output - 1 for request in requests)
+    prefill = draw(st.integers(1 if rules.chunked_prefill else max(request.input for request in requests), 8))
     return problem(
-        *draw(st.lists(requests, min_size=1, max_size=4)),
-        kv=draw(st.integers(4, 24)),
+        *requests,
+        kv=draw(st.integers(peak + block - 1, peak + 20)),
         budget=draw(st.integers(prefill, 10)),
         prefill=prefill,
         runs=draw(st.none() | st.integers(1, 4)),
-        block=draw(st.integers(1, 4)),
-        rules=Rules(draw(st.booleans()), draw(st.booleans()), draw(st.booleans())),
+        block=block,
+        rules=rules,
         cost=cost,
     )
 
@@ -927,14 +931,14 @@ class Walk:
                 and (state.decoding or prefill_tokens + count <= limits.prefill_tokens)
                 and sum(limits.occupied(cached) for cached in after.values()) <= limits.kv_capacity
                 and (rules.hybrid or kinds <= {state.decoding})
-                and self.draw(st.integers(0, 4))
+                and (not run or self.draw(st.integers(0, 4)))
             ):
                 run.append((index, count))
                 held = after
                 tokens += count
                 prefill_tokens += 0 if state.decoding else count
                 kinds.add(state.decoding)
-        assume(run)
+        assume(run)  # kept requests may fill the memory
         for index in evict:
             self.states[index].evict()
         for index, count in run:
@@ -951,7 +955,6 @@ class Walk:
 @st.composite
 def schedules(draw: st.DrawFn) -> tuple[Instance, Schedule]:
     instance = draw(instances())
-    assume(not instance.infeasibilities())
     walk = Walk(draw, instance)
     assignments: list[Assignment] = []
     while not all(state.finished for state in walk.states):

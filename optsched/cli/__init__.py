@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -18,6 +19,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     What is wrong goes to stderr on one line.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Documents are UTF-8 whatever the locale; a file name that is none can still be printed.
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         code = cli.main(arguments, prog_name="optsched", standalone_mode=False)
     except InputError as error:
@@ -28,26 +32,36 @@ def main(arguments: list[str] | None = None) -> None:
         code = FAILED
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
+        _say(f"Missing command. (see: {_command(error)} --help)")
         code = BAD_INPUT
     except click.ClickException as error:
-        _say(_one_line(error))
+        _say(f"{' '.join(error.format_message().split())} (see: {_command(error)} --help)")
         code = BAD_INPUT
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted; what was finished is kept")
         code = INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone; keep the interpreter from complaining when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()  # its reader has gone
         code = OK
+    except OSError as error:
+        _discard_output()
+        _say(f"{error.filename or 'standard output'}: got {error.strerror or error}, expected to read or write it")
+        code = BAD_INPUT
     sys.exit(code or OK)
 
 
 def _say(message: str) -> None:
-    click.echo(f"optsched: {message}", err=True)
+    """Print one line on stderr, whatever names the message quotes."""
+    line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in message)
+    click.echo(f"optsched: {line}", err=True)
 
 
-def _one_line(error: click.ClickException) -> str:
-    """Say a usage error on one line, with the command whose help would answer it."""
+def _command(error: click.ClickException) -> str:
+    """Return the command whose help would answer a usage error."""
     context = getattr(error, "ctx", None)
-    where = context.command_path if context is not None else "optsched"
-    return f"{' '.join(error.format_message().split())} (see: {where} --help)"
+    return context.command_path if context is not None else "optsched"
+
+
+def _discard_output() -> None:
+    """Keep the interpreter from complaining when it flushes what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -12,6 +12,8 @@ from optsched import library
 from optsched.check import check_result
 from optsched.cli.live import LiveLine
 from optsched.cli.options import (
+    blaming,
+    deterministic_limit_option,
     forbid_option,
     json_option,
     objective_option,
@@ -19,21 +21,23 @@ from optsched.cli.options import (
     read_objective,
     read_policies,
     read_restrictions,
+    results_option,
     seed_option,
     time_limit_option,
     workers_option,
+    write_out,
 )
 from optsched.methods.simulate import simulate as run_simulation
 from optsched.methods.solve import AUTO, method_names
 from optsched.methods.solve import solve as run_solver
 from optsched.model.documents import dump, instance_document, result_document, suite_document, write_text
-from optsched.model.errors import InputError, Said
+from optsched.model.errors import InfeasibleInstanceError, InputError, Said
 from optsched.model.result import Result, Status
 from optsched.report.formats import FORMATS, as_text, simple_table
 from optsched.report.sheet import make_sheet
 from optsched.report.summary import policy_comparison, solution_lines
 from optsched.study.bound_table import Row, TableTask, finish, table_rows
-from optsched.study.store import ResultStore
+from optsched.study.store import INTERRUPTED, ResultStore
 from optsched.traces.infermax import SUITES
 
 _WIDE = 120
@@ -59,7 +63,7 @@ def cli() -> None:
 @objective_option
 @click.option("--method", default=AUTO, show_default=True, help="auto, or the name of a formulation.")
 @time_limit_option
-@click.option("--deterministic-limit", type=click.FloatRange(min=0, min_open=True), help="In CP-SAT's own time.")
+@deterministic_limit_option
 @forbid_option
 @workers_option
 @seed_option
@@ -76,13 +80,13 @@ def solve(
     seed: int,
     out: str | None,
     as_json: bool,
-) -> int:
+) -> None:
     """Find the best schedule and a proved bound on it."""
     if method not in method_names():
         raise InputError("--method", method, f"one of {', '.join(method_names())}")
     goal, restrictions = read_objective(objective), read_restrictions(forbid)
     problem = library.load_instance(instance)
-    with LiveLine(problem.name, goal) as live:
+    with LiveLine(problem.name, goal) as live, blaming(source=instance):
         result = run_solver(
             problem,
             goal,
@@ -96,9 +100,7 @@ def solve(
         )
     _deliver([result], out, as_json, "\n".join(solution_lines(result)) + "\n")
     if result.status == Status.INFEASIBLE:
-        click.echo(f"optsched: infeasible: {result.message}", err=True)
-        return 1
-    return 0
+        raise InfeasibleInstanceError((result.message or problem.name,))
 
 
 @cli.command()
@@ -119,9 +121,14 @@ def simulate(
     as_json: bool,
 ) -> None:
     """Run policies on the cost-model simulator."""
-    names, goal, restrictions = read_policies(policies), read_objective(objective), read_restrictions(forbid)
+    names, goal, restrictions = (
+        read_policies(policies, "--policy"),
+        read_objective(objective),
+        read_restrictions(forbid),
+    )
     problem = library.load_instance(instance)
-    results = [run_simulation(problem, name, goal, restrictions=restrictions, seed=seed) for name in names]
+    with blaming(source=instance):
+        results = [run_simulation(problem, name, goal, restrictions=restrictions, seed=seed) for name in names]
     _deliver(results, out, as_json, policy_comparison(results, _width()))
 
 
@@ -130,7 +137,7 @@ def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -
     documents = [result_document(result) for result in results]
     document = dump(documents[0] if len(documents) == 1 else documents)
     if out is not None:
-        write_text(out, document)
+        write_out(out, document)
     if as_json and out != "-":
         click.echo(document, nl=False)
     elif out != "-":
@@ -168,7 +175,7 @@ def check(result: str) -> int:
 @workers_option
 @seed_option
 @out_option
-@click.option("--results", metavar="FOLDER", help="Keep every result document in this folder as it is finished.")
+@results_option
 @click.option("--resume", is_flag=True, help="Take finished results from --results instead of computing them again.")
 def table(
     suite: str,
@@ -193,7 +200,7 @@ def table(
         raise InputError("--resume", Said("no --results"), "--results FOLDER to resume from")
     task = TableTask(
         suite=library.load_suite(suite),
-        policies=read_policies(policies),
+        policies=read_policies(policies, "--policies"),
         objective=read_objective(objective),
         restrictions=read_restrictions(forbid),
         method=method,
@@ -201,25 +208,35 @@ def table(
         workers=workers,
         seed=seed,
     )
-    for instance in task.suite.instances:
-        task.restrictions.apply(instance).require_feasible()
-    store = ResultStore(Path(results), resume=resume) if results is not None else None
+    _require_feasible(task)
+    with blaming("--results"):
+        store = ResultStore(Path(results), resume=resume) if results is not None else None
     rows: list[Row] = []
-    with LiveLine(task.suite.name, task.objective, steps=len(task.suite.instances)) as live:
+    with LiveLine(task.suite.name, task.objective, steps=len(task.suite.instances)) as live, blaming(source=suite):
         for row in table_rows(task, store, live):
             rows.append(row)
             live.advance()
+            if row.best.message == INTERRUPTED:
+                raise KeyboardInterrupt
     sheet = make_sheet(finish(task, rows))
     if out is not None:
-        write_text(out, FORMATS[style](sheet))
+        write_out(out, FORMATS[style](sheet))
     if store is not None:
-        for name, render in FORMATS.items():
-            write_text(store.folder / f"table.{_SUFFIXES[name]}", render(sheet))
+        with blaming("--results"):
+            for name, render in FORMATS.items():
+                write_text(store.folder / f"table.{_SUFFIXES[name]}", render(sheet))
     if out is None:
         click.echo(as_text(sheet, _width()) if style == "text" else FORMATS[style](sheet), nl=False)
     if store is not None and out != "-" and style == "text":
         files = ", ".join(f"table.{suffix}" for suffix in _SUFFIXES.values())
         click.echo(f"\nResult documents, {files}: {store.folder}/")
+
+
+def _require_feasible(task: TableTask) -> None:
+    for instance in task.suite.instances:
+        reasons = task.restrictions.apply(instance).infeasibilities()
+        if reasons:
+            raise InfeasibleInstanceError(tuple(f"{instance.name}: {reason}" for reason in reasons))
 
 
 _SUFFIXES = {"text": "txt", "md": "md", "csv": "csv", "latex": "tex"}
@@ -253,7 +270,7 @@ def list_instances(suite: str | None) -> None:
 @out_option
 def show_instance(instance: str, out: str | None) -> None:
     """Print an instance document, its cost coefficients spelled out."""
-    write_text(out or "-", dump(instance_document(library.load_instance(instance))))
+    write_out(out, dump(instance_document(library.load_instance(instance))))
 
 
 @instances.command("make")
@@ -264,4 +281,4 @@ def make_suite(suite: str, out: str | None) -> None:
     if suite not in SUITES:
         raise InputError("SUITE", suite, f"one of {', '.join(SUITES)}")
     source = SUITES[suite]
-    write_text(out or "-", dump(suite_document(source.make(source.profile), source.profile)))
+    write_out(out, dump(suite_document(source.make(source.profile), source.profile)))

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -101,7 +102,7 @@ class _ResultBody(BaseModel):
     value: int | None
     bound: int | None
     gap: float | None
-    runtime_s: float
+    runtime_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     seed: int
     versions: dict[str, str]
     schedule: Schedule | None
@@ -110,6 +111,14 @@ class _ResultBody(BaseModel):
     message: str | None = None
     restrictions: Restrictions = Restrictions()
     found_by: dict[str, str] = Field(default_factory=dict)
+
+    def claim(self, profiles: ProfileLookup) -> ClaimedResult:
+        try:
+            instance = self.instance.build(profiles)
+        except InputError as error:
+            raise error.within("instance") from None
+        fields = {name: getattr(self, name) for name in _RESULT_FIELDS}
+        return ClaimedResult(Result(instance=instance, **fields), self.instance_sha256, self.gap)
 
 
 @domain
@@ -141,7 +150,8 @@ class ClaimedResult:
 _REQUEST_FIELDS = ("input", "output", "arrival_ps", "weight", "slo_ttft_ps", "slo_e2e_ps", "id")
 _DEFAULT_REQUEST = Request(1, 1)
 _INSTANCE, _SUITE = TypeAdapter(_InstanceBody), TypeAdapter(_SuiteBody)
-_RESULT, _RESULTS = TypeAdapter(_ResultBody), TypeAdapter(list[_ResultBody])
+_RESULT = TypeAdapter(_ResultBody)
+_RESULTS = TypeAdapter(Annotated[list[_ResultBody], Field(min_length=1)])
 _TAGS = frozenset({"<profile>", "<coefficients>"})
 
 
@@ -152,11 +162,26 @@ def read_bytes(source: str | Path) -> bytes:
     """Return the content of a file, unpacked if its name ends in ``.gz``; ``-`` is standard input."""
     name = str(source)
     try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        return gzip.decompress(data) if name.endswith(".gz") else data
-    except (OSError, EOFError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise InputError("", Said(reason), "a readable file", name) from None
+        data = _standard_input() if name == "-" else Path(name).read_bytes()
+    except (OSError, ValueError) as error:
+        raise InputError("", Said(_reason(error)), "a readable file", name) from None
+    if not name.endswith(".gz"):
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError("", Said(_reason(error)), "a file packed by gzip", name) from None
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None:  # Python's word for a closed one
+        raise OSError("standard input is closed")
+    return sys.stdin.buffer.read()
+
+
+def _reason(error: Exception) -> str:
+    """Say what the system, or a library, says of a file."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _parse(adapter: TypeAdapter[_T], data: bytes) -> _T:
@@ -178,6 +203,8 @@ def parse_suite(data: bytes, profiles: ProfileLookup) -> Suite:
     for position, entry in enumerate(body.instances):
         try:
             instances.append(entry.build(profiles))
+            if any(entry.name == earlier.name for earlier in body.instances[:position]):
+                raise InputError("name", entry.name, "a name that no other instance of the suite has")
         except InputError as error:
             raise error.within(f"instances[{position}]") from None
     return Suite(body.name, body.description, tuple(instances))
@@ -190,11 +217,9 @@ def parse_results(data: bytes, profiles: ProfileLookup) -> list[ClaimedResult]:
     found = []
     for position, body in enumerate(bodies):
         try:
-            instance = body.instance.build(profiles)
+            found.append(body.claim(profiles))
         except InputError as error:
-            raise error.within(f"[{position}].instance" if several else "instance") from None
-        fields = {name: getattr(body, name) for name in _RESULT_FIELDS}
-        found.append(ClaimedResult(Result(instance=instance, **fields), body.instance_sha256, body.gap))
+            raise (error.within(f"[{position}]") if several else error) from None
     return found
 
 
@@ -302,12 +327,15 @@ def dump(document: Any) -> str:
     def lines(value: Any, indent: str) -> str:
         inner = indent + " "
         if isinstance(value, dict) and any(isinstance(item, dict | list) for item in value.values()):
-            body = ",\n".join(f"{inner}{json.dumps(key)}: {lines(item, inner)}" for key, item in value.items())
+            body = ",\n".join(f"{inner}{line(key)}: {lines(item, inner)}" for key, item in value.items())
             return f"{{\n{body}\n{indent}}}"
-        if isinstance(value, list) and value and isinstance(value[0], dict):
+        if isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
             nested = any(isinstance(item, dict) for entry in value for item in entry.values())
-            body = ",\n".join(inner + (lines(item, inner) if nested else json.dumps(item)) for item in value)
+            body = ",\n".join(inner + (lines(item, inner) if nested else line(item)) for item in value)
             return f"[\n{body}\n{indent}]"
+        return line(value)
+
+    def line(value: Any) -> str:
         return json.dumps(value, allow_nan=False, ensure_ascii=False)
 
     return lines(document, "") + "\n"
@@ -316,11 +344,13 @@ def dump(document: Any) -> str:
 def write_text(target: str | Path, text: str) -> None:
     """Write a file whole or not at all (``.gz`` packs it); ``-`` is standard output.
 
-    A file that stood there before stays until the new one is complete on disk.
+    A file that stood there before stays until the new one is complete on disk. What is no file, such as
+    ``/dev/null`` or a pipe, is written to and stays what it is; a link stays a link.
     """
     name = str(target)
     if name == "-":
         sys.stdout.write(text)
+        sys.stdout.flush()
         return
     data = text.encode()
     if name.endswith(".gz"):
@@ -328,20 +358,48 @@ def write_text(target: str | Path, text: str) -> None:
         with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream:
             stream.write(data)
         data = packed.getvalue()
-    path = Path(name)
-    temporary = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
+        check_writable(name)
+        path = Path(name).resolve()
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            _replace_file(path, data)
+    except (OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError("", Said(_reason(error)), _WRITABLE, name) from None
+
+
+_WRITABLE = "a file that can be written"
+
+
+def check_writable(target: str | Path) -> None:
+    """Raise `InputError` if it is clear beforehand that `write_text` will fail; ``-`` never does."""
+    name = str(target)
+    if not name:
+        raise InputError("", name, "the name of a file, or - for standard output")
+    try:
+        if name != "-" and Path(name).is_dir():
+            raise InputError("", Said("a folder"), _WRITABLE, name)
+        if name != "-" and not Path(name).parent.is_dir():
+            raise InputError("", Said("a folder that does not exist"), _WRITABLE, name)
+    except OSError as error:
+        raise InputError("", Said(_reason(error)), _WRITABLE, name) from None
+
+
+def _replace_file(path: Path, data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".optsched-", delete=False) as file:
+        temporary = Path(file.name)
+        try:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
+            temporary.chmod(0o666 & ~_umask())
+            temporary.replace(path)
+        except BaseException:
             temporary.unlink(missing_ok=True)
-        raise InputError("", Said(error.strerror or str(error)), "a file that can be written", name) from None
+            raise
 
 
 def _umask() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
@@ -46,8 +47,11 @@ def input_error(error: ValidationError, skip: frozenset[str] = frozenset()) -> I
     if isinstance(cause, InputError):
         return cause.within(where)
     value, expected = describe(first)
-    more = error.error_count() - 1
-    return InputError(where, value, expected + (f" (and {more} more problems)" if more else ""))
+    # Of a document of another format nothing else is right either; one complaint will do.
+    more = 0 if first["loc"][-1:] == ("format",) else error.error_count() - 1
+    if first["type"] == "json_invalid" and (position := re.search(r"line \d+ column \d+", first["ctx"]["error"])):
+        where = position[0]
+    return InputError(where or "document", value, expected + (f" (and {more} more problems)" if more else ""))
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,8 +11,9 @@ _SHOWN = 60
 
 
 def shown(value: object) -> str:
-    """Represent an offending value on one line, shortened in the middle when it is long."""
-    text = " ".join(repr(value).split())
+    """Represent an offending value on one line, as documents write null and true; a long one is shortened."""
+    literal = isinstance(value, bool | float) or value is None
+    text = json.dumps(value) if literal else " ".join(repr(value).split())
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}…{text[-_SHOWN // 4 :]}"
 
 
@@ -103,14 +105,20 @@ def describe(error: Mapping[str, Any]) -> tuple[object, str]:
         case "extra_forbidden" | "unexpected_keyword_argument":
             return value, "no field of this name"
         case "greater_than_equal":
-            return value, f"an integer ≥ {context['ge']}"
+            return value, f"{_number(context['ge'])} ≥ {context['ge']}"
         case "less_than_equal":
-            return value, f"an integer ≤ {context['le']}"
+            return value, f"{_number(context['le'])} ≤ {context['le']}"
         case "literal_error" | "enum":
             return value, str(context["expected"])
         case "too_short":
             return Said(f"{context['actual_length']} items"), f"at least {context['min_length']}"
+        case "too_long":
+            return Said(f"{context['actual_length'] or 'more'} items"), f"at most {context['max_length']}"
         case "json_invalid":
-            return Said(f"invalid JSON ({context['error']})"), "a JSON document"
+            return Said(f"invalid JSON ({context['error'].partition(' at line ')[0]})"), "a JSON document"
         case _:
             return value, _TYPES.get(kind, error["msg"])
+
+
+def _number(limit: float) -> str:
+    return "an integer" if isinstance(limit, int) else "a number"

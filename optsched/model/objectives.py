@@ -28,11 +28,13 @@ class Objective(StrEnum):
 def gap(value: int | None, bound: int | None) -> float | None:
     """Return ``(value - bound) / value``: the share of the value that a better schedule could remove at most.
 
-    0 if the two are equal, None if either is missing.
+    0 if the two are equal, None if either is missing or the value is 0 and the bound is not.
     """
     if value is None or bound is None:
         return None
-    return 0.0 if value == bound else (value - bound) / value
+    if value == bound:
+        return 0.0
+    return (value - bound) / value if value else None
 
 
 def percentile(values: Sequence[Any], q: int) -> Any:

@@ -5,20 +5,27 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from rich import box
 from rich.align import VerticalAlignMethod
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 from tabulate import tabulate
 
-from optsched.report.sheet import Column, Sheet
+from optsched.report.sheet import Cell, Column, Sheet
 
 _LATEX = MappingProxyType({"✓c": "$\\checkmark_c$", "✓": "$\\checkmark$", "κ": "$\\kappa$", "–": "--", "≥": "$\\ge$"})
 
 
+_LATEX_SPECIAL = MappingProxyType(
+    {character: "\\" + character for character in "&%#_${}"}
+    | {"~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "\\": "\\textbackslash{}"}
+    | {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}
+)
 _PADDING = 3
 """Characters between two columns of a terminal table: rich's divider and two spaces."""
 
@@ -28,25 +35,25 @@ def _shown_columns(sheet: Sheet) -> list[Column]:
     return [column for column in sheet.columns if column.header]
 
 
-def _panels(sheet: Sheet, width: int) -> list[list[Column]]:
+def _needed(column: Column) -> int:
+    """Return the width that a column takes in a terminal."""
+    return _PADDING + max(
+        cell_len(part) for part in [*_header(column).split("\n"), *(cell.shown for cell in column.cells)]
+    )
+
+
+def _panels(columns: Sequence[Column], width: int) -> list[list[Column]]:
     """Split the columns so that each part, led by the key columns, fits the width."""
-
-    def needed(column: Column) -> int:
-        return _PADDING + max(
-            len(part) for part in [*_header(column).split("\n"), *(cell.shown for cell in column.cells)]
-        )
-
-    columns = _shown_columns(sheet)
     keys, others = [c for c in columns if c.key], [c for c in columns if not c.key]
-    room = width - sum(needed(column) for column in keys)
+    room = width + _PADDING - sum(_needed(column) for column in keys)  # the last column needs no padding
     panels: list[list[Column]] = []
     used = room
     for column in others:
-        if used + needed(column) > room:
+        if used + _needed(column) > room:
             panels.append([])
             used = 0
         panels[-1].append(column)
-        used += needed(column)
+        used += _needed(column)
     return [[*keys, *panel] for panel in panels]
 
 
@@ -63,19 +70,35 @@ def as_text(sheet: Sheet, width: int, color: bool = False) -> str:
     console.print(Text(sheet.title, style="bold"))
     if sheet.common:
         console.print(Text(sheet.common, style="dim"))
-    for panel in _panels(sheet, width):
-        table = _bare_table()
-        for column in panel:
-            table.add_column(_header(column), justify="right", no_wrap=True, vertical="bottom")
-        for cells in zip(*(column.cells for column in panel), strict=True):
-            table.add_row(*(Text(cell.shown) for cell in cells))
+    for panel in _panels(_shown_columns(sheet), width):
         console.print()
-        console.print(table)
+        _print_panel(console, panel)
     if sheet.notes:
         console.print()
     for note in sheet.notes:
         console.print(Text(note, style="dim"))
     return _printed(console)
+
+
+def columns_text(columns: Sequence[Column], width: int) -> str:
+    """Render columns alone for a terminal; what does not fit the width continues below."""
+    parts = []
+    for panel in _panels(columns, width):
+        console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
+        _print_panel(console, panel)
+        parts.append(_printed(console))
+    return "\n".join(parts)
+
+
+def _print_panel(console: Console, panel: Sequence[Column]) -> None:
+    """Print columns beside each other; no cell is ever cut, rather does the line get long."""
+    table = _bare_table()
+    for column in panel:
+        justify: JustifyMethod = "left" if column.left else "right"
+        table.add_column(Text(_header(column)), justify=justify, no_wrap=True, vertical="bottom")
+    for cells in zip(*(column.cells for column in panel), strict=True):
+        table.add_row(*(Text(cell.shown) for cell in cells))
+    console.print(table, width=max(console.width, sum(map(_needed, panel))), crop=False)
 
 
 def _printed(console: Console) -> str:
@@ -90,9 +113,15 @@ def _bare_table() -> Table:
 
 def _tabulated(sheet: Sheet, style: str) -> str:
     columns = _shown_columns(sheet)
+    if style == "github":
+        columns = [replace(column, cells=tuple(map(_without_bars, column.cells))) for column in columns]
     rows = [[cell.shown for cell in cells] for cells in zip(*(column.cells for column in columns), strict=True)]
     headers = [column.header for column in columns]
     return tabulate(rows, headers, tablefmt=style, disable_numparse=True, colalign=["right"] * len(columns))
+
+
+def _without_bars(cell: Cell) -> Cell:
+    return replace(cell, shown=cell.shown.replace("|", "\\|"))
 
 
 def as_markdown(sheet: Sheet) -> str:
@@ -105,9 +134,7 @@ def as_latex(sheet: Sheet) -> str:
     """Render as a LaTeX table for the packages booktabs and amssymb."""
 
     def plain(text: str) -> str:
-        for character in "&%#_":
-            text = text.replace(character, "\\" + character)
-        return _replaced(text)
+        return _replaced("".join(_LATEX_SPECIAL.get(character, character) for character in text))
 
     body = _replaced(_tabulated(sheet, "latex_booktabs"))
     caption = plain(" ".join(part for part in (sheet.title + ".", sheet.common) if part))

@@ -28,13 +28,15 @@ class Cell:
 class Column:
     """A column: its header for people (empty: machines only), its name for machines, its cells.
 
-    A key column identifies the row; it leads every part of a table that is too wide for the page.
+    A key column identifies the row; it leads every part of a table that is too wide for the page. Text is
+    flush right, or left.
     """
 
     header: str
     name: str
     cells: tuple[Cell, ...]
     key: bool = False
+    left: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge, Result, Status
-from optsched.report.formats import simple_table
+from optsched.report.formats import columns_text
+from optsched.report.sheet import NOT_AVAILABLE, Cell, Column
 
 _BADGES = MappingProxyType(
     {
@@ -70,11 +71,15 @@ _COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
 
 def policy_comparison(results: Sequence[Result], width: int) -> str:
     """Compare policies on one instance; failures stand below with their reason."""
-    rows = []
-    for result in results:
-        metrics = result.metrics
-        cells = ["n/a"] * len(_COLUMNS) if metrics is None else [show(metrics) for _, show in _COLUMNS]
-        rows.append([result.method, *cells])
-    text = simple_table(["policy", *(header for header, _ in _COLUMNS)], rows, width)
+
+    def column(header: str, cells: Iterable[str], key: bool = False) -> Column:
+        return Column(header, "", tuple(Cell(text, text) for text in cells), key=key, left=key)
+
+    columns = [column("policy", [result.method for result in results], key=True)]
+    columns += [
+        column(header, [NOT_AVAILABLE if result.metrics is None else show(result.metrics) for result in results])
+        for header, show in _COLUMNS
+    ]
+    text = columns_text(columns, width)
     failures = [f"n/a: {result.message}\n" for result in results if result.status == Status.FAILED]
     return f"{results[0].instance.name}\n\n{text}" + ("\n" + "".join(failures) if failures else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, versions
+
+INTERRUPTED = "interrupted"
+"""The message of a result whose search was interrupted."""
+_LONGEST = 100
 
 
 class ResultStore:
@@ -36,7 +41,7 @@ class ResultStore:
     def path(self, instance: Instance, method: str, objective: Objective, restrictions: Restrictions) -> Path:
         """Return where the result of a method on an instance is kept."""
         parts = [instance.name, objective.value, method, *(f"no-{name}" for name in restrictions.forbid)]
-        return self.folder / ("--".join(re.sub(r"[^\w.-]+", "_", part) for part in parts) + ".json")
+        return self.folder / ("--".join(_file_name(part) for part in parts) + ".json")
 
     def save(self, result: Result) -> None:
         """Keep a result."""
@@ -44,10 +49,22 @@ class ResultStore:
         write_text(target, dump(result_document(result)))
 
     def find(self, instance: Instance, method: str, objective: Objective, restrictions: Restrictions) -> Result | None:
-        """Return a kept result of the same problem, method and versions, if resuming and there is one."""
+        """Return a kept result of the same problem, method and versions, if resuming and there is one.
+
+        One that an interrupt cut short does not count.
+        """
         path = self.path(instance, method, objective, restrictions)
         if not self._resume or not path.is_file():
             return None
         claimed = load_results(path)[0]
-        same = claimed.instance_sha256 == instance_sha256(instance) == instance_sha256(claimed.result.instance)
-        return claimed.result if same and claimed.result.versions == dict(versions()) else None
+        result = claimed.result
+        same = claimed.instance_sha256 == instance_sha256(instance) == instance_sha256(result.instance)
+        made = (result.method, result.objective, result.restrictions, result.versions)
+        wanted = (method, objective, restrictions, dict(versions()))
+        return result if same and made == wanted and result.message != INTERRUPTED else None
+
+
+def _file_name(text: str) -> str:
+    """Return a short name fit for a file; a text that is none gets a hash, so that two do not become one."""
+    plain = re.sub(r"[^\w.-]+", "_", text, flags=re.ASCII)[:_LONGEST]
+    return plain if plain == text else f"{plain}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -1,0 +1,939 @@
+"""The simulator and the policies of InferMax's Table 1, against schedules worked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from dataclasses import replace as tuned
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from optsched.catalogue import POLICY_GROUP, lookup
+from optsched.check import check_schedule
+from optsched.methods.simulate import policy_names, simulate
+from optsched.model.cost import CostModel
+from optsched.model.domain import replace
+from optsched.model.errors import InfeasibleInstanceError
+from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.objectives import evaluate, gap, percentile
+from optsched.model.restrictions import Restrictions
+from optsched.model.result import Status
+from optsched.model.schedule import Assignment, Batch, Schedule
+from optsched.policies.grouped import Group, GroupedPolicy, Members
+from optsched.policies.infermax import (
+    SARATHI,
+    SARATHI_EF,
+    SARATHI_NOCP,
+    SARATHI_NOHY,
+    SARATHI_PC,
+    SARATHI_PC_EF,
+    VLLM,
+    VLLM_EF,
+    VLLM_HY,
+)
+from optsched.simulate.engine import run_policy
+from optsched.simulate.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica
+
+BASES = ("vllm", "sarathi", "sarathi_pc", "sarathi_nocp", "vllm_hy", "sarathi_nohy")
+EVICTION_FREE = tuple(f"{name}_ef" for name in BASES)
+
+# Non-attention time of x tokens: max(100 + 10 x, 40 x); the second piece counts from x = 4 on.
+# Decode attention on m cached tokens: m + 5. Prefill attention: 2 (c² + 2 m c) + 3 m + 7.
+COST = CostModel(
+    base=100,
+    token=10,
+    pieces=((0, 40),),
+    decode_kv=1,
+    decode_req=5,
+    prefill_sq=2,
+    prefill_kv=3,
+    prefill_req=7,
+)
+TEN = CostModel(base=10, token=0)
+"""Every batch takes 10 ps."""
+
+Decision = tuple[list[tuple[int, int]], list[int]]
+"""``(runs, evictions)`` of one batch."""
+
+
+def problem(
+    *requests: Request,
+    kv: int = 1000,
+    budget: int = 1000,
+    prefill: int | None = None,
+    runs: int | None = None,
+    block: int = 1,
+    rules: Rules = Rules(),  # noqa: B008 - frozen
+    cost: CostModel = TEN,
+) -> Instance:
+    limits = Limits(kv, budget, budget if prefill is None else prefill, runs, block)
+    return Instance("test", limits, rules, cost, requests)
+
+
+def policy(name: str) -> Policy:
+    found: Policy = lookup(POLICY_GROUP, name, "policy")
+    return found
+
+
+def served(instance: Instance, runner: str | Policy) -> Schedule:
+    """Run a policy; what it does must be legal, and the two evaluations must agree."""
+    schedule = run_policy(instance, policy(runner) if isinstance(runner, str) else runner)
+    violations, metrics = check_schedule(instance, schedule)
+    assert violations == []
+    assert metrics == evaluate(instance, schedule)
+    return schedule
+
+
+def decisions(instance: Instance, runner: str | Policy) -> list[Decision]:
+    return [(list(batch.run), list(batch.evict)) for batch in served(instance, runner).batches]
+
+
+def refused(instance: Instance, runner: str | Policy) -> PolicyFailureError:
+    with pytest.raises(PolicyFailureError) as failure:
+        run_policy(instance, policy(runner) if isinstance(runner, str) else runner)
+    return failure.value
+
+
+def whole(runs: Iterable[list[tuple[int, int]]]) -> list[Decision]:
+    """Give decisions without evictions."""
+    return [(run, []) for run in runs]
+
+
+def test_table_1_is_installed() -> None:
+    assert set(BASES) | set(EVICTION_FREE) <= set(policy_names())
+
+
+# Schedules worked by hand ----------------------------------------------------------------------------------
+
+
+def test_chunked_prefill_shares_a_batch_with_a_decode() -> None:
+    # C = 6, P = 4. Request 0: I = 2, O = 4. Request 1: I = 6, O = 2, its prompt is cut into 2 + 4.
+    instance = problem(Request(2, 4), Request(6, 2), budget=6, prefill=4, cost=COST)
+    assert served(instance, "sarathi").batches == (
+        # x = 4: max(140, 160) = 160; two prefills of 2 on 0: 2 · 4 + 7 = 15 each. P is used up. 160 + 30 = 190.
+        Batch(0, 190, ((0, 2), (1, 2))),
+        # x = 5: max(150, 200) = 200; decode on 2: 7; prefill of 4 on 2: 2 (16 + 16) + 6 + 7 = 77. 284.
+        Batch(190, 474, ((0, 1), (1, 4))),
+        # x = 2: max(120, 80) = 120; decodes on 3 and 6: 8 + 11 = 19. 139. Request 1 ends.
+        Batch(474, 613, ((0, 1), (1, 1))),
+        # x = 1: 110; decode on 4: 9. 119. Request 0 ends: tokens at 190, 474, 613, 732.
+        Batch(613, 732, ((0, 1),)),
+    )
+
+
+def test_own_token_budget_counts_decodes_and_the_prefill_limit_of_the_instance_does_not() -> None:
+    # As above, but 4 is the policy's own P: the decode of batch 2 leaves 3 of it, so the prompt is cut into 2 + 3 + 1.
+    instance = problem(Request(2, 4), Request(6, 2), budget=6, cost=COST)
+    assert served(instance, tuned(SARATHI, token_budget=4)).batches == (
+        Batch(0, 190, ((0, 2), (1, 2))),
+        # x = 4: 160; decode on 2: 7; prefill of 3 on 2: 2 (9 + 12) + 6 + 7 = 55. 222.
+        Batch(190, 412, ((0, 1), (1, 3))),
+        # x = 2: 120; decode on 3: 8; prefill of 1 on 5: 2 (1 + 10) + 15 + 7 = 44. 172. First token of request 1.
+        Batch(412, 584, ((0, 1), (1, 1))),
+        # x = 2: 120; decodes on 4 and 6: 9 + 11 = 20. 140. Both end.
+        Batch(584, 724, ((0, 1), (1, 1))),
+    )
+
+
+def test_sarathi_fills_512_tokens_where_sarathi_pc_fills_the_prefill_limit() -> None:
+    # Prompts of 512 and 512; in the second batch request 0 decodes.
+    requests = Request(512, 2), Request(512, 1)
+    chunks = whole([[(0, 512)], [(0, 1), (1, 511)], [(1, 1)]])
+    assert decisions(problem(*requests, kv=4096, budget=4096), "sarathi") == chunks
+    assert decisions(problem(*requests, kv=4096, budget=4096), "sarathi_ef") == chunks
+    together = whole([[(0, 512), (1, 512)], [(0, 1)]])
+    assert decisions(problem(*requests, kv=4096, budget=4096), "sarathi_pc") == together
+    # The instance's P = 512 limits prefill steps only: 513 tokens run in the second batch.
+    limited = problem(*requests, kv=4096, budget=4096, prefill=512)
+    assert decisions(limited, "sarathi_pc") == whole([[(0, 512)], [(0, 1), (1, 512)]])
+
+
+def test_eviction_and_refill() -> None:
+    # Two requests I = 3, O = 4, so a peak of 6 each, and M = 8.
+    instance = problem(Request(3, 4), Request(3, 4), kv=8, cost=COST)
+    schedule = served(instance, "vllm")
+    assert schedule.batches == (
+        # x = 6: max(160, 240) = 240; two prefills of 3 on 0: 2 · 9 + 7 = 25 each. 290. KV 3 + 3.
+        Batch(0, 290, ((0, 3), (1, 3))),
+        # x = 2: 120; decodes on 3 and 3: 8 each. 136. KV 4 + 4 = M.
+        Batch(290, 426, ((0, 1), (1, 1))),
+        # Request 0 needs one more token: request 1, the last to arrive, is evicted and does not run.
+        # x = 1: 110; decode on 4: 9. 119. KV 5.
+        Batch(426, 545, ((0, 1),), (1,)),
+        # The refill of I + g = 3 + 2 = 5 tokens does not fit the 3 that are free.
+        # x = 1: 110; decode on 5: 10. 120. KV 6, and request 0 ends.
+        Batch(545, 665, ((0, 1),)),
+        # x = 5: max(150, 200) = 200; refill of 5 on 0: 2 · 25 + 7 = 57. 257. Third token of request 1.
+        Batch(665, 922, ((1, 5),)),
+        # x = 1: 110; decode on 5: 10. 120.
+        Batch(922, 1042, ((1, 1),)),
+    )
+    metrics = evaluate(instance, schedule)
+    assert metrics["objectives"] == {
+        "makespan": 1042,
+        "mean_ttft": 290 + 290,
+        "max_ttft": 290,
+        "mean_e2e": 665 + 1042,
+        "max_e2e": 1042,
+        "weighted_e2e": 665 + 1042,
+        "slo_misses": 0,
+    }
+    assert metrics["evictions"] == 1
+    assert metrics["recomputed_tokens"] == 4  # what request 1 had cached when it was evicted
+    assert metrics["peak_kv_tokens"] == 8
+    assert metrics["mean_resident_requests"] == (2 + 2 + 1 + 1 + 1 + 1) / 6
+
+
+def test_eviction_free_variant_of_the_same_case_serves_one_after_another() -> None:
+    # 6 + 6 > M = 8: the second is admitted when the first has ended.
+    instance = problem(Request(3, 4), Request(3, 4), kv=8, cost=COST)
+    assert served(instance, "vllm_ef").batches == (
+        # x = 3: max(130, 120) = 130; 25. Then decodes on 3, 4, 5: 110 + 8, 110 + 9, 110 + 10.
+        Batch(0, 155, ((0, 3),)),
+        Batch(155, 273, ((0, 1),)),
+        Batch(273, 392, ((0, 1),)),
+        Batch(392, 512, ((0, 1),)),
+        Batch(512, 667, ((1, 3),)),
+        Batch(667, 785, ((1, 1),)),
+        Batch(785, 904, ((1, 1),)),
+        Batch(904, 1024, ((1, 1),)),
+    )
+
+
+def test_arrivals() -> None:
+    # The instance lists the last to arrive first. Batches: 100 + 10 x + attention (x < 4).
+    instance = problem(Request(1, 1, 5000), Request(2, 1, 1050), Request(3, 2, 1000), cost=COST)
+    schedule = served(instance, "vllm")
+    assert schedule.batches == (
+        # Nothing before the first arrival. x = 3: 130; 2 · 9 + 7 = 25. 155.
+        Batch(1000, 1155, ((2, 3),)),
+        # Request 1 arrived at 1050, within the first batch, and starts after it. x = 2: 120; 15. 135.
+        Batch(1155, 1290, ((1, 2),)),
+        # x = 1: 110; decode on 3: 8. 118.
+        Batch(1290, 1408, ((2, 1),)),
+        # Idle from 1408 to 5000. x = 1: 110; 2 + 7 = 9. 119.
+        Batch(5000, 5119, ((0, 1),)),
+    )
+    metrics = evaluate(instance, schedule)
+    # Makespan from the first arrival. TTFT 119, 240, 155; e2e 119, 240, 408.
+    assert metrics["objectives"] == {
+        "makespan": 4119,
+        "mean_ttft": 119 + 240 + 155,
+        "max_ttft": 240,
+        "mean_e2e": 119 + 240 + 408,
+        "max_e2e": 408,
+        "weighted_e2e": 119 + 240 + 408,
+        "slo_misses": 0,
+    }
+    # KV is busy for 155 + 135 + 118 + 119 ps with 3, 3 + 2, 4, 1 tokens of 1000; idle time does not count.
+    share = Fraction(3 * 155 + 5 * 135 + 4 * 118 + 119, 1000 * (155 + 135 + 118 + 119))
+    assert metrics["kv_utilisation"] == float(share)
+
+
+def test_request_that_arrives_when_a_batch_ends_is_in_the_next() -> None:
+    instance = problem(Request(1, 2), Request(1, 1, 10), Request(1, 1, 11))
+    assert decisions(instance, "vllm_hy") == whole([[(0, 1)], [(1, 1), (0, 1)], [(2, 1)]])
+
+
+def test_requests_of_equal_arrival_are_served_in_the_order_of_the_instance() -> None:
+    instance = problem(Request(1, 1, 5), Request(1, 1, 5), Request(1, 1), Request(1, 1, 5), runs=1)
+    assert decisions(instance, "vllm") == whole([[(2, 1)], [(0, 1)], [(1, 1)], [(3, 1)]])
+
+
+def test_objectives_and_metrics() -> None:
+    # The chunked case above: TTFT 190 and 474, e2e 732 and 613. Arrivals stay 0.
+    requests = (
+        Request(2, 4, weight=3, slo_ttft_ps=190, slo_e2e_ps=731),  # meets the TTFT exactly, misses e2e by 1
+        Request(6, 2, weight=5, slo_ttft_ps=473, slo_e2e_ps=612),  # misses both by 1, counts once
+    )
+    instance = problem(*requests, kv=20, budget=6, prefill=4, cost=COST)
+    metrics = evaluate(instance, served(instance, "sarathi"))
+    assert metrics["objectives"] == {
+        "makespan": 732,
+        "mean_ttft": 664,
+        "max_ttft": 474,
+        "mean_e2e": 1345,
+        "max_e2e": 732,
+        "weighted_e2e": 3 * 732 + 5 * 613,
+        "slo_misses": 2,
+    }
+    # TPOT: (732 - 190) / 3 and (613 - 474) / 1. The median of two is the smaller, the 90th percentile the larger.
+    low, high = 139, 542 / 3
+    assert metrics["tpot_ps"] == {
+        "mean": float(Fraction(139 * 3 + 542, 6)), "p50": low, "p90": high, "p95": high, "p99": high, "max": high,
+    }  # fmt: skip
+    assert metrics["ttft_ps"] == {"mean": 332.0, "p50": 190, "p90": 474, "p95": 474, "p99": 474, "max": 474}
+    assert metrics["e2e_ps"]["mean"] == 672.5
+    assert metrics["ttft_per_input_ps"]["max"] == 190 / 2
+    assert metrics["ttft_per_input_ps"]["p50"] == 474 / 6
+    assert metrics["e2e_per_output_ps"]["p50"] == 732 / 4
+    assert metrics["e2e_per_output_ps"]["max"] == 613 / 2
+    assert metrics["output_tokens_per_s"] == 6 * 10**12 / 732
+    assert metrics["requests_per_s"] == 2 * 10**12 / 732
+    assert metrics["goodput_requests_per_s"] == 0
+    assert metrics["slo_attainment"] == 0
+    assert metrics["batches"] == 4
+    assert metrics["recomputed_tokens"] == 0
+    # KV after the steps: 2 + 2, 3 + 6, 4 + 7, 5 of M = 20, for 190, 284, 139, 119 ps.
+    assert metrics["kv_utilisation"] == (4 * 190 + 9 * 284 + 11 * 139 + 5 * 119) / (20 * 732)
+    assert metrics["peak_kv_tokens"] == 11
+    assert metrics["token_utilisation"] == (4 + 5 + 2 + 1) / (6 * 4)
+    assert metrics["mean_batch_requests"] == (2 + 2 + 2 + 1) / 4
+    assert metrics["mean_resident_requests"] == (2 + 2 + 2 + 1) / 4
+
+
+def test_slo_misses_of_met_and_absent_slos() -> None:
+    requests = (
+        Request(2, 4, slo_ttft_ps=190, slo_e2e_ps=732),  # meets both to the ps
+        Request(6, 2),  # has none, so never misses
+        Request(1, 1, 732, slo_ttft_ps=0),  # misses its TTFT
+    )
+    instance = problem(*requests, budget=6, prefill=4, cost=COST)
+    metrics = evaluate(instance, served(instance, "sarathi"))
+    assert metrics["objectives"]["slo_misses"] == 1
+    assert metrics["slo_attainment"] == 2 / 3
+    # 732 + 110 + 2 + 7 = 851.
+    assert metrics["goodput_requests_per_s"] == 2 * 10**12 / 851
+    # O = 1 has no TPOT and is left out: two values remain.
+    assert metrics["tpot_ps"]["mean"] == float(Fraction(139 * 3 + 542, 6))
+
+
+def test_tpot_is_undefined_if_no_request_has_a_second_token() -> None:
+    instance = problem(Request(2, 1), Request(3, 1))
+    assert evaluate(instance, served(instance, "vllm"))["tpot_ps"] is None
+
+
+def test_makespan_of_zero_has_no_rates() -> None:
+    metrics_of = problem(Request(1, 1), cost=CostModel(base=0, token=0))
+    metrics = evaluate(metrics_of, served(metrics_of, "vllm"))
+    assert metrics["objectives"]["makespan"] == 0
+    assert metrics["output_tokens_per_s"] is None
+    assert metrics["kv_utilisation"] is None
+
+
+def test_means_stay_exact_beyond_64_bits() -> None:
+    huge = 2**62
+    instance = problem(Request(1, 1), Request(1, 1), Request(1, 1), runs=1, cost=CostModel(base=huge, token=1))
+    metrics = evaluate(instance, served(instance, "vllm"))
+    assert metrics["objectives"]["mean_e2e"] == 6 * (huge + 1)
+
+
+@pytest.mark.parametrize(
+    ("q", "count", "rank"),
+    # The ceil(q n / 100)-th smallest.
+    [(50, 1, 1), (50, 2, 1), (50, 3, 2), (90, 10, 9), (90, 11, 10), (95, 20, 19), (99, 100, 99), (99, 101, 100)],
+)
+def test_percentile(q: int, count: int, rank: int) -> None:
+    values = [7 * place for place in range(1, count + 1)]
+    assert percentile(values[::-1], q) == 7 * rank
+
+
+def test_gap() -> None:
+    assert gap(80, 60) == 0.25
+    assert gap(0, 0) == 0.0
+    assert gap(None, 5) is None
+    assert gap(5, None) is None
+
+
+def test_kv_blocks() -> None:
+    # b = 4, M = 11: two blocks, 8 tokens. I = 3, O = 3 each: one block up to 4 tokens, two for the fifth.
+    requests = Request(3, 3), Request(3, 3)
+    instance = problem(*requests, kv=11, block=4)
+    schedule = served(instance, "vllm")
+    assert [(list(batch.run), list(batch.evict)) for batch in schedule.batches] == [
+        ([(0, 3), (1, 3)], []),
+        ([(0, 1), (1, 1)], []),
+        ([(0, 1)], [1]),  # a second block is needed, so request 1 gives up its one
+        ([(1, 5)], []),  # refill of 3 + 2, in two blocks; its third token is its last
+    ]
+    metrics = evaluate(instance, schedule)
+    assert metrics["peak_kv_tokens"] == 8
+    # Occupied: 4 + 4, 4 + 4, 8, 8 in batches of 10 ps: the cache is full all the time.
+    assert metrics["kv_utilisation"] == 1.0
+    # Without blocks the two need 5 + 5 ≤ 11.
+    assert decisions(problem(*requests, kv=11), "vllm") == whole([[(0, 3), (1, 3)], *[[(0, 1), (1, 1)]] * 2])
+    # Reservations count whole blocks too: 8 + 8 > 8.
+    assert decisions(instance, "vllm_ef") == whole([[(0, 3)], [(0, 1)], [(0, 1)], [(1, 3)], [(1, 1)], [(1, 1)]])
+
+
+# What tells the policies apart -----------------------------------------------------------------------------
+
+# Request 0 has generated its first token when request 1 arrives.
+LATE = Request(2, 3), Request(2, 2, 1)
+PREFILL_ALONE = whole([[(0, 2)], [(1, 2)], [(0, 1), (1, 1)], [(0, 1)]])
+PREFILL_FIRST = whole([[(0, 2)], [(1, 2), (0, 1)], [(0, 1), (1, 1)]])
+DECODE_FIRST = whole([[(0, 2)], [(0, 1), (1, 2)], [(0, 1), (1, 1)]])
+DECODE_ALONE = whole([[(0, 2)], [(0, 1)], [(0, 1)], [(1, 2)], [(1, 1)]])
+
+
+@pytest.mark.parametrize("variant", ["", "_ef"])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("vllm", PREFILL_ALONE),
+        ("vllm_hy", PREFILL_FIRST),
+        ("sarathi", DECODE_FIRST),
+        ("sarathi_pc", DECODE_FIRST),
+        ("sarathi_nocp", DECODE_FIRST),
+        ("sarathi_nohy", DECODE_ALONE),
+    ],
+)
+def test_priorities_and_hybrid_batches(name: str, expected: list[Decision], variant: str) -> None:
+    assert decisions(problem(*LATE), name + variant) == expected
+
+
+CUT = whole([[(0, 2)], [(0, 1), (1, 1)], [(0, 1), (1, 1)], [(1, 1)]])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # C = 2: a whole prefill leaves no room for a decode, a decode none for a whole prefill.
+        ("vllm", PREFILL_ALONE),
+        ("vllm_hy", PREFILL_ALONE),
+        ("sarathi", CUT),
+        ("sarathi_pc", CUT),
+        ("sarathi_nocp", DECODE_ALONE),
+        ("sarathi_nohy", DECODE_ALONE),
+    ],
+)
+def test_priorities_under_a_tight_token_budget(name: str, expected: list[Decision]) -> None:
+    assert decisions(problem(*LATE, budget=2), name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("vllm_hy", PREFILL_ALONE), ("sarathi", DECODE_ALONE), ("sarathi_pc", DECODE_ALONE)],
+)
+def test_rules_of_the_instance_tighten_the_policy(name: str, expected: list[Decision]) -> None:
+    assert decisions(problem(*LATE, rules=Rules(hybrid=False)), name) == expected
+
+
+def test_policy_chunks_only_where_the_instance_does() -> None:
+    instance = problem(*LATE, budget=2, rules=Rules(chunked_prefill=False))
+    assert decisions(instance, "sarathi") == decisions(instance, "sarathi_nocp") == DECODE_ALONE
+
+
+def test_chunked_prefill_in_batches_of_one_kind() -> None:
+    # Decodes first, and the prompt of request 1 is continued when request 0 has ended.
+    instance = problem(Request(1, 3), Request(4, 1), budget=3, rules=Rules(hybrid=False))
+    assert decisions(instance, "sarathi_pc") == whole([[(0, 1), (1, 2)], [(0, 1)], [(0, 1)], [(1, 2)]])
+
+
+@pytest.mark.parametrize("name", ["sarathi", "sarathi_pc"])
+def test_admission_reserves_the_whole_prompt(name: str) -> None:
+    # P = 3 cuts the prompt of 4. In batch 2 two of the 3 prefill tokens and, with M = 6, two KV tokens are left.
+    requests = Request(4, 2), Request(3, 1)
+    # The prompt of 3 does not fit the 2 free tokens, so not even 2 of it run; nor in batch 3, where 1 is free.
+    assert decisions(problem(*requests, kv=6, budget=3), name) == whole([[(0, 3)], [(0, 1)], [(0, 1)], [(1, 3)]])
+    # With M = 7 it is admitted, and its reservation of 3 stands although 2 tokens are cached: the decode of
+    # request 0 in batch 3 finds no token free, and the partial prefill is dropped.
+    assert decisions(problem(*requests, kv=7, budget=3), name) == [
+        ([(0, 3)], []),
+        ([(0, 1), (1, 2)], []),
+        ([(0, 1)], [1]),
+        ([(1, 3)], []),
+    ]
+    # With M = 8 both fit.
+    assert decisions(problem(*requests, kv=8, budget=3), name) == whole(
+        [[(0, 3)], [(0, 1), (1, 2)], [(0, 1), (1, 1)]]
+    )
+
+
+def test_refill_is_cut_and_reserves_generated_tokens_too() -> None:
+    # I = 3, O = 4 twice, M = 8, C = P = 4: batches 1 and 2 prefill, request 0 a token ahead.
+    instance = problem(Request(3, 4), Request(3, 4), kv=8, budget=4)
+    assert decisions(instance, "sarathi_pc") == [
+        ([(0, 3), (1, 1)], []),
+        ([(0, 1), (1, 2)], []),  # KV 4 + 3
+        ([(0, 1)], [1]),  # KV 5 + 3 = M, so request 1 cannot grow, and nobody is after it: it evicts itself
+        ([(0, 1)], []),  # request 1 must refill 3 + 1 tokens, and 3 are free
+        ([(1, 4)], []),  # second token
+        ([(1, 1)], []),
+        ([(1, 1)], []),
+    ]
+
+
+@pytest.mark.parametrize("name", EVICTION_FREE)
+def test_eviction_free_variants_reserve_the_peak(name: str) -> None:
+    # Peak I + O - 1 = 4 each; M = 11 admits two at a time, though five prompts would fit.
+    requests = (Request(2, 3),) * 4
+    expected = whole([[(0, 2), (1, 2)], [(0, 1), (1, 1)], [(0, 1), (1, 1)], [(2, 2), (3, 2)], *[[(2, 1), (3, 1)]] * 2])
+    assert decisions(problem(*requests, kv=11), name) == expected
+    # The reservation of the running ones counts, not what they hold: nobody is admitted into the 3 free tokens
+    # of M = 11 in batch 2, and M = 12 admits three.
+    three = whole([[(0, 2), (1, 2), (2, 2)], *[[(0, 1), (1, 1), (2, 1)]] * 2, [(3, 2)], [(3, 1)], [(3, 1)]])
+    assert decisions(problem(*requests, kv=12), name) == three
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_base_policies_reserve_no_output(name: str) -> None:
+    # Five prompts of 2 would fit M = 11: all four are admitted at once, and 4 · 3 > 11 evicts in batch 2.
+    first, second, *_ = decisions(problem(*(Request(2, 3),) * 4, kv=11), name)
+    assert first == ([(0, 2), (1, 2), (2, 2), (3, 2)], [])
+    assert second == ([(0, 1), (1, 1), (2, 1)], [3])
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm_hy", "sarathi_nocp", "sarathi_nohy"])
+def test_first_prompt_over_the_token_budget_holds_up_those_behind(name: str) -> None:
+    # 3 + 6 > C = 8, and the prompt of 1 behind would fit.
+    first = decisions(problem(Request(3, 1), Request(6, 1), Request(1, 1), budget=8), name)
+    assert first == whole([[(0, 3)], [(1, 6), (2, 1)]])
+
+
+@pytest.mark.parametrize("name", [*BASES, *EVICTION_FREE])
+def test_first_prompt_over_memory_holds_up_those_behind(name: str) -> None:
+    # 3 + 6 > M = 8, and the prompt of 1 behind would fit.
+    first = decisions(problem(Request(3, 1), Request(6, 1), Request(1, 1), kv=8), name)
+    assert first == whole([[(0, 3)], [(1, 6), (2, 1)]])
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_victims_are_the_latest_to_arrive(name: str) -> None:
+    # I = 2, O = 3 three times, M = 6; the instance lists the latest first.
+    requests = Request(2, 3), Request(2, 3), Request(2, 3)
+    assert decisions(problem(*requests, kv=6), name) == [
+        ([(0, 2), (1, 2), (2, 2)], []),
+        ([(0, 1), (1, 1)], [2]),  # request 0 needs a token, 2 gives two, which serve 1 as well
+        ([(0, 1)], [1]),  # KV 3 + 3 is full again
+        ([(1, 4)], []),  # of the two evicted the earlier refills: 2 + 2 = 4; 2 needs 3, and 2 are free
+        ([(2, 3)], []),
+        ([(2, 1)], []),
+    ]
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_request_evicts_itself_if_none_of_lower_priority_is_left(name: str) -> None:
+    # M = 8: batch 2 has room for two more tokens, and the third request finds none and nobody behind it.
+    requests = Request(2, 3), Request(2, 3), Request(2, 3)
+    assert decisions(problem(*requests, kv=8), name) == [
+        ([(0, 2), (1, 2), (2, 2)], []),
+        ([(0, 1), (1, 1)], [2]),
+        ([(0, 1), (1, 1)], []),  # the refill of 3 waits: 2 are free
+        ([(2, 3)], []),
+        ([(2, 1)], []),
+    ]
+
+
+def test_victims_go_by_arrival_and_not_by_place_in_the_instance() -> None:
+    # As for M = 6 above with the arrivals reversed, 1 ps apart, and a first batch that all three are in.
+    instance = problem(Request(2, 3, 2), Request(2, 3, 1), Request(2, 3), Request(1, 1), kv=6)
+    assert decisions(instance, "vllm") == [
+        ([(2, 2), (3, 1)], []),
+        ([(1, 2), (0, 2)], []),
+        ([(2, 1), (1, 1)], [0]),
+        ([(2, 1)], [1]),
+        ([(1, 4)], []),
+        ([(0, 3)], []),
+        ([(0, 1)], []),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # Request 2 (one token) arrives in batch 1. Prefills first: it is served before memory runs out.
+        ("vllm", [([(2, 1)], []), ([(0, 1)], [1]), ([(0, 1)], [])]),
+        # Prefill first takes the one free token, so request 0 evicts request 1.
+        ("vllm_hy", [([(2, 1), (0, 1)], [1]), ([(0, 1)], []), ([(1, 3)], [])]),
+        # Decodes first: request 0 takes the free token, request 1 evicts itself, and request 2, which the
+        # two tokens that come free would hold, waits behind it.
+        ("sarathi", [([(0, 1)], [1]), ([(0, 1)], []), ([(1, 3), (2, 1)], [])]),
+        ("sarathi_pc", [([(0, 1)], [1]), ([(0, 1)], []), ([(1, 3), (2, 1)], [])]),
+        ("sarathi_nocp", [([(0, 1)], [1]), ([(0, 1)], []), ([(1, 3), (2, 1)], [])]),
+        ("sarathi_nohy", [([(0, 1)], [1]), ([(0, 1)], []), ([(1, 3), (2, 1)], [])]),
+    ],
+)
+def test_eviction_holds_up_admissions_behind_the_evicted(name: str, expected: list[Decision]) -> None:
+    instance = problem(Request(2, 3), Request(2, 3), Request(1, 1, 1), kv=5)
+    found = decisions(instance, name)
+    assert found[0] == ([(0, 2), (1, 2)], [])
+    assert found[1:4] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # Three requests I = 2, O = 2, at most two runs per batch.
+        ("vllm", [[(0, 2), (1, 2)], [(2, 2)], [(0, 1), (1, 1)], [(2, 1)]]),
+        ("vllm_hy", [[(0, 2), (1, 2)], [(2, 2), (0, 1)], [(1, 1), (2, 1)]]),
+        ("sarathi", [[(0, 2), (1, 2)], [(0, 1), (1, 1)], [(2, 2)], [(2, 1)]]),
+        ("sarathi_pc", [[(0, 2), (1, 2)], [(0, 1), (1, 1)], [(2, 2)], [(2, 1)]]),
+        ("sarathi_nocp", [[(0, 2), (1, 2)], [(0, 1), (1, 1)], [(2, 2)], [(2, 1)]]),
+        ("sarathi_nohy", [[(0, 2), (1, 2)], [(0, 1), (1, 1)], [(2, 2)], [(2, 1)]]),
+    ],
+)
+@pytest.mark.parametrize("variant", ["", "_ef"])
+def test_runs_per_batch_are_limited(name: str, expected: list[list[tuple[int, int]]], variant: str) -> None:
+    assert decisions(problem(*(Request(2, 2),) * 3, runs=2), name + variant) == whole(expected)
+
+
+# Policies of one's own -------------------------------------------------------------------------------------
+
+
+def shortest_prompt(job: Job) -> int:
+    return job.request.input
+
+
+def test_group_with_an_order_of_its_own_that_evicts() -> None:
+    # Shortest prompt first, and a shorter one pushes out longer ones: both have to go for 5 of M = 6.
+    order = tuned(
+        VLLM_HY,
+        groups=(
+            Group(Members.WAITING, shortest_prompt, evicts=True),
+            Group(Members.RUNNING, shortest_prompt, evicts=True),
+        ),
+    )
+    instance = problem(Request(3, 4), Request(3, 4), Request(1, 2), Request(2, 2, 1), kv=6, runs=2)
+    assert decisions(instance, order) == [
+        ([(2, 1), (0, 3)], []),  # shortest first; N = 2
+        ([(3, 2), (2, 1)], []),  # KV 2 + 2, and 3 of request 0
+        ([(3, 1), (0, 1)], []),  # the prompt of request 1 does not fit, and it has nobody to push out
+        ([(1, 3)], [0]),
+        ([(1, 1)], []),
+        ([(1, 1)], []),
+        ([(1, 1)], []),
+        ([(0, 5)], []),
+        ([(0, 1)], []),
+    ]
+
+
+def test_candidate_order_breaks_ties_by_arrival() -> None:
+    group = Group(Members.WAITING, shortest_prompt)
+    early, late, short = (Job(Request(size, 1), rank, rank) for rank, size in enumerate((2, 2, 1)))
+    assert group.before(early, late)
+    assert not group.before(late, early)
+    assert group.before(short, early)
+    assert not group.before(early, early)
+    replica = Replica(Limits(9, 9, 9), Rules(), 0, [early, late, short])
+    assert group.candidates(replica) == [short, early, late]
+
+
+@dataclass
+class Scripted:
+    """Answers what it was told to, in turn, over and over."""
+
+    answers: list[Assignment]
+    asked: int = field(default=0, init=False)
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        self.asked += 1
+        return self.answers[(self.asked - 1) % len(self.answers)]
+
+
+def test_loop_without_generated_tokens_ends() -> None:
+    # Two prompts of 3: one token of either runs, and is evicted when the other's runs. 2 (3 + 1) = 8 tokens in all.
+    looping = Scripted([Assignment([(0, 1)], []), Assignment([(1, 1)], [0]), Assignment([(0, 1)], [1])])
+    looping.answers += looping.answers[1:] * 4
+    failure = refused(problem(Request(3, 1), Request(3, 1)), looping)
+    assert failure.reason == "no token was generated in 9 batches"
+    assert failure.now_ps == 90
+    assert failure.index == 0
+
+
+def test_empty_batch_ends_at_once() -> None:
+    idle = Scripted([Assignment([(1, 1)], []), Assignment([], [])])
+    failure = refused(problem(Request(3, 1), Request(1, 1)), idle)
+    assert (failure.index, failure.now_ps, failure.reason) == (0, 10, "the policy's batch runs nothing")
+    assert idle.asked == 2
+
+
+class Pairs:
+    """Waits until two requests are there, and serves what has arrived."""
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        if len(replica.waiting) < 2:
+            raise NoBatchError(replica.waiting[0].index, replica.now_ps, "it has no partner")
+        return Assignment([(job.index, job.missing) for job in replica.waiting], [])
+
+
+def test_policy_without_a_batch_now_is_asked_again_at_the_next_arrival() -> None:
+    instance = problem(Request(1, 1, 3), Request(1, 1, 40), Request(1, 1, 41), Request(1, 1, 70))
+    assert served(instance, Pairs()).batches == (
+        Batch(40, 50, ((0, 1), (1, 1))),
+        Batch(70, 80, ((2, 1), (3, 1))),
+    )
+    failure = refused(replace(instance, requests=instance.requests[:3]), Pairs())
+    assert (failure.index, failure.now_ps, failure.reason) == (2, 50, "it has no partner")
+
+
+def test_blocked_policy_serves_a_later_arrival_that_goes_first() -> None:
+    # The prompt of 6 is over the policy's own 4 tokens; a shorter one arrives at 25 and is put before it.
+    short_first = tuned(
+        SARATHI_NOCP,
+        groups=(Group(Members.DECODING, evicts=True), Group(Members.WAITING, shortest_prompt)),
+        token_budget=4,
+    )
+    failure = refused(problem(Request(6, 1), Request(2, 2, 25)), short_first)
+    # Two batches of 10 ps serve request 1.
+    assert (failure.index, failure.now_ps) == (0, 45)
+    assert failure.reason == "no legal batch for a whole prefill: 6 tokens do not fit what the batch has left, 4"
+
+
+def test_simulate_takes_a_policy_object() -> None:
+    result = simulate(problem(Request(1, 1), Request(1, 1, 5)), Pairs(), "max_ttft")
+    assert (result.status, result.method, result.value) == (Status.FEASIBLE, "Pairs", 15)
+
+
+# Failures --------------------------------------------------------------------------------------------------
+
+
+def test_forbidden_eviction() -> None:
+    # The eviction case above: at 426 ps request 0 needs a token that only request 1 could give.
+    requests = Request(3, 4, id="a"), Request(3, 4, id="b")
+    instance = problem(*requests, kv=8, cost=COST, rules=Rules(eviction=False))
+    failure = refused(instance, "vllm")
+    assert (failure.index, failure.now_ps) == (0, 426)
+    assert failure.reason == (
+        "it needs 1 more KV tokens, 0 are free, and the instance forbids the eviction of request 1"
+    )
+    result = simulate(instance, "vllm")
+    assert result.status is Status.FAILED
+    assert result.value is None
+    assert result.schedule is None
+    assert result.message == f"vllm: request 0 (a) at 426 ps: {failure.reason}"
+    # Forbidden by a restriction instead.
+    restricted = simulate(replace(instance, rules=Rules()), "vllm", restrictions=Restrictions(("eviction",)))
+    assert restricted.message == result.message
+    # The eviction-free variant needs none.
+    assert simulate(instance, "vllm_ef").value == 1024
+
+
+def test_forbidden_self_eviction() -> None:
+    # Nobody but request 2 itself is left to give the token.
+    instance = problem(*(Request(2, 3),) * 3, kv=8, rules=Rules(eviction=False))
+    failure = refused(instance, "sarathi")
+    assert (failure.index, failure.now_ps) == (2, 10)
+    assert failure.reason.endswith("forbids the eviction of request 2")
+
+
+def test_prompt_over_the_own_budget_without_chunks() -> None:
+    requests = Request(512, 2), Request(513, 1)
+    instance = problem(*requests, kv=4096, budget=4096, rules=Rules(chunked_prefill=False))
+    result = simulate(instance, "sarathi")
+    assert result.status is Status.FAILED
+    assert result.message == (
+        "sarathi: request 1 at 20 ps: no legal batch for a whole prefill: "
+        "513 tokens do not fit what the batch has left, 512"
+    )
+    # Chunks, or P = C, serve it.
+    assert simulate(replace(instance, rules=Rules()), "sarathi").status is Status.FEASIBLE
+    assert simulate(instance, "sarathi_pc").status is Status.FEASIBLE
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm_hy", "sarathi_nocp", "sarathi_nohy"])
+def test_prompt_over_the_prefill_limit_fails_where_the_policy_does_not_chunk(name: str) -> None:
+    instance = problem(Request(5, 1, 7), budget=8, prefill=4)
+    for variant in (name, f"{name}_ef"):
+        failure = refused(instance, variant)
+        assert (failure.index, failure.now_ps) == (0, 7)
+        assert failure.reason == "no legal batch for a whole prefill: 5 tokens do not fit what the batch has left, 4"
+    assert decisions(instance, "sarathi") == whole([[(0, 4)], [(0, 1)]])
+
+
+def test_refill_over_the_prefill_limit_is_a_dead_end() -> None:
+    # Request 1 is evicted with g = 2 by request 0, and 3 + 2 > P = 4.
+    instance = problem(Request(3, 4), Request(3, 4), kv=8, budget=8, prefill=4)
+    failure = refused(instance, "vllm")
+    # Prefill, prefill, two decodes of both to 4 + 4, the eviction, the last token of request 0.
+    assert (failure.index, failure.now_ps) == (1, 50)
+    assert failure.reason == "no legal batch for a whole prefill: 5 tokens do not fit what the batch has left, 4"
+
+
+def test_reservation_over_the_cache_fails() -> None:
+    greedy = tuned(VLLM, reserve=lambda job: 9)
+    failure = refused(problem(Request(2, 2), kv=8), greedy)
+    assert failure.reason == "no legal batch for a whole prefill: 9 more KV tokens do not fit the 8 that are free"
+    # A group that evicts finds nobody to evict.
+    evicting = tuned(greedy, groups=(Group(Members.WAITING, evicts=True),))
+    assert refused(problem(Request(2, 2), kv=8), evicting).reason == failure.reason
+
+
+def test_policy_that_leaves_out_a_group_fails() -> None:
+    failure = refused(problem(Request(2, 2)), GroupedPolicy((Group(Members.WAITING),), hybrid=True, chunked=True))
+    assert (failure.index, failure.now_ps) == (0, 10)
+    assert failure.reason.startswith("no legal batch for a decode step")
+
+
+def test_infeasible_instance_is_refused_before_any_batch() -> None:
+    with pytest.raises(InfeasibleInstanceError, match="request 1 needs 9 KV tokens"):
+        run_policy(problem(Request(1, 1), Request(8, 2), kv=8), VLLM)
+    with pytest.raises(InfeasibleInstanceError, match="chunked prefill is forbidden"):
+        simulate(problem(Request(5, 1), prefill=4), "vllm", restrictions=Restrictions(("chunked",)))
+
+
+# Random instances ------------------------------------------------------------------------------------------
+
+small = st.integers(0, 3)
+
+
+@st.composite
+def instances(draw: st.DrawFn) -> Instance:
+    cost = CostModel(
+        base=draw(st.integers(0, 20)),
+        token=draw(small),
+        pieces=tuple(draw(st.lists(st.tuples(small, small), max_size=2))),
+        decode_kv=draw(small),
+        decode_req=draw(small),
+        prefill_sq=draw(small),
+        prefill_kv=draw(small),
+        prefill_req=draw(small),
+    )
+    slo = st.none() | st.integers(0, 60)
+    requests = st.builds(
+        Request,
+        input=st.integers(1, 8),
+        output=st.integers(1, 6),
+        arrival_ps=st.just(0) | st.integers(0, 120),
+        weight=small,
+        slo_ttft_ps=slo,
+        slo_e2e_ps=slo,
+    )
+    chosen = draw(st.lists(requests, min_size=1, max_size=6))
+    block = draw(st.integers(1, 4))
+    # Tight, but mostly feasible.
+    most = max(-(-request.peak_tokens // block) * block for request in chosen)
+    prefill = draw(st.integers(1, 10))
+    instance = problem(
+        *chosen,
+        kv=most + draw(st.integers(0, 2 * most)),
+        budget=draw(st.integers(prefill, 12)),
+        prefill=prefill,
+        runs=draw(st.none() | st.integers(1, 4)),
+        block=block,
+        rules=Rules(draw(st.booleans()), draw(st.booleans()), draw(st.booleans())),
+        cost=cost,
+    )
+    assume(not instance.infeasibilities())
+    return instance
+
+
+# Sarathi's own budget of 512 never matters for small requests, so it is drawn with small ones too.
+RUNNERS: dict[str, GroupedPolicy] = {
+    name: lookup(POLICY_GROUP, name, "policy") for name in (*BASES, *EVICTION_FREE)
+} | {f"sarathi_{size}": tuned(SARATHI, token_budget=size) for size in (1, 3, 5)} | {
+    f"sarathi_{size}_ef": tuned(SARATHI_EF, token_budget=size) for size in (1, 3, 5)
+}  # fmt: skip
+
+
+def may_fail(instance: Instance, name: str) -> bool:
+    """Say whether a policy can end up without a legal batch."""
+    runner, limits, rules = RUNNERS[name], instance.limits, instance.rules
+    if not (runner.chunked and rules.chunked_prefill):
+        budget = min(limits.prefill_tokens, runner.token_budget or limits.batch_tokens)
+        # Whole (re)fills of up to I + O - 1 tokens; without evictions of I.
+        most = max(r.input if name.endswith("_ef") else r.peak_tokens for r in instance.requests)
+        if most > budget:
+            return True
+    return not (name.endswith("_ef") or rules.eviction)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(instances(), st.sampled_from(sorted(RUNNERS)))
+def test_every_schedule_is_legal_or_the_policy_fails(instance: Instance, name: str) -> None:
+    runner = RUNNERS[name]
+    try:
+        schedule = run_policy(instance, runner)
+    except PolicyFailureError as failure:
+        assert may_fail(instance, name)
+        again = refused(instance, runner)
+        assert (again.index, again.now_ps, again.reason) == (failure.index, failure.now_ps, failure.reason)
+        return
+    violations, metrics = check_schedule(instance, schedule)
+    assert violations == []
+    assert metrics == evaluate(instance, schedule)
+    assert run_policy(instance, runner) == schedule
+    if name.endswith("_ef"):
+        assert schedule.evictions == metrics["recomputed_tokens"] == 0
+    assert_own_limits(instance, runner, schedule)
+    assert_first_come_first_served(instance, schedule)
+    assert_no_idling(instance, schedule)
+
+
+def assert_own_limits(instance: Instance, runner: GroupedPolicy, schedule: Schedule) -> None:
+    """A batch with a prefill step is within the policy's own budget, and of one kind if it is not hybrid."""
+    held = [0] * len(instance.requests)
+    given_out = [0] * len(instance.requests)
+    decoding = [False] * len(instance.requests)
+    for batch in schedule.batches:
+        for index in batch.evict:
+            held[index], decoding[index] = 0, False
+        kinds = {decoding[index] for index, _ in batch.run}
+        if runner.token_budget is not None and False in kinds:
+            assert sum(count for _, count in batch.run) <= runner.token_budget
+        if not runner.hybrid:
+            assert len(kinds) == 1
+        for index, count in batch.run:
+            cut = not decoding[index] and held[index] + count < instance.requests[index].input + given_out[index]
+            assert runner.chunked or not cut
+            held[index] += count
+            if not cut:
+                decoding[index] = True
+                given_out[index] += 1
+
+
+def assert_first_come_first_served(instance: Instance, schedule: Schedule) -> None:
+    first: dict[int, int] = {}
+    for number, batch in enumerate(schedule.batches):
+        for index, _ in batch.run:
+            first.setdefault(index, number)
+    order = sorted(range(len(instance.requests)), key=lambda index: instance.requests[index].arrival_ps)
+    starts = [first[index] for index in order]
+    assert starts == sorted(starts)
+
+
+def assert_no_idling(instance: Instance, schedule: Schedule) -> None:
+    """A batch starts when the previous one ends, or at the next arrival if nobody is left."""
+    last = {index: number for number, batch in enumerate(schedule.batches) for index, _ in batch.run}
+    now = 0
+    for number, batch in enumerate(schedule.batches):
+        unfinished = [r.arrival_ps for index, r in enumerate(instance.requests) if last[index] >= number]
+        assert batch.start_ps == max(now, min(unfinished))
+        now = batch.end_ps
+
+
+def scaled(instance: Instance, factor: int) -> Instance:
+    cost = instance.cost
+    coefficients: dict[str, Any] = {
+        name: factor * getattr(cost, name)
+        for name in ("base", "token", "decode_kv", "decode_req", "prefill_sq", "prefill_kv", "prefill_req")
+    }
+    pieces = tuple((factor * base, factor * token) for base, token in cost.pieces)
+    return replace(
+        instance,
+        cost=CostModel(**coefficients, pieces=pieces),
+        requests=tuple(replace(request, arrival_ps=factor * request.arrival_ps) for request in instance.requests),
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(instances(), st.sampled_from(sorted(RUNNERS)))
+def test_scale_of_time_changes_no_decision(instance: Instance, name: str) -> None:
+    try:
+        schedule = run_policy(instance, RUNNERS[name])
+    except PolicyFailureError as failure:
+        slow = refused(scaled(instance, 3), RUNNERS[name])
+        assert (slow.index, slow.now_ps, slow.reason) == (failure.index, 3 * failure.now_ps, failure.reason)
+        return
+    assert run_policy(scaled(instance, 3), RUNNERS[name]).batches == tuple(
+        replace(batch, start_ps=3 * batch.start_ps, end_ps=3 * batch.end_ps) for batch in schedule.batches
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(instances(), st.sampled_from(BASES))
+def test_eviction_free_variant_differs_only_if_memory_is_short(instance: Instance, name: str) -> None:
+    occupied = instance.limits.occupied
+    ample = sum(occupied(request.peak_tokens) for request in instance.requests)
+    roomy = replace(instance, limits=replace(instance.limits, kv_tokens=ample + instance.limits.kv_block))
+    try:
+        schedule = run_policy(roomy, RUNNERS[name])
+    except PolicyFailureError as failure:
+        assert refused(roomy, RUNNERS[f"{name}_ef"]).reason == failure.reason
+        return
+    assert schedule.evictions == 0
+    assert run_policy(roomy, RUNNERS[f"{name}_ef"]) == schedule
