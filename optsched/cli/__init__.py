@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 
 import click
 
 from optsched.cli.commands import cli
+from optsched.cli.streams import discard_output, use_utf_8
 from optsched.model.errors import InfeasibleInstanceError, InputError
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -19,9 +18,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     What is wrong goes to stderr on one line.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Documents are UTF-8 whatever the locale; a file name that is none can still be printed.
-        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    use_utf_8()
     try:
         code = cli.main(arguments, prog_name="optsched", standalone_mode=False)
     except InputError as error:
@@ -40,11 +37,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted; what was finished is kept")
         code = INTERRUPTED
-    except BrokenPipeError:
-        _discard_output()  # its reader has gone
-        code = OK
     except OSError as error:
-        _discard_output()
+        discard_output()
         _say(f"{error.filename or 'standard output'}: got {error.strerror or error}, expected to read or write it")
         code = BAD_INPUT
     sys.exit(code or OK)
@@ -60,8 +54,3 @@ def _command(error: click.ClickException) -> str:
     """Return the command whose help would answer a usage error."""
     context = getattr(error, "ctx", None)
     return context.command_path if context is not None else "optsched"
-
-
-def _discard_output() -> None:
-    """Keep the interpreter from complaining when it flushes what could not be written."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -27,6 +27,7 @@ from optsched.cli.options import (
     workers_option,
     write_out,
 )
+from optsched.cli.streams import PipeGroup
 from optsched.methods.simulate import simulate as run_simulation
 from optsched.methods.solve import AUTO, method_names
 from optsched.methods.solve import solve as run_solver
@@ -48,7 +49,7 @@ def _width() -> int:
     return shutil.get_terminal_size((_WIDE, 24)).columns if sys.stdout.isatty() else _WIDE
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=PipeGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="optsched")
 def cli() -> None:
     """How far is this LLM-serving scheduler from optimal?
@@ -149,10 +150,11 @@ def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -
 def check(result: str) -> int:
     """Verify schedules, values and certificates of a result document, independently of what made them."""
     failed = False
-    for position, claimed in enumerate(library.load_results(result)):
+    documents = library.load_results(result)
+    for position, claimed in enumerate(documents):
         report = check_result(claimed)
         content = claimed.result
-        name = f"{result}[{position}]" if position else result
+        name = f"{result}[{position}]" if len(documents) > 1 else result
         for violation in report.violations:
             click.echo(f"{name}: {violation}")
         verdict = "every claim holds" if report.ok else f"{len(report.violations)} violations"
@@ -212,7 +214,10 @@ def table(
     with blaming("--results"):
         store = ResultStore(Path(results), resume=resume) if results is not None else None
     rows: list[Row] = []
-    with LiveLine(task.suite.name, task.objective, steps=len(task.suite.instances)) as live, blaming(source=suite):
+    with (
+        LiveLine(task.suite.name, task.objective, steps=len(task.suite.instances)) as live,
+        blaming("--results", suite),
+    ):
         for row in table_rows(task, store, live):
             rows.append(row)
             live.advance()

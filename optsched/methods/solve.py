@@ -155,6 +155,7 @@ def solve(
             task = Task(
                 instance=restricted,
                 objective=objective,
+                restrictions=restrictions,
                 incumbent=best.schedule,
                 incumbent_value=best.value,
                 bound=best.bound or 0,

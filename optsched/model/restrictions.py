@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import Annotated
 
-from optsched.model.domain import domain, replace
+from pydantic import Field
+
+from optsched.model.domain import Index, Tokens, domain, replace
 from optsched.model.errors import InputError
 from optsched.model.instance import Instance
 
-FORBIDDABLE = MappingProxyType({"eviction": "eviction", "hybrid": "hybrid", "chunked": "chunked_prefill"})
-"""What can be forbidden, and the rule of `optsched.model.instance.Rules` that it switches off."""
+REORDERING = "reordering"
+_RULES = MappingProxyType({"eviction": "eviction", "hybrid": "hybrid", "chunked": "chunked_prefill"})
+FORBIDDABLE = (*_RULES, REORDERING)
+"""What can be forbidden: the first three switch off a rule of the instance, the last is first come, first served."""
 
 
 @domain
@@ -19,19 +24,48 @@ class Restrictions:
     Parameters
     ----------
     forbid
-        Names from `FORBIDDABLE`: what no schedule of the class does.
+        Names from `FORBIDDABLE`. Without ``reordering``, if a arrives before b, or with it and stands before it, then
+        a's first run is in no later batch than b's.
+    max_evictions
+        The most evictions of a schedule; None for any number.
+    max_batch
+        The most runs of a batch; None for the instance's own N.
+    order
+        All request indices in an order in which first runs must stand, in the same sense; empty for any.
+    at_most
+        The largest objective value (ps; for means the sum over requests): asks whether any schedule is that good.
     """
 
     forbid: tuple[str, ...] = ()
+    max_evictions: Index | None = None
+    max_batch: Tokens | None = None
+    order: tuple[Index, ...] = ()
+    at_most: Annotated[int, Field(ge=0)] | None = None
 
     def __post_init__(self) -> None:
         for name in self.forbid:
             if name not in FORBIDDABLE:
                 raise InputError("forbid", name, f"one of {', '.join(FORBIDDABLE)}")
+        if self.order and sorted(self.order) != list(range(len(self.order))):
+            raise InputError("order", self.order, "every request index once, counted from 0")
+        if self.order and REORDERING in self.forbid:
+            raise InputError("order", self.order, "none where reordering is forbidden")
 
     def apply(self, instance: Instance) -> Instance:
-        """Return the instance whose schedules are the class's schedules of ``instance``."""
-        if not self.forbid:
-            return instance
-        rules = replace(instance.rules, **{FORBIDDABLE[name]: False for name in self.forbid})
-        return replace(instance, rules=rules)
+        """Return the instance with rules and N tightened; what rules cannot say stays with the restrictions."""
+        if self.order and len(self.order) != len(instance.requests):
+            raise InputError("order", self.order, f"all {len(instance.requests)} requests")
+        off = {_RULES[name]: False for name in self.forbid if name in _RULES}
+        changed = replace(instance, rules=replace(instance.rules, **off)) if off else instance
+        if self.max_batch is None:
+            return changed
+        own = instance.limits.batch_requests
+        most = self.max_batch if own is None else min(own, self.max_batch)
+        return replace(changed, limits=replace(instance.limits, batch_requests=most))
+
+    def first_runs(self, instance: Instance) -> tuple[int, ...]:
+        """Return the order in which first runs must stand, no one later than the next; empty for any."""
+        if REORDERING in self.forbid:
+            requests = instance.requests
+            return tuple(sorted(range(len(requests)), key=lambda index: requests[index].arrival_ps))
+        return self.order

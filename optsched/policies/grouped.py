@@ -64,7 +64,7 @@ class Group:
     members
         Which requests.
     order
-        Their order; None for the order of arrival.
+        Their order, ties by arrival; None for the order of arrival.
     evicts
         What happens when memory does not suffice for a candidate: running requests of lower priority are
         evicted, or (if False) the rest of the group is skipped.
@@ -76,7 +76,9 @@ class Group:
 
     def before(self, one: Job, other: Job) -> bool:
         """Say whether ``one`` would be a candidate before ``other``."""
-        return one.rank < other.rank if self.order is None else bool(self.order(one) <= self.order(other))
+        if self.order is None:
+            return one.rank < other.rank
+        return bool((self.order(one), one.rank) < (self.order(other), other.rank))
 
     def candidates(self, replica: Replica) -> list[Job]:
         """Return the members, first candidate first."""
@@ -107,7 +109,7 @@ class GroupedPolicy:
     Parameters
     ----------
     groups
-        In order of priority.
+        In order of priority; no request is in two of them.
     hybrid
         Whether prefill and decode steps may share a batch.
     chunked
@@ -159,10 +161,7 @@ class GroupedPolicy:
                 if not job.cached and any(group.before(victim, job) for victim in evicted.values()):
                     break
                 need = held(job, job.cached + count) - (held(job, job.cached) if job.cached else 0)
-                if need > free and not group.evicts:
-                    blocked = blocked or (job, f"{need} more KV tokens do not fit the {free} that are free")
-                    break
-                if need > free:
+                if need > free and group.evicts:
                     ladder = ladder or self._ladder(replica)
                     for victim in self._victims(job, ladder, taken):
                         if not replica.rules.eviction:
@@ -178,8 +177,9 @@ class GroupedPolicy:
                             break
                     if job.index in evicted:
                         continue
-                    if need > free:
-                        break
+                if need > free:
+                    blocked = blocked or (job, f"{need} more KV tokens do not fit the {free} that are free")
+                    break
                 free -= need
                 tokens += count
                 if prefill:

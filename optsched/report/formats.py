@@ -45,7 +45,7 @@ def _needed(column: Column) -> int:
 def _panels(columns: Sequence[Column], width: int) -> list[list[Column]]:
     """Split the columns so that each part, led by the key columns, fits the width."""
     keys, others = [c for c in columns if c.key], [c for c in columns if not c.key]
-    room = width + _PADDING - sum(_needed(column) for column in keys)  # the last column needs no padding
+    room = width - sum(_needed(column) for column in keys)
     panels: list[list[Column]] = []
     used = room
     for column in others:
@@ -64,15 +64,13 @@ def _header(column: Column) -> str:
 
 def as_text(sheet: Sheet, width: int, color: bool = False) -> str:
     """Render for a terminal of ``width`` columns; a sheet that is wider continues below."""
-    console = Console(
-        file=io.StringIO(), width=width, force_terminal=color, color_system="auto" if color else None, highlight=False
-    )
+    console = _console(width, color)
     console.print(Text(sheet.title, style="bold"))
     if sheet.common:
         console.print(Text(sheet.common, style="dim"))
     for panel in _panels(_shown_columns(sheet), width):
         console.print()
-        _print_panel(console, panel)
+        console.file.write(_panel_text(panel, width, color))
     if sheet.notes:
         console.print()
     for note in sheet.notes:
@@ -82,23 +80,27 @@ def as_text(sheet: Sheet, width: int, color: bool = False) -> str:
 
 def columns_text(columns: Sequence[Column], width: int) -> str:
     """Render columns alone for a terminal; what does not fit the width continues below."""
-    parts = []
-    for panel in _panels(columns, width):
-        console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
-        _print_panel(console, panel)
-        parts.append(_printed(console))
-    return "\n".join(parts)
+    return "\n".join(_panel_text(panel, width) for panel in _panels(columns, width))
 
 
-def _print_panel(console: Console, panel: Sequence[Column]) -> None:
-    """Print columns beside each other; no cell is ever cut, rather does the line get long."""
+def _panel_text(panel: Sequence[Column], width: int, color: bool = False) -> str:
+    """Render columns beside each other; no cell is ever cut, rather does the line get long."""
+    width = max(width, sum(map(_needed, panel)))
+    console = _console(width, color)
     table = _bare_table()
     for column in panel:
         justify: JustifyMethod = "left" if column.left else "right"
         table.add_column(Text(_header(column)), justify=justify, no_wrap=True, vertical="bottom")
     for cells in zip(*(column.cells for column in panel), strict=True):
         table.add_row(*(Text(cell.shown) for cell in cells))
-    console.print(table, width=max(console.width, sum(map(_needed, panel))), crop=False)
+    console.print(table)
+    return _printed(console)
+
+
+def _console(width: int, color: bool) -> Console:
+    return Console(
+        file=io.StringIO(), width=width, force_terminal=color, color_system="auto" if color else None, highlight=False
+    )
 
 
 def _printed(console: Console) -> str:
@@ -168,7 +170,7 @@ FORMATS: MappingProxyType[str, Callable[[Sheet], str]] = MappingProxyType(
 
 def simple_table(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int, left: Sequence[int] = (0,)) -> str:
     """Render any table of strings for a terminal; columns not in ``left`` are flush right."""
-    console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
+    console = _console(width, color=False)
     table = _bare_table()
     vertical: VerticalAlignMethod = "bottom" if len(left) == 1 else "top"
     for position, header in enumerate(headers):

@@ -58,14 +58,14 @@ _COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("makespan\n(ms)", lambda m: _ms(m["objectives"]["makespan"])),
     ("batches", lambda m: str(m["batches"])),
     ("evict", lambda m: str(m["evictions"])),
-    ("recomputed\ntokens", lambda m: str(m["recomputed_tokens"])),
+    ("recomp.\ntokens", lambda m: str(m["recomputed_tokens"])),
     ("TTFT ms\nmean", lambda m: _ms(m["ttft_ps"]["mean"])),
     ("TTFT ms\np99", lambda m: _ms(m["ttft_ps"]["p99"])),
     ("TPOT ms\nmean", lambda m: _ms(m["tpot_ps"] and m["tpot_ps"]["mean"])),
     ("e2e ms\nmean", lambda m: _ms(m["e2e_ps"]["mean"])),
     ("e2e ms\np99", lambda m: _ms(m["e2e_ps"]["p99"])),
-    ("tokens/s", lambda m: "–" if m["output_tokens_per_s"] is None else f"{m['output_tokens_per_s']:.0f}"),
-    ("KV use\n(%)", lambda m: "–" if m["kv_utilisation"] is None else f"{100 * m['kv_utilisation']:.0f}"),
+    ("tokens\nper s", lambda m: "–" if m["output_tokens_per_s"] is None else f"{m['output_tokens_per_s']:.0f}"),
+    ("KV\n(%)", lambda m: "–" if m["kv_utilisation"] is None else f"{100 * m['kv_utilisation']:.0f}"),
 )
 
 

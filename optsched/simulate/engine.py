@@ -17,13 +17,15 @@ def run_policy(instance: Instance, policy: Policy) -> Schedule:
     InfeasibleInstanceError
         If no schedule exists.
     PolicyFailureError
-        If the policy finds no batch while work remains and nobody else will arrive, or goes through more
-        batches without a generated token than there are tokens in all (it would never end).
+        If the policy finds no batch while work remains and nobody else will arrive, goes through more batches
+        without a generated token than there are tokens in all (it would never end), or answers what cannot
+        be followed: a batch of no run, a request that is not there, an eviction without KV, tokens that do not
+        exist. Whether it keeps the instance's limits is for the checker to say.
     """
     instance.require_feasible()
     requests = instance.requests
     order = sorted(range(len(requests)), key=lambda index: requests[index].arrival_ps)
-    jobs = {index: Job(requests[index], index, rank) for rank, index in enumerate(order)}
+    present: dict[int, Job] = {}
     patience = sum(request.input + request.output for request in requests)
     replica = Replica(instance.limits, instance.rules, instance.start_ps)
     batches: list[Batch] = []
@@ -32,7 +34,9 @@ def run_policy(instance: Instance, policy: Policy) -> Schedule:
         if not (replica.waiting or replica.running):
             replica.now_ps = max(replica.now_ps, requests[order[arrived]].arrival_ps)
         while arrived < len(order) and requests[order[arrived]].arrival_ps <= replica.now_ps:
-            replica.enqueue(jobs[order[arrived]])
+            index = order[arrived]
+            present[index] = Job(requests[index], index, arrived)
+            replica.enqueue(present[index])
             arrived += 1
         try:
             run, evict = policy.next_batch(replica)
@@ -41,8 +45,12 @@ def run_policy(instance: Instance, policy: Policy) -> Schedule:
                 raise
             replica.now_ps = requests[order[arrived]].arrival_ps
             continue
+        if not run:
+            raise PolicyFailureError(next(iter(present)), replica.now_ps, "the policy's batch runs nothing")
         for index in evict:
-            job = jobs[index]
+            job = _present(present, index, replica)
+            if not job.cached:
+                raise PolicyFailureError(index, replica.now_ps, "the policy evicts it, and it holds no KV")
             job.evict()
             replica.drop(job)
             replica.enqueue(job)
@@ -50,7 +58,10 @@ def run_policy(instance: Instance, policy: Policy) -> Schedule:
         prefills: list[tuple[int, int]] = []
         generated = False
         for index, count in run:
-            job = jobs[index]
+            job = _present(present, index, replica)
+            if not 1 <= count <= job.missing:
+                reason = f"the policy runs {count} tokens of the {job.missing} that it is missing"
+                raise PolicyFailureError(index, replica.now_ps, reason)
             tokens += count
             if job.decoding:
                 decodes += 1
@@ -63,6 +74,7 @@ def run_policy(instance: Instance, policy: Policy) -> Schedule:
                 generated = True
                 if job.finished:
                     replica.drop(job)
+                    del present[index]
                     finished += 1
         end = replica.now_ps + instance.cost.batch_ps(tokens, decodes, read, prefills)
         batches.append(Batch(replica.now_ps, end, tuple(run), tuple(evict)))
@@ -71,3 +83,11 @@ def run_policy(instance: Instance, policy: Policy) -> Schedule:
         if fruitless > patience:
             raise PolicyFailureError(run[0][0], end, f"no token was generated in {fruitless} batches")
     return Schedule(tuple(batches))
+
+
+def _present(present: dict[int, Job], index: int, replica: Replica) -> Job:
+    """Return the job of a request that has arrived and is unfinished."""
+    job = present.get(index)
+    if job is None:
+        raise PolicyFailureError(index, replica.now_ps, "the policy schedules it, and it is not there")
+    return job

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective, gap
+from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge
 from optsched.model.schedule import Schedule
 
@@ -52,6 +53,9 @@ class Task:
         The problem, restrictions already applied to its rules.
     objective
         What to minimise.
+    restrictions
+        What rules cannot say: first-run order, number of evictions, a value not to exceed. A formulation that does not
+        cover one that is set raises `UnsupportedError`.
     incumbent, incumbent_value
         A legal schedule to start from, and its objective value; None if there is none.
     bound
@@ -68,6 +72,7 @@ class Task:
 
     instance: Instance
     objective: Objective
+    restrictions: Restrictions = field(default_factory=Restrictions)
     incumbent: Schedule | None = None
     incumbent_value: int | None = None
     bound: int = 0

@@ -66,5 +66,5 @@ class ResultStore:
 
 def _file_name(text: str) -> str:
     """Return a short name fit for a file; a text that is none gets a hash, so that two do not become one."""
-    plain = re.sub(r"[^\w.-]+", "_", text, flags=re.ASCII)[:_LONGEST]
+    plain = re.sub(r"[^\w.-]+|^\.+", "_", text, flags=re.ASCII)[:_LONGEST]
     return plain if plain == text else f"{plain}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -1,0 +1,97 @@
+"""The ladder: instances of growing size for exact methods, from InferMax's mixes (Kim et al., section 4.6).
+
+For each number of requests n there are twenty instances. Sixteen are offline: two kinds of identical requests and
+the six mixes of two groups, each with κ = 2 and 8. Four have Poisson arrivals: two mixes, each with both κ. A group
+combines small or large inputs with small or large outputs, scaled down from the paper's; half of the requests belong
+to each group, their lengths drawn uniformly. M is κ times the mean of V/O, the mean KV that a request holds in the
+batches that generate its tokens, and at least the largest need. Requests arrive at the rate n / (volume bound of all
+of them at time 0).
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from optsched.bounds.volume import volume_bound
+from optsched.calibrate.library import cost_model
+from optsched.model.documents import Suite
+from optsched.model.domain import replace
+from optsched.model.instance import Instance, Limits, Request, Rules
+
+SIZES = (4, 6, 8, 12, 16, 24, 32)
+KAPPAS = (2, 8)
+CONTEXT = 4096
+GROUPS = {
+    "SISO": ((4, 8), (2, 4)),
+    "SILO": ((4, 8), (8, 16)),
+    "LISO": ((32, 64), (2, 4)),
+    "LILO": ((32, 64), (8, 16)),
+}
+"""Group → (input lengths, output lengths)."""
+MIXES = (
+    ("SILO", "SISO"),
+    ("LILO", "SISO"),
+    ("LISO", "SISO"),
+    ("SILO", "LISO"),
+    ("LILO", "SILO"),
+    ("LILO", "LISO"),
+)
+ONLINE_MIXES = (("LILO", "SISO"), ("SILO", "LISO"))
+IDENTICAL = ((4, 8), (32, 8))
+
+
+def _mixed(count: int, mix: tuple[str, str], seed: int) -> tuple[Request, ...]:
+    """Draw half of the requests from each group of a mix, and shuffle them."""
+    rng = Random(f"{seed} {count} {mix[0]} {mix[1]}")
+    requests = [
+        Request(rng.choice(inputs), rng.choice(outputs))
+        for inputs, outputs in (GROUPS[name] for name in mix)
+        for _ in range(count // 2)
+    ]
+    rng.shuffle(requests)
+    return tuple(requests)
+
+
+def _instance(name: str, requests: tuple[Request, ...], kappa: int, profile: str) -> Instance:
+    # κ · mean(V/O) = κ · mean(I + (O − 1)/2), rounded down to whole tokens.
+    twice = sum(2 * request.input + request.output - 1 for request in requests)
+    needed = max(request.peak_tokens for request in requests)
+    kv_tokens = max(kappa * twice // (2 * len(requests)), needed)
+    limits = Limits(kv_tokens, CONTEXT, CONTEXT)
+    return Instance(f"{name}-k{kappa}", limits, Rules(chunked_prefill=False), cost_model(profile), requests)
+
+
+def _with_arrivals(instance: Instance, seed: int) -> Instance:
+    """Let the requests arrive by a Poisson process at the rate of the volume bound."""
+    rng = Random(f"{seed} {instance.name} arrivals")
+    mean_ps = volume_bound(instance).value / len(instance.requests)
+    now = 0
+    requests = []
+    for request in instance.requests:
+        requests.append(replace(request, arrival_ps=now))
+        now += round(rng.expovariate(1.0) * mean_ps)
+    return replace(instance, name=f"{instance.name}-poisson", requests=tuple(requests))
+
+
+def ladder(profile: str, seed: int = 1) -> Suite:
+    """Return the ladder on a cost profile; ``seed`` draws the lengths and arrivals."""
+    instances = []
+    for count in SIZES:
+        for input_tokens, output_tokens in IDENTICAL:
+            requests = (Request(input_tokens, output_tokens),) * count
+            name = f"ladder-n{count:02}-I{input_tokens}-O{output_tokens}"
+            instances += [_instance(name, requests, kappa, profile) for kappa in KAPPAS]
+        for mix in MIXES:
+            requests = _mixed(count, mix, seed)
+            name = f"ladder-n{count:02}-{'+'.join(mix)}"
+            offline = [_instance(name, requests, kappa, profile) for kappa in KAPPAS]
+            instances += offline
+            if mix in ONLINE_MIXES:
+                instances += [_with_arrivals(instance, seed) for instance in offline]
+    return Suite(
+        "ladder",
+        "Exact methods' ladder: n = 4 to 32 requests, twenty instances each: identical requests and InferMax's six "
+        "mixes (section 4.6, scaled down) offline, two mixes with Poisson arrivals; kappa = 2 and 8; C = P = 4096, "
+        "whole prefills.",
+        tuple(instances),
+    )

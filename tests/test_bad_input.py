@@ -1,0 +1,734 @@
+"""Whatever is wrong with what users type, one line on stderr says which file, field, value and expectation."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from optsched.cli import main
+from optsched.model.errors import InputError, Said
+
+Document = dict[str, Any]
+
+PROFILE = "a100-llama2-7b"
+INSTANCE: Document = {
+    "format": "optsched-instance/1",
+    "name": "test",
+    "limits": {"kv_tokens": 64, "batch_tokens": 128, "prefill_tokens": 128, "batch_requests": None, "kv_block": 1},
+    "rules": {"hybrid": True, "chunked_prefill": False, "eviction": True},
+    "cost": {"profile": PROFILE},
+    "replicas": 1,
+    "requests": [{"input": 8, "output": 4, "count": 2}, {"id": "q7", "input": 30, "output": 2}],
+}
+COEFFICIENTS: Document = {"base": 100, "token": 10, "pieces": [[0, 40]], "decode_kv": 1, "prefill_sq": 2}
+SUITE: Document = {"format": "optsched-suite/1", "name": "suite", "description": "Two.", "instances": [INSTANCE]}
+RESULT: Document = {
+    "format": "optsched-result/1",
+    "instance": INSTANCE,
+    "instance_sha256": "0" * 64,
+    "method": "vllm",
+    "objective": "makespan",
+    "status": "feasible",
+    "badge": "heuristic",
+    "value": 10,
+    "bound": None,
+    "gap": None,
+    "runtime_s": 0.5,
+    "seed": 0,
+    "versions": {"optsched": "0.1.0"},
+    "schedule": {"batches": [{"replica": 0, "start_ps": 0, "end_ps": 10, "run": [[0, 8]], "evict": []}]},
+    "metrics": None,
+    "certificate": None,
+}
+TEXTS = {"instance": json.dumps(INSTANCE), "suite": json.dumps(SUITE), "result": json.dumps(RESULT)}
+BASES = {"instance": INSTANCE, "suite": SUITE, "result": RESULT}
+READERS = {
+    "instance": [["simulate", "FILE", "--policy", "vllm"], ["solve", "FILE"], ["instances", "show", "FILE"]],
+    "suite": [["table", "FILE", "--policies", "vllm"]],
+    "result": [["check", "FILE"]],
+}
+
+MISSING = object()
+Path_ = Sequence[str | int]
+
+
+def changed(base: str, path: Path_, value: object) -> str:
+    """Return a document with one field changed, added or (MISSING) removed; a Raw value stands there as it is."""
+    document: Any = copy.deepcopy(BASES[base])
+    place = document
+    for step in path[:-1]:
+        place = place[step]
+    if value is MISSING:
+        del place[path[-1]]
+    elif isinstance(value, Raw):
+        place[path[-1]] = "@raw@"
+        return json.dumps(document).replace('"@raw@"', value.text)
+    elif isinstance(place, list) and path[-1] == len(place):
+        place.append(value)
+    else:
+        place[path[-1]] = value
+    return json.dumps(document)
+
+
+class Raw(NamedTuple):
+    """JSON text that no Python value would be written as."""
+
+    text: str
+
+
+class Outcome(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+def optsched(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return Outcome(ended.value.code, *capsys.readouterr())
+
+
+def require_complaint(outcome: Outcome, *parts: str) -> None:
+    """Require exit code 2, nothing on stdout, and on stderr one line that has every part, in this order."""
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    assert outcome.err.endswith("\n")
+    assert len(outcome.err.splitlines()) == 1, outcome.err
+    position = 0
+    for part in ("optsched: ", *parts):
+        found = outcome.err.find(part, position)
+        assert found >= 0, f"{part!r} does not follow in {outcome.err!r}"
+        position = found + len(part)
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    left = [path.name for path in tmp_path.rglob(".*")]
+    assert not left, f"hidden files stay behind: {left}"
+
+
+# Fields ----------------------------------------------------------------------------------------------------
+
+AT_LEAST_1 = "expected an integer ≥ 1"
+AT_LEAST_0 = "expected an integer ≥ 0"
+INTEGER = "expected an integer"
+HUGE = 10**30
+
+FIELDS: list[tuple[str, Path_, object, str, str, str]] = [
+    # base document, path, value, field as named, value as shown, expectation
+    ("instance", ["name"], MISSING, "name", "got nothing", "expected this field"),
+    ("instance", ["format"], MISSING, "format", "got nothing", "expected this field"),
+    ("instance", ["requests"], MISSING, "requests", "got nothing", "expected this field"),
+    ("instance", ["limits", "kv_tokens"], MISSING, "limits.kv_tokens", "got nothing", "expected this field"),
+    ("instance", ["requests", 1, "input"], MISSING, "requests[1].input", "got nothing", "expected this field"),
+    ("instance", ["cost"], {"base": 5}, "cost.token", "got nothing", "expected this field"),
+    ("instance", ["limits", "kv_tokens"], -16, "limits.kv_tokens", "got -16", AT_LEAST_1),
+    ("instance", ["requests", 1, "output"], -3, "requests[1].output", "got -3", AT_LEAST_1),
+    ("instance", ["requests", 0, "arrival_ps"], -1, "requests[0].arrival_ps", "got -1", AT_LEAST_0),
+    ("instance", ["requests", 0, "weight"], -2, "requests[0].weight", "got -2", AT_LEAST_0),
+    ("instance", ["requests", 0, "slo_ttft_ps"], -2, "requests[0].slo_ttft_ps", "got -2", AT_LEAST_0),
+    ("instance", ["limits", "kv_block"], 0, "limits.kv_block", "got 0", AT_LEAST_1),
+    ("instance", ["limits", "batch_requests"], 0, "limits.batch_requests", "got 0", AT_LEAST_1),
+    ("instance", ["requests", 0, "input"], 0, "requests[0].input", "got 0", AT_LEAST_1),
+    ("instance", ["requests", 0, "count"], 0, "requests[0].count", "got 0", AT_LEAST_1),
+    ("instance", ["replicas"], 0, "replicas", "got 0", AT_LEAST_1),
+    ("instance", ["replicas"], 2, "replicas", "got 2", "expected an integer ≤ 1"),
+    ("instance", ["limits", "batch_tokens"], "128", "limits.batch_tokens", "got '128'", INTEGER),
+    ("instance", ["requests", 0, "output"], 4.0, "requests[0].output", "got 4.0", INTEGER),
+    ("instance", ["requests", 0, "output"], 4.5, "requests[0].output", "got 4.5", INTEGER),
+    ("instance", ["requests", 0, "output"], True, "requests[0].output", "got true", INTEGER),
+    ("instance", ["requests", 0, "output"], None, "requests[0].output", "got null", INTEGER),
+    ("instance", ["requests", 0, "output"], [4], "requests[0].output", "got [4]", INTEGER),
+    ("instance", ["rules", "hybrid"], 1, "rules.hybrid", "got 1", "expected true or false"),
+    ("instance", ["rules", "eviction"], "yes", "rules.eviction", "got 'yes'", "expected true or false"),
+    ("instance", ["name"], 7, "name", "got 7", "expected a string"),
+    ("instance", ["name"], None, "name", "got null", "expected a string"),
+    ("instance", ["requests", 1, "id"], 5, "requests[1].id", "got 5", "expected a string"),
+    ("instance", ["limits"], [64, 128], "limits", "got [64, 128]", "expected an object"),
+    ("instance", ["requests"], {"input": 8}, "requests", "got {'input': 8}", "expected a list"),
+    ("instance", ["requests"], [], "requests", "got 0 items", "expected at least 1"),
+    ("instance", ["requests", 0], 3, "requests[0]", "got 3", "expected an object"),
+    ("instance", ["requests", 0, "input"], Raw("NaN"), "requests[0].input", "got NaN", INTEGER),
+    ("instance", ["requests", 0, "input"], Raw("Infinity"), "requests[0].input", "got Infinity", INTEGER),
+    ("instance", ["requests", 0, "input"], Raw("-Infinity"), "requests[0].input", "got -Infinity", INTEGER),
+    ("instance", ["requests", 0, "input"], Raw("1e400"), "requests[0].input", "got Infinity", INTEGER),
+    ("instance", ["requests", 0, "input"], Raw("1e3"), "requests[0].input", "got 1000.0", INTEGER),
+    (
+        "instance",
+        ["requests", 0, "input"],
+        HUGE,
+        "requests[0].input",
+        f"got {HUGE}",
+        "expected an integer ≤ 1000000000",
+    ),
+    ("instance", ["cost"], COEFFICIENTS | {"base": HUGE}, "cost.base", f"got {HUGE}", f"an integer ≤ {2**63 - 1}"),
+    ("instance", ["requests", 0, "count"], 10**7 + 1, "requests[0].count", "got 10000001", "an integer ≤ 10000000"),
+    (
+        "instance",
+        ["requests"],
+        [{"input": 1, "output": 1, "count": 6 * 10**6}] * 2,
+        "requests",
+        "got 12000000 requests",
+        "expected at most 10000000",
+    ),
+    (
+        "instance",
+        ["limits", "prefill_tokens"],
+        129,
+        "limits.prefill_tokens",
+        "got 129",
+        "expected at most batch_tokens = 128",
+    ),
+    ("instance", ["cost"], COEFFICIENTS | {"token": -1}, "cost.token", "got -1", AT_LEAST_0),
+    ("instance", ["cost"], COEFFICIENTS | {"prefill_sq": -2}, "cost.prefill_sq", "got -2", AT_LEAST_0),
+    ("instance", ["cost"], COEFFICIENTS | {"decode_kv": 0.5}, "cost.decode_kv", "got 0.5", INTEGER),
+    ("instance", ["cost"], COEFFICIENTS | {"pieces": [[1, -4]]}, "cost.pieces[0][1]", "got -4", AT_LEAST_0),
+    ("instance", ["cost"], COEFFICIENTS | {"pieces": [[1]]}, "cost.pieces[0][1]", "got nothing", "expected this field"),
+    ("instance", ["cost"], COEFFICIENTS | {"pieces": [[1, 2, 3]]}, "cost.pieces[0]", "got 3 items", "at most 2"),
+    ("instance", ["cost"], PROFILE, "cost", f"got '{PROFILE}'", "expected an object"),
+    ("instance", ["cost"], None, "cost", "got null", "expected an object"),
+    ("instance", ["cost", "profile"], "h300", "cost.profile", "got 'h300'", f"expected one of {PROFILE}, "),
+    ("instance", ["cost", "profile"], 3, "cost.profile", "got 3", "expected a string"),
+    ("instance", ["cost", "base"], 5, "cost.base", "got 5", "expected no field of this name"),
+    ("instance", ["limits", "kv_token"], 3, "limits.kv_token", "got 3", "expected no field of this name"),
+    ("instance", ["requests", 1, "inputs"], 3, "requests[1].inputs", "got 3", "expected no field of this name"),
+    ("instance", ["comment"], "mine", "comment", "got 'mine'", "expected no field of this name"),
+    ("instance", ["format"], "optsched-instance/9", "format", "got 'optsched-instance/9'", "'optsched-instance/1'"),
+    ("instance", ["format"], 1, "format", "got 1", "expected 'optsched-instance/1'"),
+    (
+        "suite",
+        ["format"],
+        "optsched-suite/2",
+        "format",
+        "got 'optsched-suite/2'",
+        "expected 'optsched-suite/1' or 'optsched-instance/1'",
+    ),
+    ("suite", ["instances"], [], "instances", "got 0 items", "expected at least 1"),
+    ("suite", ["description"], MISSING, "description", "got nothing", "expected this field"),
+    ("suite", ["instances", 0, "limits", "kv_tokens"], 0, "instances[0].limits.kv_tokens", "got 0", AT_LEAST_1),
+    ("suite", ["instances", 0, "cost", "profile"], "x", "instances[0].cost.profile", "got 'x'", f"one of {PROFILE}"),
+    (
+        "suite",
+        ["instances", 1],
+        INSTANCE,
+        "instances[1].name",
+        "got 'test'",
+        "expected a name that no other instance of the suite has",
+    ),
+    ("result", ["instance", "limits", "kv_tokens"], "x", "instance.limits.kv_tokens", "got 'x'", INTEGER),
+    ("result", ["instance", "cost", "profile"], "x", "instance.cost.profile", "got 'x'", f"one of {PROFILE}"),
+    ("result", ["value"], -10, "value", "got -10", AT_LEAST_0),
+    ("result", ["value"], 10.5, "value", "got 10.5", INTEGER),
+    ("result", ["bound"], "5", "bound", "got '5'", INTEGER),
+    ("result", ["gap"], "0 %", "gap", "got '0 %'", "expected a number"),
+    ("result", ["runtime_s"], -0.5, "runtime_s", "got -0.5", "expected a number ≥ 0"),
+    ("result", ["runtime_s"], Raw("NaN"), "runtime_s", "got NaN", "expected a finite number"),
+    ("result", ["status"], "solved", "status", "got 'solved'", "'optimal', 'feasible', 'bound_only', 'infeasible'"),
+    ("result", ["badge"], "gold", "badge", "got 'gold'", "'certified', 'solver_claimed' or 'heuristic'"),
+    ("result", ["objective"], "speed", "objective", "got 'speed'", "'makespan', 'mean_ttft'"),
+    ("result", ["schedule"], [], "schedule", "got []", "expected an object"),
+    ("result", ["schedule", "batches"], {}, "schedule.batches", "got {}", "expected a list"),
+    ("result", ["schedule", "batches", 0, "run"], [3], "schedule.batches[0].run[0]", "got 3", "expected a list"),
+    ("result", ["schedule", "batches", 0, "run", 0], [0], "batches[0].run[0][1]", "got nothing", "expected this field"),
+    ("result", ["schedule", "batches", 0, "run", 0], [0, 8, 1], "batches[0].run[0]", "got 3 items", "at most 2"),
+    ("result", ["schedule", "batches", 0, "run", 0], [0, 0], "batches[0].run[0][1]", "got 0", AT_LEAST_1),
+    ("result", ["schedule", "batches", 0, "run", 0], [-1, 8], "batches[0].run[0][0]", "got -1", AT_LEAST_0),
+    ("result", ["schedule", "batches", 0, "run", 0], ["q7", 8], "batches[0].run[0][0]", "got 'q7'", INTEGER),
+    ("result", ["schedule", "batches", 0, "evict"], [None], "batches[0].evict[0]", "got null", INTEGER),
+    ("result", ["schedule", "batches", 0, "start_ps"], -7, "schedule.batches[0].start_ps", "got -7", AT_LEAST_0),
+    ("result", ["schedule", "batches", 0, "end_ps"], 1.5, "schedule.batches[0].end_ps", "got 1.5", INTEGER),
+    ("result", ["metrics"], [], "metrics", "got []", "expected an object"),
+    ("result", ["certificate"], "trust me", "certificate", "got 'trust me'", "expected an object"),
+    ("result", ["versions"], {"optsched": 1}, "versions.optsched", "got 1", "expected a string"),
+    (
+        "result",
+        ["restrictions"],
+        {"forbid": ["sleep"]},
+        "restrictions.forbid",
+        "got 'sleep'",
+        "one of eviction, hybrid",
+    ),
+]
+
+
+def _title(case: tuple[str, Path_, object, str, str, str]) -> str:
+    return f"{case[0]}:{case[3]}:{case[4].removeprefix('got ')}"
+
+
+@pytest.mark.parametrize("case", FIELDS, ids=_title)
+def test_a_wrong_field_is_named(
+    case: tuple[str, Path_, object, str, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, path, value, field, got, expected = case
+    file = tmp_path / "given.json"
+    file.write_text(changed(base, path, value))
+    for command in READERS[base]:
+        arguments = [str(file) if part == "FILE" else part for part in command]
+        require_complaint(optsched(capsys, *arguments), f"{file}: ", f"{field}: ", got, f"{expected}")
+
+
+def test_all_problems_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "given.json"
+    file.write_text(json.dumps(INSTANCE | {"name": 1, "replicas": "two", "rules": None}))
+    outcome = optsched(capsys, "solve", str(file))
+    require_complaint(outcome, "given.json: ", "name: ", "got 1", "expected a string", "(and 2 more problems)")
+
+
+def test_a_result_of_a_list_is_numbered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "given.json"
+    for change, field in (
+        ({"value": -4}, "[1].value"),
+        ({"seed": "x"}, "[1].seed"),
+        ({"instance": INSTANCE | {"cost": {"profile": "x"}}}, "[1].instance.cost.profile"),
+    ):
+        file.write_text(json.dumps([RESULT, RESULT | change]))
+        require_complaint(optsched(capsys, "check", str(file)), f"{file}: {field}: got ", "expected ")
+    file.write_text("[]")
+    require_complaint(optsched(capsys, "check", str(file)), f"{file}: document: got 0 items, expected at least 1")
+
+
+def test_a_name_with_a_line_break_stays_on_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "two\nlines.json"
+    file.write_text(json.dumps(INSTANCE | {"a\nb\x1b[2J": "c\nd"}))
+    require_complaint(
+        optsched(capsys, "solve", str(file)), r"two\nlines.json: a\nb\x1b[2J: got 'c\nd', expected no field"
+    )
+
+
+# Whole documents -------------------------------------------------------------------------------------------
+
+JSON = "expected a JSON document"
+CONTENTS: list[tuple[str, bytes, str, str, str]] = [
+    # what, content, field, value, expectation
+    ("truncated", TEXTS["instance"].encode()[:100], "line 1 column 100", "got invalid JSON (EOF", JSON),
+    ("empty", b"", "line 1 column 0", "got invalid JSON (EOF while parsing a value)", JSON),
+    ("prose", b"requests: 4\n", "line 1 column 1", "got invalid JSON (expected value)", JSON),
+    ("second line", b'{"format":\n oops}', "line 2 column 2", "got invalid JSON (expected value)", JSON),
+    ("trailing text", TEXTS["instance"].encode() + b" {}", "line 1 column ", "got invalid JSON (trailing char", JSON),
+    ("comma", b'{"name": "x",}', "line 1 column 14", "got invalid JSON (trailing comma)", JSON),
+    ("binary", bytes(range(256)), "line 1 column 1", "got invalid JSON (expected value)", JSON),
+    ("gzip not called .gz", gzip.compress(b"{}"), "line 1 column 1", "got invalid JSON (expected value)", JSON),
+    (
+        "invalid UTF-8",
+        b'{"name": "\xff\xfe"}',
+        "line 1 column 11",
+        "got invalid JSON (invalid unicode code point)",
+        JSON,
+    ),
+    ("lone surrogate", b'{"name": "\\ud800"}', "line 1 column ", "got invalid JSON (", JSON),
+    ("UTF-16", TEXTS["instance"].encode("utf-16"), "line 1 column 1", "got invalid JSON (expected value)", JSON),
+    (
+        "5,000 digits",
+        changed("instance", ["requests", 0, "input"], Raw("7" * 5000)).encode(),
+        "line 1 column ",
+        "got invalid JSON (number out of range)",
+        JSON,
+    ),
+    ("objects in objects", b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "line 1 column ", "(recursion limit", JSON),
+    (
+        "lists in a field",
+        changed("instance", ["requests"], Raw("[" * 100_000 + "]" * 100_000)).encode(),
+        "line 1 column ",
+        "got invalid JSON (recursion limit exceeded)",
+        JSON,
+    ),
+    ("number", b"3", "document", "got 3", "expected an object"),
+    ("string", b'"hello"', "document", "got 'hello'", "expected an object"),
+    ("null", b"null", "document", "got null", "expected an object"),
+]
+
+
+@pytest.mark.parametrize("command", ["solve", "simulate", "table", "check", "instances show", "instances list"])
+@pytest.mark.parametrize(("what", "content", "field", "got", "expected"), CONTENTS, ids=[case[0] for case in CONTENTS])
+def test_what_is_no_document_is_named(
+    what: str, content: bytes, field: str, got: str, expected: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("given.json").write_bytes(content)
+    options = ["--policy", "vllm"] if command == "simulate" else []
+    outcome = optsched(capsys, *command.split(), "given.json", *options)
+    require_complaint(outcome, f"given.json: {field}", f"{got}", expected)
+
+
+def test_a_list_is_no_instance(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("given.json").write_text("[1, 2]")
+    for arguments in (["solve", "given.json"], ["table", "given.json"], ["instances", "show", "given.json"]):
+        require_complaint(optsched(capsys, *arguments), "given.json: document: got [1, 2], expected an object")
+
+
+@pytest.mark.parametrize(
+    ("given", "reader", "got", "expected"),
+    [
+        ("suite", "instance", "optsched-suite/1", "expected 'optsched-instance/1' (one instance, not a suite)"),
+        ("result", "instance", "optsched-result/1", "expected 'optsched-instance/1'\n"),
+        ("result", "suite", "optsched-result/1", "expected 'optsched-suite/1' or 'optsched-instance/1'\n"),
+        ("instance", "result", "optsched-instance/1", "expected 'optsched-result/1'\n"),
+        ("suite", "result", "optsched-suite/1", "expected 'optsched-result/1'\n"),
+    ],
+)
+def test_one_kind_of_document_is_no_other(
+    given: str, reader: str, got: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("given.json").write_text(TEXTS[given])
+    for command in READERS[reader]:
+        arguments = ["given.json" if part == "FILE" else part for part in command]
+        require_complaint(optsched(capsys, *arguments), f"given.json: format: got '{got}', {expected}")
+
+
+PACKED = gzip.compress(TEXTS["instance"].encode(), mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("content", "got"),
+    [
+        (b"{}", "got Not a gzipped file (b'{}')"),
+        (PACKED[: len(PACKED) // 2], "got Compressed file ended before the end-of-stream marker"),
+        (PACKED[:-8] + bytes(8), "got CRC check failed"),
+        (PACKED[:20] + b"\xff\xff\xff" + PACKED[23:], "got Error -3 while decompressing data"),
+    ],
+    ids=["not gzip", "truncated", "wrong checksum", "damaged"],
+)
+def test_bad_gzip(content: bytes, got: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("given.json.gz").write_bytes(content)
+    for command, argument in (("solve", "INSTANCE"), ("table", "SUITE"), ("check", "RESULT")):
+        outcome = optsched(capsys, command, "given.json.gz")
+        require_complaint(outcome, f"given.json.gz: {argument}: {got}", "expected a file packed by gzip")
+
+
+def test_standard_input_is_called_a_dash(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("solve", "table", "check"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{")))
+        outcome = optsched(capsys, command, "-")
+        require_complaint(outcome, "-: line 1 column 1: got invalid JSON (EOF while parsing an object)", JSON)
+    monkeypatch.setattr(sys, "stdin", None)
+    outcome = optsched(capsys, "solve", "-")
+    require_complaint(outcome, "-: INSTANCE: got standard input is closed, expected a readable file")
+
+
+# Files -----------------------------------------------------------------------------------------------------
+
+READING = [("solve", "INSTANCE", []), ("simulate", "INSTANCE", ["--policy", "vllm"]), ("table", "SUITE", [])]
+
+
+@pytest.mark.parametrize(("command", "argument", "more"), [*READING, ("check", "RESULT", [])])
+def test_a_file_that_cannot_be_read(
+    command: str, argument: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "link.json").symlink_to("gone.json")
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    for name, got in (
+        ("gone.json", "got No such file or directory"),
+        ("folder.json", "got Is a directory"),
+        ("link.json", "got No such file or directory"),
+        ("loop.json", "got Too many levels of symbolic links"),
+        ("no/such/folder.json.gz", "got No such file or directory"),
+        ("long" * 2000 + ".json", "got File name too long"),
+    ):
+        outcome = optsched(capsys, command, name, *more)
+        require_complaint(outcome, f"{name}: {argument}: {got}, expected a readable file")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_file_without_permission(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "secret.json"
+    file.write_text(TEXTS["instance"])
+    file.chmod(0)
+    outcome = optsched(capsys, "solve", str(file))
+    require_complaint(outcome, f"{file}: INSTANCE: got Permission denied, expected a readable file")
+
+
+def test_a_name_that_the_library_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("solve", "instances show"):
+        outcome = optsched(capsys, *command.split(), "infermax-fig15-I3")
+        require_complaint(outcome, "INSTANCE: got 'infermax-fig15-I3', expected a file, or an instance of the library")
+    for command in ("table", "instances list", "instances make"):
+        outcome = optsched(capsys, *command.split(), "infermax-fig16")
+        require_complaint(outcome, "SUITE: got 'infermax-fig16', expected ", "one of infermax-")
+        assert "infermax-fig15" in outcome.err
+
+
+WRITING = [
+    ["simulate", "given.json", "--policy", "vllm"],
+    ["solve", "given.json"],
+    ["table", "given.json", "--policies", "vllm"],
+    ["instances", "show", "given.json"],
+    ["instances", "make", "infermax-fig15"],
+]
+
+
+@pytest.mark.parametrize("command", WRITING, ids=" ".join)
+def test_a_file_that_cannot_be_written(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is found out before anything is computed."""
+    for name in ("run_simulation", "run_solver", "table_rows", "suite_document", "instance_document"):
+        monkeypatch.setattr(f"optsched.cli.commands.{name}", _never)
+    (tmp_path / "given.json").write_text(TEXTS["instance"])
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("not a folder")
+    for out, got, expected in (
+        ("nowhere/out.json", "nowhere/out.json: --out: got a folder that does not exist", "a file that can be written"),
+        ("file/out.json", "file/out.json: --out: got a folder that does not exist", "a file that can be written"),
+        ("folder", "folder: --out: got a folder", "expected a file that can be written"),
+        ("long" * 2000, "long: --out: got File name too long", "expected a file that can be written"),
+        ("", "--out: got ''", "expected the name of a file, or - for standard output"),
+    ):
+        require_complaint(optsched(capsys, *command, "--out", out), got, expected)
+    assert not list((tmp_path / "folder").iterdir())
+
+
+def _never(*arguments: object, **options: object) -> object:
+    raise AssertionError("nothing should be computed")
+
+
+@pytest.mark.parametrize("command", [WRITING[0], WRITING[2], WRITING[3]], ids=" ".join)
+def test_a_folder_that_turns_out_read_only(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Root may write anywhere, so the system's answer is imitated."""
+
+    def refuse(*arguments: object, **options: object) -> object:
+        raise OSError(30, "Read-only file system")
+
+    (tmp_path / "given.json").write_text(TEXTS["instance"])
+    (tmp_path / "old.json").write_text("old")
+    monkeypatch.setattr("optsched.model.documents.tempfile.NamedTemporaryFile", refuse)
+    outcome = optsched(capsys, *command, "--out", "old.json")
+    require_complaint(outcome, "old.json: --out: got Read-only file system, expected a file that can be written")
+    assert (tmp_path / "old.json").read_text() == "old"
+
+
+def test_a_results_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "given.json").write_text(TEXTS["instance"])
+    for name, got in (("given.json", "File exists"), ("given.json/results", "Not a directory")):
+        outcome = optsched(capsys, "table", "given.json", "--policies", "vllm", "--results", name)
+        require_complaint(outcome, f"{name}: --results: got {got}, expected a folder to write to")
+    outcome = optsched(capsys, "table", "given.json", "--results", "")
+    require_complaint(outcome, "--results: got '', expected the name of a folder")
+
+
+def test_a_broken_kept_result_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "given.json").write_text(TEXTS["instance"])
+    kept = tmp_path / "kept" / "test--makespan--auto.json"
+    kept.parent.mkdir()
+    kept.write_text("{")
+    outcome = optsched(capsys, "table", "given.json", "--results", "kept", "--resume")
+    require_complaint(outcome, "kept/test--makespan--auto.json: line 1 column 1: got invalid JSON", JSON)
+
+
+# Options ---------------------------------------------------------------------------------------------------
+
+GIVEN = "given.json"
+SIMULATE = ["simulate", GIVEN, "--policy", "vllm"]
+OPTIONS: list[tuple[list[str], str]] = [
+    (["simulate", GIVEN, "--policy", "orca"], "--policy: got 'orca', expected all, or one of vllm, vllm_ef, sarathi"),
+    (["simulate", GIVEN, "--policy", ""], "--policy: got '', expected all, or one of vllm, "),
+    (["simulate", GIVEN, "--policy", "vllm,,all"], "--policy: got '', expected all, or one of vllm, "),
+    (["table", GIVEN, "--policies", "orca"], "--policies: got 'orca', expected all, or one of vllm, vllm_ef"),
+    (["solve", GIVEN, "--method", "magic"], "--method: got 'magic', expected one of auto, token_cpsat"),
+    (["table", GIVEN, "--method", "magic"], "--method: got 'magic', expected one of auto, token_cpsat"),
+    (["solve", GIVEN, "--objective", "speed"], "--objective: got 'speed', expected one of makespan, mean_ttft"),
+    ([*SIMULATE, "--objective", "speed"], "--objective: got 'speed', expected one of makespan, mean_ttft"),
+    (["table", GIVEN, "--objective", "speed"], "--objective: got 'speed', expected one of makespan, mean_ttft"),
+    (["solve", GIVEN, "--forbid", "sleep"], "--forbid: got 'sleep', expected one of eviction, hybrid, chunked"),
+    ([*SIMULATE, "--forbid", "eviction,sleep"], "--forbid: got 'sleep', expected one of eviction, hybrid, chunked"),
+    (["table", GIVEN, "--forbid", "sleep"], "--forbid: got 'sleep', expected one of eviction, hybrid, chunked"),
+    (["table", GIVEN, "--format", "pdf"], "--format: got 'pdf', expected one of text, md, csv, latex"),
+    (["table", GIVEN, "--resume"], "--resume: got no --results, expected --results FOLDER to resume from"),
+    (["solve", GIVEN, "--time-limit", "0"], "--time-limit: got 0, expected a number > 0"),
+    (["solve", GIVEN, "--time-limit", "-1.5"], "--time-limit: got -1.5, expected a number > 0"),
+    (["solve", GIVEN, "--time-limit", "nan"], "--time-limit: got nan, expected a number > 0"),
+    (["table", GIVEN, "--time-limit", "1 h"], "--time-limit: got 1 h, expected a number > 0"),
+    (["table", GIVEN, "--time-limit", ""], "--time-limit: got '', expected a number > 0"),
+    (["solve", GIVEN, "--deterministic-limit", "nan"], "--deterministic-limit: got nan, expected a number > 0"),
+    (["solve", GIVEN, "--deterministic-limit", "0"], "--deterministic-limit: got 0, expected a number > 0"),
+    (["solve", GIVEN, "--workers", "0"], "--workers: got 0, expected an integer from 1 to 1024"),
+    (["solve", GIVEN, "--workers", "-4"], "--workers: got -4, expected an integer from 1 to 1024"),
+    (["table", GIVEN, "--workers", "two"], "--workers: got two, expected an integer from 1 to 1024"),
+    (["table", GIVEN, "--workers", "1.5"], "--workers: got 1.5, expected an integer from 1 to 1024"),
+    (["solve", GIVEN, "--workers", str(HUGE)], f"--workers: got {HUGE}, expected an integer from 1 to 1024"),
+    (["solve", GIVEN, "--seed", "-1"], "--seed: got -1, expected an integer from 0 to 2147483647"),
+    (["solve", GIVEN, "--seed", "9" * 5000], f"--seed: got {'9' * 29}…{'9' * 14}, expected an integer from 0"),
+    ([*SIMULATE, "--seed", "2147483648"], "--seed: got 2147483648, expected an integer from 0 to 2147483647"),
+    (["solve"], "Missing argument 'INSTANCE'. (see: optsched solve --help)"),
+    (["check"], "Missing argument 'RESULT'. (see: optsched check --help)"),
+    (["instances", "make"], "Missing argument 'SUITE'. (see: optsched instances make --help)"),
+    (["simulate", GIVEN], "Missing option '--policy'. (see: optsched simulate --help)"),
+    (["solve", GIVEN, "--time-limit"], "Option '--time-limit' requires an argument. (see: optsched --help)"),
+    (["solve", GIVEN, "other.json"], "Got unexpected extra argument (other.json) (see: optsched solve --help)"),
+    (["solv", GIVEN], "No such command 'solv'."),
+    (["instances", "remove"], "No such command 'remove'. (see: optsched instances --help)"),
+    (["solve", GIVEN, "--speed", "9"], "No such option '--speed'."),
+    (["solve", GIVEN, "--qqq"], "No such option '--qqq'. (see: optsched solve --help)"),
+    (["qqq"], "No such command 'qqq'. (see: optsched --help)"),
+    (["--speed"], "No such option '--speed'. (see: optsched --help)"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "complaint"), OPTIONS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_wrong_option_is_named(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(GIVEN).write_text(TEXTS["instance"])
+    outcome = optsched(capsys, *arguments)
+    require_complaint(outcome)
+    assert outcome.err.startswith(f"optsched: {complaint}")
+
+
+@pytest.mark.parametrize("group", [[], ["instances"]])
+def test_without_a_command_help_is_shown(group: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = optsched(capsys, *group)
+    assert code == 2
+    assert err == f"optsched: Missing command. (see: {' '.join(['optsched', *group])} --help)\n"
+    assert out.startswith(f"Usage: {' '.join(['optsched', *group])}")
+    assert "Commands:" in out
+
+
+def test_a_method_that_does_not_cover_the_instance(capsys: pytest.CaptureFixture[str]) -> None:
+    Path(GIVEN).write_text(changed("instance", ["requests", 0, "arrival_ps"], 5))
+    for command in ("solve", "table"):
+        outcome = optsched(capsys, command, GIVEN, "--method", "token_cpsat")
+        require_complaint(outcome, "given.json: method: got 'token_cpsat', expected a method that covers ")
+
+
+def test_times_that_grow_too_large_are_traced_to_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path(GIVEN).write_text(changed("instance", ["cost"], {"base": 2**63 - 1, "token": 0}))
+    outcome = optsched(capsys, *SIMULATE)
+    require_complaint(outcome, "given.json: end_ps: got 1844674407370955161", f"expected an integer ≤ {2**63 - 1}")
+
+
+# Infeasible instances --------------------------------------------------------------------------------------
+
+KV_TOO_SMALL = changed("instance", ["limits", "kv_tokens"], 30)
+PROMPT_TOO_LONG = changed("instance", ["limits", "prefill_tokens"], 29)
+BLOCKS_TOO_LARGE = changed("instance", ["limits", "kv_block"], 40)
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        (
+            KV_TOO_SMALL,
+            "request 2 (q7) needs 31 KV tokens (input 30 + output 2 - 1, in blocks of 1), the cache holds 30",
+        ),
+        (PROMPT_TOO_LONG, "request 2 (q7) has a prompt of 30 tokens, more than prefill_tokens = 29"),
+        (
+            BLOCKS_TOO_LARGE.replace("64", "39"),
+            "request 0 needs 40 KV tokens (input 8 + output 4 - 1, in blocks of 40)",
+        ),
+    ],
+    ids=["KV", "prompt", "blocks"],
+)
+@pytest.mark.parametrize("command", ["solve", "simulate", "table"])
+def test_an_infeasible_instance_names_the_request(
+    document: str, reason: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(GIVEN).write_text(document)
+    code, out, err = optsched(capsys, command, GIVEN, *(["--policy", "all"] if command == "simulate" else []))
+    assert code == 1
+    assert err.startswith(f"optsched: infeasible: {'test: ' if command == 'table' else ''}{reason}")
+    assert len(err.splitlines()) == 1
+    assert (out == "") == (command != "solve")
+
+
+def test_a_table_says_which_instance_is_infeasible(capsys: pytest.CaptureFixture[str]) -> None:
+    second = json.loads(KV_TOO_SMALL) | {"name": "small"}
+    Path(GIVEN).write_text(json.dumps(SUITE | {"instances": [INSTANCE, second]}))
+    code, out, err = optsched(capsys, "table", GIVEN)
+    assert (code, out) == (1, "")
+    assert err.startswith("optsched: infeasible: small: request 2 (q7) needs 31 KV tokens")
+
+
+def test_forbidding_chunks_can_make_an_instance_infeasible(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(PROMPT_TOO_LONG)
+    document["rules"]["chunked_prefill"] = True
+    Path(GIVEN).write_text(json.dumps(document))
+    assert optsched(capsys, *SIMULATE).code == 0
+    for command in (SIMULATE, ["table", GIVEN], ["solve", GIVEN]):
+        code, _, err = optsched(capsys, *command, "--forbid", "chunked")
+        assert code == 1
+        assert "request 2 (q7) has a prompt of 30 tokens" in err
+
+
+def test_an_infeasible_document_can_be_kept_and_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    Path(GIVEN).write_text(KV_TOO_SMALL)
+    code, out, err = optsched(capsys, "solve", GIVEN, "--json", "--out", "out.json")
+    assert code == 1
+    assert len(err.splitlines()) == 1
+    assert json.loads(out)["status"] == "infeasible"
+    assert Path("out.json").read_text() == out
+    assert optsched(capsys, "check", "out.json").code == 0
+
+
+# The real command ------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str, stdin: bytes = b"", **options: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-c", "from optsched.cli import main; main()", *arguments]
+    return subprocess.run(command, input=stdin, stderr=subprocess.PIPE, check=False, timeout=60, **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "complaint"),
+    [
+        (["solve", "gone.json"], b"", "gone.json: INSTANCE: got No such file or directory, expected a readable file"),
+        (["check", "-"], b"\xff", "-: line 1 column 1: got invalid JSON (expected value), expected a JSON document"),
+        (["table", "-", "--workers", "0"], b"", "--workers: got 0, expected an integer from 1 to 1024"),
+    ],
+)
+def test_a_process_complains_on_one_line(arguments: list[str], stdin: bytes, complaint: str) -> None:
+    ended = run(*arguments, stdin=stdin, stdout=subprocess.PIPE)
+    assert (ended.returncode, ended.stdout) == (2, b"")
+    assert ended.stderr.decode() == f"optsched: {complaint}\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
+def test_standard_output_may_be_full() -> None:
+    with Path("/dev/full").open("wb") as full:  # opened here: optsched itself gets no name to write to
+        ended = run("instances", "make", "infermax-fig15", stdout=full)
+    assert ended.returncode == 2
+    assert ended.stderr.decode() == (
+        "optsched: standard output: got No space left on device, expected to read or write it\n"
+    )
+
+
+def test_a_file_name_need_not_be_text(tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff.json")
+    try:
+        Path(name).write_text("{}")
+    except OSError:
+        pytest.skip("this file system wants names that are text")
+    ended = run("solve", name, stdout=subprocess.PIPE)
+    assert (ended.returncode, ended.stdout) == (2, b"")
+    assert ended.stderr.decode().startswith("optsched: \\udcff.json: format: got nothing, expected this field")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+# The error itself ------------------------------------------------------------------------------------------
+
+
+def test_an_input_error_can_be_taken_apart() -> None:
+    error = InputError("input", -1, "an integer ≥ 1").within("requests[2]").located("x.json")
+    assert (error.field, error.value, error.expected, error.source) == (
+        "requests[2].input",
+        -1,
+        "an integer ≥ 1",
+        "x.json",
+    )
+    assert str(error) == "x.json: requests[2].input: got -1, expected an integer ≥ 1"
+    assert str(InputError("", Said("nothing"), "more").within("a").within("")) == "a: got nothing, expected more"
+    assert InputError("[1]", 0, "more").within("run").field == "run[1]"
+    long = str(InputError("name", "x" * 1000, "less"))
+    assert len(long) < 100
+    assert "xxx…xxx" in long

@@ -1,0 +1,730 @@
+"""The commands do what interfaces.md says, in the formats that it names."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import gzip
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from optsched.cli import main
+from optsched.library import load_instance, load_suite
+from optsched.methods.simulate import policy_names, simulate
+from optsched.methods.solve import solve as real_solve
+from optsched.model.documents import Suite, dump, instance_document, result_document, suite_document
+from optsched.model.domain import replace
+from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.objectives import Objective
+from optsched.model.result import Badge, Result, Status, versions
+from optsched.report.formats import FORMATS, as_csv, as_latex, as_markdown, as_text
+from optsched.report.sheet import make_sheet
+from optsched.study.bound_table import BoundTable, TableTask, finish, table_rows
+from optsched.traces.infermax import SUITES
+
+Document = dict[str, Any]
+POLICIES = policy_names()
+FAST = ("--workers", "1", "--time-limit", "20")
+
+
+class Outcome(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def optsched(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """Run the command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Outcome:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        return Outcome(ended.value.code, *capsys.readouterr())
+
+    yield run
+    left = [path.name for path in tmp_path.rglob(".*")]
+    assert not left, f"hidden files stay behind: {left}"
+
+
+def small(
+    name: str = "small", kv: int = 16, size: int = 8, count: int = 3, rules: dict[str, bool] | None = None
+) -> Instance:
+    """Return an instance in which eviction pays, and that is solved in no time."""
+    template = load_instance("infermax-fig15-I8")
+    limits = Limits(kv, 64, 64)
+    return replace(
+        template,
+        name=name,
+        limits=limits,
+        requests=(Request(size, 3),) * count,
+        rules=replace(template.rules, **(rules or {})),
+    )
+
+
+def save(instance: Instance, file: str = "small.json") -> str:
+    Path(file).write_text(dump(instance_document(instance)))
+    return file
+
+
+def save_suite(*instances: Instance, file: str = "suite.json") -> str:
+    suite = Suite("three", "Some small ones.", instances)
+    document = suite_document(suite, "a100-llama2-7b-linear")
+    Path(file).write_text(dump(document))
+    return file
+
+
+def three() -> tuple[Instance, Instance, Instance]:
+    return small("first"), small("second", size=4), small("third", kv=20)
+
+
+def feed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
+# solve and simulate ----------------------------------------------------------------------------------------
+
+
+def test_solve_says_value_bound_and_gap(optsched: Command) -> None:
+    code, out, err = optsched("solve", save(small()), *FAST)
+    assert (code, err) == (0, "")
+    assert re.match(r"small: makespan, optimal \(\d+\.\d\d s\)\n", out)
+    value, bound = re.findall(r"^  (?:value|bound)  (\d+\.\d{3}) ms  \(\w+\)", out, flags=re.MULTILINE)
+    assert value == bound
+    assert re.search(r"^  gap    0.00 %$", out, flags=re.MULTILINE)
+
+
+def test_json_prints_the_document_and_nothing_else(optsched: Command) -> None:
+    file = save(small())
+    code, out, err = optsched("solve", file, "--json", *FAST)
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert out == dump(document)
+    assert (document["format"], document["status"], document["gap"]) == ("optsched-result/1", "optimal", 0.0)
+    assert document["value"] == document["bound"] == document["schedule"]["batches"][-1]["end_ps"]
+    assert document["instance"] == instance_document(small())
+    code, out, err = optsched("simulate", file, "--policy", "vllm", "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert out == dump(document)
+    assert (document["method"], document["status"], document["bound"]) == ("vllm", "feasible", None)
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+def test_every_objective_is_the_value(objective: Objective, optsched: Command) -> None:
+    first = replace(small(), requests=(Request(8, 3, weight=5, slo_e2e_ps=1), Request(4, 2)))
+    file = save(first)
+    for command in (["solve", file, *FAST], ["simulate", file, "--policy", "sarathi"]):
+        code, out, _ = optsched(*command, "--objective", objective.value, "--json")
+        document = json.loads(out)
+        assert code == 0
+        assert document["objective"] == objective.value
+        assert document["value"] == document["metrics"]["objectives"][objective.value]
+
+
+def test_out_writes_a_file_a_packed_file_or_standard_output(optsched: Command) -> None:
+    file = save(small())
+    command = ("simulate", file, "--policy", "vllm", "--seed", "7")
+    summary = optsched(*command, "--out", "out.json").out
+    assert summary.startswith("small\n")
+    document = json.loads(Path("out.json").read_text())
+    assert (document["format"], document["seed"]) == ("optsched-result/1", 7)
+    optsched(*command, "--out", "out.json.gz")
+    packed = json.loads(gzip.decompress(Path("out.json.gz").read_bytes()))
+    code, out, err = optsched(*command, "--out", "-")
+    assert (code, err) == (0, "")
+    printed = json.loads(out)
+    both = optsched(*command, "--out", "-", "--json").out
+    assert timeless(json.loads(both)) == timeless(printed) == timeless(packed) == timeless(document)
+    _, out, err = optsched(*command, "--out", "out.json", "--json")
+    assert out == Path("out.json").read_text()
+
+
+def timeless(document: Document) -> Document:
+    return document | {"runtime_s": 0}
+
+
+def test_a_dash_is_standard_input(optsched: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = dump(instance_document(small()))
+    feed(monkeypatch, text)
+    result = optsched("simulate", "-", "--policy", "vllm", "--json").out
+    assert json.loads(result)["instance"]["name"] == "small"
+    feed(monkeypatch, result)
+    assert optsched("check", "-").code == 0
+    feed(monkeypatch, text)
+    assert optsched("solve", "-", *FAST).out.startswith("small: makespan, optimal")
+    feed(monkeypatch, text)
+    assert optsched("table", "-", "--policies", "vllm", *FAST).out.startswith("small: makespan, gap of each policy")
+    feed(monkeypatch, text)
+    assert optsched("instances", "show", "-").out == text
+
+
+def test_packed_input_is_read(optsched: Command) -> None:
+    Path("small.json.gz").write_bytes(gzip.compress(dump(instance_document(small())).encode()))
+    assert optsched("instances", "show", "small.json.gz").out == dump(instance_document(small()))
+
+
+def test_several_policies_give_a_list(optsched: Command) -> None:
+    file = save(small())
+    for policies, names in (
+        (["--policy", "vllm", "--policy", "sarathi"], ["vllm", "sarathi"]),
+        (["--policy", "sarathi,vllm", "--policy", "vllm"], ["sarathi", "vllm"]),
+        (["--policy", "all"], list(POLICIES)),
+        (["--policy", "vllm_hy,all"], ["vllm_hy", *(name for name in POLICIES if name != "vllm_hy")]),
+    ):
+        code, out, _ = optsched("simulate", file, *policies, "--json")
+        assert code == 0
+        assert [document["method"] for document in json.loads(out)] == names
+
+
+def test_a_comparison_shows_every_policy(optsched: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = save(small())
+    code, out, err = optsched("simulate", file, "--policy", "all")
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines() if re.search(r"^\w+ +\d+\.\d\d", line)] == list(POLICIES)
+    assert max(map(len, out.splitlines())) <= 120
+    for width in ("40", "80"):
+        monkeypatch.setattr("optsched.cli.commands._width", lambda width=width: int(width))
+        narrow = optsched("simulate", file, "--policy", "all").out
+        assert "…" not in narrow
+        assert max(map(len, narrow.splitlines())) <= int(width)
+        assert sorted(re.findall(r"\d+\.\d\d", narrow)) == sorted(re.findall(r"\d+\.\d\d", out))
+
+
+def test_a_policy_that_fails_says_why(optsched: Command) -> None:
+    """Without eviction a policy that fills the cache with prompts gets stuck."""
+    file = save(small(rules={"eviction": False}))
+    code, out, err = optsched("simulate", file, "--policy", "all")
+    assert (code, err) == (0, "")
+    reasons = re.findall(r"^n/a: (\w+): (request \d) at (\d+) ps: (.+)$", out, flags=re.MULTILINE)
+    assert reasons
+    documents = json.loads(optsched("simulate", file, "--policy", "all", "--json").out)
+    assert [entry["method"] for entry in documents if entry["status"] == "failed"] == [reason[0] for reason in reasons]
+
+
+def test_forbidden_things_do_not_happen(optsched: Command) -> None:
+    file = save(small())
+    free = json.loads(optsched("solve", file, "--json", *FAST).out)
+    code, out, _ = optsched("solve", file, "--forbid", "eviction,hybrid", "--forbid", "eviction", "--json", *FAST)
+    assert code == 0
+    document = json.loads(out)
+    assert document["restrictions"] == {"forbid": ["eviction", "hybrid"]}
+    assert document["metrics"]["evictions"] == 0
+    assert document["instance"] == free["instance"]
+    assert document["value"] >= free["value"]
+    Path("out.json").write_text(out)
+    assert optsched("check", "out.json").code == 0
+
+
+@pytest.mark.parametrize("name", ["small", "evicting"])
+def test_the_same_seed_gives_the_same_bytes(name: str, optsched: Command) -> None:
+    file = save(small() if name == "small" else load_instance("infermax-fig15-I16"))
+
+    def decided(*command: str) -> str:
+        document = json.loads(optsched(*command, "--json").out)
+        return dump({key: document[key] for key in ("schedule", "value", "bound", "status", "metrics", "certificate")})
+
+    solving = ("solve", file, "--seed", "3", *FAST)
+    assert decided(*solving) == decided(*solving)
+    simulating = ("simulate", file, "--policy", "sarathi", "--seed", "3")
+    assert decided(*simulating) == decided(*simulating)
+
+
+# check -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objective", ["makespan", "mean_e2e"])
+def test_what_solve_writes_passes_the_check(objective: str, optsched: Command) -> None:
+    code, _, _ = optsched("solve", save(small()), "--objective", objective, "--out", "out.json.gz", *FAST)
+    assert code == 0
+    code, out, err = optsched("check", "out.json.gz")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"out\.json\.gz: auto on small, (optimal|feasible), bound \w+: every claim holds\n", out)
+
+
+@pytest.mark.parametrize("rules", [{}, {"eviction": False}, {"hybrid": False}, {"chunked_prefill": True}], ids=str)
+def test_what_every_policy_writes_passes_the_check(rules: dict[str, bool], optsched: Command) -> None:
+    assert optsched("simulate", save(small(rules=rules)), "--policy", "all", "--out", "out.json").code == 0
+    code, out, err = optsched("check", "out.json")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) == len(POLICIES)
+    for position, (line, policy) in enumerate(zip(lines, POLICIES, strict=True)):
+        assert line.startswith(f"out.json[{position}]: {policy} on small, ")
+        assert line.endswith(": every claim holds")
+
+
+def test_check_names_every_violation(optsched: Command) -> None:
+    instance = small()
+    honest = result_document(simulate(instance, "vllm"))
+    lying = json.loads(json.dumps(honest)) | {"instance_sha256": "0" * 64, "gap": 0.5}
+    lying["value"] += 1
+    lying["metrics"]["evictions"] += 1
+    lying["schedule"]["batches"][0]["end_ps"] += 2
+    Path("one.json").write_text(dump(lying))
+    code, out, err = optsched("check", "one.json")
+    assert (code, err) == (1, "")
+    *violations, verdict = out.splitlines()
+    assert verdict == f"one.json: vllm on small, feasible, bound heuristic: {len(violations)} violations"
+    assert len(violations) >= 3
+    for part in ("instance_sha256 is '000", "batch 0: ", "gap is 0.5"):
+        assert sum(part in line for line in violations) == 1, out
+    Path("two.json").write_text(dump([honest, lying]))
+    code, out, err = optsched("check", "two.json")
+    assert (code, err) == (1, "")
+    assert out.splitlines()[0].startswith("two.json[0]: vllm on small, feasible, bound heuristic: every claim holds")
+    assert all(line.startswith("two.json[1]: ") for line in out.splitlines()[1:])
+
+
+def test_a_wrong_value_alone_is_found(optsched: Command) -> None:
+    honest = result_document(simulate(small(), "vllm"))
+    Path("one.json").write_text(dump(honest | {"value": honest["value"] - 1}))
+    code, out, _ = optsched("check", "one.json")
+    assert code == 1
+    assert f"value is {honest['value'] - 1}, but makespan of the schedule is {honest['value']}" in out
+
+
+# instances -------------------------------------------------------------------------------------------------
+
+
+def test_instances_list(optsched: Command) -> None:
+    code, out, err = optsched("instances", "list")
+    assert (code, err) == (0, "")
+    for name in SUITES:
+        assert re.search(rf"^{name} +{len(load_suite(name).instances)} ", out, flags=re.MULTILINE)
+    code, out, err = optsched("instances", "list", "infermax-fig15")
+    assert (code, err) == (0, "")
+    assert [line.split() for line in out.splitlines()[2:]] == [
+        [entry.name, "4", str(entry.limits.kv_tokens), f"{entry.kappa:.2f}"]
+        for entry in load_suite("infermax-fig15").instances
+    ]
+
+
+def test_instances_show_spells_the_coefficients_out(optsched: Command) -> None:
+    code, out, err = optsched("instances", "show", "infermax-b32-I128-O32", "--out", "-")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["cost"]["base"] > 0
+    assert document["requests"] == [{"input": 128, "output": 32, "count": 32}]
+    assert optsched("instances", "show", "infermax-b32-I128-O32", "--out", "shown.json") == (0, "", "")
+    assert Path("shown.json").read_text() == out
+    assert load_instance("shown.json") == load_instance("infermax-b32-I128-O32")
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_instances_make_gives_the_shipped_suite(name: str, optsched: Command) -> None:
+    code, out, err = optsched("instances", "make", name)
+    assert (code, err) == (0, "")
+    assert optsched("instances", "make", name, "--out", "made.json") == (0, "", "")
+    assert Path("made.json").read_text() == out
+    assert load_suite("made.json") == load_suite(name)
+
+
+# table -----------------------------------------------------------------------------------------------------
+
+
+def test_csv_has_exact_integers(optsched: Command) -> None:
+    suite = save_suite(*three())
+    code, out, err = optsched("table", suite, "--policies", "vllm,sarathi_ef", "--format", "csv", *FAST)
+    assert (code, err) == (0, "")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["instance"] for row in rows] == ["first", "second", "third"]
+    for row, instance in zip(rows, load_suite(suite).instances, strict=True):
+        best = real_solve(instance, time_limit=20, workers=1)
+        assert best.value is not None
+        assert int(row["makespan_ps"]) == best.value == best.bound
+        assert row["badge"] in {"certified", "solver_claimed"}
+        for policy in ("vllm", "sarathi_ef"):
+            value = simulate(instance, policy).value
+            assert value is not None
+            assert float(row[f"gap_{policy}"]) == (value - best.value) / value
+        assert float(row["runtime_s"]) >= 0
+
+
+def test_every_format_has_every_row(optsched: Command) -> None:
+    suite = save_suite(*three())
+    printed = {}
+    for style in FORMATS:
+        code, printed[style], err = optsched("table", suite, "--format", style, *FAST, "--out", f"table.{style}")
+        assert (code, printed[style], err) == (0, "", "")
+        text = Path(f"table.{style}").read_text()
+        if style != "csv":
+            assert "three: makespan, gap of each policy in" in text
+    assert len(Path("table.csv").read_text().splitlines()) == 4
+    assert optsched("table", suite, "--policies", "vllm", "--format", "md", *FAST).out.startswith("**three: makespan")
+    assert optsched("table", suite, "--policies", "vllm", "--format", "md", "--out", "-", *FAST).out.startswith("**thr")
+
+
+def test_a_table_takes_one_instance_or_a_name(optsched: Command) -> None:
+    code, out, _ = optsched("table", save(small()), "--policies", "vllm", *FAST)
+    assert code == 0
+    assert out.startswith("small: makespan, gap of each policy in %\n")
+
+
+# Sheets ----------------------------------------------------------------------------------------------------
+
+
+def hard_table() -> BoundTable:
+    """A table with all that can trouble a renderer: unproved rows, failures, long and odd names."""
+    name = "a|b_c%d$e{f}~g^h\\i<j>&#k 名前 " + "long" * 10
+    fits = [replace(instance, rules=Rules(chunked_prefill=False)) for instance in three()]
+    odd = replace(fits[0], name=name, limits=replace(fits[0].limits, batch_requests=2))
+    task = TableTask(Suite("odd_%$&#{}~^\\suite|<κ>", "…", ()), POLICIES, time_limit=20, workers=1)
+    rows = []
+    for position, instance in enumerate([odd, *fits]):
+        suite = Suite("x", "x", (instance,))
+        (row,) = table_rows(replace_task(task, suite))
+        if position == 0:
+            value = row.best.value
+            assert value is not None
+            best = replace(
+                row.best, status=Status.FEASIBLE, badge=Badge.CERTIFIED, bound=value // 2, message="100 % so_so"
+            )
+            failed = Result(
+                instance, "vllm", Objective.MAKESPAN, Status.FAILED, message="vllm: request 0 at 0 ps: a_b ✓"
+            )
+            row = type(row)(instance, best, (failed, *row.policies[1:]))
+        if position == 1:
+            row = type(row)(instance, replace(row.best, badge=Badge.CERTIFIED), row.policies)
+        rows.append(row)
+    return finish(task, rows)
+
+
+def replace_task(task: TableTask, suite: Suite) -> TableTask:
+    return TableTask(suite, task.policies, time_limit=task.time_limit, workers=task.workers)
+
+
+@pytest.fixture(scope="module")
+def hard() -> BoundTable:
+    return hard_table()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_text_cuts_no_cell(width: int, hard: BoundTable) -> None:
+    for sheet in (make_sheet(hard), make_sheet(one_row(hard))):
+        text = as_text(sheet, width)
+        assert "…" not in text
+        words = text.split()
+        for column in sheet.columns:
+            if column.header:
+                assert all(part in words for cell in column.cells for part in cell.shown.split()), column.name
+        for policy in POLICIES:
+            assert re.sub(r"_", " _", policy).split()[-1] in words
+
+
+def one_row(table: BoundTable) -> BoundTable:
+    return BoundTable(table.suite, "x", table.objective, table.restrictions, table.policies, table.rows[:1])
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_text_fits_the_width_where_names_are_short(width: int, hard: BoundTable) -> None:
+    short = BoundTable("short", "x", hard.objective, hard.restrictions, hard.policies, hard.rows[1:])
+    for table in (short, one_row(short)):
+        text = as_text(make_sheet(table), width)
+        assert max(map(len, text.splitlines())) <= width
+        assert not any(line != line.rstrip() for line in text.splitlines())
+
+
+def test_a_long_name_lengthens_the_line(hard: BoundTable) -> None:
+    """The name is a key column when nothing else tells the rows apart."""
+    row = hard.rows[0]
+    table = BoundTable("twins", "x", hard.objective, hard.restrictions, hard.policies, (row, row))
+    text = as_text(make_sheet(table), 40)
+    assert row.instance.name in text
+    assert "…" not in text
+
+
+def test_markdown_rows_have_as_many_columns(hard: BoundTable) -> None:
+    for table in (
+        hard,
+        one_row(hard),
+        BoundTable("t", "", hard.objective, hard.restrictions, ("vllm",), hard.rows * 2),
+    ):
+        lines = [line for line in as_markdown(make_sheet(table)).splitlines() if line.startswith("|")]
+        assert len(lines) == len(table.rows) + 2
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    twins = BoundTable("t", "", hard.objective, hard.restrictions, hard.policies, (hard.rows[0], hard.rows[0]))
+    lines = [line for line in as_markdown(make_sheet(twins)).splitlines() if line.startswith("|")]
+    assert r"a\|b_c" in lines[2]
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+
+
+def test_latex_has_rules_and_nothing_special(hard: BoundTable) -> None:
+    twins = BoundTable(hard.suite, "", hard.objective, hard.restrictions, hard.policies, (hard.rows[0], hard.rows[0]))
+    for table in (hard, twins):
+        text = as_latex(make_sheet(table))
+        comment, _, body = text.partition("\n")
+        assert comment == "% needs \\usepackage{booktabs,amssymb}"
+        for rule in ("\\toprule", "\\midrule", "\\bottomrule", "\\begin{tabular}", "\\end{tabular}", "\\end{table}"):
+            assert body.count(rule) == 1
+        assert not re.search(r"[✓κ–≥]", body)
+        without_math = re.sub(r"(?<!\\)\$(\\checkmark|\\checkmark_c|\\kappa|\\ge)\$|\\ensuremath\{[<>]\}", "", body)
+        for special in "%#_$~^<>":
+            assert not re.search(rf"(?<!\\){re.escape(special)}", without_math), special
+        rows = [line for line in without_math.splitlines() if line.endswith("\\\\")]
+        assert len(rows) == len(table.rows) + 1
+        assert len({len(re.findall(r"(?<!\\)&", row)) for row in rows}) == 1
+        unescaped = re.sub(r"\\[{}]", "", body)
+        assert unescaped.count("{") == unescaped.count("}")
+    assert "odd\\_\\%\\$\\&\\#\\{\\}" in text
+    assert "sarathi\\_ef" in text
+
+
+def test_csv_of_odd_names(hard: BoundTable) -> None:
+    sheet = make_sheet(hard)
+    header, *rows = csv.reader(io.StringIO(as_csv(sheet)))
+    assert header == [column.name for column in sheet.columns]
+    assert [row[header.index("instance")] for row in rows] == [row.instance.name for row in hard.rows]
+    assert rows[0][header.index("gap_vllm")] == ""
+    assert int(rows[0][header.index("bound_makespan_ps")]) == hard.rows[0].best.bound
+
+
+def test_marks_and_failures_are_explained(hard: BoundTable) -> None:
+    notes = make_sheet(hard).notes
+    assert any(note.startswith("✓ proved optimal by the solver") for note in notes)
+    assert any(note.startswith("✓c proved optimal") for note in notes)
+    assert any(note.startswith("n/a: vllm on a|b_c") and note.endswith("a_b ✓.") for note in notes)
+
+
+# --results and --resume ------------------------------------------------------------------------------------
+
+
+def table_of(suite: str, optsched: Command, *more: str) -> list[dict[str, str]]:
+    command = ("table", suite, "--policies", "vllm,sarathi", "--format", "csv", "--results", "kept")
+    code, out, err = optsched(*command, *FAST, *more)
+    assert (code, err) == (0, "")
+    return list(csv.DictReader(io.StringIO(out)))
+
+
+def plant(method: str = "auto", name: str = "first", **changes: object) -> Path:
+    """Change a kept document, so that its use can be seen."""
+    file = Path("kept") / f"{name}--makespan--{method}.json"
+    file.write_text(dump(json.loads(file.read_text()) | changes))
+    return file
+
+
+def test_every_finished_result_is_kept_and_passes_the_check(optsched: Command) -> None:
+    suite = save_suite(*three())
+    code, out, err = optsched("table", suite, "--policies", "vllm,sarathi", "--results", "kept/here", *FAST)
+    assert (code, err) == (0, "")
+    assert out.endswith("\nResult documents, table.txt, table.md, table.csv, table.tex: kept/here/\n")
+    kept = Path("kept/here")
+    documents = sorted(path.name for path in kept.glob("*.json"))
+    assert documents == sorted(
+        f"{instance.name}--makespan--{method}.json" for instance in three() for method in ("auto", "vllm", "sarathi")
+    )
+    for name in documents:
+        assert optsched("check", str(kept / name)).code == 0
+    assert sorted(path.name for path in kept.glob("table.*")) == ["table.csv", "table.md", "table.tex", "table.txt"]
+    assert len((kept / "table.csv").read_text().splitlines()) == 4
+
+
+def test_resume_takes_what_is_kept(optsched: Command) -> None:
+    suite = save_suite(*three())
+    table_of(suite, optsched)
+    plant(runtime_s=1234.5)
+    vllm = plant("vllm", runtime_s=4321.5)
+    rows = table_of(suite, optsched, "--resume")
+    assert [row["runtime_s"] == "1234.5" for row in rows] == [True, False, False]
+    assert json.loads(vllm.read_text())["runtime_s"] == 4321.5
+    assert table_of(suite, optsched)[0]["runtime_s"] != "1234.5", "without --resume all is computed again"
+    assert json.loads(vllm.read_text())["runtime_s"] != 4321.5
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"versions": dict(versions()) | {"optsched": "0.0.1"}},
+        {"versions": {}},
+        {"instance_sha256": "0" * 64},
+        {"method": "vllm"},
+        {"objective": "max_e2e"},
+        {"restrictions": {"forbid": ["hybrid"]}},
+        {"message": "interrupted"},
+    ],
+    ids=str,
+)
+def test_resume_ignores_what_was_made_otherwise(changes: Document, optsched: Command) -> None:
+    suite = save_suite(*three())
+    table_of(suite, optsched)
+    plant(runtime_s=1234.5, **changes)
+    assert table_of(suite, optsched, "--resume")[0]["runtime_s"] != "1234.5"
+
+
+def test_resume_ignores_a_changed_instance(optsched: Command) -> None:
+    first, *others = three()
+    table_of(save_suite(first, *others), optsched)
+    plant(runtime_s=1234.5)
+    changed = replace(first, limits=replace(first.limits, kv_tokens=17))
+    assert table_of(save_suite(changed, *others), optsched, "--resume")[0]["runtime_s"] != "1234.5"
+
+
+def test_odd_names_do_not_share_a_document(optsched: Command) -> None:
+    names = ["a b", "a_b", "a/b", "../a b", "名前", "n" * 300, "n" * 301, ""]
+    suite = save_suite(*(small(name, kv=16 + position) for position, name in enumerate(names)))
+    rows = table_of(suite, optsched)
+    assert [row["instance"] for row in rows] == names
+    assert len(list(Path("kept").glob("*.json"))) == 3 * len(names)
+    assert not list(Path().glob("*auto*"))
+
+
+class _CutShort:
+    """Stands for `solve` and is interrupted at the third instance."""
+
+    def __init__(self, returns: bool) -> None:
+        self.calls = 0
+        self._returns = returns
+
+    def __call__(self, instance: Instance, *arguments: Any, **options: Any) -> Result:
+        self.calls += 1
+        if self.calls < 3:
+            return real_solve(instance, *arguments, **options)
+        if self._returns:
+            return Result(instance, "auto", Objective.MAKESPAN, Status.UNKNOWN, message="interrupted")
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("returns", [False, True], ids=["raises", "returns what it has"])
+def test_an_interrupted_table_keeps_what_is_finished(
+    returns: bool, optsched: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = save_suite(*three(), small("fourth", kv=18))
+    stub = _CutShort(returns)
+    monkeypatch.setattr("optsched.study.bound_table.solve", stub)
+    code, out, err = optsched("table", suite, "--policies", "vllm", "--results", "kept", "--out", "table.txt", *FAST)
+    assert (code, out) == (130, "")
+    assert err.lstrip("\n") == "optsched: interrupted; what was finished is kept\n"
+    assert stub.calls == 3
+    for name in ("first", "second"):
+        for method in ("auto", "vllm"):
+            assert optsched("check", f"kept/{name}--makespan--{method}.json").code == 0
+    assert not list(Path("kept").glob("fourth*"))
+    assert not Path("table.txt").exists()
+    plant(runtime_s=1234.5)
+    monkeypatch.setattr("optsched.study.bound_table.solve", real_solve)
+    command = ("table", suite, "--policies", "vllm", "--results", "kept", "--resume", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(optsched(*command, *FAST).out)))
+    assert [row["instance"] for row in rows] == ["first", "second", "third", "fourth"]
+    assert rows[0]["runtime_s"] == "1234.5"
+    assert all(row["makespan_ps"] for row in rows)
+
+
+# Trouble with the disk -------------------------------------------------------------------------------------
+
+
+def _full(*arguments: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["simulate", "small.json", "--policy", "vllm"],
+        ["solve", "small.json", "--json", *FAST],
+        ["instances", "make", "infermax-fig15"],
+        ["table", "small.json", "--policies", "vllm", *FAST],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_full_disk_leaves_the_earlier_file(
+    command: list[str], optsched: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(small())
+    Path("out.json").write_text("earlier")
+    monkeypatch.setattr("optsched.model.documents.os.fsync", _full)
+    code, out, err = optsched(*command, "--out", "out.json")
+    assert (code, out) == (2, "")
+    assert err == "optsched: out.json: --out: got No space left on device, expected a file that can be written\n"
+    assert Path("out.json").read_text() == "earlier"
+    assert sorted(path.name for path in Path().iterdir()) == ["out.json", "small.json"]
+
+
+def test_a_full_disk_is_blamed_on_the_results_folder(optsched: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(small())
+    monkeypatch.setattr("optsched.model.documents.os.fsync", _full)
+    code, out, err = optsched("table", "small.json", "--policies", "vllm", "--results", "kept", *FAST)
+    assert (code, out) == (2, "")
+    assert err == (
+        "optsched: kept/small--makespan--auto.json: --results: got No space left on device, "
+        "expected a file that can be written\n"
+    )
+    assert not list(Path("kept").iterdir())
+
+
+# Streams ---------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-c", "from optsched.cli import main; main()", *arguments]
+    return subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=60, **options)
+
+
+def test_progress_reaches_no_stderr_that_is_no_terminal(tmp_path: Path) -> None:
+    file = tmp_path / "small.json"
+    file.write_text(dump(instance_document(small())))
+    terminals = {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "1", "TERM": "xterm-256color"}
+    ended = run("solve", str(file), "--json", *FAST, stdout=subprocess.PIPE, env=os.environ | terminals)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert json.loads(ended.stdout)["status"] == "optimal"
+    assert b"\x1b" not in ended.stdout
+
+
+def test_progress_reaches_a_terminal(optsched: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    file = save_suite(*three())
+    monkeypatch.setattr(sys, "stderr", terminal)
+    code, out, _ = optsched("table", file, "--policies", "vllm", *FAST)
+    assert code == 0
+    assert "three" in terminal.getvalue()
+    assert "\x1b" not in out
+
+
+def test_a_reader_may_leave_early(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        for arguments in (["instances", "make", "infermax-b32"], ["instances", "list"]):
+            ended = run(*arguments, stdout=writing)
+            assert (ended.returncode, ended.stderr) == (0, b"")
+    finally:
+        os.close(writing)
+
+
+def test_output_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    file = tmp_path / "small.json"
+    file.write_text(dump(instance_document(small("κλμ"))), encoding="utf-8")
+    ended = run("instances", "show", str(file), stdout=subprocess.PIPE, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert json.loads(ended.stdout.decode("utf-8"))["name"] == "κλμ"
+
+
+def test_the_version_and_the_help(optsched: Command) -> None:
+    code, out, err = optsched("--version")
+    assert (code, out, err) == (0, f"optsched, version {versions()['optsched']}\n", "")
+    code, out, _ = optsched("--help")
+    assert code == 0
+    listed = re.findall(r"^  ([a-z]+)  ", out.partition("Commands:")[2], flags=re.MULTILINE)
+    assert {"solve", "simulate", "check", "table", "instances"} <= set(listed)
+    for name in listed:
+        code, out, err = optsched(name, "-h")
+        assert (code, err) == (0, "")
+        assert out.startswith(f"Usage: optsched {name} ")
