@@ -134,10 +134,10 @@ class GroupedPolicy:
         own_budget = limits.batch_tokens if self.token_budget is None else self.token_budget
         most = math.inf if limits.batch_requests is None else limits.batch_requests
         held = _Held(replica.limits, self.reserve)
-        free = limits.kv_capacity - sum(held(job, job.cached) for job in replica.running)
+        holds = {job.index: held(job, job.cached) for job in replica.running}
+        free = limits.kv_capacity - sum(holds.values())
         tokens = prefill_tokens = 0
         run: list[Step] = []
-        taken: set[int] = set()
         evicted: dict[int, Job] = {}
         batch_prefills: bool | None = None
         ladder: list[Job] = []
@@ -160,10 +160,10 @@ class GroupedPolicy:
                     break
                 if not job.cached and any(group.before(victim, job) for victim in evicted.values()):
                     break
-                need = held(job, job.cached + count) - (held(job, job.cached) if job.cached else 0)
+                need = held(job, job.cached + count) - holds.get(job.index, 0)
                 if need > free and group.evicts:
                     ladder = ladder or self._ladder(replica)
-                    for victim in self._victims(job, ladder, taken):
+                    for victim in self._victims(job, ladder):
                         if not replica.rules.eviction:
                             raise PolicyFailureError(
                                 job.index,
@@ -172,7 +172,7 @@ class GroupedPolicy:
                                 f"the eviction of request {victim.index}",
                             )
                         evicted[victim.index] = victim
-                        free += held(victim, victim.cached)
+                        free += holds[victim.index]
                         if need <= free:
                             break
                     if job.index in evicted:
@@ -186,7 +186,6 @@ class GroupedPolicy:
                     prefill_tokens += count
                 batch_prefills = prefill
                 run.append((job.index, count))
-                taken.add(job.index)
         if not run:
             job, reason = blocked or ((replica.running or replica.waiting)[0], "the batch may not hold its phase")
             step = "a decode step" if job.decoding else f"a {'chunked' if chunked else 'whole'} prefill"
@@ -198,15 +197,15 @@ class GroupedPolicy:
         return [job for group in self.groups for job in group.candidates(replica)]
 
     @staticmethod
-    def _victims(candidate: Job, ladder: list[Job], taken: set[int]) -> Iterator[Job]:
+    def _victims(candidate: Job, ladder: list[Job]) -> Iterator[Job]:
         """Take jobs with KV off the ladder, lowest priority first, down to the candidate itself.
 
         What is taken off stays off: it is evicted, and whoever asks next has lower priority than this
-        candidate had.
+        candidate had. What is in the batch stands above the candidate and stays on.
         """
         while ladder:
             job = ladder.pop()
-            if job.cached and job.index not in taken:
+            if job.cached:
                 yield job
             if job is candidate:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.schedule import Batch, Schedule
 from optsched.simulate.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica
@@ -19,10 +20,10 @@ def run_policy(instance: Instance, policy: Policy) -> Schedule:
     PolicyFailureError
         If the policy finds no batch while work remains and nobody else will arrive, goes through more batches
         without a generated token than there are tokens in all (it would never end), or answers what cannot
-        be followed: a batch of no run, a request that is not there, an eviction without KV, tokens that do not
-        exist. Whether it keeps the instance's limits is for the checker to say.
+        be followed: a batch of no run, an eviction without KV, tokens that do not exist. Whether it keeps the
+        instance's limits is for the checker to say.
     """
-    instance.require_feasible()
+    require_feasible(instance)
     requests = instance.requests
     order = sorted(range(len(requests)), key=lambda index: requests[index].arrival_ps)
     present: dict[int, Job] = {}
@@ -45,12 +46,14 @@ def run_policy(instance: Instance, policy: Policy) -> Schedule:
                 raise
             replica.now_ps = requests[order[arrived]].arrival_ps
             continue
+        somebody = next(iter(present))
         if not run:
-            raise PolicyFailureError(next(iter(present)), replica.now_ps, "the policy's batch runs nothing")
+            raise PolicyFailureError(somebody, replica.now_ps, "the policy's batch runs nothing")
         for index in evict:
-            job = _present(present, index, replica)
-            if not job.cached:
-                raise PolicyFailureError(index, replica.now_ps, "the policy evicts it, and it holds no KV")
+            job = present.get(index)
+            if job is None or not job.cached:
+                reason = f"the policy evicts request {index}, which holds no KV"
+                raise PolicyFailureError(index if job else somebody, replica.now_ps, reason)
             job.evict()
             replica.drop(job)
             replica.enqueue(job)
@@ -58,10 +61,11 @@ def run_policy(instance: Instance, policy: Policy) -> Schedule:
         prefills: list[tuple[int, int]] = []
         generated = False
         for index, count in run:
-            job = _present(present, index, replica)
-            if not 1 <= count <= job.missing:
-                reason = f"the policy runs {count} tokens of the {job.missing} that it is missing"
-                raise PolicyFailureError(index, replica.now_ps, reason)
+            job = present.get(index)
+            if job is None or not 1 <= count <= job.missing:
+                missing = 0 if job is None else job.missing
+                reason = f"the policy runs {count} tokens of request {index}, which has {missing} to run"
+                raise PolicyFailureError(index if job else somebody, replica.now_ps, reason)
             tokens += count
             if job.decoding:
                 decodes += 1
@@ -83,11 +87,3 @@ def run_policy(instance: Instance, policy: Policy) -> Schedule:
         if fruitless > patience:
             raise PolicyFailureError(run[0][0], end, f"no token was generated in {fruitless} batches")
     return Schedule(tuple(batches))
-
-
-def _present(present: dict[int, Job], index: int, replica: Replica) -> Job:
-    """Return the job of a request that has arrived and is unfinished."""
-    job = present.get(index)
-    if job is None:
-        raise PolicyFailureError(index, replica.now_ps, "the policy schedules it, and it is not there")
-    return job
