@@ -11,7 +11,7 @@ table: $(VENV)/.installed
 	@$(BIN)/optsched table infermax-fig15 --results results/infermax-fig15
 
 test: $(VENV)/.installed-test lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -1,8 +1,9 @@
 """Exhaustive search, written straight from problem.md and sharing no code with the package it tests.
 
-A label is a moment between two batches: the time, the cost so far, and the state of every request. All legal
-batches are tried from it. Of two labels with the same states, one that is no later and no costlier makes the
-other superfluous: whatever the other does, it can do too, waiting where it must.
+A label is a moment between two batches: the time, the cost and the evictions so far, and the state of every request.
+All legal batches are tried from it, started at once or at a later arrival. Of two labels with the same states, one that
+is no later, no costlier and has evicted no more makes the other superfluous: whatever the other does, it can do too,
+waiting where it must.
 """
 
 from __future__ import annotations
@@ -10,20 +11,22 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import product
-from typing import NamedTuple
+from itertools import pairwise, product
+from typing import NamedTuple, overload
 
 from optsched.model.instance import Instance, Request
 from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
 
 
 class State(NamedTuple):
-    """g, m, decoding, and whether an SLO was missed already."""
+    """g, m, decoding, whether an SLO was missed already, and whether it has run, which counts only in a given order."""
 
     generated: int
     cached: int
     decoding: bool
     missed: bool
+    started: bool = False
 
 
 States = tuple[State, ...]
@@ -31,18 +34,45 @@ Action = int | str
 """Tokens to run, "keep" or "evict"."""
 
 
-def _actions(instance: Instance, request: Request, state: State, now: int) -> list[Action]:
+class Class(NamedTuple):
+    """What is permitted, and the order in which first runs must stand, none in a later batch than the next."""
+
+    hybrid: bool
+    chunked: bool
+    eviction: bool
+    runs: float
+    evictions: float
+    order: tuple[int, ...]
+
+
+def _class(instance: Instance, restrictions: Restrictions) -> Class:
+    inf = float("inf")
+    own, given, evictions = instance.limits.batch_requests, restrictions.max_batch, restrictions.max_evictions
+    order = restrictions.order
+    if "reordering" in restrictions.forbid:
+        order = tuple(sorted(range(len(instance.requests)), key=lambda r: (instance.requests[r].arrival_ps, r)))
+    return Class(
+        hybrid=instance.rules.hybrid and "hybrid" not in restrictions.forbid,
+        chunked=instance.rules.chunked_prefill and "chunked" not in restrictions.forbid,
+        eviction=instance.rules.eviction and "eviction" not in restrictions.forbid,
+        runs=min(inf if own is None else own, inf if given is None else given),
+        evictions=inf if evictions is None else evictions,
+        order=order,
+    )
+
+
+def _actions(allowed: Class, request: Request, state: State, now: int) -> list[Action]:
     if state.generated == request.output or request.arrival_ps > now:
         return ["keep"]
     missing = request.input + state.generated - state.cached
     if state.decoding:
         runs = [1]
-    elif instance.rules.chunked_prefill:
+    elif allowed.chunked:
         runs = list(range(1, missing + 1))
     else:
         runs = [missing]
     found: list[Action] = ["keep", *runs]
-    if state.cached >= 1 and instance.rules.eviction:
+    if state.cached >= 1 and allowed.eviction:
         found.append("evict")
     return found
 
@@ -52,10 +82,19 @@ def _blocks(instance: Instance, tokens: int) -> int:
     return (tokens + block - 1) // block * block
 
 
-def _batches(instance: Instance, states: States, now: int) -> Iterator[tuple[int, States, list[int]]]:
-    """Yield duration, states afterwards and who generated a token, for every legal batch that starts now."""
-    limits, cost = instance.limits, instance.cost
-    choices = [_actions(instance, q, s, now) for q, s in zip(instance.requests, states, strict=True)]
+class Reached(NamedTuple):
+    """What a batch leads to: its duration, the states afterwards, who generated a token, and its evictions."""
+
+    duration: int
+    states: States
+    generated: list[int]
+    evictions: int
+
+
+def _batches(instance: Instance, allowed: Class, states: States, now: int) -> Iterator[Reached]:
+    """Yield what every legal batch that starts now leads to."""
+    limits, cost, ordered = instance.limits, instance.cost, bool(allowed.order)
+    choices = [_actions(allowed, q, s, now) for q, s in zip(instance.requests, states, strict=True)]
     for chosen in product(*choices):
         tokens = prefill_tokens = decodes = prefills = runs = own = held = 0
         after: list[State] = []
@@ -63,7 +102,7 @@ def _batches(instance: Instance, states: States, now: int) -> Iterator[tuple[int
         for index, (action, state) in enumerate(zip(chosen, states, strict=True)):
             request = instance.requests[index]
             if action == "evict":
-                after.append(State(state.generated, 0, False, state.missed))
+                after.append(State(state.generated, 0, False, state.missed, state.started))
             elif action == "keep":
                 after.append(state)
                 held += _blocks(instance, state.cached)
@@ -84,20 +123,22 @@ def _batches(instance: Instance, states: States, now: int) -> Iterator[tuple[int
                 if cached == request.input + state.generated:
                     generated.append(index)
                     done = state.generated + 1 == request.output
-                    after.append(State(state.generated + 1, 0 if done else cached, not done, state.missed))
+                    after.append(State(state.generated + 1, 0 if done else cached, not done, state.missed, ordered))
                 else:
-                    after.append(State(state.generated, cached, state.decoding, state.missed))
+                    after.append(State(state.generated, cached, state.decoding, state.missed, ordered))
         legal = (
             runs >= 1
             and tokens <= limits.batch_tokens
             and prefill_tokens <= limits.prefill_tokens
-            and (limits.batch_requests is None or runs <= limits.batch_requests)
+            and runs <= allowed.runs
             and held <= limits.kv_tokens // limits.kv_block * limits.kv_block
-            and (instance.rules.hybrid or not (decodes and prefills))
+            and (allowed.hybrid or not (decodes and prefills))
+            and all(after[one].started or not after[other].started for one, other in pairwise(allowed.order))
         )
         if legal:
             pieces = [(cost.base, cost.token), *cost.pieces]
-            yield max(base + slope * tokens for base, slope in pieces) + own, tuple(after), generated
+            duration = max(base + slope * tokens for base, slope in pieces) + own
+            yield Reached(duration, tuple(after), generated, chosen.count("evict"))
 
 
 def _account(
@@ -130,37 +171,59 @@ def _account(
     return cost, tuple(after)
 
 
-def optimum(instance: Instance, objective: Objective = Objective.MAKESPAN) -> int:
-    """Return the optimal objective value of a tiny feasible instance."""
+@overload
+def optimum(instance: Instance, objective: Objective = ...) -> int: ...
+
+
+@overload
+def optimum(instance: Instance, objective: Objective = ..., *, restrictions: Restrictions) -> int | None: ...
+
+
+def optimum(
+    instance: Instance, objective: Objective = Objective.MAKESPAN, *, restrictions: Restrictions | None = None
+) -> int | None:
+    """Return the optimal objective value of a tiny instance in a class; None if the class is empty.
+
+    Without restrictions the instance must be feasible.
+    """
+    if restrictions is None:
+        best = _least(instance, objective, _class(instance, Restrictions()))
+        assert best is not None, "a feasible instance has a schedule"
+        return best
+    best = _least(instance, objective, _class(instance, restrictions))
+    beyond = best is not None and restrictions.at_most is not None and best > restrictions.at_most
+    return None if beyond else best
+
+
+def _least(instance: Instance, objective: Objective, allowed: Class) -> int | None:
     start = min(request.arrival_ps for request in instance.requests)
     arrivals = sorted({request.arrival_ps for request in instance.requests})
     initial: States = tuple(State(0, 0, False, False) for _ in instance.requests)
-    queue: list[tuple[int, int, States]] = [(start, 0, initial)]
-    seen: defaultdict[States, list[tuple[int, int]]] = defaultdict(list)
+    queue: list[tuple[int, int, int, States]] = [(start, 0, 0, initial)]
+    seen: defaultdict[States, list[tuple[int, int, int]]] = defaultdict(list)
     best: int | None = None
 
-    def superfluous(time: int, cost: int, states: States) -> bool:
-        return (best is not None and cost >= best) or any(t <= time and c <= cost for t, c in seen[states])
+    def superfluous(time: int, cost: int, evicted: int, states: States) -> bool:
+        if evicted > allowed.evictions or (best is not None and cost >= best):
+            return True
+        return any(t <= time and c <= cost and e <= evicted for t, c, e in seen[states])
 
     while queue:
-        now, cost, states = heapq.heappop(queue)
-        if (now, cost) not in seen[states] and superfluous(now, cost, states):
+        now, cost, evicted, states = heapq.heappop(queue)
+        if (now, cost, evicted) not in seen[states] and superfluous(now, cost, evicted, states):
             continue
         if all(s.generated == q.output for s, q in zip(states, instance.requests, strict=True)):
             if objective == Objective.MAKESPAN:
                 return now - start
             best = cost if best is None else min(best, cost)
             continue
-        later = [(arrival, states, cost) for arrival in arrivals if arrival > now][:1]
-        for end, after, total in later:
-            if not superfluous(end, total, after):
-                seen[after].append((end, total))
-                heapq.heappush(queue, (end, total, after))
-        for duration, reached, generated in _batches(instance, states, now):
-            end = now + duration
-            total, after = _account(instance, objective, cost, reached, generated, end)
-            if not superfluous(end, total, after):
-                seen[after].append((end, total))
-                heapq.heappush(queue, (end, total, after))
-    assert best is not None, "a feasible instance has a schedule"
+        for begin in (now, *(arrival for arrival in arrivals if arrival > now)):
+            for batch in _batches(instance, allowed, states, begin):
+                end = begin + batch.duration
+                total, after = _account(instance, objective, cost, batch.states, batch.generated, end)
+                limited = allowed.evictions < float("inf")  # else their number makes no difference
+                evictions = evicted + batch.evictions if limited else 0
+                if not superfluous(end, total, evictions, after):
+                    seen[after].append((end, total, evictions))
+                    heapq.heappush(queue, (end, total, evictions, after))
     return best

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from optsched.model.cost import CostModel
 from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.restrictions import FORBIDDABLE, REORDERING, Restrictions
 
 
 @st.composite
@@ -35,7 +36,8 @@ def instances(
     slo = st.none() | st.integers(0, 200)
     requests: list[Request] = []
     for _ in range(count):
-        if requests and draw(st.booleans()):
+        again = draw(st.booleans())
+        if requests and again:
             requests.append(requests[-1])  # equal requests are where symmetry breaking can go wrong
             continue
         requests.append(
@@ -63,3 +65,16 @@ def instances(
     instance = Instance("random", limits, rules, draw(costs()), tuple(requests))
     assume(not instance.infeasibilities())
     return instance
+
+
+@st.composite
+def restrictions(draw: st.DrawFn, instance: Instance) -> Restrictions:
+    """Draw a class of schedules of the instance, perhaps all of them; `at_most` is not drawn."""
+    forbid = draw(st.sets(st.sampled_from(FORBIDDABLE)))
+    every: st.SearchStrategy[tuple[int, ...]] = st.permutations(range(len(instance.requests))).map(tuple)
+    return Restrictions(
+        forbid=tuple(name for name in FORBIDDABLE if name in forbid),
+        max_evictions=draw(st.none() | st.integers(0, 2)),
+        max_batch=draw(st.none() | st.integers(1, 3)),
+        order=() if REORDERING in forbid else draw(st.just(()) | every),
+    )

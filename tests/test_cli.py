@@ -29,7 +29,7 @@ from optsched.model.result import Badge, Result, Status, versions
 from optsched.report.formats import FORMATS, as_csv, as_latex, as_markdown, as_text
 from optsched.report.sheet import make_sheet
 from optsched.study.bound_table import BoundTable, TableTask, finish, table_rows
-from optsched.traces.infermax import SUITES
+from optsched.traces.suites import SUITES
 
 Document = dict[str, Any]
 POLICIES = policy_names()
@@ -308,7 +308,7 @@ def test_instances_list(optsched: Command) -> None:
         assert re.search(rf"^{name} +{len(load_suite(name).instances)} ", out, flags=re.MULTILINE)
     code, out, err = optsched("instances", "list", "infermax-fig15")
     assert (code, err) == (0, "")
-    assert [line.split() for line in out.splitlines()[2:]] == [
+    assert [line.split()[:4] for line in out.splitlines()[2:]] == [
         [entry.name, "4", str(entry.limits.kv_tokens), f"{entry.kappa:.2f}"]
         for entry in load_suite("infermax-fig15").instances
     ]

@@ -41,7 +41,7 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Batch, Schedule
-from optsched.traces.infermax import SUITES
+from optsched.traces.suites import SUITES
 
 INTERFACES_EXAMPLE = """\
 {

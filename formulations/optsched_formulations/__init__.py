@@ -2,5 +2,13 @@
 
 from types import MappingProxyType
 
-FORMULATIONS = MappingProxyType({"token_cpsat": "optsched_formulations.batching.token_cpsat:TokenCpSat"})
+FORMULATIONS = MappingProxyType(
+    {
+        "state_search": "optsched_formulations.batching.state_search:StateSearch",
+        "token_cpsat": "optsched_formulations.batching.token_cpsat:TokenCpSat",
+        "infermax_milp": "optsched_formulations.batching.infermax_milp:InfermaxMilp",
+        "class_flow": "optsched_formulations.batching.class_flow:ClassFlow",
+        "class_flow_mip": "optsched_formulations.batching.class_flow:ClassFlowMip",
+    }
+)
 """Formulation name → ``module:class``, resolved when it is asked for."""

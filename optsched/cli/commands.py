@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import shutil
 import sys
 from pathlib import Path
@@ -13,14 +14,16 @@ from optsched.check import check_result
 from optsched.cli.live import LiveLine
 from optsched.cli.options import (
     blaming,
+    decision_options,
     deterministic_limit_option,
-    forbid_option,
     json_option,
+    ledger_option,
+    naming_options,
     objective_option,
     out_option,
     read_objective,
     read_policies,
-    read_restrictions,
+    restriction_options,
     results_option,
     seed_option,
     time_limit_option,
@@ -31,15 +34,25 @@ from optsched.cli.streams import PipeGroup
 from optsched.methods.simulate import simulate as run_simulation
 from optsched.methods.solve import AUTO, method_names
 from optsched.methods.solve import solve as run_solver
-from optsched.model.documents import dump, instance_document, result_document, suite_document, write_text
+from optsched.model.documents import (
+    dump,
+    instance_document,
+    instance_sha256,
+    result_document,
+    suite_document,
+    write_text,
+)
 from optsched.model.errors import InfeasibleInstanceError, InputError, Said
+from optsched.model.feasibility import infeasibility
+from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
 from optsched.report.formats import FORMATS, as_text, simple_table
 from optsched.report.sheet import make_sheet
-from optsched.report.summary import policy_comparison, solution_lines
+from optsched.report.summary import objective_text, policy_comparison, solution_lines
+from optsched.study import ledger as ledgers
 from optsched.study.bound_table import Row, TableTask, finish, table_rows
 from optsched.study.store import INTERRUPTED, ResultStore
-from optsched.traces.infermax import SUITES
+from optsched.traces.suites import SUITES
 
 _WIDE = 120
 """Columns of a table that is not printed to a terminal."""
@@ -65,7 +78,7 @@ def cli() -> None:
 @click.option("--method", default=AUTO, show_default=True, help="auto, or the name of a formulation.")
 @time_limit_option
 @deterministic_limit_option
-@forbid_option
+@decision_options
 @workers_option
 @seed_option
 @out_option
@@ -76,7 +89,7 @@ def solve(
     method: str,
     time_limit: float,
     deterministic_limit: float | None,
-    forbid: tuple[str, ...],
+    restrictions: Restrictions,
     workers: int | None,
     seed: int,
     out: str | None,
@@ -85,9 +98,9 @@ def solve(
     """Find the best schedule and a proved bound on it."""
     if method not in method_names():
         raise InputError("--method", method, f"one of {', '.join(method_names())}")
-    goal, restrictions = read_objective(objective), read_restrictions(forbid)
+    goal = read_objective(objective)
     problem = library.load_instance(instance)
-    with LiveLine(problem.name, goal) as live, blaming(source=instance):
+    with LiveLine(problem.name, goal) as live, blaming(source=instance), naming_options():
         result = run_solver(
             problem,
             goal,
@@ -108,7 +121,7 @@ def solve(
 @click.argument("instance")
 @click.option("--policy", "policies", multiple=True, required=True, metavar="NAME", help="all, or names; may repeat.")
 @objective_option
-@forbid_option
+@restriction_options
 @seed_option
 @out_option
 @json_option
@@ -116,19 +129,15 @@ def simulate(
     instance: str,
     policies: tuple[str, ...],
     objective: str,
-    forbid: tuple[str, ...],
+    restrictions: Restrictions,
     seed: int,
     out: str | None,
     as_json: bool,
 ) -> None:
     """Run policies on the cost-model simulator."""
-    names, goal, restrictions = (
-        read_policies(policies, "--policy"),
-        read_objective(objective),
-        read_restrictions(forbid),
-    )
+    names, goal = read_policies(policies, "--policy"), read_objective(objective)
     problem = library.load_instance(instance)
-    with blaming(source=instance):
+    with blaming(source=instance), naming_options():
         results = [run_simulation(problem, name, goal, restrictions=restrictions, seed=seed) for name in names]
     _deliver(results, out, as_json, policy_comparison(results, _width()))
 
@@ -173,11 +182,12 @@ def check(result: str) -> int:
 @click.option("--method", default=AUTO, show_default=True, help="auto, or the name of a formulation.")
 @click.option("--format", "style", default="text", show_default=True, help=f"One of {', '.join(FORMATS)}.")
 @time_limit_option
-@forbid_option
+@restriction_options
 @workers_option
 @seed_option
 @out_option
 @results_option
+@ledger_option
 @click.option("--resume", is_flag=True, help="Take finished results from --results instead of computing them again.")
 def table(
     suite: str,
@@ -186,11 +196,12 @@ def table(
     method: str,
     style: str,
     time_limit: float,
-    forbid: tuple[str, ...],
+    restrictions: Restrictions,
     workers: int | None,
     seed: int,
     out: str | None,
     results: str | None,
+    ledger: str | None,
     resume: bool,
 ) -> None:
     """Print a bound table: optimum or bound of every instance, and each policy's gap to it."""
@@ -204,15 +215,18 @@ def table(
         suite=library.load_suite(suite),
         policies=read_policies(policies, "--policies"),
         objective=read_objective(objective),
-        restrictions=read_restrictions(forbid),
+        restrictions=restrictions,
         method=method,
         time_limit=time_limit,
         workers=workers,
         seed=seed,
     )
-    _require_feasible(task)
+    _require_feasible(task, suite)
     with blaming("--results"):
         store = ResultStore(Path(results), resume=resume) if results is not None else None
+    if ledger is not None:
+        with blaming("--ledger"):
+            ledgers.read_if_there(Path(ledger))
     rows: list[Row] = []
     with (
         LiveLine(task.suite.name, task.objective, steps=len(task.suite.instances)) as live,
@@ -220,6 +234,9 @@ def table(
     ):
         for row in table_rows(task, store, live):
             rows.append(row)
+            if ledger is not None:
+                with blaming("--ledger"):
+                    ledgers.record(Path(ledger), (row.best, *row.policies), datetime.datetime.now(datetime.UTC).date())
             live.advance()
             if row.best.message == INTERRUPTED:
                 raise KeyboardInterrupt
@@ -237,11 +254,12 @@ def table(
         click.echo(f"\nResult documents, {files}: {store.folder}/")
 
 
-def _require_feasible(task: TableTask) -> None:
+def _require_feasible(task: TableTask, source: str) -> None:
     for instance in task.suite.instances:
-        reasons = task.restrictions.apply(instance).infeasibilities()
-        if reasons:
-            raise InfeasibleInstanceError(tuple(f"{instance.name}: {reason}" for reason in reasons))
+        with blaming(source=f"{source}: {instance.name}"), naming_options():
+            found = infeasibility(instance, task.restrictions)
+        if found is not None:
+            raise InfeasibleInstanceError(tuple(f"{instance.name}: {text}" for text in found.reasons), found.remedy)
 
 
 _SUFFIXES = {"text": "txt", "md": "md", "csv": "csv", "latex": "tex"}
@@ -254,8 +272,10 @@ def instances() -> None:
 
 @instances.command("list")
 @click.argument("suite", required=False)
-def list_instances(suite: str | None) -> None:
-    """List the suites, or the instances of one."""
+@objective_option
+def list_instances(suite: str | None, objective: str) -> None:
+    """List the suites, or the instances of one with the best value and bound that the shipped ledger knows."""
+    goal = read_objective(objective)
     if suite is None:
         rows = []
         for name in library.suite_names():
@@ -263,11 +283,16 @@ def list_instances(suite: str | None) -> None:
             rows.append([name, str(len(loaded.instances)), loaded.description])
         click.echo(simple_table(["suite", "instances", "what it is"], rows, _width(), left=(0, 1, 2)), nl=False)
         return
-    rows = [
-        [entry.name, str(len(entry.requests)), str(entry.limits.kv_tokens), f"{entry.kappa:.2f}"]
-        for entry in library.load_suite(suite).instances
-    ]
-    click.echo(simple_table(["instance", "requests", "M", "κ"], rows, _width()), nl=False)
+    known = ledgers.shipped()
+    rows = []
+    for entry in library.load_suite(suite).instances:
+        standing = known.best(instance_sha256(entry), goal)
+        gap = "–" if standing.gap is None else f"{100 * standing.gap:.2f}"
+        best = [objective_text(goal, len(entry.requests), value) for value in (standing.value, standing.bound)]
+        about = [entry.name, str(len(entry.requests)), str(entry.limits.kv_tokens), f"{entry.kappa:.2f}"]
+        rows.append([*about, *best, gap, standing.status.value, standing.difficulty.value])
+    headers = ["instance", "requests", "M", "κ", f"best {goal.value}", "bound", "gap (%)", "status", "proof"]
+    click.echo(simple_table(headers, rows, _width()), nl=False)
 
 
 @instances.command("show")

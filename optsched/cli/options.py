@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import click
 
 from optsched.methods.simulate import policy_names
 from optsched.model.documents import check_writable, write_text
+from optsched.model.domain import MAX_TOKENS
 from optsched.model.errors import InputError, Said, shown
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import FORBIDDABLE, Restrictions
@@ -29,8 +31,9 @@ def blaming(field: str = "", source: str | None = None) -> Iterator[None]:
         raise InputError(error.field or field, error.value, error.expected, error.source or source) from None
 
 
-def _integer(low: int, high: int) -> Reader:
+def _integer(low: int, high: float = math.inf) -> Reader:
     """Read an integer of a range, or say in one line what is wrong."""
+    expected = f"an integer ≥ {low}" if high == math.inf else f"an integer from {low} to {high}"
 
     def read(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
         if value is None:
@@ -40,7 +43,7 @@ def _integer(low: int, high: int) -> Reader:
         except ValueError:
             number = low - 1
         if not low <= number <= high:
-            raise InputError(param.opts[-1], _typed(value), f"an integer from {low} to {high}")
+            raise InputError(param.opts[-1], _typed(value), expected)
         return number
 
     return read
@@ -57,6 +60,16 @@ def _positive(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     if not number > 0:
         raise InputError(param.opts[-1], _typed(value), "a number > 0")
     return number
+
+
+def _indices(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """Read request indices joined by commas."""
+    if value is None:
+        return ()
+    try:
+        return tuple(int(part) for part in value.split(","))
+    except ValueError:
+        raise InputError(param.opts[-1], _typed(value), "request indices joined by commas, such as 2,0,1") from None
 
 
 def _typed(value: str) -> str:
@@ -87,8 +100,27 @@ def write_out(out: str | None, text: str) -> None:
 objective_option: Decorator = click.option(
     "--objective", default=Objective.MAKESPAN.value, show_default=True, help=f"One of {', '.join(Objective)}."
 )
-forbid_option: Decorator = click.option(
+_FORBID = click.option(
     "--forbid", multiple=True, metavar="NAME", help=f"Stay without it: {', '.join(FORBIDDABLE)}. May be repeated."
+)
+_MAX_EVICTIONS = click.option(
+    "--max-evictions", callback=_integer(0), metavar="INTEGER", help="Evict at most so often in all."
+)
+_MAX_BATCH = click.option(
+    "--max-batch", callback=_integer(1, MAX_TOKENS), metavar="INTEGER", help="Run at most so many requests in a batch."
+)
+_FIX_ORDER = click.option(
+    "--fix-order",
+    "order",
+    callback=_indices,
+    metavar="2,0,1",
+    help="All requests, counted from 0: none may run first in a later batch than the next.",
+)
+_AT_MOST = click.option(
+    "--at-most",
+    callback=_integer(0),
+    metavar="VALUE",
+    help="Only decide if an objective this low is possible (ps; for means the sum over requests).",
 )
 seed_option: Decorator = click.option(
     "--seed", type=str, callback=_integer(0, 2**31 - 1), default="0", show_default=True, metavar="INTEGER"
@@ -117,7 +149,55 @@ results_option: Decorator = click.option(
 deterministic_limit_option: Decorator = click.option(
     "--deterministic-limit", callback=_positive, metavar="NUMBER", help="In CP-SAT's own time."
 )
+ledger_option: Decorator = click.option(
+    "--ledger",
+    metavar="FILE",
+    callback=_file_to_write,
+    help="Append what improves on this ledger of best values and bounds (JSON lines).",
+)
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print the result document on stdout.")
+
+
+def restriction_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options for a class of schedules; it takes them as ``restrictions``."""
+    return _restricted(command, _FORBID, _MAX_EVICTIONS, _MAX_BATCH, _FIX_ORDER)
+
+
+def decision_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command these options and ``--at-most``."""
+    return _restricted(command, _FORBID, _MAX_EVICTIONS, _MAX_BATCH, _FIX_ORDER, _AT_MOST)
+
+
+def _restricted(command: Callable[..., Any], *options: Decorator) -> Callable[..., Any]:
+    @wraps(command)
+    def read(
+        *args: Any,
+        forbid: Sequence[str],
+        max_evictions: int | None,
+        max_batch: int | None,
+        order: tuple[int, ...],
+        at_most: int | None = None,
+        **others: Any,
+    ) -> Any:
+        names = [part for text in forbid for part in text.split(",")]
+        with naming_options():
+            restrictions = Restrictions(tuple(dict.fromkeys(names)), max_evictions, max_batch, order, at_most)
+        return command(*args, restrictions=restrictions, **others)
+
+    complete: Callable[..., Any] = read
+    for option in reversed(options):
+        complete = option(complete)
+    return complete
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Let an `InputError` about restrictions name the option instead of the field."""
+    try:
+        yield
+    except InputError as error:
+        option = {"forbid": "--forbid", "order": "--fix-order"}.get(error.field, error.field)
+        raise InputError(option, error.value, error.expected, error.source) from None
 
 
 def read_objective(name: str) -> Objective:
@@ -126,15 +206,6 @@ def read_objective(name: str) -> Objective:
         return Objective(name)
     except ValueError:
         raise InputError("--objective", name, f"one of {', '.join(Objective)}") from None
-
-
-def read_restrictions(forbid: Sequence[str]) -> Restrictions:
-    """Return the restrictions that ``--forbid`` asks for; names may be joined by commas."""
-    names = [part for text in forbid for part in text.split(",")]
-    for name in names:
-        if name not in FORBIDDABLE:
-            raise InputError("--forbid", name, f"one of {', '.join(FORBIDDABLE)}")
-    return Restrictions(tuple(dict.fromkeys(names)))
 
 
 def read_policies(given: Sequence[str], option: str) -> tuple[str, ...]:

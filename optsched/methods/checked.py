@@ -15,6 +15,22 @@ class DefectError(RuntimeError):
     """optsched contradicts itself; never the user's fault."""
 
 
+class IllegalScheduleError(DefectError):
+    """A schedule breaks a rule of the instance or leaves its class.
+
+    Parameters
+    ----------
+    origin
+        What made it.
+    violations
+        What the checker says; at least one.
+    """
+
+    def __init__(self, origin: str, violations: list[str]) -> None:
+        super().__init__(f"{origin} made an illegal schedule: {violations[0]} ({len(violations)} violations)")
+        self.violations = violations
+
+
 def checked_metrics(
     instance: Instance, schedule: Schedule, origin: str, restrictions: Restrictions | None = None
 ) -> dict[str, Any]:
@@ -22,12 +38,14 @@ def checked_metrics(
 
     Raises
     ------
+    IllegalScheduleError
+        If the schedule breaks a rule; what it is allowed to cost at most is no rule.
     DefectError
-        If the schedule breaks a rule, or the checker computes other metrics than the producer.
+        If the checker computes other metrics than the producer.
     """
     violations, recomputed = check_schedule(instance, schedule, restrictions or Restrictions())
     if violations:
-        raise DefectError(f"{origin} made an illegal schedule: {violations[0]} ({len(violations)} violations)")
+        raise IllegalScheduleError(origin, violations)
     metrics = evaluate(instance, schedule)
     if metrics != recomputed:
         raise DefectError(f"{origin}: the checker computes other metrics of the same schedule")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 
 from optsched.catalogue import POLICY_GROUP, entries, lookup
-from optsched.methods.checked import checked_metrics
+from optsched.methods.checked import IllegalScheduleError, checked_metrics
+from optsched.model.domain import replace
+from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
@@ -45,7 +47,8 @@ def simulate(
     Returns
     -------
     Result
-        ``feasible`` with a checked schedule, or ``failed`` with a message that names request, time and reason.
+        ``feasible`` with a checked schedule; or ``failed`` with a message that names request or batch, and reason:
+        the policy gets stuck, breaks a rule, or leaves the class.
 
     Raises
     ------
@@ -53,36 +56,30 @@ def simulate(
         For an unknown policy.
     InfeasibleInstanceError
         If no schedule exists.
+    DefectError
+        If the checker computes other metrics than the simulator.
     """
     objective = Objective(objective)
     restrictions = restrictions or Restrictions()
     name = policy if isinstance(policy, str) else type(policy).__name__
     runner: Policy = lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy
+    require_feasible(instance, restrictions)
+    failed = Result(
+        instance=instance, method=name, objective=objective, status=Status.FAILED, seed=seed, restrictions=restrictions
+    )
     started = time.perf_counter()
     try:
         schedule = run_policy(restrictions.apply(instance), runner)
     except PolicyFailureError as failure:
-        return Result(
-            instance=instance,
-            method=name,
-            objective=objective,
-            status=Status.FAILED,
-            runtime_s=time.perf_counter() - started,
-            seed=seed,
-            restrictions=restrictions,
-            message=f"{name}: {instance.label(failure.index)} at {failure.now_ps} ps: {failure.reason}",
-        )
-    runtime = time.perf_counter() - started
-    metrics = checked_metrics(instance, schedule, f"policy {name}", restrictions)
-    return Result(
-        instance=instance,
-        method=name,
-        objective=objective,
-        status=Status.FEASIBLE,
-        value=metrics["objectives"][objective.value],
-        runtime_s=runtime,
-        seed=seed,
-        schedule=schedule,
-        metrics=metrics,
-        restrictions=restrictions,
-    )
+        reason = f"{name}: {instance.label(failure.index)} at {failure.now_ps} ps: {failure.reason}"
+        return replace(failed, runtime_s=time.perf_counter() - started, message=reason)
+    failed = replace(failed, runtime_s=time.perf_counter() - started)
+    try:
+        metrics = checked_metrics(instance, schedule, f"policy {name}", restrictions)
+    except IllegalScheduleError as illegal:
+        return replace(failed, message=f"{name}: {illegal.violations[0]}")
+    value = metrics["objectives"][objective.value]
+    if restrictions.at_most is not None and value > restrictions.at_most:
+        reason = f"{name}: {objective.value} is {value}, at most {restrictions.at_most} is allowed"
+        return replace(failed, message=reason)
+    return replace(failed, status=Status.FEASIBLE, value=value, schedule=schedule, metrics=metrics)

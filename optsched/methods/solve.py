@@ -12,16 +12,34 @@ from optsched.catalogue import FORMULATION_GROUP, entries, lookup
 from optsched.methods.checked import DefectError, checked_metrics
 from optsched.methods.simulate import policy_names, simulate
 from optsched.model.errors import InputError
+from optsched.model.feasibility import infeasibility
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Schedule
-from optsched.solvers.formulation import Formulation, Progress, ProgressEvent, Task, UnsupportedError, silent
+from optsched.solvers.formulation import (
+    Formulation,
+    Outcome,
+    Progress,
+    ProgressEvent,
+    Task,
+    Termination,
+    UnsupportedError,
+    silent,
+)
 
 AUTO = "auto"
 _START_SHARE = 0.3
 """Share of the time limit that policies may use to find a start."""
+_PLAN = (("token_cpsat", 0.1), ("state_search", 0.7), ("token_cpsat", 1.0))
+"""The formulations that ``auto`` tries in turn, each with its share of the time that is left.
+
+The token-indexed model proves small instances at once; the state search goes furthest where only memory binds."""
+_BASELINES = frozenset({"infermax_milp"})
+"""Formulations to measure others against; ``auto`` leaves them out."""
+_MOST_TOKENS = 2_000
+"""Output tokens of all requests beyond which ``auto`` does not build exact models."""
 
 
 def method_names() -> tuple[str, ...]:
@@ -49,11 +67,23 @@ class _Best:
     def closed(self) -> bool:
         return self.value is not None and self.value == self.bound
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether no schedule is as good as asked."""
+        at_most = self.restrictions.at_most
+        return at_most is not None and self.bound is not None and self.bound > at_most
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to search: the optimum is proved, or the question of `at_most` answered."""
+        return self.closed or self.hopeless or (self.restrictions.at_most is not None and self.value is not None)
+
     def offer_schedule(self, schedule: Schedule, origin: str) -> None:
-        """Take a schedule if it is better; it goes through the checker first."""
+        """Take a schedule if it is better and as good as asked; it goes through the checker first."""
         metrics = checked_metrics(self.instance, schedule, origin, self.restrictions)
         value = metrics["objectives"][self.objective.value]
-        if self.value is None or value < self.value:
+        at_most = self.restrictions.at_most
+        if (at_most is None or value <= at_most) and (self.value is None or value < self.value):
             self.value, self.schedule, self.metrics, self.found_by = value, schedule, metrics, origin
         self._consistent(origin)
 
@@ -62,6 +92,17 @@ class _Best:
         if self.bound is None or bound > self.bound:
             self.bound, self.badge, self.certificate, self.bound_by = bound, badge, certificate, origin
         self._consistent(origin)
+
+    def offer_outcome(self, outcome: Outcome, origin: str) -> None:
+        """Take what a formulation found; that it found the class empty bounds the objective beyond what was asked."""
+        if outcome.schedule is not None:
+            self.offer_schedule(outcome.schedule, origin)
+        bound, badge = outcome.bound, outcome.badge
+        if self.restrictions.at_most is not None and outcome.termination == Termination.INFEASIBLE:
+            bound = max(bound or 0, self.restrictions.at_most + 1)
+            badge = Badge.SOLVER_CLAIMED if badge == Badge.HEURISTIC else badge
+        if bound is not None:
+            self.offer_bound(bound, badge, outcome.certificate, origin)
 
     def _consistent(self, origin: str) -> None:
         if self.value is not None and self.bound is not None and self.bound > self.value:
@@ -92,13 +133,16 @@ def solve(
     instance, objective
         The problem.
     method
-        A formulation's name; ``auto`` tries all that cover the instance, and none if none does.
+        A formulation's name; ``auto`` tries those that cover the instance in turn, and none if none does or the
+        instance is large.
     time_limit
         Seconds of wall-clock time.
     deterministic_limit
         Limit in the solver's deterministic time, for reproducible searches with one worker.
     restrictions
-        Optimise over a smaller class of schedules.
+        Optimise over a smaller class of schedules. With ``at_most`` the search only decides whether the class is
+        empty: it ends with the first schedule that is as good (``feasible``, or ``optimal`` if a bound meets it), or
+        with a bound beyond (``infeasible``).
     workers
         Solver threads; None for one per core.
     seed
@@ -115,16 +159,16 @@ def solve(
     """
     objective = Objective(objective)
     restrictions = restrictions or Restrictions()
-    formulations = entries(FORMULATION_GROUP) if method == AUTO else {method: ""}
-    solvers: dict[str, Formulation] = {name: lookup(FORMULATION_GROUP, name, "method")() for name in formulations}
+    plan = _plan(instance) if method == AUTO else ((method, 1.0),)
+    solvers: dict[str, Formulation] = {name: lookup(FORMULATION_GROUP, name, "method")() for name, _ in plan}
     restricted = restrictions.apply(instance)
     started = time.perf_counter()
 
     def elapsed() -> float:
         return time.perf_counter() - started
 
-    reasons = restricted.infeasibilities()
-    if reasons:
+    reason = infeasibility(instance, restrictions)
+    if reason is not None:
         return Result(
             instance=instance,
             method=method,
@@ -133,7 +177,7 @@ def solve(
             runtime_s=elapsed(),
             seed=seed,
             restrictions=restrictions,
-            message="; ".join(reasons[:10]),
+            message="; ".join((*reason.reasons[:10], reason.remedy)),
         )
 
     best = _Best(instance, objective, restrictions)
@@ -143,14 +187,14 @@ def solve(
             volume = volume_bound(restricted)
             best.offer_bound(volume.value, Badge.CERTIFIED, volume.certificate, "volume")
         for name in policy_names():
-            if best.closed or (best.value is not None and elapsed() > _START_SHARE * time_limit):
+            if best.settled or (best.value is not None and elapsed() > _START_SHARE * time_limit):
                 break
             run = simulate(instance, name, objective, restrictions=restrictions, seed=seed)
             if run.schedule is not None:
                 best.offer_schedule(run.schedule, name)
         progress(ProgressEvent(elapsed(), best.value, best.bound))
-        for name, solver in solvers.items():
-            if best.closed or elapsed() >= time_limit:
+        for name, share in plan:
+            if best.settled or elapsed() >= time_limit:
                 break
             task = Task(
                 instance=restricted,
@@ -159,29 +203,38 @@ def solve(
                 incumbent=best.schedule,
                 incumbent_value=best.value,
                 bound=best.bound or 0,
-                time_limit_s=time_limit - elapsed(),
+                time_limit_s=share * (time_limit - elapsed()),
                 deterministic_limit=deterministic_limit,
                 workers=workers or os.cpu_count() or 1,
                 seed=seed,
                 progress=progress,
             )
             try:
-                outcome = solver.solve(task)
+                outcome = solvers[name].solve(task)
             except UnsupportedError as unsupported:
                 if method == AUTO:
                     continue
                 raise InputError("method", method, f"a method that covers {unsupported}") from None
-            if outcome.schedule is not None:
-                best.offer_schedule(outcome.schedule, name)
-            if outcome.bound is not None:
-                best.offer_bound(outcome.bound, outcome.badge, outcome.certificate, name)
+            best.offer_outcome(outcome, name)
     except KeyboardInterrupt:
         message = "interrupted"
     return _result(best, method, elapsed(), seed, message)
 
 
+def _plan(instance: Instance) -> tuple[tuple[str, float], ...]:
+    """Return which formulations ``auto`` tries, in order, and the share of the time left that each may use."""
+    if sum(request.output for request in instance.requests) > _MOST_TOKENS:
+        return ()
+    known = {name for name, _ in _PLAN}
+    others = [name for name in entries(FORMULATION_GROUP) if name not in known | _BASELINES]
+    return (*_PLAN[:-1], *((name, 0.5) for name in others), _PLAN[-1])
+
+
 def _result(best: _Best, method: str, runtime: float, seed: int, message: str | None) -> Result:
-    if best.closed:
+    if best.hopeless:
+        status = Status.INFEASIBLE
+        message = f"no schedule has {best.objective.value} <= {best.restrictions.at_most}: bound {best.bound}"
+    elif best.closed:
         status = Status.OPTIMAL
     elif best.value is not None:
         status = Status.FEASIBLE

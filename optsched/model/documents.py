@@ -149,6 +149,7 @@ class ClaimedResult:
 
 _REQUEST_FIELDS = ("input", "output", "arrival_ps", "weight", "slo_ttft_ps", "slo_e2e_ps", "id")
 _DEFAULT_REQUEST = Request(1, 1)
+_UNRESTRICTED = Restrictions()
 _INSTANCE, _SUITE = TypeAdapter(_InstanceBody), TypeAdapter(_SuiteBody)
 _RESULT = TypeAdapter(_ResultBody)
 _RESULTS = TypeAdapter(Annotated[list[_ResultBody], Field(min_length=1)])
@@ -284,6 +285,16 @@ def instance_sha256(instance: Instance) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def restrictions_document(restrictions: Restrictions) -> dict[str, Any]:
+    """Return what restricts; nothing for what does not."""
+    fields = _fields(restrictions, ("forbid", "max_evictions", "max_batch", "order", "at_most"))
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in fields.items()
+        if value != getattr(_UNRESTRICTED, name)
+    }
+
+
 def result_document(result: Result) -> dict[str, Any]:
     """Return the result as a document (interfaces.md, Result document)."""
     schedule = None
@@ -314,8 +325,9 @@ def result_document(result: Result) -> dict[str, Any]:
     }
     if result.message is not None:
         document["message"] = result.message
-    if result.restrictions.forbid:
-        document["restrictions"] = {"forbid": list(result.restrictions.forbid)}
+    restrictions = restrictions_document(result.restrictions)
+    if restrictions:
+        document["restrictions"] = restrictions
     if result.found_by:
         document["found_by"] = result.found_by
     return document

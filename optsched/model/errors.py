@@ -65,15 +65,24 @@ class Said(str):
 
 
 class InfeasibleInstanceError(ValueError):
-    """No schedule exists: the message names the request and the limit that it breaks."""
+    """No schedule exists: the message names the request and the limit that it breaks.
 
-    def __init__(self, reasons: tuple[str, ...]) -> None:
-        super().__init__(*reasons)
+    Parameters
+    ----------
+    reasons
+        A phrase for each request that cannot be served; at least one.
+    remedy
+        What would do, if anything simple would.
+    """
+
+    def __init__(self, reasons: tuple[str, ...], remedy: str = "") -> None:
+        super().__init__(reasons, remedy)
         self.reasons = reasons
+        self.remedy = remedy
 
     def __str__(self) -> str:
         more = f" (and {len(self.reasons) - 1} more requests)" if len(self.reasons) > 1 else ""
-        return self.reasons[0] + more
+        return self.reasons[0] + more + (f"; {self.remedy}" if self.remedy else "")
 
 
 _TYPES = MappingProxyType(

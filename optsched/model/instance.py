@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from optsched.model.cost import CostModel
-from optsched.model.domain import MAX_REQUESTS, Picoseconds, Tokens, domain
-from optsched.model.errors import InfeasibleInstanceError, InputError
+from optsched.model.domain import MAX_REQUESTS, Picoseconds, Tokens, domain, replace
+from optsched.model.errors import InputError
 
 
 @domain
@@ -150,25 +150,38 @@ class Instance:
         return self.limits.kv_tokens * sum(request.output for request in self.requests) / volume
 
     def infeasibilities(self) -> tuple[str, ...]:
-        """Name every request that no schedule can serve, with the limit that it breaks."""
+        """Name every request that no schedule can serve, with the limits that it breaks."""
         limits, found = self.limits, []
         for index, request in enumerate(self.requests):
+            broken = []
             peak = limits.occupied(request.peak_tokens)
             if peak > limits.kv_capacity:
-                found.append(
-                    f"{self.label(index)} needs {peak} KV tokens (input {request.input} + output "
+                broken.append(
+                    f"needs {peak} KV tokens (input {request.input} + output "
                     f"{request.output} - 1, in blocks of {limits.kv_block}), the cache holds "
                     f"{limits.kv_capacity} (kv_tokens = {limits.kv_tokens})"
                 )
-            elif not self.rules.chunked_prefill and request.input > limits.prefill_tokens:
-                found.append(
-                    f"{self.label(index)} has a prompt of {request.input} tokens, more than "
+            if not self.rules.chunked_prefill and request.input > limits.prefill_tokens:
+                broken.append(
+                    f"has a prompt of {request.input} tokens, more than "
                     f"prefill_tokens = {limits.prefill_tokens}, and chunked prefill is forbidden"
                 )
+            if broken:
+                found.append(f"{self.label(index)} {', and '.join(broken)}")
         return tuple(found)
 
-    def require_feasible(self) -> None:
-        """Raise `InfeasibleInstanceError`, which names the request, if no schedule exists."""
-        reasons = self.infeasibilities()
-        if reasons:
-            raise InfeasibleInstanceError(reasons)
+    def sufficient_limits(self) -> Limits:
+        """Return the limits with M (in whole blocks), C and P raised to the least that serves every request.
+
+        What suffices already stays; C is raised only where P would exceed it.
+        """
+        limits = self.limits
+        peak = max(limits.occupied(request.peak_tokens) for request in self.requests)
+        prompt = 1 if self.rules.chunked_prefill else max(request.input for request in self.requests)
+        prefill = max(limits.prefill_tokens, prompt)
+        return replace(
+            limits,
+            kv_tokens=limits.kv_tokens if peak <= limits.kv_capacity else peak,
+            batch_tokens=max(limits.batch_tokens, prefill),
+            prefill_tokens=prefill,
+        )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Status
 from optsched.study.bound_table import BoundTable, Row
 
@@ -102,6 +103,20 @@ def _count(row: Row, objective: Objective) -> int:
     return len(row.instance.requests) if objective in {Objective.MEAN_TTFT, Objective.MEAN_E2E} else 1
 
 
+def class_texts(restrictions: Restrictions) -> list[str]:
+    """Describe a class of schedules, a phrase for each restriction."""
+    texts = [f"no {name}" for name in restrictions.forbid]
+    if restrictions.max_evictions is not None:
+        texts.append(f"at most {restrictions.max_evictions} evictions")
+    if restrictions.max_batch is not None:
+        texts.append(f"at most {restrictions.max_batch} runs in a batch")
+    if restrictions.order:
+        texts.append(f"first runs in the order {', '.join(map(str, restrictions.order))}")
+    if restrictions.at_most is not None:
+        texts.append(f"value at most {restrictions.at_most}")
+    return texts
+
+
 def make_sheet(table: BoundTable) -> Sheet:
     """Lay a bound table out: features that vary, the optimum and its proof, every policy's gap in %."""
     described = {header: [text(row.instance) for row in table.rows] for header, _, text in _FEATURES}
@@ -121,9 +136,9 @@ def make_sheet(table: BoundTable) -> Sheet:
         *(_policy_column(table, position) for position in range(len(table.policies))),
     ]
     shared = ", ".join(f"{header} = {described[header][0]}" for header in constant)
-    restricted = "".join(f", no {name}" for name in table.restrictions.forbid)
+    described_class = "".join(f", {text}" for text in class_texts(table.restrictions))
     return Sheet(
-        f"{table.suite}: {table.objective.value}{restricted}, gap of each policy in %",
+        f"{table.suite}: {table.objective.value}{described_class}, gap of each policy in %",
         f"All instances: {shared}." if shared else "",
         tuple(columns),
         tuple(_notes(table)),

@@ -20,23 +20,27 @@ _BADGES = MappingProxyType(
 )
 
 
-def objective_text(result: Result, value: int | None) -> str:
-    """Write an objective value with its unit: ms, means as means."""
+def objective_text(objective: Objective, requests: int, value: int | None) -> str:
+    """Write an objective value with its unit: ms, means over ``requests`` as means."""
     if value is None:
         return "–"
-    if result.objective == Objective.SLO_MISSES:
+    if objective == Objective.SLO_MISSES:
         return f"{value} requests"
-    mean = result.objective in {Objective.MEAN_TTFT, Objective.MEAN_E2E}
-    return f"{value / (len(result.instance.requests) if mean else 1) / 1e9:.3f} ms"
+    mean = objective in {Objective.MEAN_TTFT, Objective.MEAN_E2E}
+    return f"{value / (requests if mean else 1) / 1e9:.3f} ms"
 
 
 def solution_lines(result: Result) -> list[str]:
     """Describe a solver's result."""
     lines = [f"{result.instance.name}: {result.objective.value}, {result.status.value} ({result.runtime_s:.2f} s)"]
+
+    def shown(value: int | None) -> str:
+        return objective_text(result.objective, len(result.instance.requests), value)
+
     if result.value is not None:
-        lines.append(f"  value  {objective_text(result, result.value)}{_by(result, 'schedule')}")
+        lines.append(f"  value  {shown(result.value)}{_by(result, 'schedule')}")
     if result.bound is not None:
-        lines.append(f"  bound  {objective_text(result, result.bound)}{_by(result, 'bound')}, {_BADGES[result.badge]}")
+        lines.append(f"  bound  {shown(result.bound)}{_by(result, 'bound')}, {_BADGES[result.badge]}")
     if result.gap is not None:
         lines.append(f"  gap    {100 * result.gap:.2f} %")
     if result.metrics is not None:

@@ -41,6 +41,9 @@ class ResultStore:
     def path(self, instance: Instance, method: str, objective: Objective, restrictions: Restrictions) -> Path:
         """Return where the result of a method on an instance is kept."""
         parts = [instance.name, objective.value, method, *(f"no-{name}" for name in restrictions.forbid)]
+        numbers = {"evictions": restrictions.max_evictions, "batch": restrictions.max_batch, "at": restrictions.at_most}
+        parts += [f"most-{name}-{number}" for name, number in numbers.items() if number is not None]
+        parts += [f"order-{'-'.join(map(str, restrictions.order))}"] if restrictions.order else []
         return self.folder / ("--".join(_file_name(part) for part in parts) + ".json")
 
     def save(self, result: Result) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import product
-from types import MappingProxyType
 
 from optsched.calibrate.library import cost_model
 from optsched.model.documents import Suite
@@ -19,42 +16,28 @@ LENGTHS = (1, 32, 128, 256, 512, 1024)
 """Input and output lengths of section 4."""
 
 
-@dataclass(frozen=True)
-class SuiteSource:
-    """How a shipped suite is made.
-
-    Parameters
-    ----------
-    profile
-        The cost profile that its instances are on.
-    make
-        Makes the suite.
-    """
-
-    profile: str
-    make: Callable[[str], Suite]
-
-
-def figure_15(profile: str) -> Suite:
+def figure_15(profile: str, *, chunked: bool = False) -> Suite:
     """Return the instances of section 5.1, "Can evictions be optimal?".
 
-    Four requests of four output tokens; M lets two prompts in together, but only one request can finish.
+    Four requests of four output tokens; M lets two prompts in together, but only one request can finish. The paper
+    runs prefills whole; ``chunked`` allows to split them, which lets a prompt fill what memory is left.
     """
     count = output = 4
+    name = "infermax-fig15-chunked" if chunked else "infermax-fig15"
     instances = tuple(
         Instance(
-            name=f"infermax-fig15-I{size}",
+            name=f"{name}-I{size}",
             limits=Limits(max(2 * size, size + output - 1), CONTEXT, CONTEXT),
-            rules=Rules(chunked_prefill=False),
+            rules=Rules(chunked_prefill=chunked),
             cost=cost_model(profile),
             requests=(Request(size, output),) * count,
         )
         for size in (2**power for power in range(11))
     )
     return Suite(
-        "infermax-fig15",
+        name,
         "InferMax, section 5.1 and Figure 15: O = B = 4, I = 1 to 1024, M = max(2I, I + O - 1), C = P = 4096, "
-        "hybrid batches and eviction allowed, whole prefills.",
+        f"hybrid batches and eviction allowed, {'chunked' if chunked else 'whole'} prefills.",
         instances,
     )
 
@@ -77,13 +60,3 @@ def uniform_grid(count: int, profile: str) -> Suite:
         "C = P = 4096, all rules allowed.",
         instances,
     )
-
-
-SUITES = MappingProxyType(
-    {
-        "infermax-fig15": SuiteSource("a100-llama2-7b-linear", figure_15),
-        "infermax-b32": SuiteSource("a100-llama2-7b", lambda profile: uniform_grid(32, profile)),
-        "infermax-b1024": SuiteSource("a100-llama2-7b", lambda profile: uniform_grid(1024, profile)),
-    }
-)
-"""Suite name → how it is made."""

@@ -52,12 +52,15 @@ def _mixed(count: int, mix: tuple[str, str], seed: int) -> tuple[Request, ...]:
     return tuple(requests)
 
 
-def _instance(name: str, requests: tuple[Request, ...], kappa: int, profile: str) -> Instance:
-    # κ · mean(V/O) = κ · mean(I + (O − 1)/2), rounded down to whole tokens.
+def kv_tokens_for(requests: tuple[Request, ...], kappa: int) -> int:
+    """Return κ · mean(V/O) = κ · mean(I + (O − 1)/2), rounded down to whole tokens, at least the largest need."""
     twice = sum(2 * request.input + request.output - 1 for request in requests)
     needed = max(request.peak_tokens for request in requests)
-    kv_tokens = max(kappa * twice // (2 * len(requests)), needed)
-    limits = Limits(kv_tokens, CONTEXT, CONTEXT)
+    return max(kappa * twice // (2 * len(requests)), needed)
+
+
+def _instance(name: str, requests: tuple[Request, ...], kappa: int, profile: str) -> Instance:
+    limits = Limits(kv_tokens_for(requests, kappa), CONTEXT, CONTEXT)
     return Instance(f"{name}-k{kappa}", limits, Rules(chunked_prefill=False), cost_model(profile), requests)
 
 

@@ -1,0 +1,88 @@
+"""Integer flows of interchangeable requests, for the makespan offline with whole prefills: CP-SAT and MIP.
+
+The mathematics stands with its parts: variables, rows and what the reduced model leaves out in `class_flow_model`, the
+inequality that strengthens memory in `class_flow_packing`, solvers and what is believed of them in
+`class_flow_engines`.
+
+The number of batches is free, up to what the best schedule known leaves room for: every batch costs at least a base, so
+J ≤ (value − least work) / base (`token_costs.Horizon`). Fixing J, from below, one number after the other, was tried: it
+refutes a small J faster, but for many instances the least refill cost at one such J is harder to prove than the
+optimum over all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from optsched.bounds.volume import volume_bound
+from optsched.model.result import Badge
+from optsched.solvers.formulation import Outcome, Task, Termination
+from optsched_formulations.batching.class_flow_engines import Answer, minimize_with_cpsat, minimize_with_highs
+from optsched_formulations.batching.class_flow_model import FlowModel, find_packing, require_flows
+from optsched_formulations.batching.token_costs import Costs, Horizon, value_to_beat
+
+Engine = Callable[[FlowModel, Task, int], Answer]
+"""Minimises a model's objective for a task, among schedules of at most a value."""
+
+_PACKING_SHARE = 0.05
+"""Share of the time limit that the packing inequality may take."""
+
+
+class ClassFlow:
+    """Flows on CP-SAT, as `optsched.solvers.formulation.Formulation`."""
+
+    def solve(self, task: Task) -> Outcome:
+        """Minimise the makespan of an offline instance with whole prefills.
+
+        With the restriction ``at_most``, ``INFEASIBLE`` says that every schedule exceeds it.
+
+        Raises
+        ------
+        UnsupportedError
+            For any other task, if the numbers could overflow, or the model would be too large to build.
+        """
+        return _solve(task, minimize_with_cpsat)
+
+
+class ClassFlowMip:
+    """Flows on HiGHS, as `optsched.solvers.formulation.Formulation`."""
+
+    def solve(self, task: Task) -> Outcome:
+        """Minimise the makespan of an offline instance with whole prefills.
+
+        With the restriction ``at_most``, ``INFEASIBLE`` says that every schedule exceeds it.
+
+        Raises
+        ------
+        UnsupportedError
+            For any other task, for a limit in deterministic time, or if the model would be too large to build.
+        """
+        return _solve(task, minimize_with_highs)
+
+
+def _solve(task: Task, engine: Engine) -> Outcome:
+    require_flows(task)
+    started = time.perf_counter()
+    upper, costs = value_to_beat(task), Costs(task.instance)
+    most = Horizon(costs, task.objective, upper, len(costs.tokens)).batches
+    packing = find_packing(task, _PACKING_SHARE * task.time_limit_s)
+    fewest = max(volume_bound(task.instance).batches, 0 if packing is None else packing.batches)
+    if fewest > most:
+        # Every schedule with that few batches, or that many, is too bad.
+        return _nothing_better(task, upper)
+    model = FlowModel(task, fewest, most, packing)
+    left = task.time_limit_s - (time.perf_counter() - started)
+    answer = engine(model, replace(task, time_limit_s=left), upper)
+    if answer.termination == Termination.INFEASIBLE:
+        return _nothing_better(task, upper)
+    bound = max(task.bound, answer.bound or 0)
+    return Outcome(answer.termination, answer.schedule, bound, Badge.SOLVER_CLAIMED)
+
+
+def _nothing_better(task: Task, upper: int) -> Outcome:
+    """Return what it means that no schedule has a value of at most ``upper``."""
+    if task.incumbent_value is not None and task.incumbent_value <= upper:
+        raise RuntimeError("the model is infeasible, but the incumbent is a solution")
+    return Outcome(Termination.INFEASIBLE, None, max(task.bound, upper + 1), Badge.SOLVER_CLAIMED)

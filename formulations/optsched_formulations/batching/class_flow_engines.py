@@ -1,0 +1,232 @@
+"""CP-SAT and HiGHS on the programme of `class_flow_model`: one description, two solvers.
+
+*CP-SAT* computes in integers; its bound is a claim of the solver.
+
+*HiGHS* computes with floats. Times of batches are counted in the longest of them and the objective in its largest
+coefficient, solutions are rounded to integers and
+timed exactly, and its bound counts less 10⁻⁶ of it, then rounded up to a value that the objective can take. If HiGHS
+says that it has closed the gap, and its bound and the exact value of its solution differ by less than 10⁻⁸ of the
+value, the two are the same number but for floats, and the solution is called optimal; also that is a claim.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from threading import Event, Thread
+from typing import Any
+
+import highspy
+import numpy as np
+from ortools.sat.python import cp_model
+from scipy.sparse import csc_array
+
+from optsched.model.objectives import evaluate
+from optsched.model.schedule import Schedule
+from optsched.solvers.cpsat import minimize_cpsat
+from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError
+from optsched_formulations.batching.class_flow_model import FlowModel, Terms
+from optsched_formulations.batching.token_objective import Goal, bounded, require_range
+
+_SAFETY = Fraction(1, 10**6)
+"""Share of a float bound that is not believed."""
+_SAME = Fraction(1, 10**8)
+"""Relative difference up to which the bound of a closed search and an exact value are the same number."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How an engine ended.
+
+    Parameters
+    ----------
+    termination
+        Why it stopped; ``INFEASIBLE`` if no schedule is as good as asked for.
+    schedule
+        The best schedule found.
+    bound
+        Lower bound on the makespan in ps among the schedules as good as asked for; None if none was proved.
+    """
+
+    termination: Termination
+    schedule: Schedule | None
+    bound: int | None
+
+
+def minimize_with_cpsat(model: FlowModel, task: Task, upper: int) -> Answer:
+    """Minimise the makespan with CP-SAT, among schedules of at most ``upper`` ps.
+
+    Raises
+    ------
+    UnsupportedError
+        If the numbers could overflow.
+    """
+    program = model.program
+    cp = cp_model.CpModel()
+    variables = [cp.new_int_var(lower, most, "") for lower, most in zip(program.lower, program.upper, strict=True)]
+
+    def expression(terms: Terms) -> cp_model.LinearExpr:
+        require_range(sum(abs(factor) * max(abs(program.lower[x]), abs(program.upper[x])) for factor, x in terms))
+        return cp_model.LinearExpr.weighted_sum([variables[x] for _, x in terms], [factor for factor, _ in terms])
+
+    for row in program.rows:
+        total = expression(row.terms)
+        if row.lower == row.upper and row.lower is not None:
+            cp.add(total == row.lower)
+        elif row.lower is not None:
+            cp.add(total >= row.lower)
+        elif row.upper is not None:
+            cp.add(total <= row.upper)
+    flows = None if task.incumbent is None else model.flows_of(task.incumbent)
+    if flows is not None:
+        for variable, value in zip(variables, flows, strict=True):
+            cp.add_hint(variable, value)
+    goal = bounded(cp, Goal(expression(program.objective), model.scale, model.constant), task, upper)
+    answer = minimize_cpsat(cp, goal.expression, task, goal.to_value)
+    value_of = answer.value_of
+    schedule = None if value_of is None else model.schedule(lambda x: value_of(variables[x]))
+    return Answer(answer.termination, schedule, None if answer.bound is None else goal.to_value(answer.bound))
+
+
+def minimize_with_highs(model: FlowModel, task: Task, upper: int) -> Answer:
+    """Minimise the makespan with HiGHS, among schedules of at most ``upper`` ps.
+
+    Raises
+    ------
+    UnsupportedError
+        For a limit in deterministic time.
+    """
+    if task.deterministic_limit is not None:
+        raise UnsupportedError("a deterministic limit, it knows seconds only")
+    return _Highs(model, task, upper).run()
+
+
+class _Highs:
+    """One run of HiGHS."""
+
+    def __init__(self, model: FlowModel, task: Task, upper: int) -> None:
+        self._model = model
+        self._task = task
+        program = model.program
+        # Times are counted in shares of the longest batch.
+        self._span = np.ones(len(program.lower))
+        for x in program.continuous:
+            self._span[x] = max(program.upper[x], 1)
+        self._unit = max((abs(factor) * int(self._span[x]) for factor, x in program.objective), default=1)
+        self._stop = Event()
+        self._started = time.perf_counter()
+        self._told = task.incumbent_value, task.bound or None
+        self._solver = solver = highspy.Highs()
+        for option, value in (
+            ("output_flag", False),
+            ("threads", task.workers),
+            ("random_seed", task.seed % 2**31),
+            ("time_limit", max(task.time_limit_s, 0.0)),
+            ("mip_rel_gap", 0.0),
+            ("mip_abs_gap", 0.0),
+        ):
+            solver.setOptionValue(option, value)
+        flows = None if task.incumbent is None else model.flows_of(task.incumbent)
+        known = flows is not None and task.incumbent_value is not None and task.incumbent_value <= upper
+        # A solution cuts off worse ones by itself; without one a row has to.
+        solver.passModel(self._programme(None if known else upper))
+        if flows is not None and known:
+            solver.setSolution(len(flows), np.arange(len(flows)), np.array(flows) / self._span)
+        solver.setCallback(self._called, None)
+        solver.startCallback(highspy.cb.HighsCallbackType.kCallbackMipInterrupt)
+
+    def _programme(self, upper: int | None) -> Any:
+        """Return the programme as HiGHS takes it, with the objective at most ``upper`` ps."""
+        program, infinite = self._model.program, highspy.kHighsInf
+        cost = np.zeros(len(program.lower))
+        for factor, x in program.objective:
+            cost[x] += factor * self._span[x] / self._unit
+        index: list[int] = []
+        column: list[int] = []
+        value: list[float] = []
+        lowest: list[float] = []
+        highest: list[float] = []
+        for i, row in enumerate(program.rows):
+            factors = [factor * self._span[x] for factor, x in row.terms]
+            largest = max(map(abs, factors)) if any(x in program.continuous for _, x in row.terms) else 1
+            index += [i] * len(factors)
+            column += [x for _, x in row.terms]
+            value += [factor / largest for factor in factors]
+            lowest.append(-infinite if row.lower is None else row.lower / largest)
+            highest.append(infinite if row.upper is None else row.upper / largest)
+        if upper is not None:
+            counted = np.flatnonzero(cost).tolist()
+            index += [len(lowest)] * len(counted)
+            column += counted
+            value += cost[counted].tolist()
+            lowest.append(-infinite)
+            highest.append((upper - self._model.constant) / (self._model.scale * self._unit))
+        matrix = csc_array((value, (index, column)), shape=(len(lowest), len(cost)))
+        programme = highspy.HighsLp()
+        programme.num_row_, programme.num_col_ = matrix.shape
+        programme.col_cost_ = cost
+        programme.col_lower_ = np.array(program.lower) / self._span
+        programme.col_upper_ = np.array(program.upper) / self._span
+        programme.row_lower_, programme.row_upper_ = np.array(lowest), np.array(highest)
+        programme.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        programme.a_matrix_.start_ = matrix.indptr
+        programme.a_matrix_.index_ = matrix.indices
+        programme.a_matrix_.value_ = matrix.data
+        kinds = [highspy.HighsVarType.kInteger] * len(cost)
+        for x in program.continuous:
+            kinds[x] = highspy.HighsVarType.kContinuous
+        programme.integrality_ = kinds
+        return programme
+
+    def run(self) -> Answer:
+        """Run HiGHS in a thread, so that Ctrl-C reaches this one; an interrupted search keeps what it has."""
+        # HiGHS keeps one pool of threads for the process and refuses another number of them until it is reset.
+        highspy.Highs.resetGlobalScheduler(True)
+        thread = Thread(target=self._solver.run, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            try:
+                thread.join(0.1)
+            except KeyboardInterrupt:
+                self._stop.set()
+        status, info = self._solver.getModelStatus(), self._solver.getInfo()
+        statuses = highspy.HighsModelStatus
+        if status in {statuses.kInfeasible, statuses.kUnboundedOrInfeasible}:
+            return Answer(Termination.INFEASIBLE, None, None)
+        bound = self._proved(info.mip_dual_bound)
+        if info.primal_solution_status != highspy.kSolutionStatusFeasible:
+            return Answer(Termination.LIMIT, None, bound)
+        flows = [round(value) for value in self._solver.getSolution().col_value]
+        schedule = self._model.schedule(flows.__getitem__)
+        value: int = evaluate(self._task.instance, schedule)["objectives"][self._task.objective.value]
+        if status == statuses.kOptimal and abs(value - self._exact(info.mip_dual_bound)) <= _SAME * value:
+            bound = value
+        return Answer(Termination.OPTIMAL if bound == value else Termination.LIMIT, schedule, bound)
+
+    def _exact(self, objective: float) -> Fraction:
+        """Return what HiGHS calls an objective value, in ps."""
+        return self._model.constant + Fraction(objective) * self._unit * self._model.scale
+
+    def _proved(self, objective: float) -> int | None:
+        """Return what is believed of HiGHS' bound, in ps."""
+        if abs(objective) >= highspy.kHighsInf:
+            return None
+        exact = Fraction(objective) * self._unit
+        return self._model.to_value(ceil(exact - _SAFETY * abs(exact)))
+
+    def _called(self, _kind: Any, _message: str, seen: Any, reply: Any, _data: Any) -> None:
+        """Stop if that is asked for, else tell progress."""
+        if self._stop.is_set():
+            reply.user_interrupt = True
+        incumbent, bound = self._told
+        proved = self._proved(seen.mip_dual_bound)
+        if proved is not None:
+            bound = max(proved, bound or 0)
+        if abs(seen.mip_primal_bound) < highspy.kHighsInf:
+            found = self._model.to_value(round(Fraction(seen.mip_primal_bound) * self._unit))
+            incumbent = found if incumbent is None else min(found, incumbent)
+        if (incumbent, bound) != self._told:
+            self._told = incumbent, bound
+            self._task.progress(ProgressEvent(time.perf_counter() - self._started, incumbent, bound))

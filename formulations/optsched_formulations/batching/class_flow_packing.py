@@ -1,0 +1,154 @@
+r"""What one batch can hold, as one inequality: integer weights of tokens that no batch exceeds.
+
+A *pattern* is what the KV cache can hold in a batch: at most :math:`n_c` requests of every class c, each with one of
+its token counts k, of at most ⌊M/b⌋ blocks together. For weights :math:`π_{ck} ≥ 0` and the largest weight W of a
+pattern, :math:`\sum π_{ck} h_{ckj} ≤ W` holds for the requests h that batch j holds. Every request is held with every
+token count of its own in some batch, so the number of batches is
+
+.. math:: J ≥ \Bigl\lceil \sum_{ck} n_c π_{ck} / W \Bigr\rceil.
+
+Sizes as weights give the memory constraint and the volume bound. Where few requests fit, sizes that do not go together
+waste memory, and other weights say more. The best weights for J are the dual prices of covering each (c, k)
+:math:`n_c` times with patterns (Gilmore and Gomory's programme of bin packing), found by column generation: price
+patterns by a knapsack over requests, each of which takes one token count or none. Prices are rounded down to
+integers, and W is computed for those in integers, so that floating point decides how good the inequality is, not
+whether it holds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csc_array
+
+from optsched.solvers.highs import solve_equality_lp
+
+Item = tuple[int, int]
+"""``(class, tokens)``, tokens counted from 1."""
+
+_UNIT = 10_000
+"""Weights are whole numbers up to this."""
+_MOST_ROUNDS = 200
+_MOST_WORK = 2_000_000
+"""Requests that fit × token counts × blocks, beyond which pricing would take long."""
+_ENOUGH = 1.0 + 1e-6
+
+
+@dataclass(frozen=True)
+class Held:
+    """What requests of one class can hold.
+
+    Parameters
+    ----------
+    count
+        Number of requests.
+    blocks
+        Blocks of token count k, at position k − 1.
+    """
+
+    count: int
+    blocks: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Weights of token counts, and the most that a batch holds.
+
+    Parameters
+    ----------
+    weights
+        Positive weights.
+    most
+        W.
+    batches
+        Lower bound on the number of batches.
+    """
+
+    weights: dict[Item, int]
+    most: int
+    batches: int
+
+
+def packing(classes: Sequence[Held], capacity: int, seconds: float) -> Packing | None:
+    """Return the best weights found within a time limit; None if the instance is too large for that.
+
+    Parameters
+    ----------
+    classes
+        What can be held.
+    capacity
+        ⌊M/b⌋.
+    seconds
+        Wall-clock limit; weights found until then are valid, if not the best.
+    """
+    deadline = time.perf_counter() + seconds
+    fitting = [min(held.count, capacity // min(held.blocks)) for held in classes]
+    if sum(fit * len(held.blocks) for fit, held in zip(fitting, classes, strict=True)) * capacity > _MOST_WORK:
+        return None
+    items = [(c, k) for c, held in enumerate(classes) for k in range(1, len(held.blocks) + 1)]
+    number = {item: position for position, item in enumerate(items)}
+    demand = np.array([classes[c].count for c, _ in items], dtype=np.float64)
+    patterns: list[Counter[Item]] = [
+        Counter({(c, k): min(fitting[c], capacity // classes[c].blocks[k - 1])}) for c, k in items
+    ]
+    best: Packing | None = None
+    for _ in range(_MOST_ROUNDS):
+        left = deadline - time.perf_counter()
+        # What is held beyond the demand is wasted: one column of -1 for every item.
+        rows = [number[item] for pattern in patterns for item in pattern] + list(range(len(items)))
+        columns = [j for j, pattern in enumerate(patterns) for _ in pattern]
+        columns += list(range(len(patterns), len(patterns) + len(items)))
+        values = [float(count) for pattern in patterns for count in pattern.values()] + [-1.0] * len(items)
+        cost = np.concatenate([np.ones(len(patterns)), np.zeros(len(items))])
+        matrix = csc_array((values, (rows, columns)), shape=(len(items), len(cost)))
+        solution = solve_equality_lp(cost, matrix, demand, left, 1)
+        if solution is None:
+            break
+        weights = np.floor(np.maximum(solution.prices, 0.0) * _UNIT).astype(np.int64)
+        most, pattern = _heaviest(classes, fitting, capacity, items, weights)
+        total = sum(int(weight) * classes[c].count for weight, (c, _) in zip(weights, items, strict=True))
+        bound = -(-total // most)
+        if best is None or bound >= best.batches:
+            best = Packing({item: int(w) for item, w in zip(items, weights, strict=True) if w}, most, bound)
+        if most <= _UNIT * _ENOUGH or pattern in patterns:
+            break
+        patterns.append(pattern)
+    return best
+
+
+def _heaviest(
+    classes: Sequence[Held],
+    fitting: Sequence[int],
+    capacity: int,
+    items: Sequence[Item],
+    weights: npt.NDArray[np.int64],
+) -> tuple[int, Counter[Item]]:
+    """Return the largest weight of a pattern, and the pattern: a knapsack, request by request."""
+    value = np.zeros(capacity + 1, dtype=np.int64)
+    choices: list[tuple[int, npt.NDArray[np.int64]]] = []
+    of_class: list[list[tuple[int, int, int]]] = [[] for _ in classes]
+    for (c, k), weight in zip(items, weights.tolist(), strict=True):
+        if weight:
+            of_class[c].append((k, classes[c].blocks[k - 1], weight))
+    for c, options in enumerate(of_class):
+        for _ in range(fitting[c] if options else 0):
+            after, choice = value.copy(), np.zeros(capacity + 1, dtype=np.int64)
+            for k, blocks, weight in options:
+                with_it = value[: capacity + 1 - blocks] + weight
+                better = with_it > after[blocks:]
+                after[blocks:][better] = with_it[better]
+                choice[blocks:][better] = k
+            choices.append((c, choice))
+            value = after
+    room, pattern = capacity, Counter[Item]()
+    for c, choice in reversed(choices):
+        k = int(choice[room])
+        if k:
+            pattern[c, k] += 1
+            room -= classes[c].blocks[k - 1]
+    return int(value[capacity]), pattern

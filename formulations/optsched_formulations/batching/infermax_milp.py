@@ -1,0 +1,883 @@
+r"""InferMax's own mixed-integer programme, indexed by requests × batches with big-M rows: the baseline.
+
+Kim et al. (section 5) index everything by request i and batch j = 1, …, J and linearise conditions with big-M
+rows. Here are their variables and constraints (1) to (5), and what they leave out, completed as problem.md decides.
+It is the model that the other formulations are measured against: faithful and general, not clever.
+
+Variables of the paper (integer; j = 0 is the initial state)
+    - :math:`S_{ij}`: tokens of i, prompt and generated, after batch j; :math:`S_{i0} = I_i`.
+    - :math:`m_{ij}`: tokens of i cached after the steps of batch j, before finished requests are freed;
+      :math:`m_{i0} = 0`. At most :math:`D_i = I_i + O_i - 1`, which is the big M of (1).
+    - :math:`c_{ij}`: tokens of i that batch j runs.
+    - :math:`g_{ij}, e_{ij} ∈ \{0, 1\}`: i generates a token, is evicted, in batch j.
+
+Completing variables (binary unless said otherwise)
+    - :math:`p_{ij}, q_{ij}`: i takes a prefill step, a decode step, in batch j.
+    - :math:`d_{ij}`: the KV that i holds after batch j has generated a token (decoding; else filling).
+    - :math:`f_{ij}`: i is finished after batch j. :math:`a_{ij}`: i has its first token (TTFT and its SLO only).
+    - :math:`u_j`: batch j is used. :math:`w_j`: it takes prefill steps (without hybrid batching only).
+    - :math:`n_{ij}`: KV blocks that i occupies, integer (b > 1 only).
+    - :math:`t_j`: time of batch j. :math:`E_j`: when it ends, counted from the earliest arrival. Continuous.
+
+Constraints of the paper
+    - Termination: everyone generates all tokens: :math:`\sum_j g_{ij} = O_i`.
+    - Sequence length: a generated token joins the others: :math:`S_{ij} = S_{i,j-1} + g_{ij}`.
+    - (1), as (5) has it: KV is dropped by an eviction, grows by what runs otherwise. Completed: it is freed after
+      the request's last batch, in which it still counts.
+
+      .. math::
+          m_{ij} ≤ D_i (1 - e_{ij}), \quad m_{ij} ≤ D_i (1 - f_{i,j-1}), \quad
+          m_{ij} ≤ m_{i,j-1} + c_{ij} + D_i e_{ij}, \quad
+          m_{ij} ≥ m_{i,j-1} + c_{ij} - D_i (e_{ij} + f_{i,j-1})
+    - (2) An evicted request runs nothing, another one no more than it lacks, a finished one nothing:
+      :math:`c_{ij} ≤ D_i (1 - e_{ij})`, :math:`c_{ij} ≤ S_{i,j-1} - m_{i,j-1}`,
+      :math:`p_{ij} + q_{ij} ≤ c_{ij} ≤ D_i (p_{ij} + q_{ij})`, :math:`p_{ij} + q_{ij} ≤ 1 - f_{i,j-1}`.
+    - (3) A token is generated exactly if everything that lacks is run:
+      :math:`S_{i,j-1} - m_{i,j-1} - (I_i + O_i)(1 - g_{ij}) ≤ c_{ij} ≤ S_{i,j-1} - m_{i,j-1} - 1 + g_{ij}`.
+    - (4) Batch limits: :math:`\sum_i c_{ij} ≤ C` and :math:`\sum_i m_{ij} ≤ M`; with blocks of b > 1 tokens
+      :math:`m_{ij} ≤ b\, n_{ij}` and :math:`\sum_i n_{ij} ≤ ⌊M/b⌋`.
+
+Completions
+    - Phase: generating makes i decoding, an eviction makes it filling again, nothing else changes it:
+      :math:`g_{ij} ≤ d_{ij}`, :math:`d_{i,j-1} - e_{ij} ≤ d_{ij} ≤ 1 - e_{ij}`,
+      :math:`d_{ij} ≤ d_{i,j-1} + g_{ij}`. The phase before the batch says which step it is:
+      :math:`q_{ij} ≤ d_{i,j-1}`, :math:`p_{ij} ≤ 1 - d_{i,j-1}`. A decoding request lacks one token, so (2) makes
+      c = 1 in its steps, and :math:`c_{ij} - q_{ij}` are the tokens of a prefill step.
+    - Finished: :math:`O_i f_{ij} ≤ S_{ij} - I_i ≤ O_i - 1 + f_{ij}`. First token: :math:`a_{ij} ≤ S_{ij} - I_i`.
+    - Only KV that exists, of an unfinished request, is evicted: :math:`e_{ij} ≤ m_{i,j-1}`,
+      :math:`e_{ij} ≤ 1 - f_{i,j-1}`; without eviction :math:`e_{ij} = 0`.
+    - Budgets: :math:`\sum_i (c_{ij} - q_{ij}) ≤ P`, :math:`\sum_i (p_{ij} + q_{ij}) ≤ N`. Without hybrid batching
+      :math:`p_{ij} ≤ w_j`, :math:`q_{ij} ≤ 1 - w_j`. Without chunked prefill a prefill step ends in a token:
+      :math:`p_{ij} ≤ g_{ij}`.
+    - Batches are used from the first on, none is empty, and nothing happens in an unused one:
+      :math:`u_{j+1} ≤ u_j ≤ \sum_i (p_{ij} + q_{ij})`, :math:`p_{ij} + q_{ij} + e_{ij} ≤ u_j`.
+    - Policy classes: :math:`\sum_{ij} e_{ij} ≤ q`; if a's first run must be in no later batch than b's, b runs only
+      when a has: :math:`p_{bj} + q_{bj} ≤ \sum_{k ≤ j} (p_{ak} + q_{ak})`; objective ≤ the value not to exceed.
+
+Time
+    A batch takes at least every piece of the convex cost, for all k:
+
+    .. math:: t_j ≥ \mathrm{base}_k u_j + \mathrm{token}_k \sum_i c_{ij} + \sum_i (\mathrm{decode\_kv}\, x_{ij}
+              + \mathrm{decode\_req}\, q_{ij} + \mathrm{prefill\_sq}\, z_{ij} + \mathrm{prefill\_kv}\, y_{ij}
+              + \mathrm{prefill\_req}\, p_{ij})
+
+    with products that need a lower limit only, since coefficients are not negative and time is minimised:
+    :math:`x_{ij} ≥ m_{i,j-1} - D_i (1 - q_{ij})` for :math:`m q`, likewise y for :math:`m p`. The quadratic cost
+    :math:`z = c² + 2mc` of a prefill step is exact on integers. Chunked: with :math:`c_{ij} - q_{ij} =
+    \sum_l 2^l β_{ijl}`, β binary, :math:`z_{ij} = \sum_l 2^l ζ_{ijl}`, where ζ is β times (c + 2m):
+    :math:`ζ_{ijl} ≥ c_{ij} - q_{ij} + 2 m_{i,j-1} - 2 D_i (1 - β_{ijl})`. Whole: m = 0 and the step runs 0 or
+    I, …, D tokens, so z is the convex piecewise-linear function through the squares of these: :math:`z ≥ I (c - q)` and
+    :math:`z ≥ (2v + 1)(c - q) - v (v + 1)` for v = I, …, D − 1.
+
+    With arrivals, or another objective than the makespan, batches have ends (the paper's Acc):
+    :math:`E_j ≥ E_{j-1} + t_j`, and a request runs after its arrival: :math:`E_j ≥ T_i (p_{ij} + q_{ij}) + t_j`.
+
+Objective
+    Makespan: :math:`\sum_j t_j` (the paper's), with arrivals :math:`E_J`. E2e :math:`F_i ≥ E_j - T_i - H f_{i,j-1}` for
+    all j, TTFT :math:`≥ E_j - T_i - H a_{i,j-1}`: the end of each batch before which i had not got there, with H an
+    upper limit of the last end. Means are their sums, weighted or not, maxima one variable for all i; a miss
+    :math:`v_i ∈ \{0, 1\}` relaxes :math:`E_j - T_i ≤ \mathrm{SLO}_i` by H.
+
+Number of batches J
+    Every used batch costs at least a base. So where the best value known, or the sequential schedule's, limits the
+    last end, J is (limit − least work) / base. Whatever the costs, some optimal schedule has at most J batches:
+
+    - whole prefills: every run generates a token, so :math:`J = \sum_i O_i`;
+    - without eviction every batch runs one of the :math:`\sum_i (I_i + O_i - 1)` tokens that exist to be run;
+    - else a token k ≥ 2 may be refilled, which runs I + k − 2 tokens more than its decode, and takes a batch to pause
+      in. Other batches run only KV that is dropped before it generates anything. Leave such batches out, but for the
+      last one of each uninterrupted group of them that some refill pauses in; evict earlier instead. So J grows by
+      I + k − 1 per refill. With an order of first runs the batch of a dropped first run, and one to drop it, may be
+      needed too: 2 per request.
+
+Numbers
+    Times are divided by a whole number of ps, the *unit*: the greatest common divisor of all times, d, or a multiple
+    of it that brings the last end to about 10⁴. The schedule is rebuilt from the rounded c and e and timed exactly.
+    The solvers compute with floats, so their bound is a claim: less 10⁻⁶ of it (or of H), then rounded up to a
+    multiple of d, since every objective value is one. If that is the schedule's exact value, the schedule is optimal.
+    It is also called so, still solver-claimed, if the solver says it has closed the gap and the exact value and the
+    solver's bound are the same number to 10⁻⁸, so that only floats stand between them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
+from math import ceil, gcd, isfinite
+from pathlib import Path
+from threading import Event, Thread
+from types import MappingProxyType
+from typing import Any
+
+import highspy
+import pulp
+
+from optsched.model.errors import InputError
+from optsched.model.objectives import Objective, evaluate
+from optsched.model.result import Badge
+from optsched.model.schedule import Assignment, Progress, Schedule, timed
+from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
+
+Expression = Any
+"""A PuLP expression, a variable, or a number."""
+
+_SAFETY = Fraction(1, 10**6)
+"""Share of a float bound that is not believed."""
+_SAME = Fraction(1, 10**8)
+"""Relative difference up to which the bound of a closed search and an exact value are the same number."""
+_SPAN_UNITS = 10**4
+"""Units of time up to the last end, where the coefficients' common divisor makes them more."""
+
+
+class InfermaxMilp:
+    """The formulation of this module, as `optsched.solvers.formulation.Formulation`.
+
+    Parameters
+    ----------
+    solver
+        A name from `SOLVERS`. HiGHS and CBC come with PuLP, the others are for who has them.
+
+    Raises
+    ------
+    InputError
+        For an unknown solver, or one that is not installed.
+    """
+
+    def __init__(self, solver: str = "highs") -> None:
+        if solver not in SOLVERS:
+            raise InputError("solver", solver, f"one of {', '.join(SOLVERS)}")
+        if not SOLVERS[solver].available():
+            there = [name for name, backend in SOLVERS.items() if backend.available()]
+            raise InputError("solver", solver, f"a solver that is installed: {', '.join(there)}")
+        self.solver = solver
+
+    def solve(self, task: Task) -> Outcome:
+        """Minimise any objective of an instance with any rules.
+
+        Raises
+        ------
+        UnsupportedError
+            For a limit in deterministic time.
+        """
+        if task.deterministic_limit is not None:
+            raise UnsupportedError("a deterministic limit, it knows seconds only")
+        started = time.perf_counter()
+        model = _Model(task)
+        left = task.time_limit_s - (time.perf_counter() - started)
+        if left <= 0:
+            return Outcome(Termination.LIMIT, None, task.bound, Badge.SOLVER_CLAIMED)
+        answer = SOLVERS[self.solver].solve(model, left)
+        if answer.infeasible:
+            if task.restrictions.at_most is None:
+                raise RuntimeError(f"{self.solver} calls a model infeasible that has a schedule")
+            return Outcome(Termination.INFEASIBLE, None, None, Badge.SOLVER_CLAIMED)
+        return model.outcome(answer)
+
+    def export(self, task: Task, path: str | Path) -> None:
+        """Write the model as ``.lp`` or ``.mps``; its name says what its unit of time is.
+
+        Raises
+        ------
+        InputError
+            For another suffix, or a file that cannot be written.
+        """
+        target = Path(path)
+        problem = _Model(task).problem
+        try:
+            if target.suffix == ".lp":
+                problem.writeLP(str(target))
+            elif target.suffix == ".mps":
+                problem.writeMPS(str(target), with_objsense=True)
+            else:
+                raise InputError("export", str(path), "a file name that ends in .lp or .mps")
+        except OSError as error:
+            raise InputError("export", str(path), f"a file that can be written ({error.strerror})") from None
+
+
+class _Plan:
+    """What is known before the model is built: a schedule, limits of batches and time, the unit of time."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.instance = task.instance
+        self.arrivals = [request.arrival_ps - task.instance.start_ps for request in task.instance.requests]
+        self.peaks = [request.peak_tokens for request in task.instance.requests]
+
+    def value(self, schedule: Schedule) -> int:
+        """Return the exact objective value of a legal schedule."""
+        found: int = evaluate(self.instance, schedule)["objectives"][self.task.objective.value]
+        return found
+
+    @cached_property
+    def start(self) -> tuple[int, Schedule]:
+        """The best schedule that is known, with its value: the incumbent or the sequential one."""
+        sequential = self._sequential()
+        known = [(self.value(sequential), sequential)]
+        if self.task.incumbent is not None:
+            known.append((self.value(self.task.incumbent), self.task.incumbent))
+        return _least(known)
+
+    def _sequential(self) -> Schedule:
+        """One request after another, in the order of first runs or of arrival: always legal."""
+        instance, assignments = self.instance, []
+        order = self.task.restrictions.first_runs(instance) or sorted(
+            range(len(instance.requests)), key=self.arrivals.__getitem__
+        )
+        for i in order:
+            request = instance.requests[i]
+            budget = instance.limits.prefill_tokens
+            chunks = [min(budget, request.input - done) for done in range(0, request.input, budget)]
+            assignments += [Assignment([(i, run)], []) for run in chunks + [1] * (request.output - 1)]
+        return timed(instance, assignments)
+
+    @cached_property
+    def batches(self) -> int:
+        """J: batches that some optimal schedule does not exceed (see the module, Number of batches)."""
+        instance, restrictions = self.instance, self.task.restrictions
+        if instance.rules.chunked_prefill:
+            most = sum(self.peaks)
+            if instance.rules.eviction:
+                refills = [q.input + k - 1 for q in instance.requests for k in range(2, q.output + 1)]
+                most += sum(sorted(refills, reverse=True)[: restrictions.max_evictions])
+                if restrictions.first_runs(instance):
+                    most += 2 * len(instance.requests)
+        else:
+            most = sum(request.output for request in instance.requests)
+        if self._known_end is not None:
+            for base, token in instance.cost.affine:
+                if base:
+                    most = min(most, (self._known_end - self._least_work(token)) // base)
+        return max(most, 1)
+
+    @cached_property
+    def _known_end(self) -> int | None:
+        """When the last batch of a schedule as good as the best known ends at the latest; None if that says nothing."""
+        value = self.start[0]
+        if self.task.restrictions.at_most is not None:
+            value = min(value, self.task.restrictions.at_most)
+        least_weight = min(request.weight for request in self.instance.requests)
+        match self.task.objective:
+            case Objective.MAKESPAN:
+                return value
+            case Objective.MEAN_E2E | Objective.MAX_E2E:
+                return max(self.arrivals) + value
+            case Objective.WEIGHTED_E2E if least_weight:
+                return max(self.arrivals) + value // least_weight
+            case _:
+                return None
+
+    def _least_work(self, token: int) -> int:
+        """Time that the tokens take at least, at ``token`` ps each, without the batches' bases."""
+        cost, total = self.instance.cost, 0
+        for request in self.instance.requests:
+            for k in range(1, request.output + 1):
+                size = request.input + k - 1
+                fill = token * size + cost.prefill_ps(size, 0)
+                total += fill if k == 1 else min(fill, token + cost.decode_ps(size - 1))
+        return total
+
+    @cached_property
+    def end(self) -> int:
+        """H: when the last batch of some optimal schedule ends at the latest, in ps after the earliest arrival."""
+        if self._known_end is not None:
+            return self._known_end
+        cost, limits = self.instance.cost, self.instance.limits
+        own = sum(max(cost.prefill_ps(peak, peak), cost.decode_ps(peak)) for peak in self.peaks)
+        longest = cost.linear_ps(min(limits.batch_tokens, sum(self.peaks))) + own
+        return max(self.arrivals) + self.batches * longest
+
+    @cached_property
+    def divisor(self) -> int:
+        """Greatest common divisor of all times, in ps, which divides every objective value; 1 for a count of misses."""
+        cost, times = self.instance.cost, list(self.arrivals)
+        times += [number for piece in cost.affine for number in piece]
+        times += [cost.decode_kv, cost.decode_req, cost.prefill_sq, cost.prefill_kv, cost.prefill_req]
+        return gcd(*times) or 1
+
+    @cached_property
+    def unit(self) -> int:
+        """Ps of one unit of time in the model."""
+        spans = self.end // self.divisor
+        return self.divisor * (ceil(spans / _SPAN_UNITS) if spans > 100 * _SPAN_UNITS else 1)
+
+
+class _Model:
+    """Variables, constraints and objective of one task."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.plan = plan = _Plan(task)
+        self._instance = instance = task.instance
+        self._everyone = range(len(instance.requests))
+        self._batches = range(1, plan.batches + 1)
+        self._var: dict[tuple[str, int, int], Any] = {}
+        self._timed = not instance.offline or task.objective != Objective.MAKESPAN
+        name = "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in instance.name)
+        self.problem = pulp.LpProblem(f"{name}_{task.objective.value}_unit_{plan.unit}_ps", pulp.LpMinimize)
+        self._add_variables()
+        for j in self._batches:
+            for i in self._everyone:
+                self._add_paper_rows(i, j)
+                self._add_phase(i, j)
+            self._add_batch(j)
+            self._add_time(j)
+        self._add_policy_class()
+        self._objective = self._add_objective()
+        self.problem.setObjective(self._objective)
+        self._add_at_most()
+        self._add_start()
+
+    # Variables ------------------------------------------------------------------------------------------
+
+    def _new(self, name: str, i: int, j: int, most: float | None, *, integer: bool = True) -> Any:
+        kind = pulp.LpInteger if integer else pulp.LpContinuous
+        label = "_".join([name, *(str(index) for index in (i, j) if index >= 0)])
+        variable = self._var[name, i, j] = self.problem.add_variable(label, 0, most, kind)
+        return variable
+
+    def _add_variables(self) -> None:
+        limits, rules = self._instance.limits, self._instance.rules
+        for j in self._batches:
+            self._new("u", -1, j, 1)
+            self._new("t", -1, j, None, integer=False)
+            if self._timed:
+                self._new("E", -1, j, None, integer=False)
+            if not rules.hybrid:
+                self._new("w", -1, j, 1)
+            for i, request in enumerate(self._instance.requests):
+                self._new("S", i, j, request.input + request.output)
+                self._new("m", i, j, self.plan.peaks[i])
+                self._new("c", i, j, min(self.plan.peaks[i], limits.batch_tokens))
+                self._new("e", i, j, int(rules.eviction))
+                for name in "gpqdf":
+                    self._new(name, i, j, 1)
+                if self._needs_first(i):
+                    self._new("a", i, j, 1)
+                if limits.kv_block > 1:
+                    self._new("n", i, j, limits.kv_capacity // limits.kv_block)
+
+    def _needs_first(self, i: int) -> bool:
+        """Whether the objective asks when request i gets its first token."""
+        match self.task.objective:
+            case Objective.MEAN_TTFT | Objective.MAX_TTFT:
+                return True
+            case Objective.SLO_MISSES:
+                return self._instance.requests[i].slo_ttft_ps is not None
+            case _:
+                return False
+
+    def _at(self, name: str, i: int, j: int) -> Expression:
+        """Return a variable, or its value in the initial state."""
+        if j == 0:
+            return self._instance.requests[i].input if name == "S" else 0
+        return self._var[name, i, j]
+
+    def _runs(self, i: int, j: int) -> Expression:
+        """1 if request i runs in batch j."""
+        return self._var["p", i, j] + self._var["q", i, j]
+
+    def _prefilled(self, i: int, j: int) -> Expression:
+        """Tokens of a prefill step: c, less the one of a decode step."""
+        return self._var["c", i, j] - self._var["q", i, j]
+
+    def _row(self, row: Any, name: str, *index: int) -> None:
+        self.problem.addConstraint(row, "_".join([name, *map(str, index)]))
+
+    # Constraints ----------------------------------------------------------------------------------------
+
+    def _add_paper_rows(self, i: int, j: int) -> None:
+        """Sequence length and (1) to (3); termination in the last batch."""
+        request, peak = self._instance.requests[i], self.plan.peaks[i]
+        length, cached, run = (self._var[name, i, j] for name in "Smc")
+        generates, evicts = self._var["g", i, j], self._var["e", i, j]
+        length_before, cached_before, finished = (self._at(name, i, j - 1) for name in "Smf")
+        missing = length_before - cached_before
+        self._row(length == length_before + generates, "length", i, j)
+        self._row(cached <= peak * (1 - evicts), "kv_evicted", i, j)
+        self._row(cached <= peak * (1 - finished), "kv_freed", i, j)
+        self._row(cached <= cached_before + run + peak * evicts, "kv_most", i, j)
+        self._row(cached >= cached_before + run - peak * (evicts + finished), "kv_least", i, j)
+        self._row(run <= peak * (1 - evicts), "run_evicted", i, j)
+        self._row(run <= missing, "run_most", i, j)
+        self._row(run <= peak * self._runs(i, j), "runs", i, j)
+        self._row(run >= self._runs(i, j), "runs_some", i, j)
+        self._row(self._runs(i, j) <= 1 - finished, "runs_unfinished", i, j)
+        self._row(run >= missing - (request.input + request.output) * (1 - generates), "token_only_if", i, j)
+        self._row(run <= missing - 1 + generates, "token_if", i, j)
+        if j == self.plan.batches:
+            self._row(pulp.lpSum(self._var["g", i, k] for k in self._batches) == request.output, "termination", i)
+
+    def _add_phase(self, i: int, j: int) -> None:
+        """Say who is filling or decoding, who is finished, and what may be evicted."""
+        request = self._instance.requests[i]
+        generates, evicts, decoding, finished = (self._var[name, i, j] for name in "gedf")
+        before = self._at("d", i, j - 1)
+        generated = self._var["S", i, j] - request.input
+        self._row(decoding >= generates, "decoding_if", i, j)
+        self._row(decoding >= before - evicts, "decoding_stays", i, j)
+        self._row(decoding <= 1 - evicts, "filling_if", i, j)
+        self._row(decoding <= before + generates, "filling_stays", i, j)
+        self._row(self._var["q", i, j] <= before, "decode_step", i, j)
+        self._row(self._var["p", i, j] <= 1 - before, "prefill_step", i, j)
+        self._row(request.output * finished <= generated, "finished_only_if", i, j)
+        self._row(generated <= request.output - 1 + finished, "finished_if", i, j)
+        self._row(evicts <= self._at("m", i, j - 1), "evict_cached", i, j)
+        self._row(evicts <= 1 - self._at("f", i, j - 1), "evict_unfinished", i, j)
+        if self._needs_first(i):
+            self._row(self._var["a", i, j] <= generated, "first_only_if", i, j)
+        if not self._instance.rules.chunked_prefill:
+            self._row(self._var["p", i, j] <= generates, "whole_prefill", i, j)
+
+    def _add_batch(self, j: int) -> None:
+        """(4), the other budgets, and used batches before unused ones."""
+        limits, used = self._instance.limits, self._var["u", -1, j]
+        runs = [self._runs(i, j) for i in self._everyone]
+        self._row(pulp.lpSum(self._var["c", i, j] for i in self._everyone) <= limits.batch_tokens, "tokens", j)
+        self._row(pulp.lpSum(self._prefilled(i, j) for i in self._everyone) <= limits.prefill_tokens, "prefill", j)
+        if limits.batch_requests is not None:
+            self._row(pulp.lpSum(runs) <= limits.batch_requests, "requests", j)
+        if limits.kv_block == 1:
+            self._row(pulp.lpSum(self._var["m", i, j] for i in self._everyone) <= limits.kv_tokens, "memory", j)
+        else:
+            for i in self._everyone:
+                self._row(self._var["m", i, j] <= limits.kv_block * self._var["n", i, j], "blocks", i, j)
+            blocks = pulp.lpSum(self._var["n", i, j] for i in self._everyone)
+            self._row(blocks <= limits.kv_capacity // limits.kv_block, "memory", j)
+        self._row(used <= pulp.lpSum(runs), "not_empty", j)
+        for i in self._everyone:
+            self._row(runs[i] + self._var["e", i, j] <= used, "used", i, j)
+            if not self._instance.rules.hybrid:
+                self._row(self._var["p", i, j] <= self._var["w", -1, j], "all_prefills", i, j)
+                self._row(self._var["q", i, j] <= 1 - self._var["w", -1, j], "all_decodes", i, j)
+        if j > 1:
+            self._row(used <= self._var["u", -1, j - 1], "used_first", j)
+
+    def _add_policy_class(self) -> None:
+        """At most q evictions; first runs in order."""
+        restrictions = self.task.restrictions
+        if restrictions.max_evictions is not None:
+            evictions = pulp.lpSum(self._var["e", i, j] for i in self._everyone for j in self._batches)
+            self._row(evictions <= restrictions.max_evictions, "evictions")
+        for a, b in pairwise(restrictions.first_runs(self._instance)):
+            for j in self._batches:
+                ran = pulp.lpSum(self._runs(a, k) for k in range(1, j + 1))
+                self._row(self._runs(b, j) <= ran, "order", a, b, j)
+
+    # Time and objective ---------------------------------------------------------------------------------
+
+    def _units(self, ps: int) -> float:
+        """Picoseconds in units of time."""
+        return ps / self.plan.unit
+
+    def _add_time(self, j: int) -> None:
+        """Batch j takes at least what every piece says, and ends after the one before and after arrivals."""
+        cost = self._instance.cost
+        own = pulp.lpSum(self._attention(i, j) for i in self._everyone)
+        tokens = pulp.lpSum(self._var["c", i, j] for i in self._everyone)
+        duration = self._var["t", -1, j]
+        for number, (base, token) in enumerate(cost.affine):
+            least = self._units(base) * self._var["u", -1, j] + self._units(token) * tokens + own
+            self._row(duration >= least, "time", number, j)
+        if self._timed:
+            end = self._var["E", -1, j]
+            self._row(end >= (self._var["E", -1, j - 1] if j > 1 else 0) + duration, "end", j)
+            for i, arrival in enumerate(self.plan.arrivals):
+                if arrival:
+                    self._row(end >= self._units(arrival) * self._runs(i, j) + duration, "arrived", i, j)
+
+    def _attention(self, i: int, j: int) -> Expression:
+        """Return what the steps of request i take of batch j, in units of time."""
+        cost, peak = self._instance.cost, self.plan.peaks[i]
+        cached_before = self._at("m", i, j - 1)
+        chunked = self._instance.rules.chunked_prefill
+        total = self._units(cost.decode_req) * self._var["q", i, j]
+        total += self._units(cost.prefill_req) * self._var["p", i, j]
+        products = [("x", "q", cost.decode_kv), ("y", "p", cost.prefill_kv if chunked else 0)]
+        for name, step, coefficient in products:
+            if coefficient:
+                read = self._new(name, i, j, peak, integer=False)
+                self._row(read >= cached_before - peak * (1 - self._var[step, i, j]), f"read_{name}", i, j)
+                total += self._units(coefficient) * read
+        if cost.prefill_sq:
+            total += self._units(cost.prefill_sq) * (self._chunk_square(i, j) if chunked else self._square(i, j))
+        return total
+
+    def _square(self, i: int, j: int) -> Expression:
+        """c² of a whole prefill, which runs 0 or I, …, D tokens: the convex function through these points."""
+        least, peak = self._instance.requests[i].input, self.plan.peaks[i]
+        square, run = self._new("z", i, j, None, integer=False), self._prefilled(i, j)
+        self._row(square >= least * run, "square", i, j)
+        for v in range(least, peak):
+            self._row(square >= (2 * v + 1) * run - v * (v + 1), "square", i, j, v)
+        return square
+
+    def _chunk_square(self, i: int, j: int) -> Expression:
+        """c² + 2mc of a chunk: the bits of c, each times c + 2m."""
+        run, most = self._prefilled(i, j), 2 * self.plan.peaks[i]
+        factor = run + 2 * self._at("m", i, j - 1)
+        powers = range(self.plan.peaks[i].bit_length())
+        bits = [self._new(f"bit{power}", i, j, 1) for power in powers]
+        self._row(run == pulp.lpSum(2**power * bit for power, bit in enumerate(bits)), "bits", i, j)
+        total = []
+        for power, bit in enumerate(bits):
+            product = self._new(f"z{power}", i, j, None, integer=False)
+            self._row(product >= factor - most * (1 - bit), "chunk", i, j, power)
+            total.append(2**power * product)
+        return pulp.lpSum(total)
+
+    def _reached(self, i: int, name: str, least: Expression) -> None:
+        """Make ``least`` no less than the time from arrival to the first token (``a``) or the last (``f``)."""
+        arrival, horizon = self._units(self.plan.arrivals[i]), self._units(self.plan.end)
+        for j in self._batches:
+            wait = self._var["E", -1, j] - arrival - horizon * self._at(name, i, j - 1)
+            self._row(least >= wait, f"reached_{name}", i, j)
+
+    def _add_objective(self) -> Expression:
+        """Return the objective: units of time, or requests that miss an SLO."""
+        requests, objective = self._instance.requests, self.task.objective
+        if objective == Objective.MAKESPAN:
+            if self._timed:
+                return 1 * self._var["E", -1, self.plan.batches]
+            return pulp.lpSum(self._var["t", -1, j] for j in self._batches)
+        name = "a" if objective in {Objective.MEAN_TTFT, Objective.MAX_TTFT} else "f"
+        if objective in {Objective.MAX_TTFT, Objective.MAX_E2E}:
+            largest = self._new("largest", -1, -1, None, integer=False)
+            for i in self._everyone:
+                self._reached(i, name, largest)
+            return 1 * largest
+        if objective == Objective.SLO_MISSES:
+            for i, request in enumerate(requests):
+                miss = self._new("miss", i, -1, 1)
+                for reached, slo in (("a", request.slo_ttft_ps), ("f", request.slo_e2e_ps)):
+                    if slo is not None:
+                        self._reached(i, reached, self._units(slo) + self._units(self.plan.end) * miss)
+            return pulp.lpSum(self._var["miss", i, -1] for i in self._everyone)
+        total = []
+        for i, request in enumerate(requests):
+            wait = self._new("F", i, -1, None, integer=False)
+            self._reached(i, name, wait)
+            total.append((request.weight if objective == Objective.WEIGHTED_E2E else 1) * wait)
+        return pulp.lpSum(total)
+
+    @cached_property
+    def _step(self) -> int:
+        """What divides every objective value."""
+        return 1 if self.task.objective == Objective.SLO_MISSES else self.plan.divisor
+
+    @cached_property
+    def _objective_unit(self) -> int:
+        """Ps, or requests, of one unit of the objective."""
+        return 1 if self.task.objective == Objective.SLO_MISSES else self.plan.unit
+
+    def _add_at_most(self) -> None:
+        """Half a step above the largest value that is admitted, so that rounding shuts nothing out."""
+        most = self.task.restrictions.at_most
+        if most is not None:
+            allowed = Fraction(2 * (most // self._step * self._step) + self._step, 2 * self._objective_unit)
+            self._row(self._objective <= float(allowed), "at_most")
+
+    # Schedules in and out -------------------------------------------------------------------------------
+
+    def _add_start(self) -> None:
+        """Set the integer variables' first values from the best schedule known, if the model admits it."""
+        value, schedule = self.plan.start
+        most = self.task.restrictions.at_most
+        if len(schedule.batches) > self.plan.batches or (most is not None and value > most):
+            return
+        states = [Progress(request) for request in self._instance.requests]
+        for j in self._batches:
+            batch = schedule.batches[j - 1] if j <= len(schedule.batches) else None
+            run = dict(batch.run) if batch else {}
+            steps = set()
+            for i, state in enumerate(states):
+                evicted = batch is not None and i in batch.evict
+                if evicted:
+                    state.evict()
+                count, decode, generated = run.get(i, 0), state.decoding, False
+                cached = state.cached + count
+                if count:
+                    steps.add(decode)
+                    generated = state.run(count)
+                if batch is not None and generated and self._late(state, batch.end_ps):
+                    self._begin(i, -1, {"miss": True})
+                prefill = 0 if decode else count
+                values = {
+                    "S": state.request.input + state.generated,
+                    "m": cached,
+                    "c": count,
+                    "g": generated,
+                    "e": evicted,
+                    "p": prefill > 0,
+                    "q": count > prefill,
+                    "d": state.decoding,
+                    "f": state.finished,
+                    "a": state.generated > 0,
+                    "n": -(-cached // self._instance.limits.kv_block),
+                }
+                values |= {f"bit{power}": prefill >> power & 1 for power in range(prefill.bit_length())}
+                self._begin(i, j, values)
+            self._begin(-1, j, {"u": batch is not None, "w": False in steps})
+        for variable in self._var.values():
+            if variable.cat == pulp.LpInteger and variable.varValue is None:
+                variable.setInitialValue(0)
+
+    def _begin(self, i: int, j: int, values: dict[str, int | bool]) -> None:
+        for name, value in values.items():
+            if (name, i, j) in self._var:
+                self._var[name, i, j].setInitialValue(int(value))
+
+    @staticmethod
+    def _late(state: Progress, now: int) -> bool:
+        """Whether the token that the request has just got comes after an SLO."""
+        request = state.request
+        slos = [request.slo_ttft_ps] if state.generated == 1 else []
+        slos += [request.slo_e2e_ps] if state.finished else []
+        return any(slo is not None and now - request.arrival_ps > slo for slo in slos)
+
+    def _read(self) -> Schedule:
+        """Read the solution, rounded, and time it exactly."""
+
+        def read(name: str, i: int, j: int) -> int:
+            value: float = self._var[name, i, j].varValue
+            return round(value)
+
+        assignments = []
+        for j in self._batches:
+            run = [(i, read("c", i, j)) for i in self._everyone]
+            run = [(i, count) for i, count in run if count]
+            if run:
+                assignments.append(Assignment(run, [i for i in self._everyone if read("e", i, j)]))
+        return timed(self._instance, assignments)
+
+    def proved(self, bound: float) -> int:
+        """Return what is believed of a float bound, in ps or requests (see the module, Numbers)."""
+        exact = Fraction(bound) * self._objective_unit
+        scale = abs(exact)
+        if self.task.objective != Objective.SLO_MISSES:
+            scale = max(scale, Fraction(self.plan.end))
+        return max(self.task.bound, ceil((exact - _SAFETY * scale) / self._step) * self._step)
+
+    def rounded(self, value: float) -> int:
+        """Return a float objective value in ps or requests, the nearest multiple of what divides all values."""
+        return round(Fraction(value) * self._objective_unit / self._step) * self._step
+
+    def outcome(self, answer: _Answer) -> Outcome:
+        """Value the solution exactly, and say what the solver's bound proves."""
+        task = self.task
+        most = task.restrictions.at_most
+        known: list[tuple[int, Schedule]] = []
+        if task.incumbent is not None:
+            known.append((self.plan.value(task.incumbent), task.incumbent))
+        if answer.found:
+            schedule = self._read()
+            known.append((self.plan.value(schedule), schedule))
+        known = [pair for pair in known if most is None or pair[0] <= most]
+        bound = task.bound if answer.bound is None else self.proved(answer.bound)
+        if not known:
+            return Outcome(Termination.LIMIT, None, bound, Badge.SOLVER_CLAIMED)
+        value, best = _least(known)
+        if answer.closed and answer.bound is not None:
+            difference = abs(value - Fraction(answer.bound) * self._objective_unit)
+            bound = value if difference <= _SAME * value else bound
+        return Outcome(Termination.OPTIMAL if bound == value else Termination.LIMIT, best, bound, Badge.SOLVER_CLAIMED)
+
+
+def _least(known: list[tuple[int, Schedule]]) -> tuple[int, Schedule]:
+    """Return the first of the pairs with the least value."""
+    return min(known, key=lambda pair: pair[0])
+
+
+# Solvers -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """How a solver ended.
+
+    Parameters
+    ----------
+    infeasible, closed
+        What it says: no solution exists; its solution is optimal.
+    found
+        The problem's variables hold a solution.
+    bound
+        Its lower bound in the objective's unit; None if it has none.
+    """
+
+    infeasible: bool
+    closed: bool
+    found: bool
+    bound: float | None
+
+
+class _Highs(pulp.HiGHS):  # type: ignore[misc]
+    """PuLP's HiGHS, with a first solution, progress and a clean stop on Ctrl-C."""
+
+    def __init__(self, model: _Model, seconds: float) -> None:
+        super().__init__(
+            msg=False,
+            gapRel=0.0,
+            gapAbs=0.0,
+            threads=model.task.workers,
+            timeLimit=seconds,
+            random_seed=model.task.seed,
+            callbackTuple=(self._called, None),
+            callbacksToActivate=[highspy.cb.HighsCallbackType.kCallbackMipInterrupt],
+        )
+        self._model = model
+        self._started = time.perf_counter()
+        self._stop = Event()
+        self._told: tuple[int | None, int | None] = (model.task.incumbent_value, model.task.bound or None)
+
+    def _called(self, _kind: Any, _message: str, seen: Any, reply: Any, _data: Any) -> None:
+        """Stop if that is asked for, else tell progress."""
+        if self._stop.is_set():
+            reply.user_interrupt = True
+        incumbent, bound = self._told
+        if abs(seen.mip_dual_bound) < highspy.kHighsInf:
+            bound = max(self._model.proved(seen.mip_dual_bound), bound or 0)
+        if abs(seen.mip_primal_bound) < highspy.kHighsInf:
+            found = self._model.rounded(seen.mip_primal_bound)
+            incumbent = found if incumbent is None else min(found, incumbent)
+        if (incumbent, bound) != self._told:
+            self._told = incumbent, bound
+            self._model.task.progress(ProgressEvent(time.perf_counter() - self._started, incumbent, bound))
+
+    def callSolver(self, lp: Any) -> None:  # noqa: N802
+        """Run HiGHS in a thread, so that Ctrl-C reaches this one; an interrupted search keeps what it has."""
+        begun = [(variable.index, variable.varValue) for variable in lp.variables() if variable.varValue is not None]
+        if begun:
+            columns, values = zip(*begun, strict=True)
+            lp.solverModel.setSolution(len(begun), columns, values)
+        # Another number of threads than in the solve before would make HiGHS fail.
+        highspy.Highs.resetGlobalScheduler(True)
+        done = Event()
+
+        def run() -> None:
+            try:
+                lp.solverModel.run()
+            finally:
+                done.set()
+
+        Thread(target=run, daemon=True).start()
+        # Not Thread.join: interrupted, it takes a thread that still runs for dead (Python 3.11).
+        while not done.is_set():
+            try:
+                done.wait(0.1)
+            except KeyboardInterrupt:
+                self._stop.set()
+
+
+def _highs(model: _Model, seconds: float, _log: Path) -> Any:
+    return _Highs(model, seconds)
+
+
+def _highs_bound(problem: Any, _log: Path) -> float:
+    return float(problem.solverModel.getInfo().mip_dual_bound)
+
+
+def _cbc(model: _Model, seconds: float, log: Path) -> Any:
+    task = model.task
+    return pulp.COIN_CMD(
+        path=pulp.PULP_CBC_CMD.pulp_cbc_path,
+        msg=False,
+        gapRel=0.0,
+        gapAbs=0.0,
+        threads=task.workers,
+        timeLimit=seconds,
+        options=[f"randomCbcSeed {task.seed}"],
+        warmStart=True,
+        logPath=str(log),
+    )
+
+
+def _cbc_bound(problem: Any, log: Path) -> float | None:
+    """Return the optimum, or the bound that CBC's log states last."""
+    if problem.sol_status == pulp.LpSolutionOptimal:
+        return float(pulp.value(problem.objective))
+    stated = [line.split(":")[1] for line in log.read_text(errors="replace").splitlines() if "Lower bound:" in line]
+    return float(stated[-1]) if stated else None
+
+
+def _gurobi(model: _Model, seconds: float, _log: Path) -> Any:
+    task = model.task
+    return pulp.GUROBI(
+        msg=False,
+        gapRel=0.0,
+        timeLimit=seconds,
+        warmStart=True,
+        MIPGapAbs=0.0,
+        Threads=task.workers,
+        Seed=task.seed,
+    )
+
+
+def _gurobi_bound(problem: Any, _log: Path) -> float:
+    return float(problem.solverModel.ObjBound)
+
+
+def _cplex(model: _Model, seconds: float, _log: Path) -> Any:
+    return pulp.CPLEX_PY(msg=False, gapRel=0.0, timeLimit=seconds, warmStart=True, threads=model.task.workers)
+
+
+def _cplex_bound(problem: Any, _log: Path) -> float:
+    return float(problem.solverModel.solution.MIP.get_best_objective())
+
+
+def _scip(model: _Model, seconds: float, _log: Path) -> Any:
+    seed = f"randomization/randomseedshift={model.task.seed}"
+    return pulp.SCIP_PY(msg=False, gapRel=0.0, gapAbs=0.0, timeLimit=seconds, warmStart=True, options=[seed])
+
+
+def _scip_bound(problem: Any, _log: Path) -> float:
+    return float(problem.solverModel.getDualbound())
+
+
+@dataclass(frozen=True)
+class _Backend:
+    """One solver behind PuLP.
+
+    Parameters
+    ----------
+    make
+        Builds PuLP's solver for a model, a time limit in seconds and a log file.
+    bound
+        Reads the lower bound from the solved problem or the log.
+    available
+        Whether it is installed.
+    """
+
+    make: Callable[[_Model, float, Path], Any]
+    bound: Callable[[Any, Path], float | None]
+    available: Callable[[], bool]
+
+    def solve(self, model: _Model, seconds: float) -> _Answer:
+        """Solve the model's problem within a time limit."""
+        problem = model.problem
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / "log"
+            problem.solve(self.make(model, seconds, log))
+            # Not the solution's status: that of an integer programme that CBC finds infeasible is "no solution".
+            infeasible = problem.status == pulp.LpStatusInfeasible
+            bound = None if infeasible else self.bound(problem, log)
+        if bound is not None and not isfinite(bound):
+            bound = None
+        closed = problem.sol_status == pulp.LpSolutionOptimal
+        return _Answer(infeasible, closed, closed or problem.sol_status == pulp.LpSolutionIntegerFeasible, bound)
+
+
+SOLVERS = MappingProxyType(
+    {
+        "highs": _Backend(_highs, _highs_bound, lambda: True),
+        "cbc": _Backend(_cbc, _cbc_bound, lambda: pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path).available()),
+        "gurobi": _Backend(_gurobi, _gurobi_bound, lambda: pulp.GUROBI(msg=False).available()),
+        "cplex": _Backend(_cplex, _cplex_bound, lambda: pulp.CPLEX_PY(msg=False).available()),
+        "scip": _Backend(_scip, _scip_bound, lambda: pulp.SCIP_PY(msg=False).available()),
+    }
+)
+"""The solvers that `InfermaxMilp` can use, by name."""

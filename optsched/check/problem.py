@@ -1,0 +1,73 @@
+"""What an instance and a policy class permit, read from problem.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optsched.model.cost import CostModel
+from optsched.model.instance import Instance, Limits, Request
+from optsched.model.restrictions import Restrictions
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An instance and what its rules, less the restrictions, still permit.
+
+    ``runs`` is the most runs of a batch, ``evictions`` the most evictions of a schedule, None for any number;
+    ``queue`` holds the requests in the order in which first runs must stand, if there is one.
+    """
+
+    requests: tuple[Request, ...]
+    limits: Limits
+    cost: CostModel
+    hybrid: bool
+    chunked: bool
+    eviction: bool
+    runs: int | None
+    evictions: int | None
+    queue: tuple[int, ...]
+
+    @property
+    def blocks(self) -> int:
+        """Whole blocks that the KV cache has."""
+        return self.limits.kv_tokens // self.limits.kv_block
+
+    def blocks_of(self, tokens: int) -> int:
+        """Return the blocks that ``tokens`` cached tokens occupy, the last one perhaps in part."""
+        full, rest = divmod(tokens, self.limits.kv_block)
+        return full + (1 if rest else 0)
+
+
+def problem_of(instance: Instance, restrictions: Restrictions) -> Problem:
+    """Return what an instance and the restrictions leave."""
+    forbidden = set(restrictions.forbid)
+    caps = [cap for cap in (instance.limits.batch_requests, restrictions.max_batch) if cap is not None]
+    queue = restrictions.order
+    if "reordering" in forbidden:
+        arrivals = [(request.arrival_ps, index) for index, request in enumerate(instance.requests)]
+        queue = tuple(index for _, index in sorted(arrivals))
+    return Problem(
+        requests=instance.requests,
+        limits=instance.limits,
+        cost=instance.cost,
+        hybrid=instance.rules.hybrid and "hybrid" not in forbidden,
+        chunked=instance.rules.chunked_prefill and "chunked" not in forbidden,
+        eviction=instance.rules.eviction and "eviction" not in forbidden,
+        runs=min(caps, default=None),
+        evictions=restrictions.max_evictions,
+        queue=queue,
+    )
+
+
+def feasible(problem: Problem) -> bool:
+    """Whether each request can be served alone, so that one after another is a schedule."""
+    return all(
+        problem.blocks_of(request.input + request.output - 1) <= problem.blocks
+        and (problem.chunked or request.input <= problem.limits.prefill_tokens)
+        for request in problem.requests
+    )
+
+
+def pieces_of(cost: CostModel) -> tuple[tuple[int, int], ...]:
+    """Return the affine pieces ``(base, token)`` of the non-attention time."""
+    return ((cost.base, cost.token), *cost.pieces)

@@ -1,0 +1,415 @@
+"""Replaying a schedule batch by batch, and its metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from optsched.check.problem import Problem, pieces_of, problem_of
+from optsched.model.instance import Instance, Request
+from optsched.model.restrictions import Restrictions
+from optsched.model.schedule import Batch, Schedule
+
+_UNRESTRICTED = Restrictions()
+_PS_PER_S = 10**12
+
+
+def check_schedule(
+    instance: Instance, schedule: Schedule, restrictions: Restrictions = _UNRESTRICTED
+) -> tuple[list[str], dict[str, Any] | None]:
+    """Replay a schedule batch by batch.
+
+    After a violation the replay goes on with what the schedule states: a request that should not run runs
+    all the same, the next batch follows the stated end of the last one. Only what cannot be carried out is
+    left out: runs and evictions of requests that do not exist or are finished, runs of no token, and tokens
+    that do not exist yet.
+
+    Parameters
+    ----------
+    instance, schedule
+        The problem and the schedule to check.
+    restrictions
+        The class of schedules that this one has to belong to; ``at_most`` needs an objective and does not count.
+
+    Returns
+    -------
+    tuple
+        All violations, and the metrics (the dictionary that documents hold), None if there is a violation.
+    """
+    problem = problem_of(instance, restrictions)
+    replay = _Replay(problem)
+    for number, batch in enumerate(schedule.batches):
+        replay.play(number, batch)
+    replay.require_completion()
+    replay.require_queue()
+    if replay.violations:
+        return replay.violations, None
+    return [], _metrics(problem, replay)
+
+
+@dataclass(slots=True)
+class _State:
+    """One request during the replay: g, m, whether it is filling, and when its tokens came."""
+
+    request: Request
+    generated: int = 0
+    cached: int = 0
+    filling: bool = True
+    first_token_ps: int = 0
+    last_token_ps: int = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.generated == self.request.output
+
+    @property
+    def missing(self) -> int:
+        """Tokens that exist and are not cached, S − m."""
+        return self.request.input + self.generated - self.cached
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What one batch runs."""
+
+    prefills: int = 0
+    decodes: int = 0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    attention_ps: int = 0
+    finished: list[_State] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        return self.prefill_tokens + self.decode_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What is remembered of one batch for the metrics."""
+
+    start_ps: int
+    end_ps: int
+    tokens: int
+    runs: int
+    evictions: int
+    resident_requests: int
+    kv_blocks: int
+
+
+class _Replay:
+    """Follows a schedule and notes what breaks a rule.
+
+    The sums over all requests that hold KV are kept up to date run by run, so that a batch costs the time of
+    its own runs and evictions however many requests keep their KV in it.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.states = [_State(request) for request in problem.requests]
+        self.violations: list[str] = []
+        self.records: list[_Record] = []
+        self._kv_blocks = 0
+        self._resident = 0
+        self._free_at = 0
+        self._evictions = 0
+        self._first_runs: dict[int, int] = {}
+
+    def play(self, number: int, batch: Batch) -> None:
+        """Replay one batch."""
+        self._check_shape(number, batch)
+        for index in dict.fromkeys(batch.evict):
+            self._evict(number, index)
+        tally = _Tally()
+        for index, count in batch.run:
+            self._run(number, batch, index, count, tally)
+        self._check_limits(number, batch, tally)
+        self._check_end(number, batch, tally)
+        self.records.append(
+            _Record(
+                start_ps=batch.start_ps,
+                end_ps=batch.end_ps,
+                tokens=tally.tokens,
+                runs=tally.prefills + tally.decodes,
+                evictions=len(batch.evict),
+                resident_requests=self._resident,
+                kv_blocks=self._kv_blocks,
+            )
+        )
+        self._free_at = batch.end_ps
+        for state in tally.finished:  # only now: a finished request counts in its last batch
+            self._hold(state, 0)
+
+    def require_completion(self) -> None:
+        """Note every request that is unfinished after the last batch."""
+        for index, state in enumerate(self.states):
+            if not state.finished:
+                self.violations.append(
+                    f"request {index} is unfinished at the end of the schedule: it has generated "
+                    f"{state.generated} tokens and must generate {state.request.output}"
+                )
+
+    def require_queue(self) -> None:
+        """Note every request whose first run is in an earlier batch than that of one that stands before it."""
+        queue = self.problem.queue
+        if queue and len(queue) != len(self.states):
+            self.violations.append(f"the order has {len(queue)} requests, the instance has {len(self.states)}")
+            return
+        latest = None
+        for index in queue:
+            number = self._first_runs.get(index)
+            if number is None:
+                continue  # it is unfinished, which is noted elsewhere
+            if latest is None or number >= self._first_runs[latest]:
+                latest = index
+            else:
+                self._note(
+                    number,
+                    f"request {index} has its first run, before that of request {latest} in batch "
+                    f"{self._first_runs[latest]}, but request {latest} stands before it in the order",
+                )
+
+    def _note(self, number: int, text: str) -> None:
+        self.violations.append(f"batch {number}: {text}")
+
+    def _hold(self, state: _State, tokens: int) -> None:
+        """Let a request hold ``tokens`` cached tokens from now on."""
+        self._kv_blocks += self.problem.blocks_of(tokens) - self.problem.blocks_of(state.cached)
+        self._resident += (tokens > 0) - (state.cached > 0)
+        state.cached = tokens
+
+    def _check_shape(self, number: int, batch: Batch) -> None:
+        """Check what can be seen without any request's state."""
+        if batch.replica != 0:
+            self._note(number, f"runs on replica {batch.replica}, the only replica is 0")
+        if batch.start_ps < self._free_at:
+            self._note(
+                number,
+                f"starts at {batch.start_ps} ps, before the previous batch has ended at {self._free_at} ps",
+            )
+        if not batch.run:
+            self._note(number, "has 0 runs, at least 1 is required")
+        running = Counter(index for index, _ in batch.run)
+        evicted = Counter(batch.evict)
+        for index, times in running.items():
+            if times > 1:
+                self._note(number, f"request {index} runs {times} times, at most 1 is allowed")
+        for index, times in evicted.items():
+            if times > 1:
+                self._note(number, f"request {index} is evicted {times} times, at most 1 is allowed")
+            if index in running:
+                self._note(number, f"request {index} is evicted and runs, only 1 of both is allowed")
+
+    def _unfinished(self, number: int, index: int, deed: str) -> _State | None:
+        """Return the state of a request that something can be done to; else note why nothing can."""
+        if not 0 <= index < len(self.states):
+            self._note(
+                number,
+                f"request {index} {deed}, but requests are numbered from 0 to {len(self.states) - 1}",
+            )
+            return None
+        state = self.states[index]
+        if state.finished:
+            self._note(
+                number,
+                f"request {index} {deed}, but it is finished: it has generated {state.generated} of "
+                f"{state.request.output} tokens",
+            )
+            return None
+        return state
+
+    def _evict(self, number: int, index: int) -> None:
+        state = self._unfinished(number, index, "is evicted")
+        if state is None:
+            return
+        if not self.problem.eviction:
+            self._note(number, f"request {index} is evicted, but eviction is forbidden")
+        self._evictions += 1
+        if self.problem.evictions is not None and self._evictions > self.problem.evictions:
+            self._note(
+                number,
+                f"request {index} is evicted, which is eviction number {self._evictions} of the schedule, at most "
+                f"{self.problem.evictions} are allowed",
+            )
+        if state.cached < 1:
+            self._note(
+                number,
+                f"request {index} is evicted with {state.cached} cached tokens, at least 1 is required",
+            )
+        self._hold(state, 0)
+        state.filling = True
+
+    def _run(self, number: int, batch: Batch, index: int, count: int, tally: _Tally) -> None:
+        state = self._unfinished(number, index, "runs")
+        if state is None:
+            return
+        if count < 1:
+            self._note(number, f"request {index} runs {count} tokens, at least 1 is required")
+            return
+        self._first_runs.setdefault(index, number)
+        if state.request.arrival_ps > batch.start_ps:
+            self._note(
+                number,
+                f"request {index} runs before it arrives: the batch starts at {batch.start_ps} ps, the "
+                f"request arrives at {state.request.arrival_ps} ps",
+            )
+        if state.filling:
+            self._prefill(number, index, count, tally)
+        else:
+            self._decode(number, index, count, tally)
+        missing = state.missing
+        self._hold(state, state.cached + min(count, missing))
+        if count >= missing:
+            self._generate(state, batch.end_ps, tally)
+
+    def _prefill(self, number: int, index: int, count: int, tally: _Tally) -> None:
+        """Check and tally a prefill step; also the last missing token of a filling request is one."""
+        state, cost = self.states[index], self.problem.cost
+        if count > state.missing:
+            self._note(
+                number,
+                f"request {index} runs {count} tokens in a prefill step, at most the {state.missing} tokens "
+                f"that exist and are not cached are allowed",
+            )
+        elif count < state.missing and not self.problem.chunked:
+            self._note(
+                number,
+                f"request {index} runs {count} tokens in a prefill step, but without chunked prefill all "
+                f"{state.missing} missing tokens must run",
+            )
+        tally.prefills += 1
+        tally.prefill_tokens += count
+        tally.attention_ps += (
+            cost.prefill_sq * (count**2 + 2 * state.cached * count) + cost.prefill_kv * state.cached + cost.prefill_req
+        )
+
+    def _decode(self, number: int, index: int, count: int, tally: _Tally) -> None:
+        state, cost = self.states[index], self.problem.cost
+        if count != 1:
+            self._note(number, f"request {index} runs {count} tokens in a decode step, exactly 1 is allowed")
+        tally.decodes += 1
+        tally.decode_tokens += count
+        tally.attention_ps += cost.decode_kv * state.cached + cost.decode_req
+
+    def _generate(self, state: _State, end_ps: int, tally: _Tally) -> None:
+        """Give a request whose tokens are all cached one more token, at the batch's end."""
+        state.generated += 1
+        state.filling = False
+        if state.generated == 1:
+            state.first_token_ps = end_ps
+        if state.finished:
+            state.last_token_ps = end_ps
+            tally.finished.append(state)
+
+    def _check_limits(self, number: int, batch: Batch, tally: _Tally) -> None:
+        limits = self.problem.limits
+        if tally.tokens > limits.batch_tokens:
+            self._note(number, f"runs {tally.tokens} tokens, at most {limits.batch_tokens} are allowed")
+        if tally.prefill_tokens > limits.prefill_tokens:
+            self._note(
+                number,
+                f"runs {tally.prefill_tokens} tokens in prefill steps, at most {limits.prefill_tokens} are allowed",
+            )
+        if self.problem.runs is not None and len(batch.run) > self.problem.runs:
+            self._note(number, f"has {len(batch.run)} runs, at most {self.problem.runs} are allowed")
+        if self._kv_blocks > self.problem.blocks:
+            self._note(
+                number,
+                f"{self._kv_blocks * limits.kv_block} KV tokens are occupied, at most "
+                f"{self.problem.blocks * limits.kv_block} are allowed (blocks of {limits.kv_block} in "
+                f"{limits.kv_tokens})",
+            )
+        if not self.problem.hybrid and tally.prefills and tally.decodes:
+            self._note(
+                number,
+                f"mixes {tally.prefills} prefill and {tally.decodes} decode steps, but hybrid batches are forbidden",
+            )
+
+    def _check_end(self, number: int, batch: Batch, tally: _Tally) -> None:
+        linear_ps = max(base + token * tally.tokens for base, token in pieces_of(self.problem.cost))
+        duration_ps = linear_ps + tally.attention_ps
+        if batch.end_ps != batch.start_ps + duration_ps:
+            self._note(
+                number,
+                f"ends at {batch.end_ps} ps, but it starts at {batch.start_ps} ps and its runs take "
+                f"{duration_ps} ps, so it must end at {batch.start_ps + duration_ps} ps",
+            )
+
+
+def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
+    """Return all objectives and metrics of a complete legal replay, each ratio rounded once.
+
+    For the meaning of each see `optsched.model.objectives.evaluate`, of which this is the second writing.
+    """
+    requests, limits, records, states = problem.requests, problem.limits, replay.records, replay.states
+    waits = [state.first_token_ps - state.request.arrival_ps for state in states]
+    stays = [state.last_token_ps - state.request.arrival_ps for state in states]
+    makespan = records[-1].end_ps - min(request.arrival_ps for request in requests)
+    missed = sum(map(_misses_slo, requests, waits, stays))
+    tokens = sum(record.tokens for record in records)
+    durations = [record.end_ps - record.start_ps for record in records]
+    kv_time = sum(
+        record.kv_blocks * limits.kv_block * duration for record, duration in zip(records, durations, strict=True)
+    )
+    return {
+        "objectives": {
+            "makespan": makespan,
+            "mean_ttft": sum(waits),
+            "max_ttft": max(waits),
+            "mean_e2e": sum(stays),
+            "max_e2e": max(stays),
+            "weighted_e2e": sum(r.weight * stay for r, stay in zip(requests, stays, strict=True)),
+            "slo_misses": missed,
+        },
+        "batches": len(records),
+        "evictions": sum(record.evictions for record in records),
+        "recomputed_tokens": tokens - sum(r.input + r.output - 1 for r in requests),
+        "peak_kv_tokens": max(record.kv_blocks for record in records) * limits.kv_block,
+        "ttft_ps": _distribution(waits),
+        "tpot_ps": _distribution(
+            [
+                Fraction(stay - wait, r.output - 1)
+                for r, wait, stay in zip(requests, waits, stays, strict=True)
+                if r.output > 1
+            ]
+        ),
+        "e2e_ps": _distribution(stays),
+        "ttft_per_input_ps": _distribution([Fraction(wait, r.input) for r, wait in zip(requests, waits, strict=True)]),
+        "e2e_per_output_ps": _distribution([Fraction(stay, r.output) for r, stay in zip(requests, stays, strict=True)]),
+        "output_tokens_per_s": _ratio(sum(r.output for r in requests) * _PS_PER_S, makespan),
+        "requests_per_s": _ratio(len(requests) * _PS_PER_S, makespan),
+        "goodput_requests_per_s": _ratio((len(requests) - missed) * _PS_PER_S, makespan),
+        "slo_attainment": _ratio(len(requests) - missed, len(requests)),
+        "kv_utilisation": _ratio(kv_time, limits.kv_tokens * sum(durations)),
+        "token_utilisation": _ratio(tokens, limits.batch_tokens * len(records)),
+        "mean_resident_requests": _ratio(sum(record.resident_requests for record in records), len(records)),
+        "mean_batch_requests": _ratio(sum(record.runs for record in records), len(records)),
+    }
+
+
+def _misses_slo(request: Request, wait: int, stay: int) -> bool:
+    """Whether a request violates any SLO that it has."""
+    late_start = request.slo_ttft_ps is not None and wait > request.slo_ttft_ps
+    late_end = request.slo_e2e_ps is not None and stay > request.slo_e2e_ps
+    return late_start or late_end
+
+
+def _ratio(numerator: int, denominator: int) -> float | None:
+    """Return the quotient, rounded once; None if it is undefined."""
+    return float(Fraction(numerator, denominator)) if denominator else None
+
+
+def _distribution(values: Sequence[int | Fraction]) -> dict[str, int | float] | None:
+    """Return mean, percentiles and maximum; None of no values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    exact: dict[str, int | Fraction] = {"mean": Fraction(sum(ordered)) / len(ordered)}
+    for q in (50, 90, 95, 99):
+        # the least rank that is at least q percent of all ranks, which is ceil(q n / 100)
+        exact[f"p{q}"] = next(v for rank, v in enumerate(ordered, 1) if 100 * rank >= q * len(ordered))
+    exact["max"] = ordered[-1]
+    return {name: value if isinstance(value, int) else float(value) for name, value in exact.items()}

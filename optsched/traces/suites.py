@@ -1,0 +1,42 @@
+"""The shipped suites by name, and how each is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+from optsched.model.documents import Suite
+from optsched.traces.chunked import chunked_small
+from optsched.traces.infermax import figure_15, uniform_grid
+from optsched.traces.ladder import ladder
+
+
+@dataclass(frozen=True)
+class SuiteSource:
+    """How a shipped suite is made.
+
+    Parameters
+    ----------
+    profile
+        The cost profile that its instances are on.
+    make
+        Makes the suite.
+    """
+
+    profile: str
+    make: Callable[[str], Suite]
+
+
+SUITES = MappingProxyType(
+    {
+        "infermax-fig15": SuiteSource("a100-llama2-7b-linear", figure_15),
+        "infermax-fig15-chunked": SuiteSource("a100-llama2-7b-linear", partial(figure_15, chunked=True)),
+        "infermax-b32": SuiteSource("a100-llama2-7b", partial(uniform_grid, 32)),
+        "infermax-b1024": SuiteSource("a100-llama2-7b", partial(uniform_grid, 1024)),
+        "ladder": SuiteSource("a100-llama2-7b-linear", ladder),
+        "chunked-small": SuiteSource("a100-llama2-7b-linear", chunked_small),
+    }
+)
+"""Suite name → how it is made."""

@@ -1,0 +1,466 @@
+"""The benchmark of exact methods: its statistics by hand, its processes, and that nothing finished is lost."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optsched.library import load_instance
+from optsched.model.documents import Suite, dump, instance_sha256, suite_document
+from optsched.model.domain import replace
+from optsched.model.errors import InputError
+from optsched.model.instance import Instance, Limits, Request
+from optsched.model.objectives import Objective
+from optsched.model.result import Badge, Status, versions
+from optsched.report.benchmark import (
+    common_runs,
+    counted_time,
+    final_gap,
+    mean_unsolved_gap,
+    methods_sheet,
+    primal_dual_integral,
+    provenance,
+    ratios,
+    replace_section,
+    shifted_geometric_mean,
+    sizes_sheet,
+    solved_within,
+)
+from optsched.report.formats import as_csv, as_markdown
+from optsched.report.profile_plot import check_plot, plot_profile
+from optsched.study.benchmark import Ended, Record, Records, Trial, run, side_by_side
+
+SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "exact.py"
+
+
+def record(instance: str = "x", method: str = "m", solved_s: float | None = None, **changes: Any) -> Record:
+    """Return a record of 10 s: solved after some time, or with value 100 and bound 80."""
+    fields: dict[str, Any] = {
+        "suite": "s",
+        "instance": instance,
+        "instance_sha256": "a" * 64,
+        "requests": 4,
+        "kappa": 2.0,
+        "objective": Objective.MAKESPAN,
+        "method": method,
+        "time_limit_s": 10.0,
+        "workers": 1,
+        "seed": 0,
+        "ended": Ended.FINISHED,
+        "message": None,
+        "status": Status.FEASIBLE if solved_s is None else Status.OPTIMAL,
+        "badge": Badge.SOLVER_CLAIMED,
+        "value": 100,
+        "bound": 80 if solved_s is None else 100,
+        "runtime_s": 10.0 if solved_s is None else solved_s,
+        "points": (),
+        "versions": {"optsched": "0.1.0"},
+        "commit": "c",
+        "machine": "2 cores, z80",
+        "date": "2026-11-21",
+    }
+    return Record(**fields | changes)
+
+
+def small(name: str = "small", size: int = 8) -> Instance:
+    template = load_instance("infermax-fig15-I8")
+    return replace(template, name=name, limits=Limits(16, 64, 64), requests=(Request(size, 3),) * 3)
+
+
+def trial(instance: Instance, **changes: Any) -> Trial:
+    fields: dict[str, Any] = {
+        "suite": "s",
+        "instance": instance,
+        "objective": Objective.MAKESPAN,
+        "method": "token_cpsat",
+        "time_limit_s": 20.0,
+        "workers": 1,
+        "seed": 0,
+    }
+    return Trial(**fields | changes)
+
+
+# Statistics, by hand ---------------------------------------------------------------------------------------
+
+
+def test_what_counts_as_solved() -> None:
+    assert record(solved_s=10.0).solved_s == 10.0
+    assert record(solved_s=10.1).solved_s is None, "after the limit"
+    assert record(solved_s=1.0, ended=Ended.OVERRAN).solved_s is None
+    assert record().solved_s is None
+    runs = [record(solved_s=0.5), record(solved_s=3.0), record(solved_s=10.1), record()]
+    assert [solved_within(runs, seconds) for seconds in (0.4, 0.5, 3, 300)] == [0, 1, 2, 2]
+    assert [counted_time(entry) for entry in runs] == [0.5, 3.0, 10.0, 10.0]
+
+
+def test_the_shifted_geometric_mean() -> None:
+    assert math.isclose(shifted_geometric_mean([0.9, 3.9], shift=0.1), 1.9)  # sqrt(1 · 4) − 0.1
+    assert math.isclose(shifted_geometric_mean([5.0]), 5.0)
+    assert math.isclose(shifted_geometric_mean([0.0, 0.0, 0.0]), 0.0, abs_tol=1e-12)
+
+
+def test_gaps() -> None:
+    assert final_gap(record()) == 0.2
+    assert final_gap(record(solved_s=1.0)) == 0.0
+    assert final_gap(record(value=None)) == final_gap(record(bound=None)) == 1.0
+    assert mean_unsolved_gap([record(), record(bound=None), record(solved_s=1.0)]) == 0.6
+    assert mean_unsolved_gap([record(solved_s=1.0)]) is None
+
+
+@pytest.mark.parametrize(
+    ("points", "integral"),
+    [
+        ((), 10.0),
+        (((0.0, 100, 100),), 0.0),
+        (((2.0, 100, None), (4.0, 100, 50), (6.0, 80, 60), (8.0, 80, 80)), 4 + 2 * 0.5 + 2 * 0.25),
+        (((5.0, 100, 80), (12.0, 100, 100)), 5 + 5 * 0.2),
+        (((5.0, 100, 80), (4.0, 100, 90)), 5 + 5 * 0.1),
+    ],
+    ids=["nothing", "at once", "step by step", "too late", "a clock that goes back"],
+)
+def test_the_primal_dual_integral(points: tuple[Any, ...], integral: float) -> None:
+    assert math.isclose(primal_dual_integral(record(points=points)), integral)
+
+
+def test_ratios_to_the_fastest() -> None:
+    runs = {
+        "a": [record(solved_s=0.9), record(solved_s=7.9), record()],
+        "b": [record(solved_s=1.9), record(), record()],
+    }
+    found = ratios(runs, shift=0.1)
+    assert [round(ratio, 9) for ratio in found["a"]] == [1.0, 1.0, math.inf]
+    assert [round(ratio, 9) for ratio in found["b"]] == [2.0, math.inf, math.inf]
+
+
+def test_only_what_all_methods_ran_on_is_compared() -> None:
+    records = [record("x", "a"), record("x", "b"), record("y", "a"), record("z", "b"), record("z", "a", 1.0)]
+    runs = common_runs(records, ("a", "b"))
+    assert {name: [entry.instance for entry in found] for name, found in runs.items()} == {
+        "a": ["x", "z"],
+        "b": ["x", "z"],
+    }
+    assert runs["a"][1].solved_s == 1.0
+    with pytest.raises(InputError, match="no instance that all methods have been run on"):
+        common_runs(records[:1], ("a", "b"))
+
+
+def runs() -> dict[str, list[Record]]:
+    sizes = ((4, 2.0), (4, 2.5), (4, 8.0), (6, 2.0))
+    times = {"a": (1.0, 2.0, 3.0, None), "b": (4.0, None, 9.0, None)}
+    return {
+        name: [
+            record(f"i{position}", name, solved, requests=size, kappa=kappa, points=((5.0, 100, 80),))
+            for position, (solved, (size, kappa)) in enumerate(zip(found, sizes, strict=True))
+        ]
+        for name, found in times.items()
+    }
+
+
+def test_the_table_of_methods() -> None:
+    sheet = methods_sheet(runs())
+    assert "κ = 2.0–8.0" in sheet.common
+    assert as_csv(sheet).splitlines()[0] == "method,solved_10,solved_60,solved_300,time_s,gap,primal_dual_s,amiss"
+    first, second = sheet.rows
+    assert [cell.shown for cell in first] == ["a", "3", "–", "–", "2.82", "20.0", "6.00", "0"]
+    assert [cell.shown for cell in second[:4]] == ["b", "2", "–", "–"]
+    long = {"a": [record(solved_s=50.0, time_limit_s=60.0), record(time_limit_s=60.0, ended=Ended.OVERRAN)]}
+    assert [cell.shown for cell in methods_sheet(long).rows[0]][1:4] == ["0", "1", "–"]
+    assert methods_sheet(long).rows[0][-1].value == 1
+
+
+def test_the_table_of_sizes() -> None:
+    sheet = sizes_sheet(runs())
+    assert [[cell.shown for cell in row] for row in sheet.rows] == [
+        ["4", "2.0–2.5", "2", "2", "1 (20.0 %)"],
+        ["4", "8.0", "1", "1", "1"],
+        ["6", "2.0", "1", "0 (20.0 %)", "0 (20.0 %)"],
+    ]
+    assert "|   4 | 2.0–2.5 |" in as_markdown(sheet)
+
+
+def test_provenance_names_every_machine_and_commit() -> None:
+    text = provenance({"a": [record(), record(commit="d", machine="1 core, 6502")]})
+    assert text == ("Machine: 1 core, 6502, 2 cores, z80. Commit: c, d. Date: 2026-11-21. Versions: optsched 0.1.0.")
+
+
+def test_a_section_is_replaced_and_the_rest_stays() -> None:
+    text = replace_section("# Title\n\nText.\n", "one", "first")
+    assert text == "# Title\n\nText.\n\n<!-- begin one -->\nfirst\n<!-- end one -->\n"
+    both = replace_section(text, "two", "second")
+    again = replace_section(both, "one", "new\n")
+    assert again == both.replace("first", "new")
+    with pytest.raises(InputError, match="expected both marks"):
+        replace_section("<!-- begin one -->", "one", "x")
+
+
+# The plot --------------------------------------------------------------------------------------------------
+
+
+def test_the_plot_names_every_method_and_is_the_same_every_time(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.svg", tmp_path / "b.svg"
+    for file in (first, second):
+        plot_profile(runs(), file)
+    assert first.read_bytes() == second.read_bytes()
+    drawn = first.read_text()
+    for text in ("Performance profile", "Solved over time", "s, makespan: 4 instances, limit 10 s"):
+        assert f"<!-- {text} -->" in drawn
+    for method in runs():
+        assert f"<!-- {method} -->" in drawn
+    assert "<dc:date>" not in drawn
+
+
+def test_a_method_that_solves_nothing_is_drawn(tmp_path: Path) -> None:
+    plot_profile({"none": [record()]}, tmp_path / "none.png")
+    assert (tmp_path / "none.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"expected a file name that ends in \.svg, \.png, \.pdf"):
+        check_plot(tmp_path / "plot.jpeg")
+    with pytest.raises(InputError, match="a folder that does not exist"):
+        check_plot(tmp_path / "none" / "plot.svg")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match=r"pip install 'optsched\[plot\]'"):
+        check_plot(tmp_path / "plot.svg")
+
+
+# Processes -------------------------------------------------------------------------------------------------
+
+
+def test_a_trial_gives_a_record_and_a_result() -> None:
+    found, result = run(trial(small()), commit="c")
+    assert result is not None
+    assert (found.ended, found.status, found.message) == (Ended.FINISHED, Status.OPTIMAL, None)
+    assert (found.value, found.bound, found.runtime_s) == (result.value, result.bound, result.runtime_s)
+    assert found.instance_sha256 == instance_sha256(small())
+    assert (found.commit, found.versions) == ("c", versions())
+    assert found.points[-1][1:] == (result.value, result.bound)
+    incumbents = [value for _, value, _ in found.points if value is not None]
+    assert incumbents == sorted(incumbents, reverse=True)
+    assert found.solved_s is not None
+    assert 0 <= primal_dual_integral(found) <= found.solved_s + 0.001
+
+
+def test_a_method_that_fails_says_why() -> None:
+    found, result = run(trial(small(), method="nonsense"))
+    assert result is None
+    assert (found.ended, found.status, found.solved_s) == (Ended.FAILED, Status.UNKNOWN, None)
+    assert found.message is not None
+    assert found.message.startswith("method: got 'nonsense', expected one of ")
+
+
+def test_a_method_that_overruns_is_interrupted_and_hands_in_what_it_has() -> None:
+    hard = load_instance("ladder-n16-LILO+SILO-k2")
+    patient = trial(hard, time_limit_s=60.0, objective=Objective.MEAN_E2E)
+    started = time.monotonic()
+    found, result = run(patient, grace_s=-54.0)  # six seconds in all
+    assert time.monotonic() - started < 40
+    assert found.ended == Ended.OVERRAN
+    assert found.solved_s is None
+    assert found.value is not None
+    if result is not None:
+        assert (found.value, found.bound) == (result.value, result.bound)
+
+
+# Resuming --------------------------------------------------------------------------------------------------
+
+
+def test_records_survive_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    wanted = trial(small())
+    kept = Records(file)
+    assert kept.find(wanted) is None
+    done = record(
+        instance_sha256=instance_sha256(small()),
+        method="token_cpsat",
+        time_limit_s=20.0,
+        versions=versions(),
+        points=((0.5, 3, None), (1.0, 3, 3)),
+    )
+    kept.add(done)
+    assert kept.find(wanted) == Records(file).find(wanted) == done
+    for other in ({"seed": 1}, {"workers": 2}, {"time_limit_s": 21.0}, {"method": "auto"}, {"instance": small("b", 4)}):
+        assert Records(file).find(trial(**{"instance": small()} | other)) is None
+    kept.add(replace(done, versions={"optsched": "0.0.1"}, value=1))
+    assert Records(file).find(wanted) == done, "other versions are another run"
+
+
+def test_a_torn_line_is_dropped_and_a_bad_one_named(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    Records(file).add(record())
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:100])
+    Records(file).add(record("y"))
+    lines = file.read_bytes().splitlines()
+    assert lines[0] + b"\n" == whole
+    assert [json.loads(line)["instance"] for line in lines] == ["x", "y"]
+    file.write_bytes(whole + b"{}\n" + whole)
+    with pytest.raises(InputError) as error:
+        Records(file)
+    assert str(error.value).startswith(f"{file}:2: suite: got nothing")
+
+
+def test_what_is_finished_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = [trial(small("a")), trial(small("b", 4))]
+    ran: list[str] = []
+
+    def stub(wanted: Trial, commit: str) -> tuple[Record, None]:
+        ran.append(wanted.instance.name)
+        digest = instance_sha256(wanted.instance)
+        changes: dict[str, Any] = {
+            "instance_sha256": digest,
+            "time_limit_s": 20.0,
+            "versions": versions(),
+            "commit": commit,
+        }
+        return record(wanted.instance.name, wanted.method, **changes), None
+
+    def fail_at_b(done: Record, result: object) -> None:
+        if done.instance == "b":
+            raise KeyboardInterrupt
+
+    def ignore(done: Record, result: object) -> None:
+        pass
+
+    monkeypatch.setattr("optsched.study.benchmark.run", stub)
+    file = tmp_path / "records.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        list(side_by_side(trials, Records(file), "c", fail_at_b))
+    assert ran == ["a", "b"]
+    done = list(side_by_side(trials, Records(file), "c", ignore))
+    assert ran == ["a", "b", "b"], "what was interrupted before it was kept is run again"
+    assert [entry.instance for entry in done] == ["a", "b"]
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.02)
+
+
+def stat(process: int) -> list[str]:
+    """Return what /proc says of a process after its name, state and parent first; nothing if it is gone."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def children(parent: int) -> list[int]:
+    processes = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return [process for process in processes if stat(process)[1:2] == [str(parent)]]
+
+
+def easy_and_hard(file: Path) -> None:
+    """Write a suite whose first two instances are solved at once and whose third one is not."""
+    hard = replace(load_instance("ladder-n16-LILO+SILO-k2"), name="hard")
+    suite = Suite("mine", "Two easy, one hard.", (small("a"), small("b", 4), hard))
+    file.write_text(dump(suite_document(suite, "a100-llama2-7b-linear")))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+def test_a_killed_benchmark_loses_nothing_and_goes_on(tmp_path: Path) -> None:
+    easy_and_hard(tmp_path / "mine.json")
+    records = tmp_path / "records.jsonl"
+
+    def command(*more: str) -> list[str]:
+        options = ["--suite", "mine.json", "--methods", "token_cpsat", "--objective", "mean_e2e", "--workers", "1"]
+        files = ["--records", "records.jsonl", "--ledger", "ledger.jsonl", "--commit", "c"]
+        return [sys.executable, str(SCRIPT), *options, *files, *more]
+
+    with subprocess.Popen(
+        command("--time-limit", "100"), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as killed:
+        until(lambda: records.exists() and records.read_bytes().count(b"\n") == 2)
+        until(lambda: bool(children(killed.pid)))
+        (worker,) = children(killed.pid)
+        killed.send_signal(signal.SIGKILL)
+    until(lambda: stat(worker)[:1] in ([], ["Z"]))
+    kept = records.read_bytes()
+    ledger = (tmp_path / "ledger.jsonl").read_bytes()
+    assert [json.loads(line)["instance"] for line in kept.splitlines()] == ["a", "b"]
+
+    reported = subprocess.run(
+        command("--time-limit", "100", "--report", "--readme", "R.md", "--plot", "p.svg"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (reported.returncode, reported.stderr) == (0, "")
+    assert records.read_bytes() == kept
+    text = (tmp_path / "R.md").read_text()
+    assert "2 instances" in text
+    assert "![Performance profile of mine-mean_e2e](p.svg)" in text
+
+    # The hard one with the limit that its record will be asked for, so that resuming ends.
+    shortened = kept.replace(b'"time_limit_s":100.0', b'"time_limit_s":2.0')
+    records.write_bytes(shortened)
+    resumed = subprocess.run(command("--time-limit", "2"), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert resumed.returncode == 0, resumed.stderr
+    assert len(resumed.stderr.splitlines()) == 1, "only what was missing is run"
+    after = records.read_bytes()
+    assert after.startswith(shortened)
+    assert [json.loads(line)["instance"] for line in after.splitlines()] == ["a", "b", "hard"]
+    assert (tmp_path / "ledger.jsonl").read_bytes().startswith(ledger)
+
+
+def test_a_killed_table_loses_nothing_and_goes_on(tmp_path: Path) -> None:
+    easy_and_hard(tmp_path / "mine.json")
+    kept, ledger = tmp_path / "kept", tmp_path / "ledger.jsonl"
+    options = ["--policies", "vllm", "--objective", "mean_e2e", "--workers", "1", "--results", "kept"]
+    command = [sys.executable, "-c", "from optsched.cli import main; main()", "table", "mine.json", *options]
+    command += ["--ledger", "ledger.jsonl", "--method", "token_cpsat"]
+    finished = [f"{name}--mean_e2e--{method}.json" for name in "ab" for method in ("token_cpsat", "vllm")]
+    with subprocess.Popen([*command, "--time-limit", "100"], cwd=tmp_path, stdout=subprocess.DEVNULL) as killed:
+        until(lambda: ledger.exists() and b'"instance": "b"' in ledger.read_bytes())
+        killed.send_signal(signal.SIGKILL)
+    before = {name: (kept / name).read_bytes() for name in finished}
+    rows = ledger.read_bytes()
+    assert sorted(path.name for path in kept.iterdir()) == sorted(finished)
+
+    resumed = subprocess.run(
+        [*command, "--time-limit", "1", "--resume"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert {name: (kept / name).read_bytes() for name in finished} == before
+    assert (kept / "hard--mean_e2e--token_cpsat.json").exists()
+    assert ledger.read_bytes().startswith(rows)
+    assert len(ledger.read_bytes()) > len(rows)
+
+
+# The command -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--suite", "none"], "SUITE: got 'none', expected a file, or one of "),
+        (["--n", "5"], "--n: got 5, expected one of 4, 6, 8, 12, 16, 24, 32"),
+        (["--n", "x"], "--n: got 'x', expected numbers of requests joined by commas, such as 4,6"),
+        (["--methods", "auto,none"], "--methods: got 'none', expected one of auto, "),
+        (["--objective", "none"], "--objective: got 'none', expected one of makespan, "),
+        (["--time-limit", "inf"], "--time-limit: got Infinity, expected a finite number > 0"),
+        (["--plot", "x.jpeg"], "--plot: got 'x.jpeg', expected a file name that ends in .svg, .png, .pdf"),
+        (["--records", "r.jsonl", "--report"], "r.jsonl: records: got no instance that all methods have been run on"),
+        (["--nonsense"], "No such option"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_wrong_is_said_in_one_line(arguments: list[str], complaint: str, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"exact.py: {complaint}")
+    assert len(ended.stderr.splitlines()) == 1

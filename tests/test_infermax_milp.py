@@ -1,0 +1,221 @@
+"""The paper's programme against brute force, its solvers against each other, its files against itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import highspy
+import pytest
+from brute_force import optimum
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from strategies import instances, restrictions
+
+from optsched import Instance, Limits, Request, Restrictions, Rules, check_schedule, load_suite, replace, solve
+from optsched.model.cost import CostModel
+from optsched.model.errors import InputError
+from optsched.model.objectives import Objective, evaluate
+from optsched.model.result import Badge, Status
+from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
+from optsched_formulations.batching import infermax_milp
+from optsched_formulations.batching.infermax_milp import InfermaxMilp
+
+SLOW = settings(
+    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+OBJECTIVES = st.sampled_from(list(Objective))
+
+PAIR = Instance(
+    "pair",
+    Limits(5, 4, 3),
+    Rules(chunked_prefill=False),
+    CostModel(base=10, token=3, pieces=((0, 8),), decode_kv=2, decode_req=5, prefill_sq=1, prefill_kv=4),
+    (Request(2, 2, slo_ttft_ps=10), Request(3, 2, arrival_ps=7, weight=2, slo_e2e_ps=90)),
+)
+"""Two requests that do not fit together, with arrivals, pieces and SLOs, the first of which nothing can meet."""
+
+
+def exact(instance: Instance, outcome: Outcome, objective: Objective, allowed: Restrictions | None = None) -> int:
+    """Return the value of an outcome that must be optimal and legal."""
+    assert outcome.termination == Termination.OPTIMAL
+    assert outcome.badge == Badge.SOLVER_CLAIMED
+    assert outcome.schedule is not None
+    violations, _ = check_schedule(instance, outcome.schedule, allowed or Restrictions())
+    assert violations == []
+    value: int = evaluate(instance, outcome.schedule)["objectives"][objective.value]
+    assert value == outcome.bound
+    return value
+
+
+@SLOW
+@given(instances(chunked=False, online=True, most_requests=2), OBJECTIVES)
+def test_whole_prefills_equal_brute_force(instance: Instance, objective: Objective) -> None:
+    outcome = InfermaxMilp().solve(Task(instance, objective))
+    assert exact(instance, outcome, objective) == optimum(instance, objective)
+
+
+@SLOW
+@given(instances(chunked=True, online=True, most_requests=2, most_tokens=2), OBJECTIVES)
+def test_chunked_prefills_equal_brute_force(instance: Instance, objective: Objective) -> None:
+    outcome = InfermaxMilp().solve(Task(instance, objective))
+    assert exact(instance, outcome, objective) == optimum(instance, objective)
+
+
+@settings(SLOW, max_examples=12)
+@given(st.data(), OBJECTIVES)
+def test_policy_classes_equal_brute_force(data: st.DataObject, objective: Objective) -> None:
+    instance = data.draw(instances(online=True, most_requests=2, most_tokens=2))
+    allowed = data.draw(restrictions(instance))
+    restricted = allowed.apply(instance)
+    assume(not restricted.infeasibilities())
+    best = optimum(instance, objective, restrictions=allowed)
+    assert best is not None
+    outcome = InfermaxMilp().solve(Task(restricted, objective, allowed))
+    assert exact(instance, outcome, objective, allowed) == best
+    # The decision version, on both sides of the optimum.
+    decided = InfermaxMilp().solve(Task(restricted, objective, replace(allowed, at_most=best)))
+    assert exact(instance, decided, objective, allowed) == best
+    if best:
+        refused = InfermaxMilp().solve(Task(restricted, objective, replace(allowed, at_most=best - 1)))
+        assert refused.termination == Termination.INFEASIBLE
+        assert refused.schedule is None
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+def test_solvers_agree(objective: Objective) -> None:
+    best = optimum(PAIR, objective)
+    for solver in ("highs", "cbc"):
+        assert exact(PAIR, InfermaxMilp(solver).solve(Task(PAIR, objective)), objective) == best
+        better = Task(PAIR, objective, Restrictions(at_most=best - 1))
+        assert InfermaxMilp(solver).solve(better).termination == Termination.INFEASIBLE
+
+
+@pytest.mark.parametrize("suffix", ["lp", "mps"])
+@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.WEIGHTED_E2E])
+def test_exported_files_have_the_same_optimum(objective: Objective, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"model.{suffix}"
+    InfermaxMilp().export(Task(PAIR, objective), path)
+    reader: Any = highspy.Highs()
+    reader.silent()
+    reader.readModel(str(path))
+    reader.run()
+    assert reader.getModelStatus() == highspy.HighsModelStatus.kOptimal
+    # PAIR's times are small: the unit of the model is 1 ps.
+    assert "_unit_1_ps" in path.read_text()
+    assert reader.getObjectiveValue() == pytest.approx(optimum(PAIR, objective))
+
+
+def test_coefficients_of_a_profile_are_scaled_and_the_value_is_exact() -> None:
+    """Two requests of the paper's grid on the A100 profile, to the picosecond, chunks of big prompts included."""
+    whole = load_suite("infermax-fig15").instances[3]
+    pair = replace(whole, requests=whole.requests[:2])
+    chunked = replace(
+        pair,
+        limits=Limits(kv_tokens=120, batch_tokens=64, prefill_tokens=40),
+        rules=Rules(eviction=False),
+        requests=(Request(60, 1), Request(50, 2)),
+    )
+    for instance in (pair, chunked):
+        best = solve(instance, method="infermax_milp", workers=1)
+        assert best.status == Status.OPTIMAL
+        assert best.value == best.bound
+        if instance is pair:
+            assert best.value == optimum(instance)
+        else:
+            # 110 prompt tokens at 40 a batch: three batches, the decode in a fourth or in the third.
+            assert best.schedule is not None
+            assert len(best.schedule.batches) == 3
+
+
+def test_unknown_and_missing_solvers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"solver: got 'glop', expected one of highs, cbc, gurobi, cplex, scip"):
+        InfermaxMilp("glop")
+    missing = {**infermax_milp.SOLVERS, "scip": replace(infermax_milp.SOLVERS["scip"], available=lambda: False)}
+    monkeypatch.setattr(infermax_milp, "SOLVERS", missing)
+    with pytest.raises(InputError, match=r"solver: got 'scip', expected a solver that is installed: highs, cbc"):
+        InfermaxMilp("scip")
+
+
+def test_bad_export_paths_are_named(tmp_path: Path) -> None:
+    task = Task(PAIR, Objective.MAKESPAN)
+    with pytest.raises(InputError, match=r"export: got '.*model\.xml', expected a file name that ends in \.lp or"):
+        InfermaxMilp().export(task, tmp_path / "model.xml")
+    with pytest.raises(InputError, match=r"a file that can be written \(No such file"):
+        InfermaxMilp().export(task, tmp_path / "nowhere" / "model.lp")
+
+
+def test_a_deterministic_limit_is_refused() -> None:
+    with pytest.raises(UnsupportedError):
+        InfermaxMilp().solve(Task(PAIR, Objective.MAKESPAN, deterministic_limit=1.0))
+
+
+@pytest.mark.parametrize("solver", ["highs", "cbc"])
+def test_a_time_limit_keeps_schedule_and_bound(solver: str) -> None:
+    """InferMax's own grid is out of reach: what is there after two seconds is legal and in order."""
+    instance = load_suite("infermax-fig15").instances[4]
+    seen: list[ProgressEvent] = []
+    outcome = InfermaxMilp(solver).solve(Task(instance, Objective.MAKESPAN, time_limit_s=2.0, progress=seen.append))
+    assert outcome.termination == Termination.LIMIT
+    assert outcome.schedule is not None
+    assert check_schedule(instance, outcome.schedule)[0] == []
+    assert outcome.bound is not None
+    value = evaluate(instance, outcome.schedule)["objectives"]["makespan"]
+    assert 0 < outcome.bound <= optimum_of_grid(instance) <= value
+    if solver == "highs":
+        assert seen
+        assert seen[-1].incumbent is not None
+
+
+def test_an_interrupt_keeps_schedule_and_bound() -> None:
+    """In a process of its own, which Ctrl-C reaches while HiGHS searches; it must end well, too."""
+    program = (
+        "import signal\n"
+        "from test_infermax_milp import *\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 2)\n"
+        "signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))\n"
+        "instance = load_suite('infermax-fig15').instances[4]\n"
+        "outcome = InfermaxMilp().solve(Task(instance, Objective.MAKESPAN, time_limit_s=100.0))\n"
+        "assert outcome.schedule is not None and outcome.bound > 0\n"
+        "print(outcome.termination.value, check_schedule(instance, outcome.schedule)[0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "limit []\n", "")
+
+
+def optimum_of_grid(instance: Instance) -> int:
+    """Return the makespan that another formulation proves."""
+    result = solve(instance, method="token_cpsat")
+    assert result.status == Status.OPTIMAL
+    assert result.value is not None
+    return result.value
+
+
+def test_no_time_at_all_keeps_the_bound() -> None:
+    outcome = InfermaxMilp().solve(Task(PAIR, Objective.MAKESPAN, time_limit_s=0.0, bound=17))
+    assert outcome == Outcome(Termination.LIMIT, None, 17, Badge.SOLVER_CLAIMED)
+
+
+def test_nothing_is_printed_and_ortools_loads_after_pulp() -> None:
+    """In a fresh process, since what a library prints does not pass Python's standard output."""
+    program = (
+        "from test_infermax_milp import *\n"
+        "for solver in ('highs', 'cbc'):\n"
+        "    InfermaxMilp(solver).solve(Task(PAIR, Objective.MEAN_E2E))\n"
+        "from ortools.sat.python import cp_model\n"
+        "cp_model.CpSolver().solve(cp_model.CpModel())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == done.stderr == ""

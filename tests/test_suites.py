@@ -1,0 +1,87 @@
+"""The shipped suites have what their descriptions say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+
+from optsched.bounds.volume import volume_bound
+from optsched.library import load_suite, suite_names
+from optsched.methods.simulate import policy_names, simulate
+from optsched.model.documents import instance_sha256
+from optsched.model.domain import replace
+from optsched.model.instance import Instance
+from optsched.model.restrictions import Restrictions
+
+LADDER = load_suite("ladder").instances
+SHORT, LONG = {4, 8}, {32, 64}
+FEW, MANY = {2, 4}, {8, 16}
+
+
+def test_the_ladder_has_twenty_instances_of_each_size() -> None:
+    assert Counter(len(instance.requests) for instance in LADDER) == dict.fromkeys((4, 6, 8, 12, 16, 24, 32), 20)
+    assert all((i.limits.batch_tokens, i.limits.prefill_tokens) == (4096, 4096) for i in LADDER)
+    assert not any(instance.rules.chunked_prefill for instance in LADDER)
+
+
+@pytest.mark.parametrize("instance", LADDER, ids=lambda instance: instance.name)
+def test_the_memory_of_the_ladder(instance: Instance) -> None:
+    kappa = 2 if "-k2" in instance.name else 8
+    shares = [Fraction(r.kv_volume, r.output) for r in instance.requests]
+    mean = sum(shares, Fraction(0)) / len(shares)
+    assert instance.limits.kv_tokens == max(int(kappa * mean), *(r.input + r.output - 1 for r in instance.requests))
+
+
+@pytest.mark.parametrize("instance", [i for i in LADDER if "+" in i.name], ids=lambda instance: instance.name)
+def test_half_of_a_mix_is_of_each_group(instance: Instance) -> None:
+    groups = {"SISO": (SHORT, FEW), "SILO": (SHORT, MANY), "LISO": (LONG, FEW), "LILO": (LONG, MANY)}
+    for name in instance.name.split("-")[2].split("+"):
+        inputs, outputs = groups[name]
+        members = [r for r in instance.requests if r.input in inputs and r.output in outputs]
+        assert len(members) == len(instance.requests) / 2
+
+
+def test_arrivals_come_at_the_rate_of_the_volume_bound() -> None:
+    online = [instance for instance in LADDER if not instance.offline]
+    assert len(online) == 28
+    assert {"-".join(instance.name.split("-")[2:]) for instance in online} == {
+        f"{mix}-k{kappa}-poisson" for mix in ("LILO+SISO", "SILO+LISO") for kappa in (2, 8)
+    }
+    intervals = []
+    for instance in online:
+        offline = replace(instance, requests=tuple(replace(r, arrival_ps=0) for r in instance.requests))
+        mean = volume_bound(offline).value / len(instance.requests)
+        arrivals = [request.arrival_ps for request in instance.requests]
+        assert arrivals[0] == 0
+        intervals += [(later - earlier) / mean for earlier, later in pairwise(arrivals)]
+    # Exponential with mean 1; five standard errors.
+    assert abs(sum(intervals) / len(intervals) - 1) < 5 / len(intervals) ** 0.5
+    assert min(intervals) >= 0
+
+
+@pytest.mark.parametrize("instance", load_suite("chunked-small").instances, ids=lambda instance: instance.name)
+def test_the_prefill_budget_matters(instance: Instance) -> None:
+    """Prefills alone take more batches than a whole schedule does with large budgets."""
+    limits = instance.limits
+    assert all(request.input > limits.prefill_tokens for request in instance.requests)
+    assert instance.infeasibilities() == ()
+    assert Restrictions(("chunked",)).apply(instance).infeasibilities() != ()
+    roomy = replace(instance, limits=replace(limits, batch_tokens=4096, prefill_tokens=4096))
+    runs = [simulate(roomy, policy) for policy in policy_names()]
+    fewest = min(run.metrics["batches"] for run in runs if run.metrics is not None)
+    assert sum(request.input for request in instance.requests) > limits.prefill_tokens * fewest
+
+
+def test_figure_15_is_also_there_with_chunked_prefill() -> None:
+    whole, chunked = (load_suite(name).instances for name in ("infermax-fig15", "infermax-fig15-chunked"))
+    for first, second in zip(whole, chunked, strict=True):
+        rules = replace(first.rules, chunked_prefill=True)
+        assert second == replace(first, name=first.name.replace("fig15", "fig15-chunked"), rules=rules)
+
+
+def test_no_problem_is_shipped_twice() -> None:
+    hashes = Counter(instance_sha256(i) for name in suite_names() for i in load_suite(name).instances)
+    assert max(hashes.values()) == 1
