@@ -456,7 +456,7 @@ def test_a_name_that_the_library_lacks(capsys: pytest.CaptureFixture[str]) -> No
         require_complaint(outcome, "INSTANCE: got 'infermax-fig15-I3', expected a file, or an instance of the library")
     for command in ("table", "instances list", "instances make"):
         outcome = optsched(capsys, *command.split(), "infermax-fig16")
-        require_complaint(outcome, "SUITE: got 'infermax-fig16', expected ", "one of infermax-")
+        require_complaint(outcome, "SUITE: got 'infermax-fig16', expected ", "one of ")
         assert "infermax-fig15" in outcome.err
 
 
@@ -538,8 +538,8 @@ OPTIONS: list[tuple[list[str], str]] = [
     (["simulate", GIVEN, "--policy", ""], "--policy: got '', expected all, or one of vllm, "),
     (["simulate", GIVEN, "--policy", "vllm,,all"], "--policy: got '', expected all, or one of vllm, "),
     (["table", GIVEN, "--policies", "orca"], "--policies: got 'orca', expected all, or one of vllm, vllm_ef"),
-    (["solve", GIVEN, "--method", "magic"], "--method: got 'magic', expected one of auto, token_cpsat"),
-    (["table", GIVEN, "--method", "magic"], "--method: got 'magic', expected one of auto, token_cpsat"),
+    (["solve", GIVEN, "--method", "magic"], "--method: got 'magic', expected one of auto, state_search, token_cpsat, "),
+    (["table", GIVEN, "--method", "magic"], "--method: got 'magic', expected one of auto, state_search, token_cpsat, "),
     (["solve", GIVEN, "--objective", "speed"], "--objective: got 'speed', expected one of makespan, mean_ttft"),
     ([*SIMULATE, "--objective", "speed"], "--objective: got 'speed', expected one of makespan, mean_ttft"),
     (["table", GIVEN, "--objective", "speed"], "--objective: got 'speed', expected one of makespan, mean_ttft"),
@@ -598,8 +598,8 @@ def test_without_a_command_help_is_shown(group: list[str], capsys: pytest.Captur
 def test_a_method_that_does_not_cover_the_instance(capsys: pytest.CaptureFixture[str]) -> None:
     Path(GIVEN).write_text(changed("instance", ["requests", 0, "arrival_ps"], 5))
     for command in ("solve", "table"):
-        outcome = optsched(capsys, command, GIVEN, "--method", "token_cpsat")
-        require_complaint(outcome, "given.json: method: got 'token_cpsat', expected a method that covers ")
+        outcome = optsched(capsys, command, GIVEN, "--method", "state_search")
+        require_complaint(outcome, "given.json: method: got 'state_search', expected a method that covers ")
 
 
 def test_times_that_grow_too_large_are_traced_to_the_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -231,7 +231,7 @@ class _Rules:
 
     def _after_batch(self, state: _State) -> Iterator[_Step]:
         grown = tuple(number + 1 for number in state.items)
-        if sum(self._items[number].blocks for number in grown) < self._problem.blocks:
+        if sum(self._items[number].blocks for number in grown) <= self._problem.blocks:
             yield state._replace(composing=True, items=grown), 0, None
         if self._problem.eviction:
             for place, number in enumerate(state.items):
