@@ -185,6 +185,13 @@ def test_bound_is_not_lifted_over_too_many_sums(monkeypatch: pytest.MonkeyPatch)
     assert proved(priced(301, 237, scale=2)) == WORK + 321
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 100])
+def test_looking_for_cycles_early_or_late_changes_nothing(monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
+    monkeypatch.setattr(walk, "_ROUNDS", rounds)
+    assert proved(TIGHT) == BEST
+    assert proved(priced(170, 138)) is None
+
+
 def test_large_graphs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # After a batch: nobody or one that has a token to come, or two of these; in a batch: nobody, 1, 2 or 1 and 1.
     monkeypatch.setattr(walk, "MOST_STATES", 7)

@@ -115,7 +115,7 @@ def test_the_best_fixed_number_of_batches_is_the_free_optimum(instance: Instance
         assert min(values) == best
 
 
-@SLOW
+@settings(SLOW, max_examples=30)
 @given(instances(chunked=False) | memory_only())
 def test_legal_schedules_are_solutions_of_the_same_value(instance: Instance) -> None:
     """Also with a batch to spare, and with the inequality on what batches hold."""
@@ -179,8 +179,19 @@ def test_pauses_pay_where_batches_are_of_one_kind() -> None:
         assert exact(instance, formulation.solve(task)) == 40
 
 
-@pytest.mark.parametrize("name", [name for name in LADDER if "n04" in name and "poisson" not in name])
-def test_the_ladder_up_to_four_requests_agrees_with_tokens(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ladder-n04-I4-O8-k8",
+        "ladder-n04-I32-O8-k8",
+        "ladder-n04-LILO+SISO-k8",
+        "ladder-n04-SILO+LISO-k2",
+        "ladder-n04-LISO+SISO-k2",
+        "ladder-n04-LILO+LISO-k2",
+        "ladder-n06-LISO+SISO-k2",
+    ],
+)
+def test_flows_agree_with_tokens_on_the_ladder(name: str) -> None:
     tokens = solve(LADDER[name], method="token_cpsat", workers=1)
     flows = solve(LADDER[name], method="class_flow", workers=1)
     mip = solve(LADDER[name], method="class_flow_mip", workers=1)
@@ -188,7 +199,7 @@ def test_the_ladder_up_to_four_requests_agrees_with_tokens(name: str) -> None:
     assert tokens.value == flows.value == mip.value
 
 
-@SLOW
+@settings(SLOW, max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(1, 3), st.lists(st.integers(1, 6), min_size=1, max_size=3)), min_size=1, max_size=3)
 )
@@ -224,7 +235,7 @@ def test_what_flows_do_not_cover_is_refused() -> None:
     instance = LADDER["ladder-n04-I4-O8-k2"]
     chunked = replace(instance, rules=Rules())
     online = replace(instance, requests=(*instance.requests, Request(1, 1, arrival_ps=5)))
-    long = replace(instance, requests=(Request(1, 100_000),), limits=Limits(10**6, 10**6, 10**6))
+    long = replace(instance, requests=(Request(1, 1000),), limits=Limits(10**6, 10**6, 10**6))
     for formulation, task in product(
         BOTH,
         (
@@ -238,7 +249,7 @@ def test_what_flows_do_not_cover_is_refused() -> None:
             formulation.solve(task)
     with pytest.raises(UnsupportedError, match="deterministic"):
         ClassFlowMip().solve(Task(instance, Objective.MAKESPAN, deterministic_limit=1.0))
-    huge = replace(instance, cost=CostModel(base=2**62, token=0, decode_kv=1))
+    huge = replace(instance, cost=CostModel(base=2**56, token=0, decode_kv=1))
     with pytest.raises(UnsupportedError, match="adds numbers"):
         ClassFlow().solve(Task(huge, Objective.MAKESPAN))
 

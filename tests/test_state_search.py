@@ -19,7 +19,7 @@ from optsched.traces.ladder import ladder
 from optsched_formulations.batching.resident_graph import (
     Classes,
     build_graph,
-    largest_graph,
+    growing_graphs,
     price,
     require_memory_only,
 )
@@ -135,7 +135,8 @@ def test_what_it_does_not_cover_is_refused() -> None:
 
 
 def test_the_largest_graph_tracks_identical_requests() -> None:
-    graph = largest_graph(Classes(LADDER["ladder-n32-I32-O8-k2"]), deadline=float("inf"))
+    plain, graph = growing_graphs(Classes(LADDER["ladder-n32-I32-O8-k2"]), deadline=float("inf"))
+    assert plain.tracked == frozenset()
     assert graph.tracked == {0}
     # after(∅) exists once for each number of requests that are still to come.
     assert sum(items == () for items, _ in graph.nodes) >= 33

@@ -74,6 +74,8 @@ MOST_STATES = 300_000
 """Graphs with more states are not searched."""
 MOST_SUMS = 50_000
 """Where either half of the refilled items has more sums of extras, the bound is not lifted further."""
+_ROUNDS = 16
+"""Rounds of correcting labels between two looks for a cycle."""
 
 
 def walk_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
@@ -88,7 +90,6 @@ def walk_bound(problem: Problem, objective: Objective, certificate: Mapping[str,
     tracked = _integers("tracked", certificate.get("tracked", []))
     if len(set(tracked)) != len(tracked) or not set(tracked) <= set(range(len(groups))):
         raise UnprovedError(f"tracked is {shown(tracked)}, expected different groups from 0 to {len(groups) - 1}")
-
     scale = certificate.get("scale", 1)
     if type(scale) is not int or scale < 1:
         raise UnprovedError(f"scale is {shown(scale)}, expected an integer ≥ 1")
@@ -308,9 +309,9 @@ def _least_costs(moves: Sequence[Sequence[_Move]], order: Sequence[int], start: 
                 continue
             changed[state] = False
             for head, cost, _ in moves[state]:
-                old = labels[head]
-                if old is None or label + cost < old:
-                    labels[head] = label + cost
+                old, new = labels[head], label + cost
+                if old is None or new < old:
+                    labels[head] = new
                     previous[head] = state
                     changed[head] = True
         if not any(changed):
@@ -320,19 +321,15 @@ def _least_costs(moves: Sequence[Sequence[_Move]], order: Sequence[int], start: 
     raise UnprovedError("item_prices: a cycle of cache contents costs less than 0, so they prove nothing")
 
 
-_ROUNDS = 16
-"""Rounds between two looks for a cycle."""
-
-
 def _circular(previous: Sequence[int | None]) -> bool:
     """Whether going back from some state leads round in a cycle."""
     visit = [0] * len(previous)
-    for number, start in enumerate(range(len(previous)), 1):
-        state: int | None = start
+    for start in range(1, len(previous) + 1):
+        state: int | None = start - 1
         while state is not None and not visit[state]:
-            visit[state] = number
+            visit[state] = start
             state = previous[state]
-        if state is not None and visit[state] == number:
+        if state is not None and visit[state] == start:
             return True
     return False
 

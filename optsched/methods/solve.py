@@ -225,9 +225,10 @@ def _plan(instance: Instance) -> tuple[tuple[str, float], ...]:
     """Return which formulations ``auto`` tries, in order, and the share of the time left that each may use."""
     if sum(request.output for request in instance.requests) > _MOST_TOKENS:
         return ()
-    known = {name for name, _ in _PLAN}
-    others = [name for name in entries(FORMULATION_GROUP) if name not in known | _BASELINES]
-    return (*_PLAN[:-1], *((name, 0.5) for name in others), _PLAN[-1])
+    offered = entries(FORMULATION_GROUP)
+    planned = {name for name, _ in _PLAN} | _BASELINES
+    others = [(name, 0.5) for name in offered if name not in planned]
+    return tuple(step for step in (*_PLAN[:-1], *others, _PLAN[-1]) if step[0] in offered)
 
 
 def _result(best: _Best, method: str, runtime: float, seed: int, message: str | None) -> Result:

@@ -99,6 +99,8 @@ def packing(classes: Sequence[Held], capacity: int, seconds: float) -> Packing |
     best: Packing | None = None
     for _ in range(_MOST_ROUNDS):
         left = deadline - time.perf_counter()
+        if left <= 0:
+            break
         # What is held beyond the demand is wasted: one column of -1 for every item.
         rows = [number[item] for pattern in patterns for item in pattern] + list(range(len(items)))
         columns = [j for j, pattern in enumerate(patterns) for _ in pattern]

@@ -43,6 +43,7 @@ import heapq
 import math
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -279,25 +280,27 @@ def build_graph(
     return ResidentGraph(classes, tracked, nodes, number[False][(), 0], *columns)
 
 
-def largest_graph(classes: Classes, deadline: float) -> ResidentGraph:
-    """Return the graph that tracks as many classes as pay for themselves, those that hold most memory first.
+def growing_graphs(classes: Classes, deadline: float) -> Iterator[ResidentGraph]:
+    """Yield the graph without tracked classes, then one that tracks as many as pay, those that hold most memory first.
 
-    Raises
-    ------
-    TooLargeError
-        If even the graph without tracked classes is too large.
+    A graph that is too large, or not built by the deadline, is left out.
     """
-    graph = build_graph(classes, frozenset(), _MOST_NODES, deadline)
-    most_nodes = _ENOUGH_NODES
+    try:
+        graph = build_graph(classes, frozenset(), _MOST_NODES, deadline)
+    except TooLargeError:
+        return
+    yield graph
+    plain = graph
     volume = [len(m) * o * (2 * i + o) for m, (i, o) in zip(classes.members, classes.kinds, strict=True)]
     for number in sorted(range(len(volume)), key=lambda number: -volume[number]):
-        if len(graph.nodes) * (len(classes.members[number]) + 1) > 2 * most_nodes:
+        if len(graph.nodes) * (len(classes.members[number]) + 1) > 2 * _ENOUGH_NODES:
             continue
         try:
-            graph = build_graph(classes, graph.tracked | {number}, most_nodes, deadline)
+            graph = build_graph(classes, graph.tracked | {number}, _ENOUGH_NODES, deadline)
         except TooLargeError:
             continue
-    return graph
+    if graph is not plain:
+        yield graph
 
 
 def _plus(items: Items, item: int) -> Items:

@@ -30,9 +30,8 @@ from optsched_formulations.batching.resident_graph import (
     Classes,
     Prices,
     ResidentGraph,
-    TooLargeError,
     certificate,
-    largest_graph,
+    growing_graphs,
     price,
     require_memory_only,
 )
@@ -41,7 +40,7 @@ State = tuple[int, int]
 """Node and pool."""
 
 _GRAPH_SHARE, _PRICE_SHARE = 0.2, 0.7
-"""Shares of the time left that the graph and its prices may take."""
+"""Shares of the time left that building graphs, and the prices of each, may take."""
 _BEAM_WIDTHS = (100, 400)
 _MOST_STATES = 4_000_000
 """Some 1.5 GB."""
@@ -62,21 +61,20 @@ class StateSearch:
         require_memory_only(task)
         started = time.perf_counter()
         deadline = started + task.time_limit_s
-        classes = Classes(task.instance)
-        try:
-            graph = largest_graph(classes, started + _GRAPH_SHARE * task.time_limit_s)
-        except TooLargeError:
+        search = None
+        for graph in growing_graphs(Classes(task.instance), started + _GRAPH_SHARE * task.time_limit_s):
+            prices = price(graph, _PRICE_SHARE * (deadline - time.perf_counter()), task.workers)
+            if prices is not None:
+                search = _Search(task, graph, prices)
+                task.progress(ProgressEvent(time.perf_counter() - started, task.incumbent_value, prices.bound_ps))
+        if search is None:
             return Outcome(Termination.LIMIT, None, None, Badge.HEURISTIC)
-        prices = price(graph, _PRICE_SHARE * (deadline - time.perf_counter()), task.workers)
-        if prices is None:
-            return Outcome(Termination.LIMIT, None, None, Badge.HEURISTIC)
-        search = _Search(task, graph, prices)
         best, value = task.incumbent, task.incumbent_value
         for width in _BEAM_WIDTHS:
             found = search.beam(width, deadline)
             if found is not None and (value is None or found[0] < value):
                 value, best = found
-            task.progress(ProgressEvent(time.perf_counter() - started, value, prices.bound_ps))
+            task.progress(ProgressEvent(time.perf_counter() - started, value, None))
         return search.best_first(best, value, deadline)
 
 

@@ -45,8 +45,12 @@ class TokenCpSat:
 
 
 def _nothing_better(task: Task) -> Outcome:
-    """Return what it means that no schedule is as good as asked for."""
+    """Return what it means that no schedule is as good as asked for.
+
+    Unless ``at_most`` asked for more, the value of a known schedule was admitted: then CP-SAT contradicts it, and is
+    not believed.
+    """
     at_most = task.restrictions.at_most
     if at_most is not None and (task.incumbent_value is None or task.incumbent_value > at_most):
         return Outcome(Termination.INFEASIBLE, None, max(task.bound, at_most + 1), Badge.SOLVER_CLAIMED)
-    return Outcome(Termination.OPTIMAL, task.incumbent, task.incumbent_value, Badge.SOLVER_CLAIMED)
+    return Outcome(Termination.LIMIT, None, None, Badge.HEURISTIC)

@@ -37,7 +37,7 @@ from optsched_formulations.batching.token_costs import Costs, Horizon, Token, in
 from optsched_formulations.batching.token_objective import Goal, add_goal, bounded
 from optsched_formulations.batching.token_variables import TokenVariables
 
-_MOST_SLOTS = 2_000_000
+_MOST_LITERALS = 2_000_000
 _OF_LAST_TOKENS = frozenset({Objective.MEAN_E2E, Objective.WEIGHTED_E2E, Objective.SLO_MISSES})
 
 
@@ -99,9 +99,12 @@ class WholeModel:
         )
 
     def _require_size(self) -> None:
-        slots = len(self._costs.tokens) * self._horizon.batches
-        if self._needs_slots and slots > _MOST_SLOTS:
-            raise UnsupportedError(f"{slots} pairs of a token and a batch, it builds up to {_MOST_SLOTS}")
+        """Refuse models of too many literals: tokens in batches, and tokens against first and last tokens."""
+        tokens = len(self._costs.tokens)
+        slots = tokens * self._horizon.batches if self._needs_slots else 0
+        pairs = 0 if self._offline_total else 2 * tokens * len(self._instance.requests)
+        if slots + pairs > _MOST_LITERALS:
+            raise UnsupportedError(f"a model of {slots + pairs} literals, it builds up to {_MOST_LITERALS}")
 
     # Constraints ----------------------------------------------------------------------------------------
 
