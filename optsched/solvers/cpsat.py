@@ -100,7 +100,13 @@ def minimize_cpsat(
         solver.parameters.max_deterministic_time = task.deterministic_limit
     watcher = _Watcher(task, to_value)
     solver.best_bound_callback = watcher.on_bound
+    started = time.perf_counter()
     status = solver.solve(model, watcher)
+    if status == cp_model.INFEASIBLE:
+        # A presolve that errs calls feasible models infeasible; a proof without it has to confirm.
+        solver.parameters.cp_model_presolve = False
+        solver.parameters.max_time_in_seconds = max(task.time_limit_s - (time.perf_counter() - started), 0.0)
+        status = solver.solve(model, watcher)
     if status == cp_model.MODEL_INVALID:
         raise RuntimeError(f"CP-SAT rejects the model: {model.validate()}")
     if status == cp_model.INFEASIBLE:
