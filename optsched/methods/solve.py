@@ -32,11 +32,12 @@ from optsched.solvers.formulation import (
 AUTO = "auto"
 _START_SHARE = 0.3
 """Share of the time limit that policies may use to find a start."""
-_PLAN = (("token_cpsat", 0.1), ("state_search", 0.7), ("token_cpsat", 1.0))
+_PLAN = (("token_cpsat", 0.1), ("state_search", 0.6), ("class_flow", 0.7), ("token_cpsat", 1.0))
 """The formulations that ``auto`` tries in turn, each with its share of the time that is left.
 
-The token-indexed model proves small instances at once; the state search goes furthest where only memory binds."""
-_BASELINES = frozenset({"infermax_milp"})
+The token-indexed model proves small instances at once; the state search goes furthest where only memory binds and
+few requests fit, the class flow where many do."""
+_BASELINES = frozenset({"infermax_milp", "class_flow_mip"})
 """Formulations to measure others against; ``auto`` leaves them out."""
 _MOST_TOKENS = 2_000
 """Output tokens of all requests beyond which ``auto`` does not build exact models."""
