@@ -50,6 +50,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from math import gcd
 
@@ -215,7 +216,7 @@ class FlowModel:
     def _refillable(self, c: int, k: int) -> bool:
         return k > 1 and self._costs.can_refill((self._classes[c][0], k))
 
-    def _saved(self, c: int, k: int, slope: int) -> tuple[int, int]:
+    def _work(self, c: int, k: int, slope: int) -> tuple[int, int]:
         """Return the own time of a fill and of a decode that generate token k, at ``slope`` a token."""
         token = self._classes[c][0], k
         return slope * self._size(c, k) + self._costs.fill(token), slope + self._costs.decode(token)
@@ -303,9 +304,9 @@ class FlowModel:
                 row([*packed[j], (-packing.most, used)], None, 0)
             row([*runs, (-1, used)], 0, None)
             if largest > limits.batch_tokens:
-                row(self._tokens(j), None, limits.batch_tokens)
+                row(self._tokens[j], None, limits.batch_tokens)
             if largest > limits.prefill_tokens:
-                row(self._prefill_tokens(j), None, limits.prefill_tokens)
+                row(self._prefill_tokens[j], None, limits.prefill_tokens)
             if limits.batch_requests is not None and limits.batch_requests < len(self._instance.requests):
                 row(runs, None, limits.batch_requests)
             if not self._instance.rules.hybrid:
@@ -313,11 +314,21 @@ class FlowModel:
                 row([*prefilled[j], (-self._capacity, phase)], None, 0)
                 row([*decoded[j], (self._capacity, phase)], None, self._capacity)
 
-    def _prefill_tokens(self, j: int) -> Terms:
-        return [(self._size(c, k), variable) for (c, k, at), variable in self._fill.items() if at == j]
+    @cached_property
+    def _prefill_tokens(self) -> dict[int, Terms]:
+        """Tokens of the prefill steps of every batch."""
+        found: dict[int, Terms] = {j: [] for j in self._batches}
+        for (c, k, j), variable in self._fill.items():
+            found[j].append((self._size(c, k), variable))
+        return found
 
-    def _tokens(self, j: int) -> Terms:
-        return self._prefill_tokens(j) + [(1, variable) for (_, _, at), variable in self._decode.items() if at == j]
+    @cached_property
+    def _tokens(self) -> dict[int, Terms]:
+        """Tokens that every batch runs."""
+        found = {j: list(terms) for j, terms in self._prefill_tokens.items()}
+        for (_, _, j), variable in self._decode.items():
+            found[j].append((1, variable))
+        return found
 
     def _add_restrictions(self) -> None:
         """Limit the number of evictions, and keep the order of first runs."""
@@ -345,17 +356,17 @@ class FlowModel:
         terms: Terms = [] if several else [(base, self._used[j]) for j in self._batches]
         for c, members in enumerate(self._classes):
             for k in range(1, self._output(c) + 1):
-                constant += len(members) * self._saved(c, k, slope)[int(k > 1)]
+                constant += len(members) * self._work(c, k, slope)[int(k > 1)]
         for (c, k, _), variable in self._fill.items():
             if k > 1:
-                fill, decode = self._saved(c, k, slope)
+                fill, decode = self._work(c, k, slope)
                 terms.append((fill - decode, variable))
         if several:
             longest = max(base + slope * costs.most_tokens for base, slope in costs.pieces)
             for j in self._batches:
                 self._time[j] = time = program.variable(0, longest)
                 program.continuous.add(time)
-                tokens = self._tokens(j)
+                tokens = self._tokens[j]
                 for base, slope in costs.pieces:
                     weighted = [(-slope * coefficient, variable) for coefficient, variable in tokens]
                     program.row([(1, time), (-base, self._used[j]), *weighted], 0, None)
@@ -407,9 +418,9 @@ class FlowModel:
                 for r, value in zip(members, begun, strict=False):
                     values[self._started[r, j]] = value
         for j in self._phase:
-            values[self._phase[j]] = int(any(values[variable] for _, variable in self._prefill_tokens(j)))
+            values[self._phase[j]] = int(any(values[variable] for _, variable in self._prefill_tokens[j]))
         for j in self._time:
-            tokens = sum(coefficient * values[variable] for coefficient, variable in self._tokens(j))
+            tokens = sum(coefficient * values[variable] for coefficient, variable in self._tokens[j])
             values[self._time[j]] = values[self._used[j]] * max(
                 base + slope * tokens for base, slope in self._costs.pieces
             )
