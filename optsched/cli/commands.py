@@ -32,7 +32,7 @@ from optsched.cli.options import (
 )
 from optsched.cli.streams import PipeGroup
 from optsched.methods.simulate import simulate as run_simulation
-from optsched.methods.solve import AUTO, method_names
+from optsched.methods.solve import AUTO, INTERRUPTED, method_names
 from optsched.methods.solve import solve as run_solver
 from optsched.model.documents import (
     dump,
@@ -51,7 +51,7 @@ from optsched.report.sheet import make_sheet
 from optsched.report.summary import objective_text, policy_comparison, solution_lines
 from optsched.study import ledger as ledgers
 from optsched.study.bound_table import Row, TableTask, finish, table_rows
-from optsched.study.store import INTERRUPTED, ResultStore
+from optsched.study.store import ResultStore
 from optsched.traces.suites import SUITES
 
 _WIDE = 120

@@ -30,6 +30,8 @@ from optsched.solvers.formulation import (
 )
 
 AUTO = "auto"
+INTERRUPTED = "interrupted"
+"""The message of a result that Ctrl-C cut short."""
 _START_SHARE = 0.3
 """Share of the time limit that policies may use to find a start."""
 _PLAN = (("token_cpsat", 0.1), ("state_search", 0.6), ("class_flow", 0.7), ("token_cpsat", 1.0))
@@ -218,7 +220,7 @@ def solve(
                 raise InputError("method", method, f"a method that covers {unsupported}") from None
             best.offer_outcome(outcome, name)
     except KeyboardInterrupt:
-        message = "interrupted"
+        message = INTERRUPTED
     return _result(best, method, elapsed(), seed, message)
 
 

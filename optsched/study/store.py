@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from optsched.library import load_results
+from optsched.methods.solve import INTERRUPTED
 from optsched.model.documents import dump, instance_sha256, result_document, write_text
 from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance
@@ -14,8 +15,6 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, versions
 
-INTERRUPTED = "interrupted"
-"""The message of a result whose search was interrupted."""
 _LONGEST = 100
 
 
