@@ -6,6 +6,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from optsched.model.cost import CostModel
+from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.restrictions import FORBIDDABLE, REORDERING, Restrictions
 
@@ -65,6 +66,23 @@ def instances(
     instance = Instance("random", limits, rules, draw(costs()), tuple(requests))
     assume(not instance.infeasibilities())
     return instance
+
+
+@st.composite
+def memory_only(draw: st.DrawFn, *, online: bool = False, most_requests: int = 4) -> Instance:
+    """Draw an instance with whole prefills in which nothing but memory binds, of at most two kinds of requests."""
+    small = st.integers(1, 3)
+    kinds = [Request(draw(st.integers(1, 4)), draw(small), weight=draw(st.integers(0, 3))) for _ in range(draw(small))]
+    drawn = draw(st.lists(st.sampled_from(kinds[:2]), min_size=1, max_size=most_requests))
+    arrival = st.integers(0, 60) if online else st.just(0)
+    requests = tuple(replace(request, arrival_ps=draw(arrival)) for request in drawn)
+    block = draw(st.sampled_from([1, 1, 2]))
+    peak = max(-(-request.peak_tokens // block) * block for request in requests)
+    limits = Limits(draw(st.integers(peak, peak + 6)), 64, 64, kv_block=block)
+    rules = Rules(chunked_prefill=False, eviction=draw(st.booleans()))
+    # Decodes are cheap, so that hardly ever a refill is cheaper.
+    cost = replace(draw(costs(pieces=0)), decode_req=draw(st.integers(0, 3)), decode_kv=draw(st.integers(0, 1)))
+    return Instance("random", limits, rules, cost, requests)
 
 
 @st.composite

@@ -599,7 +599,7 @@ def test_a_method_that_does_not_cover_the_instance(capsys: pytest.CaptureFixture
     Path(GIVEN).write_text(changed("instance", ["requests", 0, "arrival_ps"], 5))
     for command in ("solve", "table"):
         outcome = optsched(capsys, command, GIVEN, "--method", "state_search")
-        require_complaint(outcome, "given.json: method: got 'state_search', expected a method that covers ")
+        require_complaint(outcome, "given.json: --method: got 'state_search', expected a method that covers ")
 
 
 def test_times_that_grow_too_large_are_traced_to_the_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter
 from itertools import product
 from math import ceil
 from typing import Any
@@ -14,7 +13,7 @@ from brute_force import optimum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optsched.check import check_result, walk
+from optsched.check import check_result, contents, least, walk
 from optsched.check.problem import problem_of
 from optsched.model.cost import CostModel
 from optsched.model.documents import dump, parse_results, result_document
@@ -24,7 +23,9 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.traces.ladder import ladder
-from optsched_formulations.batching.resident_graph import Classes, build_graph, certificate, price
+from optsched_formulations.batching.memory_only import Classes
+from optsched_formulations.batching.resident_graph import build_graph
+from optsched_formulations.batching.resident_prices import certificate, price
 
 UNRESTRICTED = Restrictions()
 COST = CostModel(base=100, token=10, decode_kv=1, decode_req=5, prefill_sq=2, prefill_kv=3, prefill_req=7)
@@ -150,8 +151,8 @@ def lifts(draw: st.DrawFn) -> tuple[Instance, dict[int, int], int]:
     return instance, {n: draw(values) for n in refills if draw(st.booleans())}, draw(values)
 
 
-def walk_items(instance: Instance) -> list[walk._Item]:
-    return walk._items(problem_of(instance, UNRESTRICTED), Counter((r.input, r.output) for r in instance.requests))
+def walk_items(instance: Instance) -> list[contents.Item]:
+    return contents.items_of(problem_of(instance, UNRESTRICTED), Objective.MAKESPAN)
 
 
 @settings(max_examples=200, deadline=None)
@@ -187,16 +188,16 @@ def test_bound_is_not_lifted_over_too_many_sums(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("rounds", [1, 2, 100])
 def test_looking_for_cycles_early_or_late_changes_nothing(monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
-    monkeypatch.setattr(walk, "_ROUNDS", rounds)
+    monkeypatch.setattr(least, "_ROUNDS", rounds)
     assert proved(TIGHT) == BEST
     assert proved(priced(170, 138)) is None
 
 
 def test_large_graphs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # After a batch: nobody or one that has a token to come, or two of these; in a batch: nobody, 1, 2 or 1 and 1.
-    monkeypatch.setattr(walk, "MOST_STATES", 7)
+    monkeypatch.setattr(contents, "MOST_STATES", 7)
     assert proved(TIGHT) == BEST
-    monkeypatch.setattr(walk, "MOST_STATES", 6)
+    monkeypatch.setattr(contents, "MOST_STATES", 6)
     assert claim(0, TIGHT) == ("certificate: the graph has more than 6 states, which are not searched",)
 
 
@@ -280,10 +281,11 @@ COVERED = {
     "runs just suffice": (with_limits(batch_requests=2), Restrictions(max_batch=2), BEST),
     "order": (PAIR, Restrictions(order=(1, 0)), BEST),
     "first come, first served": (PAIR, Restrictions(("reordering",)), BEST),
-    "evictions": (PAIR, Restrictions(max_evictions=0), BEST),
+    "evictions": (PAIR, Restrictions(max_evictions=1), BEST),
     "at most": (PAIR, Restrictions(at_most=10**19), BEST),
     # Only multiples of 100 are left.
     "no eviction by restriction": (PAIR, Restrictions(("eviction",)), WORK + 400),
+    "no evictions by restriction": (PAIR, Restrictions(max_evictions=0), WORK + 400),
     "refills do not matter": (with_cost(decode_req=44), Restrictions(("eviction",)), WORK + 2 * 39 + 400),
 }
 

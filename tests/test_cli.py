@@ -230,6 +230,14 @@ def test_forbidden_things_do_not_happen(optsched: Command) -> None:
     assert optsched("check", "out.json").code == 0
 
 
+def test_the_class_of_schedules_is_said(optsched: Command) -> None:
+    file = save(small())
+    code, out, _ = optsched("solve", file, "--forbid", "eviction", "--max-batch", "2", "--fix-order", "2,0,1", *FAST)
+    assert code == 0
+    assert out.splitlines()[1] == "  class  no eviction; at most 2 runs in a batch; first runs in the order 2, 0, 1"
+    assert "class" not in optsched("solve", file, *FAST).out
+
+
 @pytest.mark.parametrize("name", ["small", "evicting"])
 def test_the_same_seed_gives_the_same_bytes(name: str, optsched: Command) -> None:
     file = save(small() if name == "small" else load_instance("infermax-fig15-I16"))
@@ -555,6 +563,9 @@ def test_resume_takes_what_is_kept(optsched: Command) -> None:
         {"objective": "max_e2e"},
         {"restrictions": {"forbid": ["hybrid"]}},
         {"message": "interrupted"},
+        {"seed": 1},
+        {"status": "feasible", "time_limit_s": 10.0},
+        {"status": "feasible", "time_limit_s": None},
     ],
     ids=str,
 )
@@ -563,6 +574,21 @@ def test_resume_ignores_what_was_made_otherwise(changes: Document, optsched: Com
     table_of(suite, optsched)
     plant(runtime_s=1234.5, **changes)
     assert table_of(suite, optsched, "--resume")[0]["runtime_s"] != "1234.5"
+
+
+@pytest.mark.parametrize("changes", [{"time_limit_s": 10.0}, {"status": "feasible"}], ids=str)
+def test_resume_takes_a_proof_whatever_its_time_limit(changes: Document, optsched: Command) -> None:
+    suite = save_suite(*three())
+    table_of(suite, optsched)
+    plant(runtime_s=1234.5, **changes)
+    assert table_of(suite, optsched, "--resume")[0]["runtime_s"] == "1234.5"
+
+
+def test_results_of_a_search_without_limit_are_kept(optsched: Command) -> None:
+    suite = save_suite(*three())
+    table_of(suite, optsched, "--time-limit", "inf")
+    assert "time_limit_s" not in plant(runtime_s=1234.5, status="feasible").read_text()
+    assert table_of(suite, optsched, "--time-limit", "inf", "--resume")[0]["runtime_s"] == "1234.5"
 
 
 def test_resume_ignores_a_changed_instance(optsched: Command) -> None:

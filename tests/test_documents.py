@@ -332,13 +332,14 @@ def results() -> tuple[Result, ...]:
         simulate(INSTANCE, "sarathi_ef", "slo_misses", restrictions=Restrictions(("hybrid", "eviction"))),
         solve(small),
         solve(fits, "makespan", time_limit=5, workers=1),
+        solve(fits, "mean_ttft", method="infermax_milp", options={"solver": "cbc"}, time_limit=1, workers=1),
         Result(INSTANCE, "vllm", Objective.MAX_E2E, Status.FAILED, message="vllm: “no” legal batch"),
         Result(INSTANCE, "volume", Objective.MAKESPAN, Status.BOUND_ONLY, Badge.SOLVER_CLAIMED, bound=10**30),
         Result(INSTANCE, "x", Objective.MAKESPAN, Status.UNKNOWN, certificate={"kind": ["a", {"b": None}]}),
     )
 
 
-@pytest.mark.parametrize("position", range(7))
+@pytest.mark.parametrize("position", range(8))
 def test_a_result_survives_its_document(position: int) -> None:
     result = results()[position]
     document = result_document(result)

@@ -1,10 +1,11 @@
-"""The exact formulation against brute force, and relations that every optimum obeys."""
+"""Optima by hand, bounds and policies on their sides of them, and what `solve` makes of it all."""
 
 from __future__ import annotations
 
 import pytest
 from brute_force import optimum
 from hypothesis import HealthCheck, given, settings
+from outcomes import exact
 from strategies import instances
 
 from optsched import (
@@ -13,7 +14,6 @@ from optsched import (
     Request,
     Restrictions,
     Rules,
-    check_schedule,
     load_suite,
     replace,
     simulate,
@@ -22,32 +22,13 @@ from optsched import (
 from optsched.bounds.volume import volume_bound
 from optsched.catalogue import POLICY_GROUP, entries
 from optsched.model.cost import CostModel
-from optsched.model.objectives import Objective, evaluate
 from optsched.model.result import Badge, Result, Status
-from optsched.solvers.formulation import Task
 from optsched_formulations.batching.token_cpsat import TokenCpSat
 
+TOKENS = TokenCpSat()
 SLOW = settings(
     deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
-
-
-def exact(instance: Instance) -> int:
-    """Solve with the formulation alone: no policy and no bound helps it."""
-    outcome = TokenCpSat().solve(Task(instance, Objective.MAKESPAN))
-    assert outcome.schedule is not None
-    violations, _ = check_schedule(instance, outcome.schedule)
-    assert violations == []
-    value = evaluate(instance, outcome.schedule)["objectives"]["makespan"]
-    assert value == outcome.bound
-    assert isinstance(value, int)
-    return value
-
-
-@SLOW
-@given(instances(chunked=False))
-def test_token_cpsat_equals_brute_force(instance: Instance) -> None:
-    assert exact(instance) == optimum(instance)
 
 
 @SLOW
@@ -66,34 +47,6 @@ def test_volume_bound_with_arrivals(instance: Instance) -> None:
     assert volume_bound(instance).value <= optimum(instance)
 
 
-@settings(SLOW, max_examples=40)
-@given(instances(chunked=False))
-def test_relations_between_optima(instance: Instance) -> None:
-    best = exact(instance)
-    # Forbidding never helps.
-    for name in ("eviction", "hybrid"):
-        assert exact(Restrictions((name,)).apply(instance)) >= best
-    # More memory never hurts.
-    limits = instance.limits
-    roomier = replace(instance, limits=replace(limits, kv_tokens=limits.kv_tokens + limits.kv_block))
-    assert exact(roomier) <= best
-    # Permuting requests changes nothing.
-    assert exact(replace(instance, requests=instance.requests[::-1])) == best
-    # Scaling the coefficients scales the optimum.
-    cost = instance.cost
-    tripled = CostModel(
-        3 * cost.base,
-        3 * cost.token,
-        tuple((3 * base, 3 * slope) for base, slope in cost.pieces),
-        3 * cost.decode_kv,
-        3 * cost.decode_req,
-        3 * cost.prefill_sq,
-        3 * cost.prefill_kv,
-        3 * cost.prefill_req,
-    )
-    assert exact(replace(instance, cost=tripled)) == 3 * best
-
-
 def test_tokens_are_spread_where_time_is_convex() -> None:
     """Two batches can cost 35 or 30: counting batches alone would not tell.
 
@@ -107,7 +60,7 @@ def test_tokens_are_spread_where_time_is_convex() -> None:
         CostModel(base=10, token=0, pieces=((0, 5),)),
         (Request(1, 2), Request(2, 1), Request(2, 1)),
     )
-    assert exact(instance) == 30
+    assert exact(TOKENS, instance) == 30
 
 
 def test_a_refill_cheaper_than_a_decode_needs_a_batch_to_wait_in() -> None:
@@ -118,8 +71,8 @@ def test_a_refill_cheaper_than_a_decode_needs_a_batch_to_wait_in() -> None:
     """
     cost = CostModel(base=1, token=0, decode_req=100, prefill_req=1)
     alone = Instance("alone", Limits(9, 9, 9), Rules(chunked_prefill=False), cost, (Request(1, 2),))
-    assert exact(alone) == 103
-    assert exact(replace(alone, requests=(Request(1, 2), Request(1, 1)))) == 6
+    assert exact(TOKENS, alone) == 103
+    assert exact(TOKENS, replace(alone, requests=(Request(1, 2), Request(1, 1)))) == 6
 
 
 @pytest.mark.parametrize("position", range(11))

@@ -1,17 +1,16 @@
-"""The paper's programme against brute force, its solvers against each other, its files against itself."""
+"""The paper's programme against brute force, its solvers against each other."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import highspy
 import pytest
 from brute_force import optimum
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from outcomes import exact_value
 from strategies import instances, restrictions
 
 from optsched import Instance, Limits, Request, Restrictions, Rules, check_schedule, load_suite, replace, solve
@@ -19,8 +18,8 @@ from optsched.model.cost import CostModel
 from optsched.model.errors import InputError
 from optsched.model.objectives import Objective, evaluate
 from optsched.model.result import Badge, Status
+from optsched.solvers import milp
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
-from optsched_formulations.batching import infermax_milp
 from optsched_formulations.batching.infermax_milp import InfermaxMilp
 
 SLOW = settings(
@@ -38,30 +37,11 @@ PAIR = Instance(
 """Two requests that do not fit together, with arrivals, pieces and SLOs, the first of which nothing can meet."""
 
 
-def exact(instance: Instance, outcome: Outcome, objective: Objective, allowed: Restrictions | None = None) -> int:
-    """Return the value of an outcome that must be optimal and legal."""
-    assert outcome.termination == Termination.OPTIMAL
-    assert outcome.badge == Badge.SOLVER_CLAIMED
-    assert outcome.schedule is not None
-    violations, _ = check_schedule(instance, outcome.schedule, allowed or Restrictions())
-    assert violations == []
-    value: int = evaluate(instance, outcome.schedule)["objectives"][objective.value]
-    assert value == outcome.bound
-    return value
-
-
-@SLOW
-@given(instances(chunked=False, online=True, most_requests=2), OBJECTIVES)
-def test_whole_prefills_equal_brute_force(instance: Instance, objective: Objective) -> None:
-    outcome = InfermaxMilp().solve(Task(instance, objective))
-    assert exact(instance, outcome, objective) == optimum(instance, objective)
-
-
 @SLOW
 @given(instances(chunked=True, online=True, most_requests=2, most_tokens=2), OBJECTIVES)
 def test_chunked_prefills_equal_brute_force(instance: Instance, objective: Objective) -> None:
     outcome = InfermaxMilp().solve(Task(instance, objective))
-    assert exact(instance, outcome, objective) == optimum(instance, objective)
+    assert exact_value(instance, outcome, objective) == optimum(instance, objective)
 
 
 @settings(SLOW, max_examples=12)
@@ -74,10 +54,10 @@ def test_policy_classes_equal_brute_force(data: st.DataObject, objective: Object
     best = optimum(instance, objective, restrictions=allowed)
     assert best is not None
     outcome = InfermaxMilp().solve(Task(restricted, objective, allowed))
-    assert exact(instance, outcome, objective, allowed) == best
+    assert exact_value(instance, outcome, objective, allowed) == best
     # The decision version, on both sides of the optimum.
     decided = InfermaxMilp().solve(Task(restricted, objective, replace(allowed, at_most=best)))
-    assert exact(instance, decided, objective, allowed) == best
+    assert exact_value(instance, decided, objective, allowed) == best
     if best:
         refused = InfermaxMilp().solve(Task(restricted, objective, replace(allowed, at_most=best - 1)))
         assert refused.termination == Termination.INFEASIBLE
@@ -88,24 +68,9 @@ def test_policy_classes_equal_brute_force(data: st.DataObject, objective: Object
 def test_solvers_agree(objective: Objective) -> None:
     best = optimum(PAIR, objective)
     for solver in ("highs", "cbc"):
-        assert exact(PAIR, InfermaxMilp(solver).solve(Task(PAIR, objective)), objective) == best
+        assert exact_value(PAIR, InfermaxMilp(solver).solve(Task(PAIR, objective)), objective) == best
         better = Task(PAIR, objective, Restrictions(at_most=best - 1))
         assert InfermaxMilp(solver).solve(better).termination == Termination.INFEASIBLE
-
-
-@pytest.mark.parametrize("suffix", ["lp", "mps"])
-@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.WEIGHTED_E2E])
-def test_exported_files_have_the_same_optimum(objective: Objective, suffix: str, tmp_path: Path) -> None:
-    path = tmp_path / f"model.{suffix}"
-    InfermaxMilp().export(Task(PAIR, objective), path)
-    reader: Any = highspy.Highs()
-    reader.silent()
-    reader.readModel(str(path))
-    reader.run()
-    assert reader.getModelStatus() == highspy.HighsModelStatus.kOptimal
-    # PAIR's times are small: the unit of the model is 1 ps.
-    assert "_unit_1_ps" in path.read_text()
-    assert reader.getObjectiveValue() == pytest.approx(optimum(PAIR, objective))
 
 
 def test_coefficients_of_a_profile_are_scaled_and_the_value_is_exact() -> None:
@@ -131,20 +96,20 @@ def test_coefficients_of_a_profile_are_scaled_and_the_value_is_exact() -> None:
 
 
 def test_unknown_and_missing_solvers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"solver: got 'glop', expected one of highs, cbc, gurobi, cplex, scip"):
+    with pytest.raises(
+        InputError, match=r"solver: got 'glop', expected one of highs, cbc, gurobi, cplex, scip \(installed: highs, cbc"
+    ):
         InfermaxMilp("glop")
-    missing = {**infermax_milp.SOLVERS, "scip": replace(infermax_milp.SOLVERS["scip"], available=lambda: False)}
-    monkeypatch.setattr(infermax_milp, "SOLVERS", missing)
+    missing = {**milp.SOLVERS, "scip": replace(milp.SOLVERS["scip"], available=lambda: False)}
+    monkeypatch.setattr(milp, "SOLVERS", missing)
     with pytest.raises(InputError, match=r"solver: got 'scip', expected a solver that is installed: highs, cbc"):
         InfermaxMilp("scip")
 
 
-def test_bad_export_paths_are_named(tmp_path: Path) -> None:
-    task = Task(PAIR, Objective.MAKESPAN)
-    with pytest.raises(InputError, match=r"export: got '.*model\.xml', expected a file name that ends in \.lp or"):
-        InfermaxMilp().export(task, tmp_path / "model.xml")
-    with pytest.raises(InputError, match=r"a file that can be written \(No such file"):
-        InfermaxMilp().export(task, tmp_path / "nowhere" / "model.lp")
+def test_what_is_too_large_is_refused() -> None:
+    many = replace(PAIR, requests=(Request(2, 2),) * 200, cost=CostModel(base=0, token=1))
+    with pytest.raises(UnsupportedError, match="requests × batches, it builds up to 50000"):
+        InfermaxMilp().solve(Task(many, Objective.MAKESPAN))
 
 
 def test_a_deterministic_limit_is_refused() -> None:

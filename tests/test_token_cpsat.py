@@ -1,4 +1,4 @@
-"""The token-indexed models against brute force: every objective, every rule, every restriction."""
+"""The token-indexed models: large coefficients, starts and limits, cases by hand; test_agreement.py has the rest."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pytest
 from brute_force import optimum
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import instances, restrictions
+from outcomes import FREE, exact
+from strategies import instances
 
-from optsched import Instance, Limits, Request, Restrictions, Rules, check_schedule, replace
+from optsched import Instance, Limits, Request, Restrictions, Rules, replace
 from optsched.model.cost import CostModel
-from optsched.model.objectives import Objective, evaluate
+from optsched.model.objectives import Objective
 from optsched.solvers.formulation import Outcome, Task, Termination, UnsupportedError
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.token_cpsat import TokenCpSat
@@ -21,45 +22,16 @@ SLOW = settings(
     deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 OBJECTIVES = st.sampled_from(list(Objective))
-FREE = Restrictions()
+TOKENS = TokenCpSat()
 COEFFICIENTS = ("base", "token", "decode_kv", "decode_req", "prefill_sq", "prefill_kv", "prefill_req")
 
 
 def answer(instance: Instance, objective: Objective, restricted: Restrictions = FREE, **given_start: Any) -> Outcome:
-    return TokenCpSat().solve(Task(restricted.apply(instance), objective, restricted, **given_start))
-
-
-def exact(instance: Instance, objective: Objective, restricted: Restrictions = FREE, **given_start: Any) -> int:
-    """Solve with the formulation alone and check all that it says."""
-    outcome = answer(instance, objective, restricted, **given_start)
-    assert outcome.termination == Termination.OPTIMAL
-    assert outcome.schedule is not None
-    violations, _ = check_schedule(instance, outcome.schedule, restricted)
-    assert violations == []
-    value = evaluate(instance, outcome.schedule)["objectives"][objective.value]
-    assert value == outcome.bound
-    assert isinstance(value, int)
-    return value
+    return TOKENS.solve(Task(restricted.apply(instance), objective, restricted, **given_start))
 
 
 WHOLE = instances(chunked=False, online=True)
 CHUNKED = instances(chunked=True, online=True, most_requests=2, most_tokens=2)
-
-
-@SLOW
-@given(st.data(), WHOLE, OBJECTIVES)
-def test_whole_prefills_equal_brute_force(data: st.DataObject, instance: Instance, objective: Objective) -> None:
-    restricted = data.draw(restrictions(instance))
-    assert exact(instance, objective, restricted) == optimum(instance, objective, restrictions=restricted)
-
-
-@SLOW
-@given(st.data(), CHUNKED, OBJECTIVES)
-def test_chunked_prefills_equal_brute_force(data: st.DataObject, instance: Instance, objective: Objective) -> None:
-    restricted = data.draw(restrictions(instance))
-    if "chunked" in restricted.forbid and restricted.apply(instance).infeasibilities():
-        restricted = FREE
-    assert exact(instance, objective, restricted) == optimum(instance, objective, restrictions=restricted)
 
 
 @st.composite
@@ -77,7 +49,7 @@ def magnified(draw: st.DrawFn) -> Instance:
 @SLOW
 @given(magnified(), OBJECTIVES)
 def test_large_coefficients(instance: Instance, objective: Objective) -> None:
-    assert exact(instance, objective) == optimum(instance, objective)
+    assert exact(TOKENS, instance, objective) == optimum(instance, objective)
 
 
 def test_presolve_does_not_lose_the_optimum() -> None:
@@ -85,7 +57,7 @@ def test_presolve_does_not_lose_the_optimum() -> None:
     instance = next(
         found for found in ladder("a100-llama2-7b-linear").instances if found.name == "ladder-n04-SILO+LISO-k2-poisson"
     )
-    assert exact(instance, Objective.MAX_TTFT) == 8469561326
+    assert exact(TOKENS, instance, Objective.MAX_TTFT) == 8469561326
 
 
 @settings(SLOW, max_examples=40)
@@ -96,43 +68,13 @@ def test_a_start_and_at_most(data: st.DataObject, instance: Instance, objective:
     best = outcome.bound
     assert best is not None
     bound = data.draw(st.integers(0, best))
-    assert exact(instance, objective, incumbent=outcome.schedule, incumbent_value=best, bound=bound) == best
-    assert exact(instance, objective, Restrictions(at_most=best)) == best
+    assert exact(TOKENS, instance, objective, incumbent=outcome.schedule, incumbent_value=best, bound=bound) == best
+    assert exact(TOKENS, instance, objective, Restrictions(at_most=best)) == best
     if best:
         below = answer(instance, objective, Restrictions(at_most=best - 1))
         assert below.termination == Termination.INFEASIBLE
         assert below.schedule is None
         assert below.bound == best
-
-
-@settings(SLOW, max_examples=30)
-@given(st.data(), WHOLE | CHUNKED, OBJECTIVES)
-def test_relations_between_optima(data: st.DataObject, instance: Instance, objective: Objective) -> None:
-    best = exact(instance, objective)
-    # Forbidding never lowers the optimum.
-    restricted = data.draw(restrictions(instance))
-    if not restricted.apply(instance).infeasibilities():
-        assert exact(instance, objective, restricted) >= best
-    # Permuting requests changes nothing.
-    assert exact(replace(instance, requests=instance.requests[::-1]), objective) == best
-    # Scaling coefficients, arrivals and SLOs scales times and leaves misses as they are.
-    factor = 1 if objective == Objective.SLO_MISSES else 3
-    assert exact(tripled(instance), objective) == factor * best
-
-
-def tripled(instance: Instance) -> Instance:
-    cost = instance.cost
-    coefficients = {name: 3 * getattr(cost, name) for name in COEFFICIENTS}
-    pieces = tuple((3 * base, 3 * slope) for base, slope in cost.pieces)
-
-    def later(time: int | None) -> int | None:
-        return None if time is None else 3 * time
-
-    requests = tuple(
-        replace(q, arrival_ps=3 * q.arrival_ps, slo_ttft_ps=later(q.slo_ttft_ps), slo_e2e_ps=later(q.slo_e2e_ps))
-        for q in instance.requests
-    )
-    return replace(instance, cost=CostModel(**coefficients, pieces=pieces), requests=requests)
 
 
 def waiting(weight: int = 1, slo: int | None = None) -> Instance:
@@ -157,12 +99,12 @@ def waiting(weight: int = 1, slo: int | None = None) -> Instance:
     ],
 )
 def test_waiting_for_a_short_request(objective: Objective, instance: Instance, best: int) -> None:
-    assert exact(instance, objective) == best
+    assert exact(TOKENS, instance, objective) == best
 
 
 def test_weights_of_zero_cost_nothing() -> None:
     requests = tuple(replace(request, weight=0) for request in waiting().requests)
-    assert exact(replace(waiting(), requests=requests), Objective.WEIGHTED_E2E) == 0
+    assert exact(TOKENS, replace(waiting(), requests=requests), Objective.WEIGHTED_E2E) == 0
 
 
 def test_evictions_are_counted() -> None:
@@ -171,8 +113,8 @@ def test_evictions_are_counted() -> None:
     limits, requests = Limits(9, 9, 9), (Request(1, 2), Request(1, 1))
     for chunked in (False, True):
         instance = Instance("pause", limits, Rules(chunked_prefill=chunked), cost, requests)
-        assert exact(instance, Objective.MAKESPAN, Restrictions(max_evictions=1)) == 6
-        assert exact(instance, Objective.MAKESPAN, Restrictions(max_evictions=0)) == 104
+        assert exact(TOKENS, instance, Objective.MAKESPAN, Restrictions(max_evictions=1)) == 6
+        assert exact(TOKENS, instance, Objective.MAKESPAN, Restrictions(max_evictions=0)) == 104
 
 
 def test_order_of_first_runs() -> None:
@@ -184,12 +126,12 @@ def test_order_of_first_runs() -> None:
         CostModel(base=0, token=1),
         (Request(1, 1), Request(4, 1)),
     )
-    assert exact(instance, Objective.MEAN_TTFT) == 6
-    assert exact(instance, Objective.MEAN_TTFT, Restrictions(order=(1, 0))) == 9
-    assert exact(instance, Objective.MEAN_TTFT, Restrictions(("reordering",))) == 6
+    assert exact(TOKENS, instance, Objective.MEAN_TTFT) == 6
+    assert exact(TOKENS, instance, Objective.MEAN_TTFT, Restrictions(order=(1, 0))) == 9
+    assert exact(TOKENS, instance, Objective.MEAN_TTFT, Restrictions(("reordering",))) == 6
     # With chunks the long prompt may run a token next to the short one and still has its first run no later.
     chunked = replace(instance, rules=Rules())
-    assert exact(chunked, Objective.MEAN_TTFT, Restrictions(order=(1, 0))) == 7
+    assert exact(TOKENS, chunked, Objective.MEAN_TTFT, Restrictions(order=(1, 0))) == 7
 
 
 def test_a_prompt_in_chunks() -> None:
@@ -199,8 +141,8 @@ def test_a_prompt_in_chunks() -> None:
     then the rest of it: 2 and 8, or 3 and 7.
     """
     instance = Instance("chunks", Limits(9, 3, 3), Rules(), CostModel(base=1, token=1), (Request(4, 1), Request(1, 1)))
-    assert exact(instance, Objective.MAKESPAN) == 7
-    assert exact(instance, Objective.MEAN_TTFT) == 10
+    assert exact(TOKENS, instance, Objective.MAKESPAN) == 7
+    assert exact(TOKENS, instance, Objective.MEAN_TTFT) == 10
 
 
 @pytest.mark.parametrize("chunked", [False, True])

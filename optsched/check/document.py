@@ -8,9 +8,11 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
+from optsched.check.patterns import patterns_bound
 from optsched.check.problem import Problem, feasible, problem_of
 from optsched.check.reading import UnprovedError, shown
 from optsched.check.replay import check_schedule
+from optsched.check.search import search_bound
 from optsched.check.volume import volume_bound
 from optsched.check.walk import walk_bound
 from optsched.model.documents import ClaimedResult, instance_sha256
@@ -172,5 +174,7 @@ def _proved_bound(result: Result) -> int:
 _Proof = Callable[[Problem, Objective, Mapping[str, Any]], int]
 """Returns the bound that a certificate proves for a problem; raises `UnprovedError` if it proves none."""
 
-_PROOFS: Mapping[str, _Proof] = MappingProxyType({"volume": volume_bound, "resident_walk": walk_bound})
+_PROOFS: Mapping[str, _Proof] = MappingProxyType(
+    {"volume": volume_bound, "resident_walk": walk_bound, "resident_search": search_bound, "patterns": patterns_bound}
+)
 """The kinds of certificates; a new kind is one more function here."""

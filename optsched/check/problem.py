@@ -52,7 +52,7 @@ def problem_of(instance: Instance, restrictions: Restrictions) -> Problem:
         cost=instance.cost,
         hybrid=instance.rules.hybrid and "hybrid" not in forbidden,
         chunked=instance.rules.chunked_prefill and "chunked" not in forbidden,
-        eviction=instance.rules.eviction and "eviction" not in forbidden,
+        eviction=instance.rules.eviction and "eviction" not in forbidden and restrictions.max_evictions != 0,
         runs=min(caps, default=None),
         evictions=restrictions.max_evictions,
         queue=queue,

@@ -23,6 +23,7 @@ from optsched.cli.options import (
     out_option,
     read_objective,
     read_policies,
+    refuse_options,
     restriction_options,
     results_option,
     seed_option,
@@ -31,6 +32,8 @@ from optsched.cli.options import (
     write_out,
 )
 from optsched.cli.streams import PipeGroup
+from optsched.methods.export import export_model
+from optsched.methods.formulations import require_options
 from optsched.methods.simulate import simulate as run_simulation
 from optsched.methods.solve import AUTO, INTERRUPTED, method_names
 from optsched.methods.solve import solve as run_solver
@@ -44,11 +47,13 @@ from optsched.model.documents import (
 )
 from optsched.model.errors import InfeasibleInstanceError, InputError, Said
 from optsched.model.feasibility import infeasibility
+from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
 from optsched.report.formats import FORMATS, as_text, simple_table
 from optsched.report.sheet import make_sheet
 from optsched.report.summary import objective_text, policy_comparison, solution_lines
+from optsched.solvers.formulation import ModelFormat
 from optsched.study import ledger as ledgers
 from optsched.study.bound_table import Row, TableTask, finish, table_rows
 from optsched.study.store import ResultStore
@@ -76,6 +81,12 @@ def cli() -> None:
 @click.argument("instance")
 @objective_option
 @click.option("--method", default=AUTO, show_default=True, help="auto, or the name of a formulation.")
+@click.option("--solver", metavar="NAME", help="Solver for a method that leaves the choice (infermax_milp).")
+@click.option(
+    "--export",
+    metavar="FORMAT",
+    help=f"Write the method's model ({' or '.join(ModelFormat)}) to --out or standard output instead of solving it.",
+)
 @time_limit_option
 @deterministic_limit_option
 @decision_options
@@ -87,6 +98,8 @@ def solve(
     instance: str,
     objective: str,
     method: str,
+    solver: str | None,
+    export: str | None,
     time_limit: float,
     deterministic_limit: float | None,
     restrictions: Restrictions,
@@ -99,12 +112,19 @@ def solve(
     if method not in method_names():
         raise InputError("--method", method, f"one of {', '.join(method_names())}")
     goal = read_objective(objective)
+    if export is not None:
+        write_out(out, _model_text(instance, goal, method, export, restrictions, seed))
+        return
+    options = {} if solver is None else {"solver": solver}
+    with naming_options():
+        require_options(method, options)
     problem = library.load_instance(instance)
     with LiveLine(problem.name, goal) as live, blaming(source=instance), naming_options():
         result = run_solver(
             problem,
             goal,
             method=method,
+            options=options,
             time_limit=time_limit,
             deterministic_limit=deterministic_limit,
             restrictions=restrictions,
@@ -115,6 +135,24 @@ def solve(
     _deliver([result], out, as_json, "\n".join(solution_lines(result)) + "\n")
     if result.status == Status.INFEASIBLE:
         raise InfeasibleInstanceError((result.message or problem.name,))
+    if result.message == INTERRUPTED:
+        raise KeyboardInterrupt
+
+
+_OF_A_SEARCH = ("solver", "time_limit", "deterministic_limit", "workers", "as_json")
+"""Parameters of `solve` that say nothing about the model."""
+
+
+def _model_text(
+    source: str, objective: Objective, method: str, style: str, restrictions: Restrictions, seed: int
+) -> str:
+    """Return what ``--export`` asks for."""
+    if style not in set(ModelFormat):
+        raise InputError("--export", style, f"one of {', '.join(ModelFormat)}")
+    refuse_options("--export", _OF_A_SEARCH, "only options that shape the model, which is written and not solved")
+    problem = library.load_instance(source)
+    with blaming(source=source), naming_options():
+        return export_model(problem, objective, method=method, style=style, restrictions=restrictions, seed=seed)
 
 
 @cli.command()
@@ -188,7 +226,12 @@ def check(result: str) -> int:
 @out_option
 @results_option
 @ledger_option
-@click.option("--resume", is_flag=True, help="Take finished results from --results instead of computing them again.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Take finished results from --results instead of computing them again, if made with the same versions and "
+    "seed and, where nothing is proved, the same time limit.",
+)
 def table(
     suite: str,
     policies: tuple[str, ...],
@@ -231,6 +274,7 @@ def table(
     with (
         LiveLine(task.suite.name, task.objective, steps=len(task.suite.instances)) as live,
         blaming("--results", suite),
+        naming_options(),
     ):
         for row in table_rows(task, store, live):
             rows.append(row)

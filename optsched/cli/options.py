@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from optsched.methods.simulate import policy_names
 from optsched.model.documents import check_writable, write_text
@@ -190,14 +191,26 @@ def _restricted(command: Callable[..., Any], *options: Decorator) -> Callable[..
     return complete
 
 
+_OPTIONS = {"forbid": "--forbid", "order": "--fix-order", "method": "--method", "solver": "--solver"}
+
+
 @contextmanager
 def naming_options() -> Iterator[None]:
-    """Let an `InputError` about restrictions name the option instead of the field."""
+    """Let an `InputError` about what an option gives name the option instead of the field."""
     try:
         yield
     except InputError as error:
-        option = {"forbid": "--forbid", "order": "--fix-order"}.get(error.field, error.field)
+        option = _OPTIONS.get(error.field, error.field)
         raise InputError(option, error.value, error.expected, error.source) from None
+
+
+def refuse_options(option: str, names: Sequence[str], expected: str) -> None:
+    """Raise `InputError` if one of the parameters was typed next to an option with which it means nothing."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
+        if parameter.name in names and given:
+            raise InputError(option, Said(f"{parameter.opts[-1]} with it"), expected)
 
 
 def read_objective(name: str) -> Objective:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from math import isfinite
+from types import MappingProxyType
 from typing import Any
 
 from optsched.bounds.volume import volume_bound
-from optsched.catalogue import FORMULATION_GROUP, entries, lookup
+from optsched.catalogue import FORMULATION_GROUP, entries
 from optsched.methods.checked import DefectError, checked_metrics
+from optsched.methods.formulations import Options, make_formulation, require_options
 from optsched.methods.simulate import policy_names, simulate
+from optsched.model.domain import replace
 from optsched.model.errors import InputError
 from optsched.model.feasibility import infeasibility
 from optsched.model.instance import Instance
@@ -19,7 +23,6 @@ from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Schedule
 from optsched.solvers.formulation import (
-    Formulation,
     Outcome,
     Progress,
     ProgressEvent,
@@ -28,19 +31,27 @@ from optsched.solvers.formulation import (
     UnsupportedError,
     silent,
 )
+from optsched.solvers.interrupt import until_interrupted
 
 AUTO = "auto"
 INTERRUPTED = "interrupted"
 """The message of a result that Ctrl-C cut short."""
 _START_SHARE = 0.3
 """Share of the time limit that policies may use to find a start."""
-_PLAN = (("token_cpsat", 0.1), ("state_search", 0.6), ("class_flow", 0.7), ("token_cpsat", 1.0))
+_PLAN = (
+    ("token_cpsat", 0.05),
+    ("state_search", 0.75),
+    ("pattern_cg", 0.4),
+    ("class_flow", 0.6),
+    ("token_cpsat", 1.0),
+)
 """The formulations that ``auto`` tries in turn, each with its share of the time that is left.
 
-The token-indexed model proves small instances at once; the state search goes furthest where only memory binds and
-few requests fit, the class flow where many do."""
+The token-indexed model proves small instances at once; the state search goes furthest where only memory binds and few
+requests or classes fit; where many do, patterns bound best, and the class flow finds schedules between the two."""
 _BASELINES = frozenset({"infermax_milp", "class_flow_mip"})
 """Formulations to measure others against; ``auto`` leaves them out."""
+_NO_OPTIONS: Options = MappingProxyType({})
 _MOST_TOKENS = 2_000
 """Output tokens of all requests beyond which ``auto`` does not build exact models."""
 
@@ -119,6 +130,7 @@ def solve(
     objective: Objective | str = Objective.MAKESPAN,
     *,
     method: str = AUTO,
+    options: Options = _NO_OPTIONS,
     time_limit: float = 60.0,
     deterministic_limit: float | None = None,
     restrictions: Restrictions | None = None,
@@ -138,6 +150,8 @@ def solve(
     method
         A formulation's name; ``auto`` tries those that cover the instance in turn, and none if none does or the
         instance is large.
+    options
+        What the formulation leaves to choose, such as ``{"solver": "cbc"}`` for ``infermax_milp``.
     time_limit
         Seconds of wall-clock time.
     deterministic_limit
@@ -156,14 +170,16 @@ def solve(
     Raises
     ------
     InputError
-        For an unknown method, or one that does not cover the instance.
+        For an unknown method, one that does not cover the instance, or an option that it does not take.
     DefectError
         If a schedule fails the checker or a bound exceeds a value.
     """
     objective = Objective(objective)
     restrictions = restrictions or Restrictions()
     plan = _plan(instance) if method == AUTO else ((method, 1.0),)
-    solvers: dict[str, Formulation] = {name: lookup(FORMULATION_GROUP, name, "method")() for name, _ in plan}
+    require_options(method, options)
+    solvers = {name: make_formulation(name, options) for name, _ in plan}
+    limit = time_limit if isfinite(time_limit) else None
     restricted = restrictions.apply(instance)
     started = time.perf_counter()
 
@@ -180,12 +196,13 @@ def solve(
             runtime_s=elapsed(),
             seed=seed,
             restrictions=restrictions,
+            time_limit_s=limit,
+            options=dict(options),
             message="; ".join((*reason.reasons[:10], reason.remedy)),
         )
 
     best = _Best(instance, objective, restrictions)
-    message = None
-    try:
+    with until_interrupted() as interrupted:
         if objective == Objective.MAKESPAN:
             volume = volume_bound(restricted)
             best.offer_bound(volume.value, Badge.CERTIFIED, volume.certificate, "volume")
@@ -197,7 +214,7 @@ def solve(
                 best.offer_schedule(run.schedule, name)
         progress(ProgressEvent(elapsed(), best.value, best.bound))
         for name, share in plan:
-            if best.settled or elapsed() >= time_limit:
+            if best.settled or interrupted.is_set() or elapsed() >= time_limit:
                 break
             task = Task(
                 instance=restricted,
@@ -219,9 +236,9 @@ def solve(
                     continue
                 raise InputError("method", method, f"a method that covers {unsupported}") from None
             best.offer_outcome(outcome, name)
-    except KeyboardInterrupt:
-        message = INTERRUPTED
-    return _result(best, method, elapsed(), seed, message)
+    cut_short = interrupted.is_set() and not best.settled
+    result = _result(best, method, elapsed(), seed, INTERRUPTED if cut_short else None)
+    return replace(result, time_limit_s=limit, options=dict(options))
 
 
 def _plan(instance: Instance) -> tuple[tuple[str, float], ...]:

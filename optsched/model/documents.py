@@ -110,6 +110,8 @@ class _ResultBody(BaseModel):
     certificate: dict[str, Any] | None
     message: str | None = None
     restrictions: Restrictions = Restrictions()
+    time_limit_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    options: dict[str, str] = Field(default_factory=dict)
     found_by: dict[str, str] = Field(default_factory=dict)
 
     def claim(self, profiles: ProfileLookup) -> ClaimedResult:
@@ -226,7 +228,7 @@ def parse_results(data: bytes, profiles: ProfileLookup) -> list[ClaimedResult]:
 
 _RESULT_FIELDS = (
     "method", "objective", "status", "badge", "value", "bound", "runtime_s", "seed", "versions", "schedule",
-    "metrics", "certificate", "message", "restrictions", "found_by",
+    "metrics", "certificate", "message", "restrictions", "time_limit_s", "options", "found_by",
 )  # fmt: skip
 
 
@@ -328,6 +330,10 @@ def result_document(result: Result) -> dict[str, Any]:
     restrictions = restrictions_document(result.restrictions)
     if restrictions:
         document["restrictions"] = restrictions
+    if result.time_limit_s is not None:
+        document["time_limit_s"] = result.time_limit_s
+    if result.options:
+        document["options"] = result.options
     if result.found_by:
         document["found_by"] = result.found_by
     return document

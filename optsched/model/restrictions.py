@@ -55,7 +55,8 @@ class Restrictions:
         """Return the instance with rules and N tightened; what rules cannot say stays with the restrictions."""
         if self.order and len(self.order) != len(instance.requests):
             raise InputError("order", self.order, f"all {len(instance.requests)} requests")
-        off = {_RULES[name]: False for name in self.forbid if name in _RULES}
+        forbidden = {*self.forbid, *(["eviction"] if self.max_evictions == 0 else [])}
+        off = {_RULES[name]: False for name in forbidden if name in _RULES}
         changed = replace(instance, rules=replace(instance.rules, **off)) if off else instance
         if self.max_batch is None:
             return changed

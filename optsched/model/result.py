@@ -81,10 +81,14 @@ class Result:
         What `optsched.check` needs to re-prove the bound.
     message
         Why there is no schedule, for people.
+    options
+        What was chosen of the method's options, such as ``{"solver": "cbc"}``; empty for its defaults.
     found_by
         Which policy, bound or formulation gave ``schedule`` and ``bound``, where several were tried.
     runtime_s, seed, versions
         How it was made.
+    time_limit_s
+        The limit of the search, None if it had none.
     """
 
     instance: Instance
@@ -102,6 +106,8 @@ class Result:
     certificate: dict[str, Any] | None = None
     message: str | None = None
     restrictions: Restrictions = Restrictions()
+    time_limit_s: Annotated[float, Field(ge=0)] | None = None
+    options: dict[str, str] = Field(default_factory=dict)
     found_by: dict[str, str] = Field(default_factory=dict)
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge, Result, Status
 from optsched.report.formats import columns_text
-from optsched.report.sheet import NOT_AVAILABLE, Cell, Column
+from optsched.report.sheet import NOT_AVAILABLE, Cell, Column, class_texts
 
 _BADGES = MappingProxyType(
     {
@@ -33,6 +33,9 @@ def objective_text(objective: Objective, requests: int, value: int | None) -> st
 def solution_lines(result: Result) -> list[str]:
     """Describe a solver's result."""
     lines = [f"{result.instance.name}: {result.objective.value}, {result.status.value} ({result.runtime_s:.2f} s)"]
+    class_ = class_texts(result.restrictions)
+    if class_:
+        lines.append(f"  class  {'; '.join(class_)}")
 
     def shown(value: int | None) -> str:
         return objective_text(result.objective, len(result.instance.requests), value)

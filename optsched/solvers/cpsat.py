@@ -10,6 +10,7 @@ from threading import Lock
 from ortools.sat.python import cp_model
 
 from optsched.solvers.formulation import ProgressEvent, Task, Termination
+from optsched.solvers.interrupt import wait_interruptibly
 
 Values = Callable[[cp_model.LinearExprT], int]
 """Reads a variable's or an expression's value in the best solution."""
@@ -98,15 +99,17 @@ def minimize_cpsat(
     solver.parameters.cp_model_probing_level = 0
     if task.deterministic_limit is not None:
         solver.parameters.max_deterministic_time = task.deterministic_limit
+    # Left to CP-SAT, Ctrl-C would end the search without a word to Python, and with it to who asked.
+    solver.parameters.catch_sigint_signal = False
     watcher = _Watcher(task, to_value)
     solver.best_bound_callback = watcher.on_bound
     started = time.perf_counter()
-    status = solver.solve(model, watcher)
+    status = _solved(solver, model, watcher)
     if status == cp_model.INFEASIBLE:
         # A presolve that errs calls feasible models infeasible; a proof without it has to confirm.
         solver.parameters.cp_model_presolve = False
         solver.parameters.max_time_in_seconds = max(task.time_limit_s - (time.perf_counter() - started), 0.0)
-        status = solver.solve(model, watcher)
+        status = _solved(solver, model, watcher)
     if status == cp_model.MODEL_INVALID:
         raise RuntimeError(f"CP-SAT rejects the model: {model.validate()}")
     if status == cp_model.INFEASIBLE:
@@ -118,3 +121,14 @@ def minimize_cpsat(
         int(solver.response_proto.inner_objective_lower_bound),
         solver.value if status == cp_model.FEASIBLE else None,
     )
+
+
+def _solved(solver: cp_model.CpSolver, model: cp_model.CpModel, watcher: _Watcher) -> cp_model.CpSolverStatus:
+    """Run CP-SAT and return its status; Ctrl-C stops it, and it keeps what it has."""
+    found = [cp_model.UNKNOWN]
+
+    def run() -> None:
+        found[0] = solver.solve(model, watcher)
+
+    wait_interruptibly(run, solver.stop_search)
+    return found[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective, gap
@@ -110,9 +110,44 @@ class UnsupportedError(Exception):
     """The formulation does not cover this task; the message says which part of it."""
 
 
+def nothing_better(task: Task) -> Outcome:
+    """Return what it means that a solver finds no schedule as good as ``at_most``, or the best one known, asks for.
+
+    Unless ``at_most`` asks for more than is known, a schedule that good is there, the incumbent or one request after
+    another: then the solver errs, and what it says is not believed.
+    """
+    at_most = task.restrictions.at_most
+    if at_most is not None and (task.incumbent_value is None or task.incumbent_value > at_most):
+        return Outcome(Termination.INFEASIBLE, None, max(task.bound, at_most + 1), Badge.SOLVER_CLAIMED)
+    return Outcome(Termination.LIMIT, None, None, Badge.HEURISTIC)
+
+
 class Formulation(Protocol):
-    """An exact model of the scheduling problem."""
+    """An exact model of the scheduling problem.
+
+    What its class takes as keyword arguments are its options, such as ``solver``; all have defaults and take text.
+    """
 
     def solve(self, task: Task) -> Outcome:
-        """Solve the task, or raise `UnsupportedError` before doing anything."""
+        """Solve the task, or raise `UnsupportedError` before doing anything.
+
+        Ctrl-C raises `KeyboardInterrupt` in here: whoever catches it, and then returns what has been found so far
+        (`Termination.LIMIT`), does not lose it.
+        """
+        ...
+
+
+class ModelFormat(StrEnum):
+    """File formats of mixed-integer programmes that solvers read."""
+
+    LP = "lp"
+    MPS = "mps"
+
+
+@runtime_checkable
+class Exporter(Protocol):
+    """A formulation whose model can be written down, for other solvers."""
+
+    def export(self, task: Task, style: ModelFormat) -> str:
+        """Return the model of the task as the text of a file, or raise `UnsupportedError`."""
         ...

@@ -1,13 +1,18 @@
-"""HiGHS behind the package's status scheme: linear programmes, their optimum and their dual prices."""
+"""HiGHS set up and run in one way: solvers that stop for Ctrl-C, and linear programmes with their dual prices."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Event
+from typing import Any
 
 import highspy
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csc_array
+
+from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,6 +36,72 @@ class LpSolution:
     prices: Floats
 
 
+def quiet_solver(time_limit_s: float, workers: int, seed: int = 0) -> highspy.Highs:
+    """Return a solver that prints nothing; its time limit counts all of its runs together."""
+    solver = highspy.Highs()
+    for option, value in (
+        ("output_flag", False),
+        ("threads", workers),
+        ("random_seed", seed % 2**31),
+        ("time_limit", max(time_limit_s, 0.0)),
+    ):
+        solver.setOptionValue(option, value)
+    return solver
+
+
+def programme_of(
+    cost: Floats, bounds: tuple[Floats, Floats], matrix: csc_array, sides: tuple[Floats, Floats]
+) -> highspy.HighsLp:
+    """Return "minimise ``cost x``, ``x`` and ``matrix x`` each between two vectors" as HiGHS takes it."""
+    programme = highspy.HighsLp()
+    programme.num_row_, programme.num_col_ = matrix.shape
+    programme.col_cost_ = cost
+    programme.col_lower_, programme.col_upper_ = bounds
+    programme.row_lower_, programme.row_upper_ = sides
+    programme.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    programme.a_matrix_.start_ = matrix.indptr
+    programme.a_matrix_.index_ = matrix.indices
+    programme.a_matrix_.value_ = matrix.data
+    return programme
+
+
+def run_interruptibly(solver: highspy.Highs, watch: Callable[[Any], None] | None = None) -> bool:
+    """Run a solver until it ends or Ctrl-C stops it; what it has by then is kept.
+
+    Parameters
+    ----------
+    solver
+        With its model.
+    watch
+        Called with what HiGHS' callback for MIP interrupts shows; None to look at nothing.
+
+    Returns
+    -------
+    bool
+        Whether Ctrl-C came.
+    """
+    stop = Event()
+
+    def called(_kind: Any, _message: str, seen: Any, reply: Any, _data: Any) -> None:
+        if stop.is_set():
+            reply.user_interrupt = True
+        if watch is not None:
+            watch(seen)
+
+    kinds = highspy.cb.HighsCallbackType
+    solver.setCallback(called, None)
+    solver.startCallback(kinds.kCallbackMipInterrupt)
+    if watch is None:
+        solver.startCallback(kinds.kCallbackSimplexInterrupt)
+        solver.startCallback(kinds.kCallbackIpmInterrupt)
+    # HiGHS keeps one pool of threads for the process and refuses another number of them until it is reset.
+    highspy.Highs.resetGlobalScheduler(True)
+    # A solver that ends by itself just then is not asked to stop.
+    with until_interrupted() as interrupted:
+        wait_interruptibly(solver.run, stop.set)
+    return interrupted.is_set()
+
+
 def solve_equality_lp(
     cost: Floats, matrix: csc_array, right: Floats, time_limit_s: float, workers: int
 ) -> LpSolution | None:
@@ -41,28 +112,15 @@ def solve_equality_lp(
     LpSolution or None
         None if the time limit came first.
     """
-    rows, columns = matrix.shape
-    programme = highspy.HighsLp()
-    programme.num_row_, programme.num_col_ = rows, columns
-    programme.col_cost_ = cost
-    programme.col_lower_ = np.zeros(columns)
-    programme.col_upper_ = np.full(columns, highspy.kHighsInf)
-    programme.row_lower_ = programme.row_upper_ = right
-    programme.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    programme.a_matrix_.start_ = matrix.indptr
-    programme.a_matrix_.index_ = matrix.indices
-    programme.a_matrix_.value_ = matrix.data
-    # HiGHS keeps one pool of threads for the process and refuses another number of them until it is reset.
-    highspy.Highs.resetGlobalScheduler(True)
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", workers)
-    solver.setOptionValue("time_limit", max(time_limit_s, 0.0))
+    columns = matrix.shape[1]
+    solver = quiet_solver(time_limit_s, workers)
     if columns >= _INTERIOR_FROM:
         solver.setOptionValue("solver", "ipm")
         solver.setOptionValue("run_crossover", "off")
-    solver.passModel(programme)
-    solver.run()
+    bounds = np.zeros(columns), np.full(columns, highspy.kHighsInf)
+    solver.passModel(programme_of(cost, bounds, matrix, (right, right)))
+    if run_interruptibly(solver):
+        raise KeyboardInterrupt
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
     return LpSolution(

@@ -69,13 +69,14 @@ class TableTask:
 def table_rows(task: TableTask, store: ResultStore | None = None, progress: Progress = silent) -> Iterator[Row]:
     """Yield the rows one by one, keeping every result in ``store`` as soon as it is there."""
 
-    def kept(instance: Instance, method: str, run: Callable[[], Result]) -> Result:
-        found = store.find(instance, method, task.objective, task.restrictions) if store else None
+    def kept(instance: Instance, method: str, run: Callable[[], Result], time_limit: float | None = None) -> Result:
+        if store is None:
+            return run()
+        found = store.find(instance, method, task.objective, task.restrictions, seed=task.seed, time_limit=time_limit)
         if found is not None:
             return found
         result = run()
-        if store:
-            store.save(result)
+        store.save(result)
         return result
 
     for instance in task.suite.instances:
@@ -93,6 +94,7 @@ def table_rows(task: TableTask, store: ResultStore | None = None, progress: Prog
                 seed=task.seed,
                 progress=progress,
             ),
+            task.time_limit,
         )
         run = partial(simulate, instance, objective=task.objective, restrictions=task.restrictions, seed=task.seed)
         yield Row(instance, best, tuple(kept(instance, name, partial(run, policy=name)) for name in task.policies))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from math import isinf
 from pathlib import Path
 
 from optsched.library import load_results
@@ -13,7 +14,7 @@ from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.result import Result, versions
+from optsched.model.result import Result, Status, versions
 
 _LONGEST = 100
 
@@ -50,10 +51,20 @@ class ResultStore:
         target = self.path(result.instance, result.method, result.objective, result.restrictions)
         write_text(target, dump(result_document(result)))
 
-    def find(self, instance: Instance, method: str, objective: Objective, restrictions: Restrictions) -> Result | None:
-        """Return a kept result of the same problem, method and versions, if resuming and there is one.
+    def find(
+        self,
+        instance: Instance,
+        method: str,
+        objective: Objective,
+        restrictions: Restrictions,
+        *,
+        seed: int,
+        time_limit: float | None = None,
+    ) -> Result | None:
+        """Return a kept result of the same problem, method, seed and versions, if resuming and there is one.
 
-        One that an interrupt cut short does not count.
+        Without a proof it must have had the same time limit, None for a method that has none. One that an interrupt cut
+        short does not count.
         """
         path = self.path(instance, method, objective, restrictions)
         if not self._resume or not path.is_file():
@@ -61,9 +72,11 @@ class ResultStore:
         claimed = load_results(path)[0]
         result = claimed.result
         same = claimed.instance_sha256 == instance_sha256(instance) == instance_sha256(result.instance)
-        made = (result.method, result.objective, result.restrictions, result.versions)
-        wanted = (method, objective, restrictions, dict(versions()))
-        return result if same and made == wanted and result.message != INTERRUPTED else None
+        made = (result.method, result.objective, result.restrictions, result.seed, result.versions)
+        wanted = (method, objective, restrictions, seed, dict(versions()))
+        limit = None if time_limit is None or isinf(time_limit) else time_limit
+        searched = result.status == Status.OPTIMAL or result.time_limit_s == limit
+        return result if same and searched and made == wanted and result.message != INTERRUPTED else None
 
 
 def _file_name(text: str) -> str:

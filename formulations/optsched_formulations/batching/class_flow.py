@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from optsched.bounds.volume import volume_bound
 from optsched.model.result import Badge
-from optsched.solvers.formulation import Outcome, Task, Termination
+from optsched.solvers.formulation import Outcome, Task, Termination, nothing_better
 from optsched_formulations.batching.class_flow_engines import Answer, minimize_with_cpsat, minimize_with_highs
 from optsched_formulations.batching.class_flow_model import FlowModel, find_packing, require_flows
 from optsched_formulations.batching.token_costs import Costs, Horizon, value_to_beat
@@ -71,18 +71,11 @@ def _solve(task: Task, engine: Engine) -> Outcome:
     fewest = max(volume_bound(task.instance).batches, 0 if packing is None else packing.batches)
     if fewest > most:
         # Every schedule with that few batches, or that many, is too bad.
-        return _nothing_better(task, upper)
+        return nothing_better(task)
     model = FlowModel(task, fewest, most, packing)
     left = task.time_limit_s - (time.perf_counter() - started)
     answer = engine(model, replace(task, time_limit_s=left), upper)
     if answer.termination == Termination.INFEASIBLE:
-        return _nothing_better(task, upper)
+        return nothing_better(task)
     bound = max(task.bound, answer.bound or 0)
     return Outcome(answer.termination, answer.schedule, bound, Badge.SOLVER_CLAIMED)
-
-
-def _nothing_better(task: Task, upper: int) -> Outcome:
-    """Return what it means that no schedule has a value of at most ``upper``."""
-    if task.incumbent_value is not None and task.incumbent_value <= upper:
-        raise RuntimeError("the model is infeasible, but the incumbent is a solution")
-    return Outcome(Termination.INFEASIBLE, None, max(task.bound, upper + 1), Badge.SOLVER_CLAIMED)

@@ -15,7 +15,6 @@ import time
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
-from threading import Event, Thread
 from typing import Any
 
 import highspy
@@ -27,6 +26,7 @@ from optsched.model.objectives import evaluate
 from optsched.model.schedule import Schedule
 from optsched.solvers.cpsat import minimize_cpsat
 from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError
+from optsched.solvers.highs import programme_of, quiet_solver, run_interruptibly
 from optsched_formulations.batching.class_flow_model import FlowModel, Terms
 from optsched_formulations.batching.token_objective import Goal, bounded, require_range
 
@@ -115,27 +115,17 @@ class _Highs:
         for x in program.continuous:
             self._span[x] = max(program.upper[x], 1)
         self._unit = max((abs(factor) * int(self._span[x]) for factor, x in program.objective), default=1)
-        self._stop = Event()
         self._started = time.perf_counter()
         self._told = task.incumbent_value, task.bound or None
-        self._solver = solver = highspy.Highs()
-        for option, value in (
-            ("output_flag", False),
-            ("threads", task.workers),
-            ("random_seed", task.seed % 2**31),
-            ("time_limit", max(task.time_limit_s, 0.0)),
-            ("mip_rel_gap", 0.0),
-            ("mip_abs_gap", 0.0),
-        ):
-            solver.setOptionValue(option, value)
+        self._solver = solver = quiet_solver(task.time_limit_s, task.workers, task.seed)
+        for option in ("mip_rel_gap", "mip_abs_gap"):
+            solver.setOptionValue(option, 0.0)
         flows = None if task.incumbent is None else model.flows_of(task.incumbent)
         known = flows is not None and task.incumbent_value is not None and task.incumbent_value <= upper
         # A solution cuts off worse ones by itself; without one a row has to.
         solver.passModel(self._programme(None if known else upper))
         if flows is not None and known:
             solver.setSolution(len(flows), np.arange(len(flows)), np.array(flows) / self._span)
-        solver.setCallback(self._called, None)
-        solver.startCallback(highspy.cb.HighsCallbackType.kCallbackMipInterrupt)
 
     def _programme(self, upper: int | None) -> Any:
         """Return the programme as HiGHS takes it, with the objective at most ``upper`` ps."""
@@ -164,16 +154,8 @@ class _Highs:
             lowest.append(-infinite)
             highest.append((upper - self._model.constant) / (self._model.scale * self._unit))
         matrix = csc_array((value, (index, column)), shape=(len(lowest), len(cost)))
-        programme = highspy.HighsLp()
-        programme.num_row_, programme.num_col_ = matrix.shape
-        programme.col_cost_ = cost
-        programme.col_lower_ = np.array(program.lower) / self._span
-        programme.col_upper_ = np.array(program.upper) / self._span
-        programme.row_lower_, programme.row_upper_ = np.array(lowest), np.array(highest)
-        programme.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        programme.a_matrix_.start_ = matrix.indptr
-        programme.a_matrix_.index_ = matrix.indices
-        programme.a_matrix_.value_ = matrix.data
+        bounds = np.array(program.lower) / self._span, np.array(program.upper) / self._span
+        programme = programme_of(cost, bounds, matrix, (np.array(lowest), np.array(highest)))
         kinds = [highspy.HighsVarType.kInteger] * len(cost)
         for x in program.continuous:
             kinds[x] = highspy.HighsVarType.kContinuous
@@ -181,16 +163,8 @@ class _Highs:
         return programme
 
     def run(self) -> Answer:
-        """Run HiGHS in a thread, so that Ctrl-C reaches this one; an interrupted search keeps what it has."""
-        # HiGHS keeps one pool of threads for the process and refuses another number of them until it is reset.
-        highspy.Highs.resetGlobalScheduler(True)
-        thread = Thread(target=self._solver.run, daemon=True)
-        thread.start()
-        while thread.is_alive():
-            try:
-                thread.join(0.1)
-            except KeyboardInterrupt:
-                self._stop.set()
+        """Run HiGHS; an interrupted search keeps what it has."""
+        run_interruptibly(self._solver, self._tell)
         status, info = self._solver.getModelStatus(), self._solver.getInfo()
         statuses = highspy.HighsModelStatus
         if status in {statuses.kInfeasible, statuses.kUnboundedOrInfeasible}:
@@ -216,10 +190,8 @@ class _Highs:
         exact = Fraction(objective) * self._unit
         return self._model.to_value(ceil(exact - _SAFETY * abs(exact)))
 
-    def _called(self, _kind: Any, _message: str, seen: Any, reply: Any, _data: Any) -> None:
-        """Stop if that is asked for, else tell progress."""
-        if self._stop.is_set():
-            reply.user_interrupt = True
+    def _tell(self, seen: Any) -> None:
+        """Tell progress."""
         incumbent, bound = self._told
         proved = self._proved(seen.mip_dual_bound)
         if proved is not None:

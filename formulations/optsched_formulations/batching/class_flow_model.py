@@ -59,7 +59,7 @@ from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.formulation import Task, UnsupportedError
 from optsched_formulations.batching.class_flow_packing import Held, Packing, packing
-from optsched_formulations.batching.resident_graph import require_memory_only
+from optsched_formulations.batching.memory_only import require_memory_only
 from optsched_formulations.batching.token_costs import Costs, interchangeable
 
 Place = tuple[int, int, int]

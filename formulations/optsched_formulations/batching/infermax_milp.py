@@ -103,25 +103,27 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from math import ceil, gcd, isfinite
+from math import ceil, gcd
 from pathlib import Path
-from threading import Event, Thread
-from types import MappingProxyType
 from typing import Any
 
-import highspy
 import pulp
 
-from optsched.model.errors import InputError
 from optsched.model.objectives import Objective, evaluate
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Progress, Schedule, timed
-from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
+from optsched.solvers.formulation import (
+    ModelFormat,
+    Outcome,
+    Task,
+    Termination,
+    UnsupportedError,
+    nothing_better,
+)
+from optsched.solvers.milp import SOLVERS, MilpAnswer, Programme, require_solver
 
 Expression = Any
 """A PuLP expression, a variable, or a number."""
@@ -130,6 +132,8 @@ _SAFETY = Fraction(1, 10**6)
 """Share of a float bound that is not believed."""
 _SAME = Fraction(1, 10**8)
 """Relative difference up to which the bound of a closed search and an exact value are the same number."""
+_MOST_PAIRS = 50_000
+"""Requests times batches up to which the model is built: some million rows."""
 _SPAN_UNITS = 10**4
 """Units of time up to the last end, where the coefficients' common divisor makes them more."""
 
@@ -140,7 +144,7 @@ class InfermaxMilp:
     Parameters
     ----------
     solver
-        A name from `SOLVERS`. HiGHS and CBC come with PuLP, the others are for who has them.
+        A name from `optsched.solvers.milp.SOLVERS`. HiGHS and CBC come with PuLP, the others are for who has them.
 
     Raises
     ------
@@ -149,11 +153,7 @@ class InfermaxMilp:
     """
 
     def __init__(self, solver: str = "highs") -> None:
-        if solver not in SOLVERS:
-            raise InputError("solver", solver, f"one of {', '.join(SOLVERS)}")
-        if not SOLVERS[solver].available():
-            there = [name for name, backend in SOLVERS.items() if backend.available()]
-            raise InputError("solver", solver, f"a solver that is installed: {', '.join(there)}")
+        require_solver(solver)
         self.solver = solver
 
     def solve(self, task: Task) -> Outcome:
@@ -162,7 +162,7 @@ class InfermaxMilp:
         Raises
         ------
         UnsupportedError
-            For a limit in deterministic time.
+            For a limit in deterministic time, or if the model would be too large to build.
         """
         if task.deterministic_limit is not None:
             raise UnsupportedError("a deterministic limit, it knows seconds only")
@@ -171,32 +171,28 @@ class InfermaxMilp:
         left = task.time_limit_s - (time.perf_counter() - started)
         if left <= 0:
             return Outcome(Termination.LIMIT, None, task.bound, Badge.SOLVER_CLAIMED)
-        answer = SOLVERS[self.solver].solve(model, left)
+        programme = Programme(model.problem, task, left, model.proved, model.rounded)
+        answer = SOLVERS[self.solver].solve(programme)
         if answer.infeasible:
-            if task.restrictions.at_most is None:
-                raise RuntimeError(f"{self.solver} calls a model infeasible that has a schedule")
-            return Outcome(Termination.INFEASIBLE, None, None, Badge.SOLVER_CLAIMED)
+            return nothing_better(task)
         return model.outcome(answer)
 
-    def export(self, task: Task, path: str | Path) -> None:
-        """Write the model as ``.lp`` or ``.mps``; its name says what its unit of time is.
+    def export(self, task: Task, style: ModelFormat) -> str:
+        """Return the model as the text of an LP or MPS file; its name says what its unit of time is.
 
         Raises
         ------
-        InputError
-            For another suffix, or a file that cannot be written.
+        UnsupportedError
+            If the model would be too large to build.
         """
-        target = Path(path)
         problem = _Model(task).problem
-        try:
-            if target.suffix == ".lp":
-                problem.writeLP(str(target))
-            elif target.suffix == ".mps":
-                problem.writeMPS(str(target), with_objsense=True)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "model"
+            if style == ModelFormat.LP:
+                problem.writeLP(str(file))
             else:
-                raise InputError("export", str(path), "a file name that ends in .lp or .mps")
-        except OSError as error:
-            raise InputError("export", str(path), f"a file that can be written ({error.strerror})") from None
+                problem.writeMPS(str(file), with_objsense=True)
+            return file.read_text()
 
 
 class _Plan:
@@ -315,6 +311,9 @@ class _Model:
         self._instance = instance = task.instance
         self._everyone = range(len(instance.requests))
         self._batches = range(1, plan.batches + 1)
+        pairs = len(self._everyone) * len(self._batches)
+        if pairs > _MOST_PAIRS:
+            raise UnsupportedError(f"a model of {pairs} requests × batches, it builds up to {_MOST_PAIRS}")
         self._var: dict[tuple[str, int, int], Any] = {}
         self._timed = not instance.offline or task.objective != Objective.MAKESPAN
         name = "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in instance.name)
@@ -666,7 +665,7 @@ class _Model:
         """Return a float objective value in ps or requests, the nearest multiple of what divides all values."""
         return round(Fraction(value) * self._objective_unit / self._step) * self._step
 
-    def outcome(self, answer: _Answer) -> Outcome:
+    def outcome(self, answer: MilpAnswer) -> Outcome:
         """Value the solution exactly, and say what the solver's bound proves."""
         task = self.task
         most = task.restrictions.at_most
@@ -690,194 +689,3 @@ class _Model:
 def _least(known: list[tuple[int, Schedule]]) -> tuple[int, Schedule]:
     """Return the first of the pairs with the least value."""
     return min(known, key=lambda pair: pair[0])
-
-
-# Solvers -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """How a solver ended.
-
-    Parameters
-    ----------
-    infeasible, closed
-        What it says: no solution exists; its solution is optimal.
-    found
-        The problem's variables hold a solution.
-    bound
-        Its lower bound in the objective's unit; None if it has none.
-    """
-
-    infeasible: bool
-    closed: bool
-    found: bool
-    bound: float | None
-
-
-class _Highs(pulp.HiGHS):  # type: ignore[misc]
-    """PuLP's HiGHS, with a first solution, progress and a clean stop on Ctrl-C."""
-
-    def __init__(self, model: _Model, seconds: float) -> None:
-        super().__init__(
-            msg=False,
-            gapRel=0.0,
-            gapAbs=0.0,
-            threads=model.task.workers,
-            timeLimit=seconds,
-            random_seed=model.task.seed,
-            callbackTuple=(self._called, None),
-            callbacksToActivate=[highspy.cb.HighsCallbackType.kCallbackMipInterrupt],
-        )
-        self._model = model
-        self._started = time.perf_counter()
-        self._stop = Event()
-        self._told: tuple[int | None, int | None] = (model.task.incumbent_value, model.task.bound or None)
-
-    def _called(self, _kind: Any, _message: str, seen: Any, reply: Any, _data: Any) -> None:
-        """Stop if that is asked for, else tell progress."""
-        if self._stop.is_set():
-            reply.user_interrupt = True
-        incumbent, bound = self._told
-        if abs(seen.mip_dual_bound) < highspy.kHighsInf:
-            bound = max(self._model.proved(seen.mip_dual_bound), bound or 0)
-        if abs(seen.mip_primal_bound) < highspy.kHighsInf:
-            found = self._model.rounded(seen.mip_primal_bound)
-            incumbent = found if incumbent is None else min(found, incumbent)
-        if (incumbent, bound) != self._told:
-            self._told = incumbent, bound
-            self._model.task.progress(ProgressEvent(time.perf_counter() - self._started, incumbent, bound))
-
-    def callSolver(self, lp: Any) -> None:  # noqa: N802
-        """Run HiGHS in a thread, so that Ctrl-C reaches this one; an interrupted search keeps what it has."""
-        begun = [(variable.index, variable.varValue) for variable in lp.variables() if variable.varValue is not None]
-        if begun:
-            columns, values = zip(*begun, strict=True)
-            lp.solverModel.setSolution(len(begun), columns, values)
-        # Another number of threads than in the solve before would make HiGHS fail.
-        highspy.Highs.resetGlobalScheduler(True)
-        done = Event()
-
-        def run() -> None:
-            try:
-                lp.solverModel.run()
-            finally:
-                done.set()
-
-        Thread(target=run, daemon=True).start()
-        # Not Thread.join: interrupted, it takes a thread that still runs for dead (Python 3.11).
-        while not done.is_set():
-            try:
-                done.wait(0.1)
-            except KeyboardInterrupt:
-                self._stop.set()
-
-
-def _highs(model: _Model, seconds: float, _log: Path) -> Any:
-    return _Highs(model, seconds)
-
-
-def _highs_bound(problem: Any, _log: Path) -> float:
-    return float(problem.solverModel.getInfo().mip_dual_bound)
-
-
-def _cbc(model: _Model, seconds: float, log: Path) -> Any:
-    task = model.task
-    return pulp.COIN_CMD(
-        path=pulp.PULP_CBC_CMD.pulp_cbc_path,
-        msg=False,
-        gapRel=0.0,
-        gapAbs=0.0,
-        threads=task.workers,
-        timeLimit=seconds,
-        options=[f"randomCbcSeed {task.seed}"],
-        warmStart=True,
-        logPath=str(log),
-    )
-
-
-def _cbc_bound(problem: Any, log: Path) -> float | None:
-    """Return the optimum, or the bound that CBC's log states last."""
-    if problem.sol_status == pulp.LpSolutionOptimal:
-        return float(pulp.value(problem.objective))
-    stated = [line.split(":")[1] for line in log.read_text(errors="replace").splitlines() if "Lower bound:" in line]
-    return float(stated[-1]) if stated else None
-
-
-def _gurobi(model: _Model, seconds: float, _log: Path) -> Any:
-    task = model.task
-    return pulp.GUROBI(
-        msg=False,
-        gapRel=0.0,
-        timeLimit=seconds,
-        warmStart=True,
-        MIPGapAbs=0.0,
-        Threads=task.workers,
-        Seed=task.seed,
-    )
-
-
-def _gurobi_bound(problem: Any, _log: Path) -> float:
-    return float(problem.solverModel.ObjBound)
-
-
-def _cplex(model: _Model, seconds: float, _log: Path) -> Any:
-    return pulp.CPLEX_PY(msg=False, gapRel=0.0, timeLimit=seconds, warmStart=True, threads=model.task.workers)
-
-
-def _cplex_bound(problem: Any, _log: Path) -> float:
-    return float(problem.solverModel.solution.MIP.get_best_objective())
-
-
-def _scip(model: _Model, seconds: float, _log: Path) -> Any:
-    seed = f"randomization/randomseedshift={model.task.seed}"
-    return pulp.SCIP_PY(msg=False, gapRel=0.0, gapAbs=0.0, timeLimit=seconds, warmStart=True, options=[seed])
-
-
-def _scip_bound(problem: Any, _log: Path) -> float:
-    return float(problem.solverModel.getDualbound())
-
-
-@dataclass(frozen=True)
-class _Backend:
-    """One solver behind PuLP.
-
-    Parameters
-    ----------
-    make
-        Builds PuLP's solver for a model, a time limit in seconds and a log file.
-    bound
-        Reads the lower bound from the solved problem or the log.
-    available
-        Whether it is installed.
-    """
-
-    make: Callable[[_Model, float, Path], Any]
-    bound: Callable[[Any, Path], float | None]
-    available: Callable[[], bool]
-
-    def solve(self, model: _Model, seconds: float) -> _Answer:
-        """Solve the model's problem within a time limit."""
-        problem = model.problem
-        with tempfile.TemporaryDirectory() as folder:
-            log = Path(folder) / "log"
-            problem.solve(self.make(model, seconds, log))
-            # Not the solution's status: that of an integer programme that CBC finds infeasible is "no solution".
-            infeasible = problem.status == pulp.LpStatusInfeasible
-            bound = None if infeasible else self.bound(problem, log)
-        if bound is not None and not isfinite(bound):
-            bound = None
-        closed = problem.sol_status == pulp.LpSolutionOptimal
-        return _Answer(infeasible, closed, closed or problem.sol_status == pulp.LpSolutionIntegerFeasible, bound)
-
-
-SOLVERS = MappingProxyType(
-    {
-        "highs": _Backend(_highs, _highs_bound, lambda: True),
-        "cbc": _Backend(_cbc, _cbc_bound, lambda: pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path).available()),
-        "gurobi": _Backend(_gurobi, _gurobi_bound, lambda: pulp.GUROBI(msg=False).available()),
-        "cplex": _Backend(_cplex, _cplex_bound, lambda: pulp.CPLEX_PY(msg=False).available()),
-        "scip": _Backend(_scip, _scip_bound, lambda: pulp.SCIP_PY(msg=False).available()),
-    }
-)
-"""The solvers that `InfermaxMilp` can use, by name."""

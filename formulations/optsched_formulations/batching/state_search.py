@@ -1,211 +1,243 @@
-"""Best-first search over class multisets, guided by the exact costs to the sink of the graph of resident sets.
+"""Best-first search over what every request may do, guided by exact lower bounds on what is still to come.
 
-A state is a node of `resident_graph` and a pool: how many requests of every priced item wait, for their first fill or
-for a refill. The prices make a consistent estimate of what is still to come,
+Two kinds of states: *request by request* (`request_space`), for any instance in which only memory binds, and *nodes and
+pools* (`node_space`), for the makespan offline where the graph of resident sets is small, with a far better bound from
+a linear programme. Each is tried where the other is weak: the first search is short if a graph follows.
 
-    h(node, pool) = Σ over the pool of λ, μ + least priced cost from the node to the sink,
+A beam first keeps the best states after every batch and ends in a good schedule. The search then visits states in the
+order of their bound on the objective: once a finished one is known and every state of a smaller bound has been looked
+at, it is optimal; stopped early, the smallest bound among the open states holds for every schedule.
 
-since every arc's reduced cost is ≥ 0 (see there). A beam first keeps the best states after every batch and ends in a
-good schedule. A* then visits states in the order of their bound on the makespan: the first finished one is optimal,
-and stopped early, the smallest bound among the open states holds for every schedule.
+With arrivals a batch may wait before it begins. First fills of a class go to whoever arrived first: its requests differ
+in nothing else.
 
-Evicting a request and refilling it for the very next batch is not allowed by the problem; the graph has it, at the
+Evicting a request and refilling it for the very next batch is not allowed by the problem; the search has it, at the
 cost of a refill in place of the decode that keeping would have cost. Read as keeping, it is legal and no dearer.
 """
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections import defaultdict
+from typing import Any
+
+import numpy as np
 
 from optsched.model.instance import Instance
+from optsched.model.objectives import Objective, evaluate
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
-from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination
-from optsched_formulations.batching.resident_graph import (
-    EVICT,
-    FILL,
-    RUN,
-    Classes,
-    Prices,
-    ResidentGraph,
-    certificate,
-    growing_graphs,
-    price,
-    require_memory_only,
+from optsched.solvers.formulation import (
+    Outcome,
+    ProgressEvent,
+    Task,
+    Termination,
+    UnsupportedError,
+    nothing_better,
 )
+from optsched_formulations.batching.memory_only import Classes, require_memory_only
+from optsched_formulations.batching.node_space import node_space
+from optsched_formulations.batching.request_space import request_space, too_large
+from optsched_formulations.batching.resident_graph import ResidentGraph, TooLargeError, build_graph, growing_graphs
+from optsched_formulations.batching.resident_prices import Prices, certificate, price, scale_of
+from optsched_formulations.batching.resident_prices import evaluate as evaluate_prices
+from optsched_formulations.batching.state_space import Space, States
+from optsched_formulations.batching.state_steps import EVICT, FILL, PAUSE, RUN
+from optsched_formulations.batching.token_costs import value_to_beat
 
-State = tuple[int, int]
-"""Node and pool."""
-
-_GRAPH_SHARE, _PRICE_SHARE = 0.2, 0.7
+_GRAPH_SHARE, _PRICE_SHARE = 0.2, 0.8
 """Shares of the time left that building graphs, and the prices of each, may take."""
-_BEAM_WIDTHS = (100, 400)
-_MOST_STATES = 4_000_000
-"""Some 1.5 GB."""
-_LOOK_AT_CLOCK = 4096
+_WEIGHTS_SHARE = 0.05
+"""Share of the time left that weights of items may take."""
+_FIRST_SHARE, _WIDE_SHARE = 0.15, 0.85
+"""Shares of the time left for a search that another follows, and for the last, before a wide beam."""
+_NARROW, _WIDE = 200, 20_000
+"""States that beams keep: before a search, and after one that did not end."""
+_MOST_PAUSING = 800_000
+"""Nodes of a graph with pauses, which needs no linear programme."""
+_STEP = 100_000
+"""States between two looks at the clock."""
+_MOST_TIME = 1 << 61
 
 
 class StateSearch:
     """The method of this module, as `optsched.solvers.formulation.Formulation`."""
 
     def solve(self, task: Task) -> Outcome:
-        """Minimise the makespan of an offline instance in which only memory binds.
+        """Minimise makespan, or offline a sum of e2e latencies, of an instance in which only memory binds.
+
+        With the restriction ``at_most``, ``INFEASIBLE`` says that every schedule exceeds it. A deterministic limit
+        counts millions of expanded states.
 
         Raises
         ------
         UnsupportedError
-            For any other instance.
+            For any other instance, or if numbers are too large.
         """
         require_memory_only(task)
-        started = time.perf_counter()
-        deadline = started + task.time_limit_s
-        search = None
-        for graph in growing_graphs(Classes(task.instance), started + _GRAPH_SHARE * task.time_limit_s):
-            prices = price(graph, _PRICE_SHARE * (deadline - time.perf_counter()), task.workers)
-            if prices is not None:
-                search = _Search(task, graph, prices)
-                task.progress(ProgressEvent(time.perf_counter() - started, task.incumbent_value, prices.bound_ps))
-        if search is None:
-            return Outcome(Termination.LIMIT, None, None, Badge.HEURISTIC)
-        best, value = task.incumbent, task.incumbent_value
-        for width in _BEAM_WIDTHS:
-            found = search.beam(width, deadline)
-            if found is not None and (value is None or found[0] < value):
-                value, best = found
-            task.progress(ProgressEvent(time.perf_counter() - started, value, None))
-        return search.best_first(best, value, deadline)
+        return _Solution(task).solve()
 
 
-Link = tuple["Link", int, int] | None
-"""How a state was reached: the link before, and kind and item of the arc."""
+class _Solution:
+    """One task: its searches one after the other, with the best schedule and bound so far."""
 
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._started = time.perf_counter()
+        self._deadline = self._started + task.time_limit_s
+        # Offline everybody waits from the start, so the largest latency is the makespan.
+        objective = Objective.MAKESPAN if task.objective == Objective.MAX_E2E else task.objective
+        self._classes = Classes(task.instance, objective)
+        self._schedule = task.incumbent
+        most = value_to_beat(task)
+        # Value of a schedule that is as good as asked, if there is one. Only schedules of less than ``beyond`` matter.
+        self._value = most if task.incumbent_value == most else None
+        self._beyond = most if task.incumbent_value == most else most + 1
+        self._require_range()
+        self._bound: int | None = None
+        self._proof: dict[str, Any] | None = None
+        self._expansions = None if task.deterministic_limit is None else int(task.deterministic_limit * 1e6)
 
-class _Search:
-    """Walks from the source with everybody in the pool to the sink with nobody."""
-
-    def __init__(self, task: Task, graph: ResidentGraph, prices: Prices) -> None:
-        self._task, self._graph, self._prices = task, graph, prices
-        classes = graph.classes
-        self._places = classes.places
-        self._radix = classes.radix
-        # First fills of tracked classes are counted by the node, not by the pool.
-        priced = set(graph.priced)
-        self._arcs: list[list[tuple[int, int, int, int, bool]]] = [[] for _ in graph.nodes]
-        columns = (graph.tail, graph.head, graph.kind, graph.item, prices.reduced)
-        for tail, head, kind, item, reduced in zip(*(column.tolist() for column in columns), strict=True):
-            self._arcs[tail].append((head, kind, item, reduced, kind == FILL and item in priced))
-        pool = sum(
-            classes.places[first] * len(members)
-            for first, members in zip(classes.first, classes.members, strict=True)
-            if first in priced
+    def _require_range(self) -> None:
+        """Refuse numbers that could exceed 64 bits, and requests that do not fit their bytes."""
+        classes = self._classes
+        longest = sum(
+            len(classes.members[owner]) * (classes.base_ps + max(fill, decode))
+            for owner, fill, decode in zip(classes.owner, classes.fill_ps, classes.decode_ps, strict=True)
         )
-        self._source, self._sink = (0, pool), (graph.sink, 0)
+        weight = sum(
+            max(weight, 1) * len(members)
+            for (_, _, weight), members in zip(classes.kinds, classes.members, strict=True)
+        )
+        arrivals = max(request.arrival_ps for request in self._task.instance.requests) - self._task.instance.start_ps
+        if max((longest + arrivals) * weight, self._beyond) * scale_of(classes) > _MOST_TIME:
+            raise UnsupportedError("times beyond 64 bits")
+        if too_large(self._task.instance):
+            raise UnsupportedError("more than 63 output tokens or 255 requests")
 
-    def beam(self, width: int, deadline: float) -> tuple[int, Schedule] | None:
-        """Return value and schedule of the best walk that keeps ``width`` states after every batch."""
-        places, radix, arcs = self._places, self._radix, self._arcs
-        layer: dict[State, tuple[int, Link]] = {self._source: (0, None)}
-        while layer:
-            if self._sink in layer:
-                spent, link = layer[self._sink]
-                return self._prices.makespan_ps(spent), self._schedule(link)
-            if time.perf_counter() > deadline:
-                return None
-            following: dict[State, tuple[int, Link]] = {}
-            stack = list(layer)
-            while stack:
-                node, pool = state = stack.pop()
-                spent, link = layer[state]
-                for head, kind, item, reduced, counted in arcs[node]:
-                    rest = pool
-                    if counted:
-                        if not pool // places[item] % radix[item]:
-                            continue
-                        rest -= places[item]
-                    elif kind == EVICT:
-                        rest += places[item]
-                    total, reached = spent + reduced, (head, rest)
-                    into = following if kind == RUN else layer
-                    known = into.get(reached)
-                    if known is None or total < known[0]:
-                        into[reached] = (total, (link, kind, item))
-                        if kind != RUN:
-                            stack.append(reached)
-            layer = dict(heapq.nsmallest(width, following.items(), key=lambda entry: entry[1][0]))
-        return None
+    def solve(self) -> Outcome:
+        """Search space after space until one search ends, or time does, or Ctrl-C comes."""
+        try:
+            closed = self._search_spaces()
+        except KeyboardInterrupt:
+            closed = False
+        if closed and self._value is None:
+            return nothing_better(self._task)
+        if closed:
+            return Outcome(Termination.OPTIMAL, self._schedule, self._value, Badge.SOLVER_CLAIMED)
+        badge = Badge.SOLVER_CLAIMED if self._proof is None else Badge.CERTIFIED
+        return Outcome(Termination.LIMIT, self._schedule, self._bound, badge, self._proof)
 
-    def best_first(self, best: Schedule | None, value: int | None, deadline: float) -> Outcome:
-        """Run A*; ``best`` and ``value`` are what is to be beaten."""
-        places, radix, arcs = self._places, self._radix, self._arcs
-        prices = self._prices
-        # Only schedules better than the best are worth finding.
-        budget = None if value is None else prices.budget(value)
-        spent_at: dict[State, int] = {self._source: 0}
-        queue: list[tuple[int, int, int, State, Link]] = [(0, 0, 0, self._source, None)]
-        pushed = popped = 0
-        while queue:
-            spent, depth, _, state, link = heapq.heappop(queue)
-            if spent > spent_at[state]:
-                continue
-            if state == self._sink:
-                return Outcome(
-                    Termination.OPTIMAL, self._schedule(link), prices.makespan_ps(spent), Badge.SOLVER_CLAIMED
-                )
-            popped += 1
-            if popped % _LOOK_AT_CLOCK == 0 and (time.perf_counter() > deadline or len(spent_at) > _MOST_STATES):
-                return self._stopped(best, prices.makespan_ps(spent))
-            node, pool = state
-            for head, kind, item, reduced, counted in arcs[node]:
-                total = spent + reduced
-                if budget is not None and total >= budget:
-                    continue
-                rest = pool
-                if counted:
-                    if not pool // places[item] % radix[item]:
-                        continue
-                    rest -= places[item]
-                elif kind == EVICT:
-                    rest += places[item]
-                reached = (head, rest)
-                known = spent_at.get(reached)
-                if known is None or total < known:
-                    spent_at[reached] = total
-                    pushed += 1
-                    # Among equals the deepest first: it is nearest to a schedule.
-                    step = (link, kind, item)
-                    heapq.heappush(queue, (total, depth - (kind == RUN), pushed, reached, step))
-        return Outcome(Termination.OPTIMAL, best, value, Badge.SOLVER_CLAIMED)
+    def _search_spaces(self) -> bool:
+        task = self._task
+        graphs: list[ResidentGraph] = []
+        if not self._classes.weighted:
+            graphs += growing_graphs(self._classes, self._at(_GRAPH_SHARE), track=task.instance.offline)
+        space = request_space(task.instance, self._classes, _WEIGHTS_SHARE * (self._deadline - time.perf_counter()))
+        states = self._begin(space)
+        if graphs and self._search(space, states, self._at(_FIRST_SHARE)):
+            return True
+        for number, graph in enumerate(graphs):
+            prices = price(graph, _PRICE_SHARE * (self._deadline - time.perf_counter()), task.workers)
+            better = None if prices is None else self._on_nodes(graph, prices)
+            if better is None:
+                break
+            # What the search request by request has reached is given up for better bounds.
+            space, states = better, self._begin(better)
+            if number < len(graphs) - 1 and self._search(space, states, self._at(_FIRST_SHARE)):
+                return True
+        if self._search(space, states, self._at(_WIDE_SHARE)):
+            return True
+        self._beam(space, _WIDE)
+        return False
 
-    def _stopped(self, best: Schedule | None, bound: int) -> Outcome:
-        if bound > self._prices.bound_ps:
-            return Outcome(Termination.LIMIT, best, bound, Badge.SOLVER_CLAIMED)
-        proof = certificate(self._graph, self._prices)
-        return Outcome(Termination.LIMIT, best, bound, Badge.CERTIFIED, proof)
+    def _on_nodes(self, graph: ResidentGraph, prices: Prices) -> Space | None:
+        """Return the space of a graph; with arrivals of one with pauses, where nobody is tracked."""
+        instance = self._task.instance
+        certified = self._task.objective == Objective.MAKESPAN and instance.offline
+        self._bounded(prices.bound_ps, certificate(graph, prices) if certified else None)
+        if instance.offline:
+            return node_space(instance, graph, prices)
+        try:
+            pausing = build_graph(self._classes, frozenset(), _MOST_PAUSING, self._at(_PRICE_SHARE), pauses=True)
+        except TooLargeError:
+            return None
+        # Prices of the graph without pauses are valid on the one with: the argument that removes pauses holds for any
+        # closed walk. Potentials prove it again.
+        found = evaluate_prices(pausing, prices.item, np.zeros(len(pausing.nodes), dtype=np.int64))
+        return None if found is None else node_space(instance, pausing, found)
 
-    def _schedule(self, link: Link) -> Schedule:
-        steps = []
-        while link is not None:
-            link, kind, item = link
-            steps.append((kind, item))
-        return _named(self._task.instance, self._graph.classes, steps[::-1])
+    def _at(self, share: float) -> float:
+        """Return the moment when a share of the time left will have passed."""
+        now = time.perf_counter()
+        return now + share * (self._deadline - now)
+
+    def _begin(self, space: Space) -> States:
+        """Look for a good schedule, and return the first state."""
+        self._bounded(space.value_of(0), None)
+        self._beam(space, _NARROW)
+        return States(space, space.budget(self._beyond))
+
+    def _search(self, space: Space, states: States, until: float) -> bool:
+        """Search a space; return whether the search ends."""
+        while states.expand(_STEP if self._expansions is None else min(_STEP, self._expansions)):
+            self._look_at(space, states)
+            self._bounded(space.value_of(states.floor), None)
+            if self._expansions is not None:
+                self._expansions -= _STEP
+            if time.perf_counter() > until or states.full or (self._expansions is not None and self._expansions <= 0):
+                return False
+        self._look_at(space, states)
+        self._bounded(self._beyond, None)
+        return True
+
+    def _beam(self, space: Space, width: int) -> None:
+        """Look for a better schedule, keeping so many states after every batch."""
+        states = States(space, space.budget(self._beyond))
+        layer = np.zeros(1, dtype=np.int64)
+        while len(layer) and time.perf_counter() < self._deadline and not states.finished:
+            layer = states.through_a_batch(layer, width)
+        self._look_at(space, states)
+
+    def _look_at(self, space: Space, states: States) -> None:
+        """Take a finished state that is better than the best schedule."""
+        if not states.finished or space.value_of(states.budget) >= self._beyond:
+            return
+        self._schedule = _named(self._task.instance, self._classes, states.steps())
+        metrics = evaluate(self._task.instance, self._schedule)
+        self._value = self._beyond = int(metrics["objectives"][self._task.objective.value])
+        self._tell()
+
+    def _bounded(self, bound: int, proof: dict[str, Any] | None) -> None:
+        """Take a bound, and what proves it, if it is better."""
+        bound = min(bound, self._beyond)
+        if self._bound is None or bound > self._bound:
+            self._bound, self._proof = bound, proof
+            self._tell()
+
+    def _tell(self) -> None:
+        elapsed = time.perf_counter() - self._started
+        self._task.progress(ProgressEvent(elapsed, self._value or self._task.incumbent_value, self._bound))
 
 
 def _named(instance: Instance, classes: Classes, steps: list[tuple[int, int]]) -> Schedule:
     """Turn a walk into a schedule: each (kind, item) step acts on some request that is in the item's place."""
     waiting: dict[int, list[int]] = defaultdict(list)
     for first, members in zip(classes.first, classes.members, strict=True):
-        waiting[first] = members[::-1]
+        waiting[first] = members[::-1]  # who arrived first is last, and goes first
     resident: dict[int, int] = {}  # request -> item that it generated last
     evicted: dict[int, int] = {}  # request -> item that it is due for, since the last batch
     filled: dict[int, int] = {}  # request -> item that it is filled for in this batch
+    paused: dict[int, int] = {}  # request -> item that it generated last
     assignments: list[Assignment] = []
     for kind, item in steps:
         if kind == EVICT:
             request = next(r for r, last in resident.items() if classes.following[last] == item)
             del resident[request]
             evicted[request] = item
+        elif kind == PAUSE:
+            request = next(r for r, last in resident.items() if last == item)
+            paused[request] = resident.pop(request)
         elif kind == FILL:
             again = next((r for r, due in evicted.items() if due == item), None)
             if again is None:
@@ -221,6 +253,6 @@ def _named(instance: Instance, classes: Classes, steps: list[tuple[int, int]]) -
             assignments.append(Assignment(sorted(run), sorted(evicted)))
             for request, due in evicted.items():
                 waiting[due].append(request)
-            resident = {r: last for r, last in (resident | filled).items() if classes.following[last] >= 0}
-            evicted, filled = {}, {}
+            left = {r: last for r, last in (resident | filled).items() if classes.following[last] >= 0}
+            resident, evicted, filled, paused = left | paused, {}, {}, {}
     return timed(instance, assignments)

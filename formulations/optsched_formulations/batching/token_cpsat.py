@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from optsched.model.result import Badge
 from optsched.solvers.cpsat import minimize_cpsat
-from optsched.solvers.formulation import Outcome, Task, Termination
+from optsched.solvers.formulation import Outcome, Task, Termination, nothing_better
 from optsched_formulations.batching.token_chunks import ChunkModel
 from optsched_formulations.batching.token_whole import WholeModel
 
@@ -38,19 +38,7 @@ class TokenCpSat:
         model = ChunkModel(task) if task.instance.rules.chunked_prefill else WholeModel(task)
         answer = minimize_cpsat(model.cp, model.goal.expression, task, model.goal.to_value)
         if answer.termination == Termination.INFEASIBLE:
-            return _nothing_better(task)
+            return nothing_better(task)
         schedule = None if answer.value_of is None else model.schedule(answer.value_of)
         bound = task.bound if answer.bound is None else max(task.bound, model.goal.to_value(answer.bound))
         return Outcome(answer.termination, schedule, bound, Badge.SOLVER_CLAIMED)
-
-
-def _nothing_better(task: Task) -> Outcome:
-    """Return what it means that no schedule is as good as asked for.
-
-    Unless ``at_most`` asked for more, the value of a known schedule was admitted: then CP-SAT contradicts it, and is
-    not believed.
-    """
-    at_most = task.restrictions.at_most
-    if at_most is not None and (task.incumbent_value is None or task.incumbent_value > at_most):
-        return Outcome(Termination.INFEASIBLE, None, max(task.bound, at_most + 1), Badge.SOLVER_CLAIMED)
-    return Outcome(Termination.LIMIT, None, None, Badge.HEURISTIC)

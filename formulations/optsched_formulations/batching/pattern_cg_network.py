@@ -1,0 +1,417 @@
+r"""Patterns of a class of identical requests, and the cheapest of them at given prices: exact, in integers.
+
+A *pattern* is the whole life of a request: the batches :math:`t_1 < … < t_O` that generate its tokens, and which
+tokens k ≥ 2 come from a refill after an eviction. Between two tokens with no eviction the KV stays: in the batches
+between them it is held *idle*. With an eviction between tokens k and k + 1 no memory is held there, and
+:math:`t_{k+1} ≥ t_k + 2`, for the eviction has a batch of its own.
+
+*Rows* say what a batch can take: each gives every step (fill, decode or idle, of a class's token k) a size, and no
+batch has more than the row's capacity of it. They are memory, packing inequalities (`class_flow_packing`), the budgets
+C, P and N, and the memory of the fills and that of the decodes of a batch, which matter where a batch has one kind.
+
+*Charges*. With a price of a unit of every row in every batch, a step costs its *extra* time, what it takes beyond the
+cheapest way of generating that token, and the prices of what it takes. Let :math:`R_{kj}` be the least cost of a
+life up to token k in batch j, :math:`h_{kj}` the charge of holding k tokens idle, and f and d those of a fill and a
+decode with their extra times. Then :math:`R_{1j} = f_{1j}` and
+
+.. math:: R_{k+1,j} = \min\Bigl( d_{k+1,j} + \min_{i<j} \bigl(R_{ki} + \textstyle\sum_{i<l<j} h_{kl}\bigr),\;
+          f_{k+1,j} + \min_{i<j-1} R_{ki} \Bigr),
+
+running minima with prefix sums, for all j at once. :math:`D(J) = \min_{j ≤ J} R_{Oj}` is the least cost of a life
+within J batches.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from optsched.model.instance import Instance
+from optsched.solvers.formulation import UnsupportedError
+from optsched_formulations.batching.class_flow_packing import Packing
+from optsched_formulations.batching.token_costs import Costs, Token
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+_NEVER = 2**61
+"""Cost of what is not possible."""
+_MOST_COST = 2**58
+"""Extra times and payments of all requests together stay below."""
+_FINE = 2**20
+"""Prices count in no smaller shares of a ps."""
+
+ANY, FILLS, DECODES = range(3)
+"""Which steps a row counts: of all kinds, of fills, of decodes."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a batch can take of something.
+
+    Parameters
+    ----------
+    name
+        Its name in certificates.
+    capacity
+        The most that a batch takes, in the row's unit.
+    steps
+        Which steps it counts.
+    """
+
+    name: str
+    capacity: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A request's life.
+
+    Parameters
+    ----------
+    owner
+        Its class.
+    batches
+        The batches of its tokens, counted from 0, ascending.
+    filled
+        Whether a token comes from a fill; the first one does.
+    """
+
+    owner: int
+    batches: tuple[int, ...]
+    filled: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A class of identical requests; arrays are by token, from the first.
+
+    Parameters
+    ----------
+    shape
+        (I, O).
+    count
+        Number of its requests.
+    fill_extra, decode_extra
+        Time beyond the cheaper one of the two, in ps, shape (O,); −1 if the step is not possible.
+    fill, decode, idle
+        What the steps take of every row, shape (O, rows). `idle` at k − 1 is for those who have k tokens.
+    """
+
+    shape: tuple[int, int]
+    count: int
+    fill_extra: Ints
+    decode_extra: Ints
+    fill: Ints
+    decode: Ints
+    idle: Ints
+
+    @property
+    def output(self) -> int:
+        """O."""
+        return len(self.fill_extra)
+
+
+class Network:
+    """Classes, rows and times of an instance under one affine piece of the batch time.
+
+    Attributes
+    ----------
+    hybrid
+        Whether a batch may mix fills and decodes.
+    kinds
+        The classes, in the order in which they are given.
+    rows
+        What batches can take, those that can bind: memory first, then the packing inequalities.
+    base, work
+        Time of a batch without its steps, and of the cheapest way of generating all tokens, in ps.
+    """
+
+    def __init__(
+        self, instance: Instance, members: list[list[int]], piece: int, packings: Sequence[Packing] = ()
+    ) -> None:
+        self._costs, self._limits = Costs(instance), instance.limits
+        self._slope = instance.cost.affine[piece][1]
+        self.hybrid = instance.rules.hybrid
+        self.base = instance.cost.affine[piece][0]
+        tokens = [[(first, k) for k in range(1, instance.requests[first].output + 1)] for first, *_ in members]
+        self.rows = self._rows(packings)
+        self.kinds = [
+            self._kind(len(members[c]), of_class, [[p.weights.get((c, k), 0) for _, k in of_class] for p in packings])
+            for c, of_class in enumerate(tokens)
+        ]
+        self.work = sum(len(members[c]) * self._least(token) for c, of_class in enumerate(tokens) for token in of_class)
+
+    def _rows(self, packings: Sequence[Packing]) -> tuple[Row, ...]:
+        limits, largest = self._limits, self._costs.largest_steps
+        capacity = limits.kv_tokens // limits.kv_block
+        rows = [Row("memory", capacity, ANY), *(Row("packing", packing.most, ANY) for packing in packings)]
+        if largest > limits.batch_tokens:
+            rows.append(Row("tokens", limits.batch_tokens, ANY))
+        if largest > limits.prefill_tokens:
+            rows.append(Row("prefill_tokens", limits.prefill_tokens, FILLS))
+        if limits.batch_requests is not None and limits.batch_requests < len(self._costs.requests):
+            rows.append(Row("runs", limits.batch_requests, ANY))
+        if not self.hybrid:
+            rows += [Row("fill_memory", capacity, FILLS), Row("decode_memory", capacity, DECODES)]
+        return tuple(rows)
+
+    def _least(self, token: Token) -> int:
+        return self._costs.scale * self._costs.least(token, self._slope // self._costs.scale)
+
+    def _kind(self, count: int, tokens: list[Token], weights: list[list[int]]) -> Kind:
+        """Return a class from its first request's tokens and their weights in the packing inequalities."""
+        costs, limits = self._costs, self._limits
+        size = np.array([costs.size(token) for token in tokens])
+        blocks = np.array([limits.occupied(int(held)) // limits.kv_block for held in size])
+        one, none = np.ones_like(size), np.zeros_like(size)
+        weight = iter(np.array(of_tokens) for of_tokens in weights)
+        fills: list[Ints] = []
+        decodes: list[Ints] = []
+        idles: list[Ints] = []
+        for row in self.rows:
+            match row.name:
+                case "memory":
+                    parts = blocks, blocks, blocks
+                case "packing":
+                    parts = (next(weight),) * 3
+                case "tokens":
+                    parts = size, one, none
+                case "prefill_tokens":
+                    parts = size, none, none
+                case "runs":
+                    parts = one, one, none
+                case "fill_memory":
+                    parts = blocks, none, none
+                case _:
+                    parts = none, blocks, none
+            for column, part in zip((fills, decodes, idles), parts, strict=True):
+                column.append(part)
+        extra = [
+            (
+                self._slope * costs.size(token) + costs.scale * costs.fill(token) - self._least(token)
+                if token[1] == 1 or costs.can_refill(token)
+                else -1,
+                self._slope + costs.scale * costs.decode(token) - self._least(token) if token[1] > 1 else -1,
+            )
+            for token in tokens
+        ]
+        fill_extra, decode_extra = np.array(extra).T
+        return Kind(
+            (int(size[0]), len(size)),
+            count,
+            fill_extra,
+            decode_extra,
+            *(np.stack(part, axis=1) for part in (fills, decodes, idles)),
+        )
+
+    @property
+    def least_ps(self) -> int:
+        """What is known of the makespan without prices."""
+        return self.base * self.fewest + self.work
+
+    @cached_property
+    def fewest(self) -> int:
+        """Least number of batches by what they can take and by the longest request."""
+        counts = [kind.output for kind in self.kinds]
+        for i, row in enumerate(self.rows):
+            least = 0
+            for kind in self.kinds:
+                fills = np.where(kind.fill_extra < 0, kind.decode[:, i], kind.fill[:, i])
+                decodes = np.where(kind.decode_extra < 0, kind.fill[:, i], kind.decode[:, i])
+                least += kind.count * int(np.minimum(fills, decodes).sum())
+            counts.append(-(-least // row.capacity))
+        return max(counts)
+
+    @property
+    def unit(self) -> int:
+        """A time in ps to which others compare well."""
+        return max([self.base, *(extra for extra, _ in self.extras), 1])
+
+    @cached_property
+    def extras(self) -> list[tuple[int, int]]:
+        """Every positive extra time of a step in ps, and how often it can occur."""
+        return [
+            (int(extra), kind.count)
+            for kind in self.kinds
+            for both in zip(kind.fill_extra, kind.decode_extra, strict=True)
+            if min(both) >= 0
+            for extra in both
+            if extra > 0
+        ]
+
+    def extra(self, pattern: Pattern) -> int:
+        """Return the extra time of a life, in ps."""
+        kind = self.kinds[pattern.owner]
+        return int(np.where(pattern.filled, kind.fill_extra, kind.decode_extra).sum())
+
+    def taken(self, pattern: Pattern) -> tuple[Ints, Ints, Ints]:
+        """Return what a life takes: rows, batches and amounts, amounts > 0."""
+        kind = self.kinds[pattern.owner]
+        amounts = np.where(np.array(pattern.filled)[:, None], kind.fill, kind.decode)
+        batches = np.array(pattern.batches)
+        gaps = [
+            (j, k)
+            for k, (before, after) in enumerate(zip(pattern.batches, pattern.batches[1:], strict=False))
+            if after > before + 1 and not pattern.filled[k + 1]
+            for j in range(before + 1, after)
+        ]
+        if gaps:
+            held, tokens = np.array(gaps).T
+            amounts, batches = np.concatenate([amounts, kind.idle[tokens]]), np.concatenate([batches, held])
+        steps, rows = np.nonzero(amounts)
+        return rows, batches[steps], amounts[steps, rows]
+
+    def held(self, patterns: Sequence[tuple[Pattern, float]], batches: int) -> dict[tuple[int, int], Floats]:
+        """Return how many requests hold (class, tokens) in every batch, if so many live by each pattern."""
+        found: dict[tuple[int, int], Floats] = defaultdict(lambda: np.zeros(batches))
+        for pattern, times in patterns:
+            ends = [
+                *(
+                    after if not fill else before + 1
+                    for before, after, fill in zip(
+                        pattern.batches, pattern.batches[1:], pattern.filled[1:], strict=False
+                    )
+                ),
+                pattern.batches[-1] + 1,
+            ]
+            for k, (begin, end) in enumerate(zip(pattern.batches, ends, strict=True), start=1):
+                found[pattern.owner, k][begin:end] += times
+        return found
+
+    def room(self, prices: Ints) -> Ints:
+        """Return what all that a batch can take costs at most, for every batch; prices have shape (rows, batches)."""
+        total = np.zeros((3, prices.shape[1]), dtype=np.int64)
+        for row, price in zip(self.rows, prices, strict=True):
+            total[row.steps] += row.capacity * price
+        kinds = total[FILLS] + total[DECODES] if self.hybrid else np.maximum(total[FILLS], total[DECODES])
+        return np.asarray(total[ANY] + kinds)
+
+    def document(self, prices: Ints, scale: int) -> dict[str, Any]:
+        """Return prices as certificates have them."""
+        named: dict[str, Any] = {"batches": prices.shape[1], "scale": scale, "packings": []}
+        for row, price in zip(self.rows, prices.tolist(), strict=True):
+            if row.name == "packing":
+                named["packings"].append(price)
+            elif any(price):
+                named[row.name] = price
+        return named
+
+    def whole(self, shares: Floats) -> tuple[Ints, int]:
+        """Round prices down to whole numbers that can be added up in 64 bits.
+
+        Parameters
+        ----------
+        shares
+            Price in ps of a row's whole capacity, ≥ 0, shape (rows, batches).
+
+        Returns
+        -------
+        array, int
+            Prices in 1 / scale ps, and scale.
+        """
+        worth = (float(shares.sum()) + self._longest_extra) * sum(kind.count for kind in self.kinds)
+        scale = max(1, min(_FINE, int(_MOST_COST / max(worth, 1.0))))
+        # Where even whole ps are too fine, less than the price has to do.
+        shrink = min(1.0, _MOST_COST / max(worth, 1.0))
+        capacity = np.array([row.capacity for row in self.rows], dtype=np.float64)[:, None]
+        return np.floor(shares * (scale * shrink) / capacity).astype(np.int64), scale
+
+    @property
+    def _longest_extra(self) -> int:
+        """No life has more extra time, in ps."""
+        return max(kind.output * int(max(kind.fill_extra.max(), kind.decode_extra.max())) for kind in self.kinds)
+
+    def require_range(self) -> None:
+        """Raise `UnsupportedError` if extra times of a schedule cannot be added up in 64 bits."""
+        if self._longest_extra * sum(kind.count for kind in self.kinds) >= _MOST_COST:
+            raise UnsupportedError("times that cannot be added up in 64 bits")
+
+
+class Shortest:
+    """The cheapest lives of one class at given prices, by the batch of the last token.
+
+    Parameters
+    ----------
+    network, owner
+        The class.
+    prices
+        Shape (rows, batches).
+    scale
+        Prices count in 1 / scale ps.
+
+    Attributes
+    ----------
+    cost
+        Least cost of a life that ends in a batch, shape (batches,); at least 2⁶⁰ if there is none.
+    """
+
+    def __init__(self, network: Network, owner: int, prices: Ints, scale: int) -> None:
+        kind = network.kinds[owner]
+        self._owner = owner
+        batches = prices.shape[1]
+        index = np.arange(batches)
+        fills = kind.fill @ prices + scale * kind.fill_extra[:, None]
+        decodes = kind.decode @ prices + scale * kind.decode_extra[:, None]
+        idle = np.cumsum(kind.idle @ prices, axis=1)
+        self._came: list[Ints] = []
+        self._filled: list[npt.NDArray[np.bool_]] = []
+        cost = fills[0]
+        for k in range(1, kind.output):
+            # What holding k tokens from the first batch on would cost is in `idle`, up to any batch.
+            decoded, came = np.full(batches, _NEVER), np.zeros(batches, dtype=np.int64)
+            least, since = _running_minimum(cost - idle[k - 1], index)
+            decoded[1:], came[1:] = (least + idle[k - 1])[:-1] + decodes[k, 1:], since[:-1]
+            filled = np.zeros(batches, dtype=np.bool_)
+            if kind.fill_extra[k] >= 0:
+                refilled, again = np.full(batches, _NEVER), np.zeros(batches, dtype=np.int64)
+                least, since = _running_minimum(cost, index)
+                refilled[2:], again[2:] = least[:-2] + fills[k, 2:], since[:-2]
+                filled = refilled < decoded
+                decoded, came = np.where(filled, refilled, decoded), np.where(filled, again, came)
+            cost = np.minimum(decoded, _NEVER)
+            cost[:k] = _NEVER
+            self._came.append(came)
+            self._filled.append(filled)
+        self.cost = cost
+
+    def lives(self, ends: Ints) -> list[Pattern]:
+        """Return the cheapest lives that end in some batches."""
+        batches, filled = [ends], []
+        for came, refilled in zip(reversed(self._came), reversed(self._filled), strict=True):
+            filled.append(refilled[batches[-1]])
+            batches.append(came[batches[-1]])
+        filled.append(np.ones(len(ends), dtype=np.bool_))
+        return [
+            Pattern(self._owner, tuple(life), tuple(ways))
+            for life, ways in zip(
+                np.stack(batches[::-1], axis=1).tolist(), np.stack(filled[::-1], axis=1).tolist(), strict=True
+            )
+        ]
+
+
+def _running_minimum(values: Ints, index: Ints) -> tuple[Ints, Ints]:
+    """Return the least value up to each position, and the last position that has it."""
+    least = np.minimum.accumulate(values)
+    return least, np.maximum.accumulate(np.where(values == least, index, 0))
+
+
+def least_extra(network: Network, found: Sequence[Shortest], prices: Ints) -> list[int]:
+    r"""Return lower bounds on the extra time of a schedule of J batches, in the prices' unit, as far as prices go.
+
+    That is :math:`E(J) = \sum_c n_c D_c(J) - \sum_{j ≤ J} G_j` (see `pattern_cg`), from the first J in which every
+    request has a life.
+    """
+    total = -np.cumsum(network.room(prices))
+    for kind, shortest in zip(network.kinds, found, strict=True):
+        total += kind.count * np.minimum(np.minimum.accumulate(shortest.cost), _NEVER // kind.count)
+    longest = max(kind.output for kind in network.kinds)
+    bounds: list[int] = total[longest - 1 :].tolist()
+    return bounds

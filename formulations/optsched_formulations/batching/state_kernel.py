@@ -1,0 +1,258 @@
+"""The compiled loops of `state_search`: a best-first search and a beam search over two kinds of states.
+
+A state is a row of 64-bit words, found by a hash table with open addressing. It has a *cost*, a lower bound on the
+objective of all schedules through it, less a constant; and a *label*, what is minimised when two ways lead to it: the
+cost itself, the clock where requests arrive over time (who is there earlier can wait), or the weighted time spent so
+far where weighted e2e latencies are summed.
+
+*On the graph of resident sets* (`node_kernel`) word 0 is the node and the others are the pool. *Request by request*
+(`request_kernel`) each request has a byte.
+
+*Best first.* States wait in buckets of cost, each a doubly linked list, last in first out. A state that is reached at
+a lower label moves to another bucket, also if it was expanded before; so costs within a bucket need no order, and when
+all buckets below a cost are empty, every state below it has its least label.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from optsched.solvers.compiled import compiled
+from optsched_formulations.batching.node_kernel import Arcs, expand_node
+from optsched_formulations.batching.request_kernel import Requests, expand_requests
+from optsched_formulations.batching.state_steps import RUN, Buffer, Ints, Words, kind_of
+
+Numbers = npt.NDArray[np.int32]
+
+NOBODY = -1
+_CLOSED = -2
+"""`Store.after` of a state that does not wait in a bucket."""
+DONE, PAUSED, FULL = range(3)
+"""Why `search` returns: nothing is left to look at, the limit of expansions, the store is full."""
+
+
+class Store(NamedTuple):
+    """States by number: words, cost, label, and how they were reached: from which, by which step.
+
+    ``after`` and ``before`` link the states of a bucket.
+    """
+
+    words: Words
+    cost: Ints
+    label: Ints
+    parent: Numbers
+    step: Numbers
+    after: Numbers
+    before: Numbers
+    table: Numbers
+
+
+# Named tuples are unpacked where they come in: taking an array out of one costs more than a step of a search.
+
+
+@compiled
+def _place(words: Words, table: Numbers, wanted: Words, row: int) -> int:
+    """Return where the words of a row of ``wanted`` are in the hash table, or would be."""
+    mixed = np.uint64(0x9E3779B97F4A7C15)
+    for w in range(words.shape[1]):
+        mixed ^= wanted[row, w]
+        mixed ^= mixed >> np.uint64(33)
+        mixed *= np.uint64(0xFF51AFD7ED558CCD)
+        mixed ^= mixed >> np.uint64(33)
+        mixed *= np.uint64(0xC4CEB9FE1A85EC53)
+        mixed ^= mixed >> np.uint64(33)
+    mask = np.uint64(len(table) - 1)
+    place = mixed & mask
+    while True:
+        known = table[place]
+        if known == NOBODY:
+            return int(np.int64(place))
+        same = True
+        for w in range(words.shape[1]):
+            if words[known, w] != wanted[row, w]:
+                same = False
+                break
+        if same:
+            return int(np.int64(place))
+        place = (place + np.uint64(1)) & mask
+
+
+@compiled
+def enter_all(store: Store, count: int) -> None:
+    """Fill an empty hash table with the first states."""
+    words, table = store.words, store.table
+    for row in range(count):
+        table[_place(words, table, words, row)] = row
+
+
+@compiled
+def _unlink(after: Numbers, before: Numbers, buckets: Numbers, bucket: int, state: int) -> None:
+    """Take a state out of its bucket."""
+    right, left = after[state], before[state]
+    if left == NOBODY:
+        buckets[bucket] = right
+    else:
+        after[left] = right
+    if right != NOBODY:
+        before[right] = left
+    after[state] = _CLOSED
+
+
+@compiled
+def _link(after: Numbers, before: Numbers, buckets: Numbers, bucket: int, state: int) -> None:
+    """Put a state first in a bucket."""
+    first = buckets[bucket]
+    after[state] = first
+    before[state] = NOBODY
+    if first != NOBODY:
+        before[first] = state
+    buckets[bucket] = state
+
+
+@compiled
+def start(store: Store, buckets: Numbers) -> None:
+    """Enter state 0, at no cost."""
+    enter_all(store, 1)
+    _link(store.after, store.before, buckets, 0, 0)
+
+
+@compiled
+def search(  # noqa: PLR0917 - compiled functions take positions
+    arcs: Arcs,
+    requests: Requests,
+    goal: Words,
+    store: Store,
+    buckets: Numbers,
+    width: int,
+    progress: Ints,
+    buffer: Buffer,
+    limit: int,
+) -> int:
+    """Expand up to ``limit`` states, cheapest buckets first; return why it stops.
+
+    ``goal`` are the words of the finished state. ``progress`` goes in and out: number of states; the bucket looked at;
+    the cost from which on nothing matters, which is that of the finished state once it is found; the finished state's
+    number, or −1; states expanded.
+    """
+    words, costs, labels, parent, by, after, before, table = store
+    found_words, found_cost, found_label, found_step = buffer
+    count, bucket, budget, finished = progress[0], progress[1], progress[2], progress[3]
+    on_graph = len(arcs.head) > 0
+    room, slots, breadth, size = len(costs), len(table), len(found_cost), words.shape[1]
+    expanded, outcome = 0, DONE
+    while True:
+        while bucket < len(buckets) and buckets[bucket] == NOBODY:
+            bucket += 1
+        if bucket >= len(buckets) or bucket * width >= budget:
+            break
+        if expanded >= limit:
+            outcome = PAUSED
+            break
+        if count + breadth > room or 2 * (count + breadth) > slots:
+            outcome = FULL
+            break
+        state = buckets[bucket]
+        _unlink(after, before, buckets, bucket, state)
+        expanded += 1
+        if on_graph:
+            successors = expand_node(arcs, words, state, costs[state], labels[state], buffer)
+        else:
+            successors = expand_requests(requests, words, state, costs[state], labels[state], buffer)
+        for row in range(successors):
+            total = found_cost[row]
+            if total >= budget:
+                continue
+            place = _place(words, table, found_words, row)
+            reached = table[place]
+            if reached == NOBODY:
+                reached = count
+                count += 1
+                table[place] = reached
+                for w in range(size):
+                    words[reached, w] = found_words[row, w]
+            else:
+                if found_label[row] >= labels[reached]:
+                    continue
+                if after[reached] != _CLOSED:
+                    _unlink(after, before, buckets, costs[reached] // width, reached)
+            costs[reached], labels[reached], parent[reached], by[reached] = (
+                total,
+                found_label[row],
+                state,
+                found_step[row],
+            )
+            complete = True
+            for w in range(size):
+                complete = complete and words[reached, w] == goal[w]
+            if complete:
+                budget, finished = total, reached
+                after[reached] = _CLOSED
+            else:
+                _link(after, before, buckets, total // width, reached)
+    progress[0], progress[1], progress[2], progress[3] = count, bucket, budget, finished
+    progress[4] += expanded
+    return outcome
+
+
+@compiled
+def beam(  # noqa: PLR0917
+    arcs: Arcs, requests: Requests, goal: Words, store: Store, layer: Ints, progress: Ints, buffer: Buffer
+) -> Ints:
+    """Go through one batch from every state of a layer; return the states after it, some perhaps twice.
+
+    ``goal`` and ``progress`` are as for `search`, without its bucket. If the store is full, nothing is returned.
+    """
+    words, costs, labels, parent, by, _, _, table = store
+    found_words, found_cost, found_label, found_step = buffer
+    count, budget, finished = progress[0], progress[2], progress[3]
+    on_graph = len(arcs.head) > 0
+    room, slots, breadth, size = len(costs), len(table), len(found_cost), words.shape[1]
+    stack, following = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
+    high, found = len(layer), 0
+    stack[:high] = layer
+    while high > 0:
+        if max(count, high, found) + breadth > room or 2 * (count + breadth) > slots:
+            found = 0
+            break
+        high -= 1
+        state = stack[high]
+        if on_graph:
+            successors = expand_node(arcs, words, state, costs[state], labels[state], buffer)
+        else:
+            successors = expand_requests(requests, words, state, costs[state], labels[state], buffer)
+        for row in range(successors):
+            if found_cost[row] >= budget:
+                continue
+            place = _place(words, table, found_words, row)
+            reached = table[place]
+            if reached == NOBODY:
+                reached = count
+                count += 1
+                table[place] = reached
+                for w in range(size):
+                    words[reached, w] = found_words[row, w]
+            elif found_label[row] >= labels[reached]:
+                continue
+            costs[reached], labels[reached], parent[reached], by[reached] = (
+                found_cost[row],
+                found_label[row],
+                state,
+                found_step[row],
+            )
+            if kind_of(found_step[row]) != RUN:
+                stack[high] = reached
+                high += 1
+                continue
+            complete = True
+            for w in range(size):
+                complete = complete and words[reached, w] == goal[w]
+            if complete:
+                budget, finished = found_cost[row], reached
+            else:
+                following[found] = reached
+                found += 1
+    progress[0], progress[2], progress[3] = count, budget, finished
+    return following[:found].astype(np.int64)

@@ -1,0 +1,183 @@
+"""The states of `state_search` in memory: where they begin and end, and a store of them that grows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optsched_formulations.batching.node_kernel import Arcs
+from optsched_formulations.batching.request_kernel import Requests
+from optsched_formulations.batching.state_kernel import (
+    FULL,
+    NOBODY,
+    PAUSED,
+    Numbers,
+    Store,
+    beam,
+    enter_all,
+    search,
+    start,
+)
+from optsched_formulations.batching.state_steps import Buffer, Ints, Words, item_of, kind_of
+
+_BUCKETS = 1 << 14
+_FIRST_STATES = 1 << 16
+_MOST_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class Space:
+    """What to search, as the compiled loops take it.
+
+    Parameters
+    ----------
+    arcs, requests
+        One of them says how states follow each other, the other is empty.
+    source, goal
+        Words of the first state and of the finished one.
+    label
+        Of the first state.
+    breadth
+        Most successors of a state.
+    scale
+        Units of cost in a ps.
+    bound, constant_ps
+        The objective of all schedules is at least ``constant_ps`` and ``bound`` units; costs are what exceeds that.
+    """
+
+    arcs: Arcs
+    requests: Requests
+    source: Words
+    goal: Words
+    label: int
+    breadth: int
+    scale: int
+    bound: int
+    constant_ps: int
+
+    def value_of(self, cost: int) -> int:
+        """Return the least objective value of a schedule of so much cost."""
+        return self.constant_ps - (-(self.bound + cost) // self.scale)
+
+    def budget(self, value: int) -> int:
+        """Return the cost from which on a schedule is no better than ``value``."""
+        return (value - self.constant_ps) * self.scale - self.bound
+
+
+class States:
+    """The states that a search has reached.
+
+    Parameters
+    ----------
+    space
+        What to search.
+    budget
+        Cost from which on nothing matters.
+    """
+
+    def __init__(self, space: Space, budget: int) -> None:
+        self._space = space
+        self._width = max(budget, 0) // _BUCKETS + 1
+        self._store = _empty(_FIRST_STATES, len(space.source))
+        self._store.words[0], self._store.label[0], self._store.parent[0] = space.source, space.label, NOBODY
+        self._buckets: Numbers = np.full(_BUCKETS, NOBODY, dtype=np.int32)
+        start(self._store, self._buckets)
+        self._progress: Ints = np.array([1, 0, budget, NOBODY, 0], dtype=np.int64)
+        self._buffer = Buffer(
+            words=np.zeros((space.breadth, len(space.source)), dtype=np.uint64),
+            cost=np.zeros(space.breadth, dtype=np.int64),
+            label=np.zeros(space.breadth, dtype=np.int64),
+            step=np.zeros(space.breadth, dtype=np.int32),
+        )
+        self.full = False
+
+    @property
+    def budget(self) -> int:
+        """The cost to beat: of the best finished state, if there is one."""
+        return int(self._progress[2])
+
+    @property
+    def finished(self) -> bool:
+        """Whether the finished state has been reached."""
+        return bool(self._progress[3] != NOBODY)
+
+    @property
+    def expanded(self) -> int:
+        """Number of expansions."""
+        return int(self._progress[4])
+
+    @property
+    def floor(self) -> int:
+        """No state that has not been looked at costs less."""
+        return min(int(self._progress[1]) * self._width, self.budget)
+
+    def expand(self, limit: int) -> bool:
+        """Look at up to ``limit`` more states; return whether some are left."""
+        space, until = self._space, self.expanded + limit
+        while True:
+            outcome = search(
+                space.arcs,
+                space.requests,
+                space.goal,
+                self._store,
+                self._buckets,
+                self._width,
+                self._progress,
+                self._buffer,
+                until - self.expanded,
+            )
+            if outcome != FULL:
+                return bool(outcome == PAUSED)
+            if not self._grow():
+                return True
+
+    def through_a_batch(self, layer: Ints, width: int) -> Ints:
+        """Run one batch from every state of a layer; return the best states after it."""
+        space = self._space
+        while True:
+            found = beam(space.arcs, space.requests, space.goal, self._store, layer, self._progress, self._buffer)
+            if len(found) or self.finished or not self._grow():
+                break
+        unique = np.unique(found)
+        return unique[np.argsort(self._store.cost[unique], kind="stable")[:width]]
+
+    def steps(self) -> list[tuple[int, int]]:
+        """Return kind and item of the steps that lead to the finished state."""
+        store, state = self._store, int(self._progress[3])
+        found = []
+        while store.parent[state] != NOBODY:
+            step = int(store.step[state])
+            found.append((kind_of(step), item_of(step)))
+            state = int(store.parent[state])
+        return found[::-1]
+
+    def _grow(self) -> bool:
+        """Double the store; False if it may not grow, or memory is short."""
+        old, count = self._store, int(self._progress[0])
+        try:
+            if 2 * sum(getattr(old, name).nbytes for name in Store._fields) > _MOST_BYTES:
+                raise MemoryError
+            new = _empty(2 * len(old.cost), old.words.shape[1])
+        except MemoryError:
+            self.full = True
+            return False
+        for name in Store._fields[:-1]:
+            getattr(new, name)[:count] = getattr(old, name)[:count]
+        self._store = new
+        enter_all(new, count)
+        return True
+
+
+def _empty(room: int, words: int) -> Store:
+    """Return a store of so many states, with a hash table that they half fill."""
+    return Store(
+        words=np.zeros((room, words), dtype=np.uint64),
+        cost=np.zeros(room, dtype=np.int64),
+        label=np.zeros(room, dtype=np.int64),
+        parent=np.zeros(room, dtype=np.int32),
+        step=np.zeros(room, dtype=np.int32),
+        after=np.zeros(room, dtype=np.int32),
+        before=np.zeros(room, dtype=np.int32),
+        table=np.full(2 * room, NOBODY, dtype=np.int32),
+    )

@@ -1,0 +1,61 @@
+"""Writing a formulation's model down, for other solvers to read."""
+
+from __future__ import annotations
+
+from optsched.methods.formulations import make_exporter
+from optsched.methods.simulate import policy_names, simulate
+from optsched.model.errors import InputError
+from optsched.model.feasibility import require_feasible
+from optsched.model.instance import Instance
+from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
+from optsched.solvers.formulation import ModelFormat, Task, UnsupportedError
+
+
+def export_model(
+    instance: Instance,
+    objective: Objective | str = Objective.MAKESPAN,
+    *,
+    method: str,
+    style: ModelFormat | str = ModelFormat.LP,
+    restrictions: Restrictions | None = None,
+    seed: int = 0,
+) -> str:
+    """Return a formulation's model as the text of an LP or MPS file.
+
+    The model is the one that `optsched.solve` would have solved: the best policy's schedule limits its size, since it
+    need not hold schedules that are worse.
+
+    Parameters
+    ----------
+    instance, objective, restrictions
+        The problem.
+    method
+        The name of a formulation that can be exported.
+    style
+        ``lp`` or ``mps``.
+    seed
+        Random seed of the policies.
+
+    Raises
+    ------
+    InputError
+        For a method that cannot be exported or does not cover the instance.
+    InfeasibleInstanceError
+        If a request cannot be served at all.
+    """
+    objective, style = Objective(objective), ModelFormat(style)
+    restrictions = restrictions or Restrictions()
+    exporter = make_exporter(method)
+    require_feasible(instance, restrictions)
+    runs = [simulate(instance, name, objective, restrictions=restrictions, seed=seed) for name in policy_names()]
+    start = min(
+        ((run.value, run.schedule) for run in runs if run.value is not None),
+        key=lambda pair: pair[0],
+        default=(None, None),
+    )
+    task = Task(restrictions.apply(instance), objective, restrictions, incumbent=start[1], incumbent_value=start[0])
+    try:
+        return exporter.export(task, style)
+    except UnsupportedError as unsupported:
+        raise InputError("method", method, f"a method that covers {unsupported}") from None

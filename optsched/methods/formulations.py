@@ -1,0 +1,71 @@
+"""Formulations by name, with the options that they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import signature
+from typing import Any
+
+from optsched.catalogue import FORMULATION_GROUP, entries, lookup
+from optsched.model.errors import InputError
+from optsched.solvers.formulation import Exporter, Formulation
+
+Options = Mapping[str, str]
+"""Options of a formulation by name, such as ``{"solver": "cbc"}``: the keyword arguments of its class."""
+
+
+def make_formulation(name: str, options: Options) -> Formulation:
+    """Return the formulation of that name.
+
+    Raises
+    ------
+    InputError
+        If there is none, it does not take an option, or an option has a wrong value.
+    """
+    factory = _factory(name)
+    _require_taken(name, options)
+    made: Formulation = factory(**options)
+    return made
+
+
+def make_exporter(name: str) -> Exporter:
+    """Return the formulation of that name, whose model can be written down.
+
+    Raises
+    ------
+    InputError
+        If there is none, or its model cannot.
+    """
+    exporters = _those(lambda factory: issubclass(factory, Exporter))
+    if name not in exporters:
+        raise InputError("method", name, f"a method whose model can be exported: {', '.join(exporters)}")
+    made: Exporter = _factory(name)()
+    return made
+
+
+def require_options(method: str, options: Options) -> None:
+    """Raise `InputError` if a method, a formulation or a plan of several, does not take the options."""
+    if method in entries(FORMULATION_GROUP):
+        make_formulation(method, options)
+    _require_taken(method, options)
+
+
+def _require_taken(method: str, options: Options) -> None:
+    for option, value in options.items():
+        if method not in entries(FORMULATION_GROUP) or not _takes(option, _factory(method)):
+            takers = _those(partial(_takes, option))
+            expected = f"no {option} with method {method}, only with {', '.join(takers)}"
+            raise InputError(option, value, expected)
+
+
+def _takes(option: str, factory: Any) -> bool:
+    return option in signature(factory).parameters
+
+
+def _factory(name: str) -> Any:
+    return lookup(FORMULATION_GROUP, name, "method")
+
+
+def _those(fits: Callable[[Any], bool]) -> list[str]:
+    return [name for name in entries(FORMULATION_GROUP) if fits(_factory(name))]

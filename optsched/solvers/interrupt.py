@@ -1,0 +1,76 @@
+"""Ctrl-C while a solver runs: it stops, and what it has found is kept.
+
+Python tells of Ctrl-C in its main thread, and only between two of its own instructions. So a solver runs in another
+thread while the main one waits; and because a formulation may swallow the interrupt to return what it has, whoever
+asked it notices the signal on its own.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+def wait_interruptibly(run: Callable[[], object], stop: Callable[[], None]) -> None:
+    """Run a solver in a thread of its own until it ends by itself or, asked to at Ctrl-C, early.
+
+    Parameters
+    ----------
+    run
+        Starts the solver and returns when it has ended; what it raises is raised here.
+    stop
+        Asks the solver to end soon; called from Ctrl-C on until it does.
+    """
+    raised: list[BaseException] = []
+    done = threading.Event()
+
+    def guarded() -> None:
+        try:
+            run()
+        except BaseException as error:
+            raised.append(error)
+        finally:
+            done.set()
+
+    interrupted = ended = False
+    threading.Thread(target=guarded, daemon=True).start()
+    while not ended:
+        try:
+            # Not Thread.join: interrupted, it takes a thread that still runs for dead (Python 3.11).
+            ended = done.wait(0.1)
+            if interrupted and not ended:
+                stop()
+        except KeyboardInterrupt:
+            interrupted = True
+    if raised:
+        raise raised[0]
+
+
+@contextmanager
+def until_interrupted() -> Iterator[threading.Event]:
+    """Run a block that Ctrl-C ends early, and give an event that is then set.
+
+    It is set also if something in the block catches the `KeyboardInterrupt`. It never is outside of the main thread,
+    nor where Ctrl-C is ignored or ends the process at once.
+    """
+    came = threading.Event()
+    former = signal.getsignal(signal.SIGINT)
+    heeded = threading.current_thread() is threading.main_thread() and callable(former)
+
+    def notice(number: int, frame: FrameType | None) -> None:
+        came.set()
+        if callable(former):
+            former(number, frame)
+
+    if heeded:
+        signal.signal(signal.SIGINT, notice)
+    try:
+        yield came
+    except KeyboardInterrupt:
+        came.set()
+    finally:
+        if heeded:
+            signal.signal(signal.SIGINT, former)
