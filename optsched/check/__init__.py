@@ -11,7 +11,8 @@ has a file of its own with its proof: `volume`, `walk`, `search`, `patterns`. `w
 common, which `contents` describes and `least` measures.
 """
 
-from optsched.check.document import Report, check_result
+from optsched.check.document import Report, check_result, proved_bound
+from optsched.check.reading import UnprovedError
 from optsched.check.replay import check_schedule
 
-__all__ = ["Report", "check_result", "check_schedule"]
+__all__ = ["Report", "UnprovedError", "check_result", "check_schedule", "proved_bound"]

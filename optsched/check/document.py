@@ -16,7 +16,9 @@ from optsched.check.search import search_bound
 from optsched.check.volume import volume_bound
 from optsched.check.walk import walk_bound
 from optsched.model.documents import ClaimedResult, instance_sha256
+from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 
 
@@ -152,7 +154,7 @@ def _check_badge(result: Result) -> Iterator[str]:
         yield f"badge is {result.badge.value}, but the bound is {result.bound}; heuristic means no bound"
     elif result.badge is Badge.CERTIFIED and result.bound is not None:
         try:
-            proved = _proved_bound(result)
+            proved = proved_bound(result.instance, result.restrictions, result.objective, result.certificate)
         except UnprovedError as error:
             yield f"certificate: {error}"
         else:
@@ -160,15 +162,22 @@ def _check_badge(result: Result) -> Iterator[str]:
                 yield f"certificate: it proves a bound of {proved}, less than the stated {result.bound}"
 
 
-def _proved_bound(result: Result) -> int:
-    """Return the bound that the certificate proves."""
-    certificate = result.certificate
+def proved_bound(
+    instance: Instance, restrictions: Restrictions, objective: Objective, certificate: Mapping[str, Any] | None
+) -> int:
+    """Return the bound that a certificate proves.
+
+    Raises
+    ------
+    UnprovedError
+        If it proves none; the message says why.
+    """
     if certificate is None:
         raise UnprovedError("there is none, but the badge is certified")
     kind = certificate.get("kind")
     if not isinstance(kind, str) or kind not in _PROOFS:
         raise UnprovedError(f"kind is {shown(kind)}, expected one of {', '.join(_PROOFS)}")
-    return _PROOFS[kind](problem_of(result.instance, result.restrictions), result.objective, certificate)
+    return _PROOFS[kind](problem_of(instance, restrictions), objective, certificate)
 
 
 _Proof = Callable[[Problem, Objective, Mapping[str, Any]], int]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from optsched.check import check_schedule
+from optsched.check import UnprovedError, check_schedule, proved_bound
 from optsched.model.instance import Instance
-from optsched.model.objectives import evaluate
+from optsched.model.objectives import Objective, evaluate
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Schedule
 
@@ -50,3 +50,13 @@ def checked_metrics(
     if metrics != recomputed:
         raise DefectError(f"{origin}: the checker computes other metrics of the same schedule")
     return metrics
+
+
+def is_proved(
+    instance: Instance, restrictions: Restrictions, objective: Objective, bound: int, certificate: dict[str, Any] | None
+) -> bool:
+    """Return whether the checker proves a bound from its certificate."""
+    try:
+        return proved_bound(instance, restrictions, objective, certificate) >= bound
+    except UnprovedError:
+        return False

@@ -11,7 +11,7 @@ from typing import Any
 
 from optsched.bounds.volume import volume_bound
 from optsched.catalogue import FORMULATION_GROUP, entries
-from optsched.methods.checked import DefectError, checked_metrics
+from optsched.methods.checked import DefectError, checked_metrics, is_proved
 from optsched.methods.formulations import Options, make_formulation, require_options
 from optsched.methods.simulate import policy_names, simulate
 from optsched.model.domain import replace
@@ -38,17 +38,26 @@ INTERRUPTED = "interrupted"
 """The message of a result that Ctrl-C cut short."""
 _START_SHARE = 0.3
 """Share of the time limit that policies may use to find a start."""
-_PLAN = (
-    ("token_cpsat", 0.05),
-    ("state_search", 0.75),
+_CROWDED = 5.0
+"""κ from which many requests share the cache."""
+_SPARSE_PLAN = (
+    ("token_cpsat", 0.02),
+    ("state_search", 0.85),
     ("pattern_cg", 0.4),
     ("class_flow", 0.6),
     ("token_cpsat", 1.0),
 )
+_CROWDED_PLAN = (
+    ("token_cpsat", 0.02),
+    ("state_search", 0.3),
+    ("pattern_cg", 0.4),
+    ("class_flow", 0.85),
+    ("token_cpsat", 1.0),
+)
 """The formulations that ``auto`` tries in turn, each with its share of the time that is left.
 
-The token-indexed model proves small instances at once; the state search goes furthest where only memory binds and few
-requests or classes fit; where many do, patterns bound best, and the class flow finds schedules between the two."""
+The token-indexed model proves small instances at once; the state search goes furthest where few requests fit the cache
+together, or few classes; where many do, patterns bound best, and the class flow finds schedules between the two."""
 _BASELINES = frozenset({"infermax_milp", "class_flow_mip"})
 """Formulations to measure others against; ``auto`` leaves them out."""
 _NO_OPTIONS: Options = MappingProxyType({})
@@ -104,6 +113,11 @@ class _Best:
     def offer_bound(self, bound: int, badge: Badge, certificate: dict[str, Any] | None, origin: str) -> None:
         """Take a bound if it is better, and keep a certified one over an equal one that is not."""
         if self.bound is None or bound > self.bound:
+            if badge == Badge.CERTIFIED and not is_proved(
+                self.instance, self.restrictions, self.objective, bound, certificate
+            ):
+                # It may be true, but the checker has limits.
+                badge, certificate = Badge.SOLVER_CLAIMED, None
             self.bound, self.badge, self.certificate, self.bound_by = bound, badge, certificate, origin
         self._consistent(origin)
 
@@ -176,7 +190,7 @@ def solve(
     """
     objective = Objective(objective)
     restrictions = restrictions or Restrictions()
-    plan = _plan(instance) if method == AUTO else ((method, 1.0),)
+    plan = _plan(instance, objective) if method == AUTO else ((method, 1.0),)
     require_options(method, options)
     solvers = {name: make_formulation(name, options) for name, _ in plan}
     limit = time_limit if isfinite(time_limit) else None
@@ -241,14 +255,17 @@ def solve(
     return replace(result, time_limit_s=limit, options=dict(options))
 
 
-def _plan(instance: Instance) -> tuple[tuple[str, float], ...]:
+def _plan(instance: Instance, objective: Objective) -> tuple[tuple[str, float], ...]:
     """Return which formulations ``auto`` tries, in order, and the share of the time left that each may use."""
     if sum(request.output for request in instance.requests) > _MOST_TOKENS:
         return ()
+    # For latencies the state search has no rival.
+    crowded = objective == Objective.MAKESPAN and instance.kappa >= _CROWDED
+    plan = _CROWDED_PLAN if crowded else _SPARSE_PLAN
     offered = entries(FORMULATION_GROUP)
-    planned = {name for name, _ in _PLAN} | _BASELINES
+    planned = {name for name, _ in plan} | _BASELINES
     others = [(name, 0.5) for name in offered if name not in planned]
-    return tuple(step for step in (*_PLAN[:-1], *others, _PLAN[-1]) if step[0] in offered)
+    return tuple(step for step in (*plan[:-1], *others, plan[-1]) if step[0] in offered)
 
 
 def _result(best: _Best, method: str, runtime: float, seed: int, message: str | None) -> Result:

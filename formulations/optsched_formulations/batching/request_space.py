@@ -104,6 +104,11 @@ def request_space(instance: Instance, classes: Classes, seconds: float) -> Space
     )
 
 
+def shares_of(space: Space, classes: Classes) -> list[int]:
+    """Return the share of a batch's base of every item."""
+    return [int(space.requests.share[c, k]) for c, k in zip(classes.owner, classes.token, strict=True)]
+
+
 def _weights(classes: Classes, seconds: float) -> tuple[list[int], int]:
     """Return a weight for every item, and the most that a batch holds."""
     held = [

@@ -199,11 +199,12 @@ def search(  # noqa: PLR0917 - compiled functions take positions
 
 @compiled
 def beam(  # noqa: PLR0917
-    arcs: Arcs, requests: Requests, goal: Words, store: Store, layer: Ints, progress: Ints, buffer: Buffer
+    arcs: Arcs, requests: Requests, goal: Words, store: Store, layer: Ints, progress: Ints, buffer: Buffer, limit: int
 ) -> Ints:
     """Go through one batch from every state of a layer; return the states after it, some perhaps twice.
 
-    ``goal`` and ``progress`` are as for `search`, without its bucket. If the store is full, nothing is returned.
+    ``goal`` and ``progress`` are as for `search`, without its bucket. If the store is full, or ``limit`` states have
+    been expanded, nothing is returned.
     """
     words, costs, labels, parent, by, _, _, table = store
     found_words, found_cost, found_label, found_step = buffer
@@ -213,11 +214,13 @@ def beam(  # noqa: PLR0917
     stack, following = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
     high, found = len(layer), 0
     stack[:high] = layer
+    expanded = 0
     while high > 0:
-        if max(count, high, found) + breadth > room or 2 * (count + breadth) > slots:
+        if max(count, high, found) + breadth > room or 2 * (count + breadth) > slots or expanded >= limit:
             found = 0
             break
         high -= 1
+        expanded += 1
         state = stack[high]
         if on_graph:
             successors = expand_node(arcs, words, state, costs[state], labels[state], buffer)
@@ -255,4 +258,5 @@ def beam(  # noqa: PLR0917
                 following[found] = reached
                 found += 1
     progress[0], progress[2], progress[3] = count, budget, finished
+    progress[4] += expanded
     return following[:found].astype(np.int64)

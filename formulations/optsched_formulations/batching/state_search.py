@@ -19,6 +19,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -37,9 +40,15 @@ from optsched.solvers.formulation import (
 )
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
 from optsched_formulations.batching.node_space import node_space
-from optsched_formulations.batching.request_space import request_space, too_large
+from optsched_formulations.batching.request_space import request_space, shares_of, too_large
 from optsched_formulations.batching.resident_graph import ResidentGraph, TooLargeError, build_graph, growing_graphs
-from optsched_formulations.batching.resident_prices import Prices, certificate, price, scale_of
+from optsched_formulations.batching.resident_prices import (
+    Prices,
+    certificate,
+    plain_certificate,
+    price,
+    scale_of,
+)
 from optsched_formulations.batching.resident_prices import evaluate as evaluate_prices
 from optsched_formulations.batching.state_space import Space, States
 from optsched_formulations.batching.state_steps import EVICT, FILL, PAUSE, RUN
@@ -49,15 +58,23 @@ _GRAPH_SHARE, _PRICE_SHARE = 0.2, 0.8
 """Shares of the time left that building graphs, and the prices of each, may take."""
 _WEIGHTS_SHARE = 0.05
 """Share of the time left that weights of items may take."""
-_FIRST_SHARE, _WIDE_SHARE = 0.15, 0.85
+_FIRST_SHARE, _WIDE_SHARE = 0.1, 0.9
 """Shares of the time left for a search that another follows, and for the last, before a wide beam."""
-_NARROW, _WIDE = 200, 20_000
+_NARROW, _WIDE = 300, 10_000
 """States that beams keep: before a search, and after one that did not end."""
+_MOST_IN_BEAM = 4_000_000
+"""Expansions of a beam, some seconds."""
+_MOST_PROVED, _MOST_PROVED_NODES = 200_000, 20_000
+"""Expansions, and nodes of the graph of resident sets, up to which the checker can search anew in some seconds."""
 _MOST_PAUSING = 800_000
 """Nodes of a graph with pauses, which needs no linear programme."""
 _STEP = 100_000
 """States between two looks at the clock."""
 _MOST_TIME = 1 << 61
+
+
+Prove = Callable[[int], dict[str, Any]]
+"""Makes the certificate of a bound."""
 
 
 class StateSearch:
@@ -121,21 +138,22 @@ class _Solution:
             closed = self._search_spaces()
         except KeyboardInterrupt:
             closed = False
-        if closed and self._value is None:
-            return nothing_better(self._task)
-        if closed:
-            return Outcome(Termination.OPTIMAL, self._schedule, self._value, Badge.SOLVER_CLAIMED)
         badge = Badge.SOLVER_CLAIMED if self._proof is None else Badge.CERTIFIED
-        return Outcome(Termination.LIMIT, self._schedule, self._bound, badge, self._proof)
+        if not closed:
+            return Outcome(Termination.LIMIT, self._schedule, self._bound, badge, self._proof)
+        if self._value is None:
+            return replace(nothing_better(self._task), badge=badge, certificate=self._proof)
+        return Outcome(Termination.OPTIMAL, self._schedule, self._value, badge, self._proof)
 
     def _search_spaces(self) -> bool:
-        task = self._task
+        task, classes = self._task, self._classes
         graphs: list[ResidentGraph] = []
-        if not self._classes.weighted:
-            graphs += growing_graphs(self._classes, self._at(_GRAPH_SHARE), track=task.instance.offline)
-        space = request_space(task.instance, self._classes, _WEIGHTS_SHARE * (self._deadline - time.perf_counter()))
-        states = self._begin(space)
-        if graphs and self._search(space, states, self._at(_FIRST_SHARE)):
+        if not classes.weighted:
+            graphs += growing_graphs(classes, self._at(_GRAPH_SHARE), track=task.instance.offline)
+        space = request_space(task.instance, classes, _WEIGHTS_SHARE * (self._deadline - time.perf_counter()))
+        prove: Prove = partial(plain_certificate, classes, shares_of(space, classes), space.scale)
+        states = self._begin(space, prove)
+        if graphs and self._search(space, states, prove, self._at(_FIRST_SHARE)):
             return True
         for number, graph in enumerate(graphs):
             prices = price(graph, _PRICE_SHARE * (self._deadline - time.perf_counter()), task.workers)
@@ -143,21 +161,22 @@ class _Solution:
             if better is None:
                 break
             # What the search request by request has reached is given up for better bounds.
-            space, states = better, self._begin(better)
-            if number < len(graphs) - 1 and self._search(space, states, self._at(_FIRST_SHARE)):
+            space, prove = better
+            states = self._begin(space, prove)
+            if number < len(graphs) - 1 and self._search(space, states, prove, self._at(_FIRST_SHARE)):
                 return True
-        if self._search(space, states, self._at(_WIDE_SHARE)):
+        if self._search(space, states, prove, self._at(_WIDE_SHARE)):
             return True
         self._beam(space, _WIDE)
         return False
 
-    def _on_nodes(self, graph: ResidentGraph, prices: Prices) -> Space | None:
+    def _on_nodes(self, graph: ResidentGraph, prices: Prices) -> tuple[Space, Prove] | None:
         """Return the space of a graph; with arrivals of one with pauses, where nobody is tracked."""
         instance = self._task.instance
-        certified = self._task.objective == Objective.MAKESPAN and instance.offline
-        self._bounded(prices.bound_ps, certificate(graph, prices) if certified else None)
         if instance.offline:
-            return node_space(instance, graph, prices)
+            self._bounded(prices.bound_ps, lambda _: certificate(graph, prices), certain=True)
+            return node_space(instance, graph, prices), partial(certificate, graph, prices)
+        self._bounded(prices.bound_ps, None)
         try:
             pausing = build_graph(self._classes, frozenset(), _MOST_PAUSING, self._at(_PRICE_SHARE), pauses=True)
         except TooLargeError:
@@ -165,30 +184,32 @@ class _Solution:
         # Prices of the graph without pauses are valid on the one with: the argument that removes pauses holds for any
         # closed walk. Potentials prove it again.
         found = evaluate_prices(pausing, prices.item, np.zeros(len(pausing.nodes), dtype=np.int64))
-        return None if found is None else node_space(instance, pausing, found)
+        if found is None:
+            return None
+        return node_space(instance, pausing, found), partial(certificate, pausing, found)
 
     def _at(self, share: float) -> float:
         """Return the moment when a share of the time left will have passed."""
         now = time.perf_counter()
         return now + share * (self._deadline - now)
 
-    def _begin(self, space: Space) -> States:
+    def _begin(self, space: Space, prove: Prove) -> States:
         """Look for a good schedule, and return the first state."""
-        self._bounded(space.value_of(0), None)
+        self._bounded(space.value_of(0), prove)
         self._beam(space, _NARROW)
         return States(space, space.budget(self._beyond))
 
-    def _search(self, space: Space, states: States, until: float) -> bool:
+    def _search(self, space: Space, states: States, prove: Prove, until: float) -> bool:
         """Search a space; return whether the search ends."""
         while states.expand(_STEP if self._expansions is None else min(_STEP, self._expansions)):
             self._look_at(space, states)
-            self._bounded(space.value_of(states.floor), None)
+            self._bounded(space.value_of(states.floor), prove if states.expanded <= _MOST_PROVED else None)
             if self._expansions is not None:
                 self._expansions -= _STEP
             if time.perf_counter() > until or states.full or (self._expansions is not None and self._expansions <= 0):
                 return False
         self._look_at(space, states)
-        self._bounded(self._beyond, None)
+        self._bounded(self._beyond, prove if states.expanded <= _MOST_PROVED else None)
         return True
 
     def _beam(self, space: Space, width: int) -> None:
@@ -196,7 +217,7 @@ class _Solution:
         states = States(space, space.budget(self._beyond))
         layer = np.zeros(1, dtype=np.int64)
         while len(layer) and time.perf_counter() < self._deadline and not states.finished:
-            layer = states.through_a_batch(layer, width)
+            layer = states.through_a_batch(layer, width, _MOST_IN_BEAM)
         self._look_at(space, states)
 
     def _look_at(self, space: Space, states: States) -> None:
@@ -208,12 +229,22 @@ class _Solution:
         self._value = self._beyond = int(metrics["objectives"][self._task.objective.value])
         self._tell()
 
-    def _bounded(self, bound: int, proof: dict[str, Any] | None) -> None:
+    def _bounded(self, bound: int, prove: Prove | None, *, certain: bool = False) -> None:
         """Take a bound, and what proves it, if it is better."""
         bound = min(bound, self._beyond)
-        if self._bound is None or bound > self._bound:
-            self._bound, self._proof = bound, proof
+        if self._bound is None or bound > self._bound or (bound == self._bound and self._proof is None):
+            provable = prove is not None and (certain or self._provable)
+            self._bound, self._proof = bound, prove(bound) if prove is not None and provable else None
             self._tell()
+
+    @cached_property
+    def _provable(self) -> bool:
+        """Whether the checker's graph is small."""
+        try:
+            build_graph(self._classes, frozenset(), _MOST_PROVED_NODES, pauses=not self._task.instance.offline)
+        except TooLargeError:
+            return False
+        return True
 
     def _tell(self) -> None:
         elapsed = time.perf_counter() - self._started

@@ -132,12 +132,13 @@ class States:
             if not self._grow():
                 return True
 
-    def through_a_batch(self, layer: Ints, width: int) -> Ints:
-        """Run one batch from every state of a layer; return the best states after it."""
+    def through_a_batch(self, layer: Ints, width: int, limit: int) -> Ints:
+        """Run one batch from every state of a layer; return the best states after it, none beyond ``limit`` in all."""
         space = self._space
         while True:
-            found = beam(space.arcs, space.requests, space.goal, self._store, layer, self._progress, self._buffer)
-            if len(found) or self.finished or not self._grow():
+            left = limit - self.expanded
+            found = beam(space.arcs, space.requests, space.goal, self._store, layer, self._progress, self._buffer, left)
+            if len(found) or self.finished or self.expanded >= limit or not self._grow():
                 break
         unique = np.unique(found)
         return unique[np.argsort(self._store.cost[unique], kind="stable")[:width]]
