@@ -283,7 +283,7 @@ SERVED_AS_NUMBERED = Schedule(tuple(Batch(10 * n, 10 * n + 10, ((n, 1),)) for n 
             EVICTING,
             Restrictions(max_evictions=0),
             [
-                "batch 2: request 1 is evicted, which is eviction number 1 of the schedule, at most 0 are allowed",
+                "batch 2: request 1 is evicted, but eviction is forbidden",
             ],
         ),
         (FEW, TWO_ONE, Restrictions(max_batch=2), []),

@@ -41,6 +41,7 @@ class Problem:
 def problem_of(instance: Instance, restrictions: Restrictions) -> Problem:
     """Return what an instance and the restrictions leave."""
     forbidden = set(restrictions.forbid)
+    eviction = instance.rules.eviction and "eviction" not in forbidden and restrictions.max_evictions != 0
     caps = [cap for cap in (instance.limits.batch_requests, restrictions.max_batch) if cap is not None]
     queue = restrictions.order
     if "reordering" in forbidden:
@@ -52,9 +53,9 @@ def problem_of(instance: Instance, restrictions: Restrictions) -> Problem:
         cost=instance.cost,
         hybrid=instance.rules.hybrid and "hybrid" not in forbidden,
         chunked=instance.rules.chunked_prefill and "chunked" not in forbidden,
-        eviction=instance.rules.eviction and "eviction" not in forbidden and restrictions.max_evictions != 0,
+        eviction=eviction,
         runs=min(caps, default=None),
-        evictions=restrictions.max_evictions,
+        evictions=restrictions.max_evictions if eviction else None,
         queue=queue,
     )
 
