@@ -23,9 +23,15 @@ from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.request_space import request_space
-from optsched_formulations.batching.resident_graph import ResidentGraph, build_graph
-from optsched_formulations.batching.resident_prices import Prices, certificate, evaluate, plain_certificate, price
+from optsched_formulations.batching.search.request_space import request_space
+from optsched_formulations.batching.search.resident_graph import ResidentGraph, build_graph
+from optsched_formulations.batching.search.resident_prices import (
+    Prices,
+    certificate,
+    evaluate,
+    plain_certificate,
+    price,
+)
 
 UNRESTRICTED = Restrictions()
 MAKESPAN, SUM, WEIGHTED = Objective.MAKESPAN, Objective.MEAN_E2E, Objective.WEIGHTED_E2E

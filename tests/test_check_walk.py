@@ -24,8 +24,8 @@ from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.resident_graph import build_graph
-from optsched_formulations.batching.resident_prices import certificate, price
+from optsched_formulations.batching.search.resident_graph import build_graph
+from optsched_formulations.batching.search.resident_prices import certificate, price
 
 UNRESTRICTED = Restrictions()
 COST = CostModel(base=100, token=10, decode_kv=1, decode_req=5, prefill_sq=2, prefill_kv=3, prefill_req=7)

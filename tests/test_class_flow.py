@@ -22,9 +22,9 @@ from optsched.solvers.formulation import Formulation, Outcome, ProgressEvent, Ta
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching import class_flow
 from optsched_formulations.batching.class_flow import ClassFlow, ClassFlowMip
-from optsched_formulations.batching.class_flow_engines import Answer, minimize_with_cpsat, minimize_with_highs
-from optsched_formulations.batching.class_flow_model import FlowModel, find_packing, pauses_may_pay
-from optsched_formulations.batching.class_flow_packing import Held, packing
+from optsched_formulations.batching.flow.engines import Answer, minimize_with_cpsat, minimize_with_highs
+from optsched_formulations.batching.flow.model import FlowModel, find_packing, pauses_may_pay
+from optsched_formulations.batching.packing import Held, packing
 
 SLOW = settings(
     deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

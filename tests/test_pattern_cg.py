@@ -26,14 +26,14 @@ from optsched.model.objectives import Objective
 from optsched.model.result import Badge, Status
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
 from optsched.traces.ladder import ladder
-from optsched_formulations.batching.class_flow_model import FlowModel, find_packing
-from optsched_formulations.batching.class_flow_packing import Packing
+from optsched_formulations.batching.costs import interchangeable
+from optsched_formulations.batching.flow.model import FlowModel, find_packing
+from optsched_formulations.batching.packing import Packing
+from optsched_formulations.batching.pattern.cuts import Cache, violated_packings
+from optsched_formulations.batching.pattern.dive import dive
+from optsched_formulations.batching.pattern.master import Duals, LinearMaster, Shape
+from optsched_formulations.batching.pattern.network import Network, Pattern, Shortest
 from optsched_formulations.batching.pattern_cg import PatternCg, in_step, patterns_of, schedule_of
-from optsched_formulations.batching.pattern_cg_cuts import Cache, violated_packings
-from optsched_formulations.batching.pattern_cg_dive import dive
-from optsched_formulations.batching.pattern_cg_master import Duals, LinearMaster, Shape
-from optsched_formulations.batching.pattern_cg_network import Network, Pattern, Shortest
-from optsched_formulations.batching.token_costs import interchangeable
 
 SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 LADDER = {entry.name: entry for entry in ladder("a100-llama2-7b-linear").instances}

@@ -18,12 +18,12 @@ from optsched.model.objectives import evaluate
 from optsched.solvers.formulation import Task, Termination, UnsupportedError
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
-from optsched_formulations.batching.node_space import node_space
-from optsched_formulations.batching.resident_graph import build_graph, growing_graphs
-from optsched_formulations.batching.resident_prices import evaluate as evaluate_prices
-from optsched_formulations.batching.resident_prices import price
+from optsched_formulations.batching.search.node_space import node_space
+from optsched_formulations.batching.search.resident_graph import build_graph, growing_graphs
+from optsched_formulations.batching.search.resident_prices import evaluate as evaluate_prices
+from optsched_formulations.batching.search.resident_prices import price
+from optsched_formulations.batching.search.state_space import States
 from optsched_formulations.batching.state_search import StateSearch
-from optsched_formulations.batching.state_space import States
 
 SEARCH = StateSearch()
 OFFLINE = (Objective.MAKESPAN, Objective.MAX_E2E, Objective.MEAN_E2E, Objective.WEIGHTED_E2E)

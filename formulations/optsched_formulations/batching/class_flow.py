@@ -1,11 +1,11 @@
 """Integer flows of interchangeable requests, for the makespan offline with whole prefills: CP-SAT and MIP.
 
-The mathematics stands with its parts: variables, rows and what the reduced model leaves out in `class_flow_model`, the
-inequality that strengthens memory in `class_flow_packing`, solvers and what is believed of them in
-`class_flow_engines`.
+The mathematics stands with its parts: variables, rows and what the reduced model leaves out in `model`, the
+inequality that strengthens memory in `packing`, solvers and what is believed of them in
+`engines`.
 
 The number of batches is free, up to what the best schedule known leaves room for: every batch costs at least a base, so
-J ≤ (value − least work) / base (`token_costs.Horizon`). Fixing J, from below, one number after the other, was tried: it
+J ≤ (value − least work) / base (`costs.Horizon`). Fixing J, from below, one number after the other, was tried: it
 refutes a small J faster, but for many instances the least refill cost at one such J is harder to prove than the
 optimum over all.
 """
@@ -19,9 +19,9 @@ from dataclasses import replace
 from optsched.bounds.volume import volume_bound
 from optsched.model.result import Badge
 from optsched.solvers.formulation import Outcome, Task, Termination, nothing_better
-from optsched_formulations.batching.class_flow_engines import Answer, minimize_with_cpsat, minimize_with_highs
-from optsched_formulations.batching.class_flow_model import FlowModel, find_packing, require_flows
-from optsched_formulations.batching.token_costs import Costs, Horizon, value_to_beat
+from optsched_formulations.batching.costs import Costs, Horizon, value_to_beat
+from optsched_formulations.batching.flow.engines import Answer, minimize_with_cpsat, minimize_with_highs
+from optsched_formulations.batching.flow.model import FlowModel, find_packing, require_flows
 
 Engine = Callable[[FlowModel, Task, int], Answer]
 """Minimises a model's objective for a task, among schedules of at most a value."""

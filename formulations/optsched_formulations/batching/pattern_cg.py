@@ -2,9 +2,9 @@ r"""Column generation over patterns: a certified bound on the makespan offline, 
 
 Requests with equal I and O form a class c of :math:`n_c`. A *pattern* is a request's whole life: which batches
 generate its tokens, and whether its KV stays between two tokens, or is evicted and refilled. The Dantzig-Wolfe master
-programme (`pattern_cg_master`) says how many requests of each class live by which pattern, so that batches hold what
+programme (`master`) says how many requests of each class live by which pattern, so that batches hold what
 they can; it has one convexity row for each class, however many requests it has. Patterns are priced by a shortest path
-over (tokens generated, resident or not, batch), exactly, in integers (`pattern_cg_network`).
+over (tokens generated, resident or not, batch), exactly, in integers (`network`).
 
 *Times.* Take one affine piece (base, token) of the batch time; a batch takes at least that. Let w be the cheapest own
 time of generating a token, by a fill or by a decode where both are possible, and the *extra* time of a step what it
@@ -17,7 +17,7 @@ and exactly that with one piece. Cheap refills need no care: then the decode has
 Theorem
 -------
 Take prices :math:`π_{ij} ≥ 0` of every row i (memory, packing inequalities, C, P, N, and memory of fills and of
-decodes; see `pattern_cg_network`) in every batch j ≤ H. Let :math:`D_c(J)` be the least cost, extra times plus prices
+decodes; see `network`) in every batch j ≤ H. Let :math:`D_c(J)` be the least cost, extra times plus prices
 of what it takes, of a life of a request of class c within the first J batches, and :math:`G_j` the most that all a
 batch takes can cost:
 
@@ -52,7 +52,7 @@ which is stronger: where u may be fractional, E is bounded by a convex function 
 the cheapest lives for different last batches, and the rounded prices of the round are evaluated, so that a bound is
 there when time runs out. Where J has converged, packing inequalities that the fractional solution violates are added.
 
-*Schedules.* Diving (`pattern_cg_dive`) looks for schedules of fewer batches than the best one has; then an integer
+*Schedules.* Diving (`dive`) looks for schedules of fewer batches than the best one has; then an integer
 programme combines the patterns of all optima, of dives and of the schedule to start from. It has the same rows, and of
 several pieces it knows only the one; schedules are timed exactly. Both are heuristics.
 """
@@ -71,13 +71,13 @@ from optsched.model.objectives import evaluate
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
-from optsched_formulations.batching.class_flow_model import find_packing, require_flows
-from optsched_formulations.batching.pattern_cg_bound import PatternBound
-from optsched_formulations.batching.pattern_cg_cuts import Cache, violated_packings
-from optsched_formulations.batching.pattern_cg_dive import dive
-from optsched_formulations.batching.pattern_cg_master import LinearMaster, Shape, best_combination
-from optsched_formulations.batching.pattern_cg_network import Floats, Ints, Network, Pattern, Shortest
-from optsched_formulations.batching.token_costs import Costs, Horizon, interchangeable, value_to_beat
+from optsched_formulations.batching.costs import Costs, Horizon, interchangeable, value_to_beat
+from optsched_formulations.batching.flow.model import find_packing, require_flows
+from optsched_formulations.batching.pattern.bound import PatternBound
+from optsched_formulations.batching.pattern.cuts import Cache, violated_packings
+from optsched_formulations.batching.pattern.dive import dive
+from optsched_formulations.batching.pattern.master import LinearMaster, Shape, best_combination
+from optsched_formulations.batching.pattern.network import Floats, Ints, Network, Pattern, Shortest
 
 _PACKING_SHARE, _BOUND_SHARE = 0.05, 0.6
 """Shares of the time limit that the packing inequality and the bound may take."""

@@ -38,27 +38,33 @@ from optsched.solvers.formulation import (
     UnsupportedError,
     nothing_better,
 )
+from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
+from optsched_formulations.batching.costs import value_to_beat
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
-from optsched_formulations.batching.node_space import node_space
-from optsched_formulations.batching.request_space import request_space, shares_of, too_large
-from optsched_formulations.batching.resident_graph import ResidentGraph, TooLargeError, build_graph, growing_graphs
-from optsched_formulations.batching.resident_prices import (
+from optsched_formulations.batching.search.node_space import node_space
+from optsched_formulations.batching.search.request_space import request_space, shares_of, too_large
+from optsched_formulations.batching.search.resident_graph import (
+    ResidentGraph,
+    TooLargeError,
+    build_graph,
+    growing_graphs,
+)
+from optsched_formulations.batching.search.resident_prices import (
     Prices,
     certificate,
     plain_certificate,
     price,
     scale_of,
 )
-from optsched_formulations.batching.resident_prices import evaluate as evaluate_prices
-from optsched_formulations.batching.state_space import Space, States
-from optsched_formulations.batching.state_steps import EVICT, FILL, PAUSE, RUN
-from optsched_formulations.batching.token_costs import value_to_beat
+from optsched_formulations.batching.search.resident_prices import evaluate as evaluate_prices
+from optsched_formulations.batching.search.state_space import Space, States, compile_loops
+from optsched_formulations.batching.search.state_steps import EVICT, FILL, PAUSE, RUN
 
-_GRAPH_SHARE, _PRICE_SHARE = 0.2, 0.8
+_GRAPH_SHARE, _PRICE_SHARE = 0.2, 0.92
 """Shares of the time left that building graphs, and the prices of each, may take."""
 _WEIGHTS_SHARE = 0.05
 """Share of the time left that weights of items may take."""
-_FIRST_SHARE, _WIDE_SHARE = 0.1, 0.9
+_FIRST_SHARE, _WIDE_SHARE = 0.06, 0.9
 """Shares of the time left for a search that another follows, and for the last, before a wide beam."""
 _NARROW, _WIDE = 300, 10_000
 """States that beams keep: before a search, and after one that did not end."""
@@ -151,6 +157,8 @@ class _Solution:
         if not classes.weighted:
             graphs += growing_graphs(classes, self._at(_GRAPH_SHARE), track=task.instance.offline)
         space = request_space(task.instance, classes, _WEIGHTS_SHARE * (self._deadline - time.perf_counter()))
+        self._bounded(space.value_of(0), None)
+        _compile(space)
         prove: Prove = partial(plain_certificate, classes, shares_of(space, classes), space.scale)
         states = self._begin(space, prove)
         if graphs and self._search(space, states, prove, self._at(_FIRST_SHARE)):
@@ -249,6 +257,14 @@ class _Solution:
     def _tell(self) -> None:
         elapsed = time.perf_counter() - self._started
         self._task.progress(ProgressEvent(elapsed, self._value or self._task.incumbent_value, self._bound))
+
+
+def _compile(space: Space) -> None:
+    """Compile the loops where Ctrl-C does not reach the compiler, which would complain of it."""
+    with until_interrupted() as interrupted:
+        wait_interruptibly(partial(compile_loops, space), lambda: None)
+    if interrupted.is_set():
+        raise KeyboardInterrupt
 
 
 def _named(instance: Instance, classes: Classes, steps: list[tuple[int, int]]) -> Schedule:

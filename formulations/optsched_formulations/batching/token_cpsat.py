@@ -3,10 +3,10 @@
 The models index output tokens, not requests × batches as InferMax's constraint programme does (Kim et al.,
 section 5). Their mathematics stands with their parts:
 
-- `token_whole`: whole prefills, over the variables of `token_variables` and the clocks of `token_clock`;
-- `token_chunks`: chunked prefill, the state of every request in every batch;
-- `token_objective`: the objectives, for both;
-- `token_costs`: costs, horizons and what is interchangeable.
+- `whole`: whole prefills, over the variables of `variables` and the clocks of `clock`;
+- `chunks`: chunked prefill, the state of every request in every batch;
+- `objective`: the objectives, for both;
+- `costs`: costs, horizons and what is interchangeable.
 
 Both look only for schedules no worse than the best known, or than the restriction ``at_most``: finding none proves
 that the incumbent is optimal, or that no schedule is that good.
@@ -17,8 +17,8 @@ from __future__ import annotations
 from optsched.model.result import Badge
 from optsched.solvers.cpsat import minimize_cpsat
 from optsched.solvers.formulation import Outcome, Task, Termination, nothing_better
-from optsched_formulations.batching.token_chunks import ChunkModel
-from optsched_formulations.batching.token_whole import WholeModel
+from optsched_formulations.batching.token.chunks import ChunkModel
+from optsched_formulations.batching.token.whole import WholeModel
 
 
 class TokenCpSat:

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from math import floor
 
-from optsched_formulations.batching.pattern_cg_master import Duals, LinearMaster
-from optsched_formulations.batching.pattern_cg_network import Pattern
+from optsched_formulations.batching.pattern.master import Duals, LinearMaster
+from optsched_formulations.batching.pattern.network import Pattern
 
 _ROUNDS = 10
 """Rounds of pricing between two fixings."""

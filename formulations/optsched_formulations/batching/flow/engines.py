@@ -1,4 +1,4 @@
-"""CP-SAT and HiGHS on the programme of `class_flow_model`: one description, two solvers.
+"""CP-SAT and HiGHS on the programme of `model`: one description, two solvers.
 
 *CP-SAT* computes in integers; its bound is a claim of the solver.
 
@@ -27,8 +27,8 @@ from optsched.model.schedule import Schedule
 from optsched.solvers.cpsat import minimize_cpsat
 from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError
 from optsched.solvers.highs import programme_of, quiet_solver, run_interruptibly
-from optsched_formulations.batching.class_flow_model import FlowModel, Terms
-from optsched_formulations.batching.token_objective import Goal, bounded, require_range
+from optsched_formulations.batching.flow.model import FlowModel, Terms
+from optsched_formulations.batching.objective import Goal, bounded, require_range
 
 _SAFETY = Fraction(1, 10**6)
 """Share of a float bound that is not believed."""

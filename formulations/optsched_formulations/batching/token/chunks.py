@@ -25,7 +25,7 @@ Budgets are sums over each batch: Σ c ≤ C, Σ (c − decode) ≤ P (a decode 
 prefill step, decode_kv :math:`m_{j-1}` + decode_req if it is a decode step. The squares are variables; for a prefill
 :math:`m_{j-1}` is what is cached before it, since a done request does not run.
 
-*Clock.* As `token_clock.BatchClock`: :math:`S_j ≥ E_{j-1}`, :math:`S_j ≥ T_r` if r runs,
+*Clock.* As `clock.BatchClock`: :math:`S_j ≥ E_{j-1}`, :math:`S_j ≥ T_r` if r runs,
 :math:`E_j ≥ S_j + L_j + \sum_r a_{rj}`, and :math:`F_{rk} ≥ E_j` if token k is not generated before j. Redundantly
 :math:`E_j ≥ \mathrm{base}\, j + \sum_{rk} w_{rk} \mathit{by}_{rkj}` for used batches and each piece, with w the least
 work of a token: all its chunks lie in batches up to its own.
@@ -35,7 +35,7 @@ order of first runs is asked for. Drop all other runs from batches with useful o
 less. Of neighbouring batches with useless runs only, keep the last if it is needed as the pause of an eviction (who
 needs it does not run in it), else none. So H = useful runs + pauses are enough: I runs for a first token; for each
 later one a decode, or I + k − 1 chunks and a pause; with an order two more for each request (its dropped first run,
-and the pause after that). The value to beat mostly asks for far fewer (`token_costs.Horizon`).
+and the pause after that). The value to beat mostly asks for far fewer (`costs.Horizon`).
 
 *Symmetry.* Interchangeable requests generate their first tokens in order, unless an order of first runs is asked for.
 """
@@ -51,9 +51,9 @@ from optsched.model.objectives import Objective
 from optsched.model.schedule import Assignment, Schedule, follow, timed
 from optsched.solvers.cpsat import Values
 from optsched.solvers.formulation import Task, UnsupportedError
-from optsched_formulations.batching.token_costs import Costs, Horizon, Token, interchangeable, value_to_beat
-from optsched_formulations.batching.token_objective import add_goal, require_range
-from optsched_formulations.batching.token_variables import Linear
+from optsched_formulations.batching.costs import Costs, Horizon, Token, interchangeable, value_to_beat
+from optsched_formulations.batching.objective import add_goal, require_range
+from optsched_formulations.batching.token.variables import Linear
 
 _MOST_STATES = 200_000
 

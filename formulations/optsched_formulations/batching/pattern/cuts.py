@@ -2,7 +2,7 @@ r"""Packing inequalities that a fractional solution of the master violates.
 
 In a batch of such a solution :math:`h_{ck}` requests hold a token count (class, k), as a convex combination of what
 batches can hold if the solution is to be an average of schedules. So the least number of patterns of contents (see
-`class_flow_packing`) that cover h, fractionally, is at most 1. If it is more, the dual prices of covering are weights
+`packing`) that cover h, fractionally, is at most 1. If it is more, the dual prices of covering are weights
 π of an inequality :math:`\sum π_{ck} h_{ck} ≤ W` that this batch violates, and that holds for all batches of every
 schedule, W being the largest weight of what a batch can hold.
 
@@ -20,8 +20,8 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from optsched.solvers.highs import solve_equality_lp
-from optsched_formulations.batching.class_flow_packing import Item, Packing
-from optsched_formulations.batching.pattern_cg_network import Floats, Ints
+from optsched_formulations.batching.packing import Item, Packing
+from optsched_formulations.batching.pattern.network import Floats, Ints
 
 _UNIT = 10_000
 """Weights are whole numbers up to this."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.solvers.compiled import compiled
-from optsched_formulations.batching.state_steps import (
+from optsched_formulations.batching.search.state_steps import (
     BEGIN,
     EVICT,
     FILL,

@@ -22,8 +22,8 @@ from scipy.sparse import csc_array
 
 from optsched.solvers.highs import solve_equality_lp
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.resident_graph import ResidentGraph
-from optsched_formulations.batching.state_steps import EVICT, FILL, Ints
+from optsched_formulations.batching.search.resident_graph import ResidentGraph
+from optsched_formulations.batching.search.state_steps import EVICT, FILL, Ints
 
 _FINE = 2**32
 """Prices have at least that many units in a batch's base."""

@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from ortools.sat.python import cp_model
 
-from optsched_formulations.batching.token_costs import Horizon, Token
-from optsched_formulations.batching.token_variables import Linear, TokenVariables
+from optsched_formulations.batching.costs import Horizon, Token
+from optsched_formulations.batching.token.variables import Linear, TokenVariables
 
 
 def new_end(variables: TokenVariables, horizon: Horizon, token: Token) -> cp_model.IntVar:

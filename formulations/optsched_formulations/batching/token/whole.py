@@ -1,6 +1,6 @@
 r"""Token-indexed CP-SAT model with whole prefills: constraints, and which clock tells when batches end.
 
-Variables are those of `token_variables`, objectives those of `token_objective`.
+Variables are those of `variables`, objectives those of `objective`.
 
 *Eviction at once is no restriction*, under any rule and objective: an eviction later on holds memory longer and
 changes neither what runs nor when. Each dropped KV is one eviction, wherever it happens.
@@ -12,7 +12,7 @@ objective: leave the empty batch out, and where it was the only pause keep the K
 ends later. Otherwise the model says which token is in which batch, and asks for one in each.
 
 *Symmetry.* Interchangeable requests are those with equal arrival, I, O and, where the objective reads them, weight or
-SLOs (`token_costs.interchangeable`). Renaming them changes nothing, so their last tokens are ordered where the
+SLOs (`costs.interchangeable`). Renaming them changes nothing, so their last tokens are ordered where the
 objective adds up e2e latencies or misses, which lifts the bound most, and else their first. An order of first runs
 limits renaming: then first tokens are ordered, as it asks for anyhow. Without eviction *all* their tokens are ordered:
 let the first of two requests take the earlier k-th token for every k and the second the later one. In every batch the
@@ -32,10 +32,10 @@ from optsched.model.objectives import Objective
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.cpsat import Values
 from optsched.solvers.formulation import Task, UnsupportedError
-from optsched_formulations.batching.token_clock import BatchClock, PairClock
-from optsched_formulations.batching.token_costs import Costs, Horizon, Token, interchangeable, value_to_beat
-from optsched_formulations.batching.token_objective import Goal, add_goal, bounded
-from optsched_formulations.batching.token_variables import TokenVariables
+from optsched_formulations.batching.costs import Costs, Horizon, Token, interchangeable, value_to_beat
+from optsched_formulations.batching.objective import Goal, add_goal, bounded
+from optsched_formulations.batching.token.clock import BatchClock, PairClock
+from optsched_formulations.batching.token.variables import TokenVariables
 
 _MOST_LITERALS = 2_000_000
 _OF_LAST_TOKENS = frozenset({Objective.MEAN_E2E, Objective.WEIGHTED_E2E, Objective.SLO_MISSES})

@@ -49,7 +49,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.state_steps import BEGIN, EVICT, FILL, PAUSE, RUN, Ints
+from optsched_formulations.batching.search.state_steps import BEGIN, EVICT, FILL, PAUSE, RUN, Ints
 
 _MOST_NODES = 70_000
 """A linear programme of that many rows takes HiGHS most of a minute."""

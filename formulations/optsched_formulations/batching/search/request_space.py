@@ -1,7 +1,7 @@
 r"""A space of states request by request, guided by what a batch can hold: for any number of classes.
 
 *Shares.* Let :math:`π_{ck} ≥ 0` be weights of the items (class c, token k) of which no batch holds more than W
-(`class_flow_packing`; the blocks that items hold, with the cache for W, will do). Then each item in a batch uses the
+(`packing`; the blocks that items hold, with the cache for W, will do). Then each item in a batch uses the
 share :math:`\mathrm{base}\, π_{ck} / W` of the batch's base, and the shares of a batch add up to at most the base.
 
 *Makespan.* What is still to come takes at least the shares and the own time of all tokens that are still to be
@@ -26,11 +26,11 @@ from fractions import Fraction
 import numpy as np
 
 from optsched.model.instance import Instance
-from optsched_formulations.batching.arrivals import arrivals
-from optsched_formulations.batching.class_flow_packing import Held, packing
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.node_kernel import NO_ARCS
-from optsched_formulations.batching.request_kernel import (
+from optsched_formulations.batching.packing import Held, packing
+from optsched_formulations.batching.search.arrivals import arrivals
+from optsched_formulations.batching.search.node_kernel import NO_ARCS
+from optsched_formulations.batching.search.request_kernel import (
     MOST_REQUESTS,
     MOST_TOKENS,
     PAUSES,
@@ -38,9 +38,9 @@ from optsched_formulations.batching.request_kernel import (
     RUNS,
     Requests,
 )
-from optsched_formulations.batching.resident_prices import scale_of
-from optsched_formulations.batching.state_space import Space
-from optsched_formulations.batching.state_steps import Ints
+from optsched_formulations.batching.search.resident_prices import scale_of
+from optsched_formulations.batching.search.state_space import Space
+from optsched_formulations.batching.search.state_steps import Ints
 
 _BYTES = 8
 """Bytes in a word."""

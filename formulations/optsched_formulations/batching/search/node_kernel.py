@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optsched.solvers.compiled import compiled
-from optsched_formulations.batching.state_steps import BEGIN, RUN, Buffer, Ints, Words, arrived, step_of
+from optsched_formulations.batching.search.state_steps import BEGIN, RUN, Buffer, Ints, Words, arrived, step_of
 
 
 class Arcs(NamedTuple):

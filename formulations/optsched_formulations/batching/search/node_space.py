@@ -13,13 +13,13 @@ from __future__ import annotations
 import numpy as np
 
 from optsched.model.instance import Instance
-from optsched_formulations.batching.arrivals import arrivals
-from optsched_formulations.batching.node_kernel import Arcs
-from optsched_formulations.batching.request_kernel import NO_REQUESTS
-from optsched_formulations.batching.resident_graph import ResidentGraph
-from optsched_formulations.batching.resident_prices import Prices
-from optsched_formulations.batching.state_space import Space
-from optsched_formulations.batching.state_steps import BEGIN, EVICT, FILL, RUN, Ints
+from optsched_formulations.batching.search.arrivals import arrivals
+from optsched_formulations.batching.search.node_kernel import Arcs
+from optsched_formulations.batching.search.request_kernel import NO_REQUESTS
+from optsched_formulations.batching.search.resident_graph import ResidentGraph
+from optsched_formulations.batching.search.resident_prices import Prices
+from optsched_formulations.batching.search.state_space import Space
+from optsched_formulations.batching.search.state_steps import BEGIN, EVICT, FILL, RUN, Ints
 
 _WORD = 64
 

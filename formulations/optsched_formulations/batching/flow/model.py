@@ -58,9 +58,9 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.formulation import Task, UnsupportedError
-from optsched_formulations.batching.class_flow_packing import Held, Packing, packing
+from optsched_formulations.batching.costs import Costs, interchangeable
 from optsched_formulations.batching.memory_only import require_memory_only
-from optsched_formulations.batching.token_costs import Costs, interchangeable
+from optsched_formulations.batching.packing import Held, Packing, packing
 
 Place = tuple[int, int, int]
 """``(class, tokens, batch)``, the last two counted from 1."""
@@ -154,7 +154,7 @@ class FlowModel:
     fewest, most
         Number of batches; fixed if the two are equal.
     packing
-        The inequality of `class_flow_packing`, if there is one.
+        The inequality of `packing`, if there is one.
 
     Attributes
     ----------

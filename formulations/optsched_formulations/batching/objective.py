@@ -19,7 +19,7 @@ from ortools.sat.python import cp_model
 
 from optsched.model.objectives import Objective
 from optsched.solvers.formulation import Task, UnsupportedError
-from optsched_formulations.batching.token_costs import Costs, Horizon, Token
+from optsched_formulations.batching.costs import Costs, Horizon, Token
 
 _LARGEST = 2**60
 """Larger sums could overflow in CP-SAT."""

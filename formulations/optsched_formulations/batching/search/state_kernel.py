@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.solvers.compiled import compiled
-from optsched_formulations.batching.node_kernel import Arcs, expand_node
-from optsched_formulations.batching.request_kernel import Requests, expand_requests
-from optsched_formulations.batching.state_steps import RUN, Buffer, Ints, Words, kind_of
+from optsched_formulations.batching.search.node_kernel import Arcs, expand_node
+from optsched_formulations.batching.search.request_kernel import Requests, expand_requests
+from optsched_formulations.batching.search.state_steps import RUN, Buffer, Ints, Words, kind_of
 
 Numbers = npt.NDArray[np.int32]
 

@@ -23,7 +23,7 @@ from itertools import pairwise
 
 from ortools.sat.python import cp_model
 
-from optsched_formulations.batching.token_costs import Costs, Token
+from optsched_formulations.batching.costs import Costs, Token
 
 Linear = cp_model.LinearExpr | int
 """A linear expression, or a number."""

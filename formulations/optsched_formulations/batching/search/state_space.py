@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optsched_formulations.batching.node_kernel import Arcs
-from optsched_formulations.batching.request_kernel import Requests
-from optsched_formulations.batching.state_kernel import (
+from optsched_formulations.batching.search.node_kernel import Arcs
+from optsched_formulations.batching.search.request_kernel import Requests
+from optsched_formulations.batching.search.state_kernel import (
     FULL,
     NOBODY,
     PAUSED,
@@ -19,7 +19,7 @@ from optsched_formulations.batching.state_kernel import (
     search,
     start,
 )
-from optsched_formulations.batching.state_steps import Buffer, Ints, Words, item_of, kind_of
+from optsched_formulations.batching.search.state_steps import Buffer, Ints, Words, item_of, kind_of
 
 _BUCKETS = 1 << 14
 _FIRST_STATES = 1 << 16
@@ -168,6 +168,13 @@ class States:
         self._store = new
         enter_all(new, count)
         return True
+
+
+def compile_loops(space: Space) -> None:
+    """Compile what a search needs, some seconds the first time on a machine; to be stopped by nothing."""
+    states = States(space, 1)
+    states.expand(0)
+    states.through_a_batch(np.zeros(0, dtype=np.int64), 1, 1)
 
 
 def _empty(room: int, words: int) -> Store:

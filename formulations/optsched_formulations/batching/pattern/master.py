@@ -25,7 +25,7 @@ import numpy.typing as npt
 from scipy.sparse import csc_array, vstack
 
 from optsched.solvers.highs import programme_of, quiet_solver, run_interruptibly
-from optsched_formulations.batching.pattern_cg_network import DECODES, FILLS, Floats, Network, Pattern
+from optsched_formulations.batching.pattern.network import DECODES, FILLS, Floats, Network, Pattern
 
 _PRIMAL = 4
 """HiGHS' number of the primal simplex method."""

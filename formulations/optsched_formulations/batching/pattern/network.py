@@ -6,7 +6,7 @@ between them it is held *idle*. With an eviction between tokens k and k + 1 no m
 :math:`t_{k+1} ≥ t_k + 2`, for the eviction has a batch of its own.
 
 *Rows* say what a batch can take: each gives every step (fill, decode or idle, of a class's token k) a size, and no
-batch has more than the row's capacity of it. They are memory, packing inequalities (`class_flow_packing`), the budgets
+batch has more than the row's capacity of it. They are memory, packing inequalities (`packing`), the budgets
 C, P and N, and the memory of the fills and that of the decodes of a batch, which matter where a batch has one kind.
 
 *Charges*. With a price of a unit of every row in every batch, a step costs its *extra* time, what it takes beyond the
@@ -34,8 +34,8 @@ import numpy.typing as npt
 
 from optsched.model.instance import Instance
 from optsched.solvers.formulation import UnsupportedError
-from optsched_formulations.batching.class_flow_packing import Packing
-from optsched_formulations.batching.token_costs import Costs, Token
+from optsched_formulations.batching.costs import Costs, Token
+from optsched_formulations.batching.packing import Packing
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
