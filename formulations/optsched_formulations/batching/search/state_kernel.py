@@ -203,8 +203,8 @@ def beam(  # noqa: PLR0917
 ) -> Ints:
     """Go through one batch from every state of a layer; return the states after it, some perhaps twice.
 
-    ``goal`` and ``progress`` are as for `search`, without its bucket. If the store is full, or ``limit`` states have
-    been expanded, nothing is returned.
+    ``goal`` and ``progress`` are as for `search`, but the bucket's place tells why it stops: `DONE`, or with nothing
+    returned `FULL`, or `PAUSED` after ``limit`` expansions.
     """
     words, costs, labels, parent, by, _, _, table = store
     found_words, found_cost, found_label, found_step = buffer
@@ -214,10 +214,13 @@ def beam(  # noqa: PLR0917
     stack, following = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
     high, found = len(layer), 0
     stack[:high] = layer
-    expanded = 0
+    expanded, outcome = 0, DONE
     while high > 0:
-        if max(count, high, found) + breadth > room or 2 * (count + breadth) > slots or expanded >= limit:
-            found = 0
+        if expanded >= limit:
+            found, outcome = 0, PAUSED
+            break
+        if max(count, high, found) + breadth > room or 2 * (count + breadth) > slots:
+            found, outcome = 0, FULL
             break
         high -= 1
         expanded += 1
@@ -257,6 +260,6 @@ def beam(  # noqa: PLR0917
             else:
                 following[found] = reached
                 found += 1
-    progress[0], progress[2], progress[3] = count, budget, finished
+    progress[0], progress[1], progress[2], progress[3] = count, outcome, budget, finished
     progress[4] += expanded
     return following[:found].astype(np.int64)

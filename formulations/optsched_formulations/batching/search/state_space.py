@@ -138,7 +138,7 @@ class States:
         while True:
             left = limit - self.expanded
             found = beam(space.arcs, space.requests, space.goal, self._store, layer, self._progress, self._buffer, left)
-            if len(found) or self.finished or self.expanded >= limit or not self._grow():
+            if self._progress[1] != FULL or not self._grow():
                 break
         unique = np.unique(found)
         return unique[np.argsort(self._store.cost[unique], kind="stable")[:width]]
