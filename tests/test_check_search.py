@@ -23,7 +23,7 @@ from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.search.request_space import request_space
+from optsched_formulations.batching.search.request_space import request_space, shares_of
 from optsched_formulations.batching.search.resident_graph import ResidentGraph, build_graph
 from optsched_formulations.batching.search.resident_prices import (
     Prices,
@@ -269,8 +269,7 @@ def plain(instance: Instance, objective: Objective, bound: int) -> Document:
     """Return the producer's certificate with the shares that it searches with."""
     classes = Classes(instance, objective)
     space = request_space(instance, classes, 60.0)
-    shares = [int(space.requests.share[c, k]) for c, k in zip(classes.owner, classes.token, strict=True)]
-    return plain_certificate(classes, shares, space.scale, bound)
+    return plain_certificate(classes, shares_of(space, classes), space.scale, bound)
 
 
 @st.composite

@@ -28,8 +28,8 @@ from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Terminati
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.costs import interchangeable
 from optsched_formulations.batching.flow.model import FlowModel, find_packing
-from optsched_formulations.batching.packing import Packing
-from optsched_formulations.batching.pattern.cuts import Cache, violated_packings
+from optsched_formulations.batching.packing import Held, Packing
+from optsched_formulations.batching.pattern.cuts import violated_packings
 from optsched_formulations.batching.pattern.dive import dive
 from optsched_formulations.batching.pattern.master import Duals, LinearMaster, Shape
 from optsched_formulations.batching.pattern.network import Network, Pattern, Shortest
@@ -353,8 +353,8 @@ def test_an_interrupt_keeps_bound_and_schedule() -> None:
 
 def test_packing_inequalities_are_violated_and_hold() -> None:
     """Two of three blocks each: half of three requests and a bit more is too much for a batch."""
-    cache = Cache([3], [[2, 2]], 3)
-    (cut,) = violated_packings(cache, {(0, 1): np.array([1.0, 0.7]), (0, 2): np.array([0.0, 0.8])}, 9, np.inf)
+    cache = [Held(3, [2, 2])], 3
+    (cut,) = violated_packings(*cache, {(0, 1): np.array([1.0, 0.7]), (0, 2): np.array([0.0, 0.8])}, 9, np.inf)
     assert cut == Packing({(0, 1): 10_000, (0, 2): 10_000}, 10_000, 6)
-    assert violated_packings(cache, {(0, 1): np.array([1.0])}, 9, np.inf) == []
-    assert violated_packings(cache, {(0, 1): np.array([2.0])}, 9, 0.0) == []
+    assert violated_packings(*cache, {(0, 1): np.array([1.0])}, 9, np.inf) == []
+    assert violated_packings(*cache, {(0, 1): np.array([2.0])}, 9, 0.0) == []

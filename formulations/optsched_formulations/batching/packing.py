@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csc_array
 
-from optsched.solvers.highs import solve_equality_lp
+from optsched.solvers.highs import LpSolution, solve_equality_lp
 
 Item = tuple[int, int]
 """``(class, tokens)``, tokens counted from 1."""
@@ -91,7 +91,6 @@ def packing(classes: Sequence[Held], capacity: int, seconds: float) -> Packing |
     if sum(fit * len(held.blocks) for fit, held in zip(fitting, classes, strict=True)) * capacity > _MOST_WORK:
         return None
     items = [(c, k) for c, held in enumerate(classes) for k in range(1, len(held.blocks) + 1)]
-    number = {item: position for position, item in enumerate(items)}
     demand = np.array([classes[c].count for c, _ in items], dtype=np.float64)
     patterns: list[Counter[Item]] = [
         Counter({(c, k): min(fitting[c], capacity // classes[c].blocks[k - 1])}) for c, k in items
@@ -101,18 +100,11 @@ def packing(classes: Sequence[Held], capacity: int, seconds: float) -> Packing |
         left = deadline - time.perf_counter()
         if left <= 0:
             break
-        # What is held beyond the demand is wasted: one column of -1 for every item.
-        rows = [number[item] for pattern in patterns for item in pattern] + list(range(len(items)))
-        columns = [j for j, pattern in enumerate(patterns) for _ in pattern]
-        columns += list(range(len(patterns), len(patterns) + len(items)))
-        values = [float(count) for pattern in patterns for count in pattern.values()] + [-1.0] * len(items)
-        cost = np.concatenate([np.ones(len(patterns)), np.zeros(len(items))])
-        matrix = csc_array((values, (rows, columns)), shape=(len(items), len(cost)))
-        solution = solve_equality_lp(cost, matrix, demand, left, 1)
+        solution = cover(patterns, items, demand, left)
         if solution is None:
             break
-        weights = np.floor(np.maximum(solution.prices, 0.0) * _UNIT).astype(np.int64)
-        most, pattern = _heaviest(classes, fitting, capacity, items, weights)
+        weights = whole_weights(solution)
+        most, pattern = heaviest(classes, capacity, items, weights)
         total = sum(int(weight) * classes[c].count for weight, (c, _) in zip(weights, items, strict=True))
         bound = -(-total // most)
         if best is None or bound >= best.batches:
@@ -123,28 +115,44 @@ def packing(classes: Sequence[Held], capacity: int, seconds: float) -> Packing |
     return best
 
 
-def _heaviest(
-    classes: Sequence[Held],
-    fitting: Sequence[int],
-    capacity: int,
-    items: Sequence[Item],
-    weights: npt.NDArray[np.int64],
+def cover(
+    patterns: Sequence[Counter[Item]], items: Sequence[Item], demand: npt.NDArray[np.float64], seconds: float
+) -> LpSolution | None:
+    """Cover a demand of items with as few patterns as possible, fractionally; None if time runs out."""
+    number = {item: position for position, item in enumerate(items)}
+    # What is held beyond the demand is wasted: one column of -1 for every item.
+    rows = [number[item] for pattern in patterns for item in pattern] + list(range(len(items)))
+    columns = [j for j, pattern in enumerate(patterns) for _ in pattern]
+    columns += list(range(len(patterns), len(patterns) + len(items)))
+    values = [float(count) for pattern in patterns for count in pattern.values()] + [-1.0] * len(items)
+    cost = np.concatenate([np.ones(len(patterns)), np.zeros(len(items))])
+    matrix = csc_array((values, (rows, columns)), shape=(len(items), len(cost)))
+    return solve_equality_lp(cost, matrix, demand, seconds, 1)
+
+
+def whole_weights(covering: LpSolution) -> npt.NDArray[np.int64]:
+    """Return the prices of a covering as whole numbers."""
+    weights: npt.NDArray[np.int64] = np.floor(np.maximum(covering.prices, 0.0) * _UNIT).astype(np.int64)
+    return weights
+
+
+def heaviest(
+    classes: Sequence[Held], capacity: int, items: Sequence[Item], weights: npt.NDArray[np.int64]
 ) -> tuple[int, Counter[Item]]:
     """Return the largest weight of a pattern, and the pattern: a knapsack, request by request."""
-    value = np.zeros(capacity + 1, dtype=np.int64)
-    choices: list[tuple[int, npt.NDArray[np.int64]]] = []
-    of_class: list[list[tuple[int, int, int]]] = [[] for _ in classes]
+    of_class: dict[int, list[tuple[int, int, int]]] = {}
     for (c, k), weight in zip(items, weights.tolist(), strict=True):
         if weight:
-            of_class[c].append((k, classes[c].blocks[k - 1], weight))
-    for c, options in enumerate(of_class):
-        for _ in range(fitting[c] if options else 0):
+            of_class.setdefault(c, []).append((k, classes[c].blocks[k - 1], weight))
+    value = np.zeros(capacity + 1, dtype=np.int64)
+    choices: list[tuple[int, npt.NDArray[np.int64]]] = []
+    for c, options in of_class.items():
+        for _ in range(min(classes[c].count, capacity // min(blocks for _, blocks, _ in options))):
             after, choice = value.copy(), np.zeros(capacity + 1, dtype=np.int64)
             for k, blocks, weight in options:
                 with_it = value[: capacity + 1 - blocks] + weight
-                better = with_it > after[blocks:]
-                after[blocks:][better] = with_it[better]
-                choice[blocks:][better] = k
+                better = np.flatnonzero(with_it > after[blocks:])
+                after[blocks + better], choice[blocks + better] = with_it[better], k
             choices.append((c, choice))
             value = after
     room, pattern = capacity, Counter[Item]()

@@ -62,7 +62,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Collection
-from functools import cached_property
 
 import numpy as np
 
@@ -72,9 +71,9 @@ from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
 from optsched_formulations.batching.costs import Costs, Horizon, interchangeable, value_to_beat
-from optsched_formulations.batching.flow.model import find_packing, require_flows
+from optsched_formulations.batching.flow.model import find_packing, holdings, require_flows
 from optsched_formulations.batching.pattern.bound import PatternBound
-from optsched_formulations.batching.pattern.cuts import Cache, violated_packings
+from optsched_formulations.batching.pattern.cuts import violated_packings
 from optsched_formulations.batching.pattern.dive import dive
 from optsched_formulations.batching.pattern.master import LinearMaster, Shape, best_combination
 from optsched_formulations.batching.pattern.network import Floats, Ints, Network, Pattern, Shortest
@@ -267,20 +266,11 @@ class _Search:
         if not solution or not self._packings or room <= 0:
             return False
         held = self._network.held(solution, batches)
-        found = violated_packings(self._cache, held, room, deadline)
+        found = violated_packings(*holdings(self._task), held, room, deadline)
         self._packings += found
         self._network = self._network_of(self._piece)
         self._bound.use(self._network, self._packings)
         return bool(found)
-
-    @cached_property
-    def _cache(self) -> Cache:
-        requests, limits = self._task.instance.requests, self._task.instance.limits
-        blocks = [
-            [limits.occupied(requests[first].input + k) // limits.kv_block for k in range(requests[first].output)]
-            for first, *_ in self._members
-        ]
-        return Cache([len(members) for members in self._members], blocks, limits.kv_tokens // limits.kv_block)
 
     # Schedules ------------------------------------------------------------------------------------------------
 

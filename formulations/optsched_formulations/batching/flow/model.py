@@ -133,15 +133,20 @@ def pauses_may_pay(task: Task) -> bool:
     return False
 
 
-def find_packing(task: Task, seconds: float) -> Packing | None:
-    """Return an inequality on what batches hold, if one is found within a time limit."""
+def holdings(task: Task) -> tuple[list[Held], int]:
+    """Return what requests of every class can hold, and the blocks of the cache."""
     requests, limits = task.instance.requests, task.instance.limits
     held = []
     for members in interchangeable(task):
         request = requests[members[0]]
         blocks = [limits.occupied(request.input + k) // limits.kv_block for k in range(request.output)]
         held.append(Held(len(members), blocks))
-    return packing(held, limits.kv_tokens // limits.kv_block, seconds)
+    return held, limits.kv_tokens // limits.kv_block
+
+
+def find_packing(task: Task, seconds: float) -> Packing | None:
+    """Return an inequality on what batches hold, if one is found within a time limit."""
+    return packing(*holdings(task), seconds)
 
 
 class FlowModel:

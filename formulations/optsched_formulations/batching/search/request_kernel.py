@@ -66,16 +66,23 @@ class Requests(NamedTuple):
     limits: Ints
 
 
+_NONE, _NO_TABLE = np.zeros(0, dtype=np.int64), np.zeros((1, 1), dtype=np.int64)
 NO_REQUESTS = Requests(
-    *(
-        np.zeros(
-            (1, 1)
-            if name in {"size", "share", "extra", "fill", "decode", "refillable", "item", "rest", "place"}
-            else 0,
-            dtype=np.int64,
-        )
-        for name in Requests._fields
-    )
+    owner=_NONE,
+    output=_NONE,
+    weight=_NONE,
+    first=_NONE,
+    size=_NO_TABLE,
+    share=_NO_TABLE,
+    extra=_NO_TABLE,
+    fill=_NO_TABLE,
+    decode=_NO_TABLE,
+    refillable=_NO_TABLE,
+    item=_NO_TABLE,
+    rest=_NO_TABLE,
+    time=_NONE,
+    place=_NO_TABLE,
+    limits=_NONE,
 )
 
 
@@ -141,7 +148,6 @@ def expand_requests(  # noqa: PLR0917 - one loop over what a batch may do
         at[r] = np.int64((words[state, r >> 3] >> np.uint64(8 * (r & 7))) & np.uint64(255))
         if at[r] != output[r]:
             due += weight[r]
-    rate = due if weighted else 1
     control = int(np.int64(words[state, words.shape[1] - 1]))
     if control & 1:
         upper = control >> _ARRIVED
@@ -238,7 +244,7 @@ def expand_requests(  # noqa: PLR0917 - one loop over what a batch may do
         if online:
             found_label[count] = label + idle + work
         elif weighted:
-            found_label[count] = label + rate * work
+            found_label[count] = label + due * work
             left = _latencies_to_come(rest, owner, weight, output, at, order)
             found_cost[count] = max(cost, found_label[count] + left - bound)
         found_step[count] = step_of(BEGIN, -1)

@@ -60,15 +60,7 @@ class Prices:
     @property
     def bound_ps(self) -> int:
         """Lower bound on the makespan."""
-        return self.value_of(0)
-
-    def value_of(self, spent: int) -> int:
-        """Return the least makespan of a walk that has spent so much reduced cost."""
-        return self.constant_ps - (-(self.start + spent) // self.scale)
-
-    def budget(self, value: int) -> int:
-        """Return the reduced cost from which on a walk is no better than ``value``."""
-        return (value - self.constant_ps) * self.scale - self.start
+        return self.constant_ps - (-self.start // self.scale)
 
 
 def certificate(graph: ResidentGraph, prices: Prices, bound: int | None = None) -> dict[str, Any]:
