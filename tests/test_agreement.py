@@ -58,7 +58,12 @@ GENERAL = frozenset({"token_cpsat", "infermax_milp"})
 KINDS = {
     "memory alone": Kind(memory_only(), MAKESPAN, 130, FLOWS | {"state_search"}),
     "memory alone, latencies": Kind(memory_only(most_requests=3), LATENCIES, 60, GENERAL | {"state_search"}),
-    "memory alone, arrivals": Kind(memory_only(online=True, most_requests=3), MAKESPAN, 60, GENERAL | {"state_search"}),
+    "memory alone, arrivals": Kind(
+        memory_only(online=True, most_requests=3),
+        (Objective.MAKESPAN, Objective.MEAN_E2E),
+        60,
+        GENERAL | {"state_search"},
+    ),
     "whole prefills": Kind(instances(chunked=False), MAKESPAN, 130, FLOWS),
     "arrivals": Kind(instances(chunked=False, online=True), EVERY, 130, GENERAL),
     "chunks": Kind(instances(chunked=True, online=True, most_requests=2, most_tokens=2), EVERY, 130, GENERAL),

@@ -27,6 +27,7 @@ from optsched_formulations.batching.state_search import StateSearch
 
 SEARCH = StateSearch()
 OFFLINE = (Objective.MAKESPAN, Objective.MAX_E2E, Objective.MEAN_E2E, Objective.WEIGHTED_E2E)
+ONLINE = (Objective.MAKESPAN, Objective.MEAN_E2E)
 LADDER = {instance.name: instance for instance in ladder("a100-llama2-7b-linear").instances}
 
 
@@ -69,10 +70,10 @@ def test_state_search_equals_brute_force(instance: Instance, objective: Objectiv
 
 
 @QUICK
-@given(memory_only(online=True, most_requests=3))
-def test_with_arrivals_it_equals_brute_force(instance: Instance) -> None:
-    covered(instance, Objective.MAKESPAN)
-    assert exact(SEARCH, instance) == optimum(instance)
+@given(memory_only(online=True, most_requests=3), st.sampled_from(ONLINE))
+def test_with_arrivals_it_equals_brute_force(instance: Instance, objective: Objective) -> None:
+    covered(instance, objective)
+    assert exact(SEARCH, instance, objective) == optimum(instance, objective)
 
 
 @QUICK
@@ -170,8 +171,8 @@ def test_what_it_does_not_cover_is_refused() -> None:
         changed(task, instance=replace(instance, limits=replace(instance.limits, prefill_tokens=20))),
         changed(
             task,
-            objective=Objective.MEAN_E2E,
-            instance=replace(instance, requests=(*instance.requests, Request(1, 1, arrival_ps=9))),
+            objective=Objective.WEIGHTED_E2E,
+            instance=replace(instance, requests=(*instance.requests, Request(1, 1, arrival_ps=9, weight=2))),
         ),
         changed(task, instance=replace(instance, requests=(Request(1, 64),))),
         changed(task, restrictions=Restrictions(max_evictions=1)),

@@ -1,8 +1,8 @@
 r"""Instances in which nothing but memory binds, and their requests by class: what `state_search` works on.
 
 Prefills run whole, batches are hybrid, the batch time has one affine piece, C, P and N admit a step of every request at
-once, and no refill costs less than the decode in its place. The objective is the makespan, or offline a weighted sum of
-e2e latencies.
+once, and no refill costs less than the decode in its place. The objective is the makespan, or a sum of e2e latencies,
+weighted if all requests arrive together.
 """
 
 from __future__ import annotations
@@ -107,8 +107,11 @@ def require_memory_only(task: Task) -> None:
     instance, limits = task.instance, task.instance.limits
     if task.objective not in {Objective.MAKESPAN, Objective.MAX_E2E, *_WEIGHTED}:
         raise UnsupportedError(f"objective {task.objective.value}, it minimises the makespan or a sum of e2e latencies")
-    if task.objective != Objective.MAKESPAN and not instance.offline:
+    if task.objective == Objective.MAX_E2E and not instance.offline:
         raise UnsupportedError(f"objective {task.objective.value} with arrivals, it is offline then")
+    weights = {request.weight for request in instance.requests}
+    if task.objective == Objective.WEIGHTED_E2E and not instance.offline and len(weights) > 1:
+        raise UnsupportedError(f"objective {task.objective.value} with arrivals and different weights")
     if instance.rules.chunked_prefill:
         raise UnsupportedError("chunked prefill, it runs prefills whole (forbid chunked)")
     if not instance.rules.hybrid:

@@ -10,13 +10,17 @@ from optsched_formulations.batching.search.state_steps import Ints
 
 
 def arrivals(instance: Instance, classes: Classes, scale: int) -> tuple[Ints, Ints]:
-    """Return the arrivals after the first in order, and the place in it of the i-th last of every class."""
+    """Return arrivals in order with their classes, shape (2, requests), and the place of the i-th last of every class.
+
+    Offline there are none.
+    """
     order = sorted(range(len(instance.requests)), key=lambda r: instance.requests[r].arrival_ps)
     place = np.zeros((len(classes.members), len(order) + 1), dtype=np.int64)
     if instance.offline:
-        return np.zeros(0, dtype=np.int64), place
+        return np.zeros((2, 0), dtype=np.int64), place
     for c, members in enumerate(classes.members):
         for last, request in enumerate(reversed(members), start=1):
             place[c, last] = order.index(request)
-    start = instance.start_ps
-    return np.array([(instance.requests[r].arrival_ps - start) * scale for r in order], dtype=np.int64), place
+    owner = {request: c for c, members in enumerate(classes.members) for request in members}
+    pairs = [((instance.requests[r].arrival_ps - instance.start_ps) * scale, owner[r]) for r in order]
+    return np.array(pairs, dtype=np.int64).T.copy(), place

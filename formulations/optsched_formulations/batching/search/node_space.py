@@ -14,14 +14,26 @@ import numpy as np
 
 from optsched.model.instance import Instance
 from optsched_formulations.batching.search.arrivals import arrivals
-from optsched_formulations.batching.search.node_kernel import Arcs
+from optsched_formulations.batching.search.node_kernel import (
+    CHANGE,
+    GATE,
+    HEAD,
+    ITEM,
+    KIND,
+    MASK,
+    REDUCED,
+    SHIFT,
+    WORD,
+    WORK,
+    Arcs,
+)
 from optsched_formulations.batching.search.request_kernel import NO_REQUESTS
 from optsched_formulations.batching.search.resident_graph import ResidentGraph
 from optsched_formulations.batching.search.resident_prices import Prices
 from optsched_formulations.batching.search.state_space import Space
 from optsched_formulations.batching.search.state_steps import BEGIN, EVICT, FILL, RUN, Ints
 
-_WORD = 64
+_BITS = 64
 
 
 def node_space(instance: Instance, graph: ResidentGraph, prices: Prices) -> Space:
@@ -29,9 +41,9 @@ def node_space(instance: Instance, graph: ResidentGraph, prices: Prices) -> Spac
     classes = graph.classes
     word, shift = np.zeros(len(classes.size), dtype=np.int64), np.zeros(len(classes.size), dtype=np.uint64)
     width = [len(classes.members[owner]).bit_length() for owner in classes.owner]
-    words, used = 1, _WORD
+    words, used = 1, _BITS
     for item in graph.priced:
-        if used + width[item] > _WORD:
+        if used + width[item] > _BITS:
             words, used = words + 1, 0
         word[item], shift[item] = words - 1, used
         used += width[item]
@@ -40,34 +52,33 @@ def node_space(instance: Instance, graph: ResidentGraph, prices: Prices) -> Spac
     for first, members in zip(classes.first, classes.members, strict=True):
         if first in graph.priced:
             source[word[first]] += np.uint64(len(members) << int(shift[first]))
-    time, place = arrivals(instance, classes, prices.scale)
+    arrival, place = arrivals(instance, classes, prices.scale)
     order = np.argsort(graph.tail, kind="stable")
     kind, items = graph.kind[order], graph.item[order]
     in_pool = np.zeros(len(classes.size), dtype=bool)
     in_pool[graph.priced] = True
     begins = np.searchsorted(graph.tail[order], np.arange(len(graph.nodes) + 1)).astype(np.int64)
-    arcs = Arcs(
-        begins=begins,
-        head=graph.head[order],
-        reduced=prices.reduced[order],
-        kind=kind,
-        item=items,
-        word=word[items],
-        shift=shift[items],
-        mask=np.array([(1 << bits) - 1 for bits in width], dtype=np.uint64)[items],
-        change=np.where((kind == FILL) & in_pool[items], -1, np.where(kind == EVICT, 1, 0)),
-        work=_work(graph)[order] * prices.scale,
-        gate=np.where((kind == FILL) & (np.array(classes.token)[items] == 1), np.array(classes.owner)[items], -1),
-        time=time,
-        place=place,
-    )
+    columns = {
+        HEAD: graph.head[order],
+        REDUCED: prices.reduced[order],
+        KIND: kind,
+        ITEM: items,
+        WORD: word[items],
+        SHIFT: shift[items].astype(np.int64),
+        MASK: np.array([(1 << bits) - 1 for bits in width], dtype=np.int64)[items],
+        CHANGE: np.where((kind == FILL) & in_pool[items], -1, np.where(kind == EVICT, 1, 0)),
+        WORK: _work(graph)[order] * prices.scale,
+        GATE: np.where((kind == FILL) & (np.array(classes.token)[items] == 1), np.array(classes.owner)[items], -1),
+    }
+    table = np.column_stack([columns[column] for column in sorted(columns)]).astype(np.int64)
+    arcs = Arcs(begins, table, arrival[0], place)
     return Space(
         arcs=arcs,
         requests=NO_REQUESTS,
         source=source,
         goal=goal,
         label=0,
-        breadth=int(np.diff(begins).max()) + len(time),
+        breadth=int(np.diff(begins).max()) + arrival.shape[1],
         scale=prices.scale,
         bound=prices.start,
         constant_ps=prices.constant_ps,

@@ -3,7 +3,8 @@
 Each request has a byte, k + 64 × what it does (`WAITS`, `RESTS`, `RUNS`, `PAUSES`), k the tokens that it has generated,
 that of the batch being composed included; equal requests stand next to each other, sorted. Bytes fill words from the
 lowest on; the last word says whether a batch is being composed (1) and, in its second byte, how many requests have
-arrived when it begins. `request_space` says what the numbers mean and why the costs are bounds.
+arrived when it begins. Where latencies are summed and requests arrive over time, the word before it is the clock, 0 at
+the end. `request_space` says what the numbers mean and why the costs are bounds.
 """
 
 from __future__ import annotations
@@ -38,68 +39,73 @@ _ARRIVED = 8
 
 
 class Requests(NamedTuple):
-    """The instance, times in the search's units.
+    """The instance, times in the search's units; few arrays, since each one costs time wherever they are handed over.
 
-    ``owner`` (class), ``output`` and ``weight`` have shape (requests,); ``first`` (the first request of every class,
-    and the end) shape (classes + 1,). Of token k, shape (classes, tokens + 2): ``size`` (blocks), ``share`` (of a
-    batch's base), ``extra`` (of a refill beyond the decode), ``fill``, ``decode``, ``refillable`` and ``item``, its
-    number. ``rest``, machine time that a request with some byte still needs at least, has shape (classes, 256).
-    ``time`` are the arrivals, ascending, empty if all are there at the start; ``place[c, i]`` is the place in that
-    order of the i-th last arrival of class c. ``limits``: blocks of the cache, base, whether weights are summed, and
-    the bound that costs are counted from.
+    Parameters
+    ----------
+    request
+        `OWNER` (class), `OUTPUT` and `WEIGHT` of every request, shape (3, requests).
+    first
+        The first request of every class, and the end, shape (classes + 1,).
+    token
+        `SIZE` (blocks), `SHARE` (of a batch's base), `EXTRA` (of a refill beyond the decode), `FILL`, `DECODE`,
+        `REFILLABLE` and `ITEM` (number) of every token k, shape (7, classes, tokens + 2).
+    byte
+        `REST`, the machine time that a request with some byte still needs at least, and `CHAIN`, the time that it takes
+        if it runs alone, shape (2, classes, 256).
+    arrival
+        `TIME`, ascending, and `COMER`, the class, shape (2, requests); empty if all are there at the start.
+    place
+        ``place[c, i]`` is the place in that order of the i-th last arrival of class c.
+    limits
+        `CAPACITY` of the cache in blocks, `BASE`, whether weights are `SUMMED`, the `BOUND` that costs are counted
+        from, and the weight if all have the `SAME`, else 0.
     """
 
-    owner: Ints
-    output: Ints
-    weight: Ints
+    request: Ints
     first: Ints
-    size: Ints
-    share: Ints
-    extra: Ints
-    fill: Ints
-    decode: Ints
-    refillable: Ints
-    item: Ints
-    rest: Ints
-    time: Ints
+    token: Ints
+    byte: Ints
+    arrival: Ints
     place: Ints
     limits: Ints
 
 
-_NONE, _NO_TABLE = np.zeros(0, dtype=np.int64), np.zeros((1, 1), dtype=np.int64)
-NO_REQUESTS = Requests(
-    owner=_NONE,
-    output=_NONE,
-    weight=_NONE,
-    first=_NONE,
-    size=_NO_TABLE,
-    share=_NO_TABLE,
-    extra=_NO_TABLE,
-    fill=_NO_TABLE,
-    decode=_NO_TABLE,
-    refillable=_NO_TABLE,
-    item=_NO_TABLE,
-    rest=_NO_TABLE,
-    time=_NONE,
-    place=_NO_TABLE,
-    limits=_NONE,
-)
+OWNER, OUTPUT, WEIGHT = range(3)
+SIZE, SHARE, EXTRA, FILL_TIME, DECODE_TIME, REFILLABLE, ITEM = range(7)
+REST, CHAIN = range(2)
+TIME, COMER = range(2)
+CAPACITY, BASE, SUMMED, BOUND, SAME = range(5)
+
+_NONE, _PAIRS, _TABLE = (np.zeros((0,) * dimensions, dtype=np.int64) for dimensions in (1, 2, 3))
+NO_REQUESTS = Requests(_PAIRS, _NONE, _TABLE, _TABLE, _PAIRS, _PAIRS, _NONE)
 
 
 @compiled
-def _latencies_to_come(  # noqa: PLR0917
-    rest: Ints, owner: Ints, weight: Ints, output: Ints, at: Bytes, order: Ints
-) -> int:
-    """Return the least weighted sum of completions if machine time could be shared freely (Smith's rule)."""
+def latencies_to_come(requests: Requests, at: Bytes, clock: int, order: Ints, left: Ints) -> int:
+    """Return the least weighted sum of completions, counted from ``clock``, if machine time could be shared freely.
+
+    ``order`` and ``left`` are room to work in, a place for every request.
+    """
+    if requests.limits[SAME] > 0:
+        return int(requests.limits[SAME] * _shortest_first(requests, at, clock, order, left))
+    return _smallest_ratio_first(requests, at, order)
+
+
+@compiled
+def _smallest_ratio_first(requests: Requests, at: Bytes, order: Ints) -> int:
+    """Return the least weighted sum of completions of jobs that are all there (Smith's rule)."""
+    request, byte = requests.request, requests.byte
     count = 0
     for r in range(len(at)):
-        if at[r] == output[r] or weight[r] == 0:
+        if at[r] == request[OUTPUT, r] or request[WEIGHT, r] == 0:
             continue
         # Who needs less time per weight goes first.
-        needed, position = rest[owner[r], at[r]], count
+        needed, position = byte[REST, request[OWNER, r], at[r]], count
         while position > 0:
             other = order[position - 1]
-            if rest[owner[other], at[other]] * weight[r] <= needed * weight[other]:
+            before = byte[REST, request[OWNER, other], at[other]]
+            if before * request[WEIGHT, r] <= needed * request[WEIGHT, other]:
                 break
             order[position] = other
             position -= 1
@@ -108,14 +114,70 @@ def _latencies_to_come(  # noqa: PLR0917
     clock, total = 0, 0
     for position in range(count):
         r = order[position]
-        clock += rest[owner[r], at[r]]
-        total += weight[r] * clock
+        clock += byte[REST, request[OWNER, r], at[r]]
+        total += request[WEIGHT, r] * clock
+    return int(total)
+
+
+@compiled
+def _insert(ascending: Ints, count: int, value: int) -> None:
+    """Insert a number into the first ``count`` of an ascending array."""
+    position = count
+    while position > 0 and ascending[position - 1] > value:
+        ascending[position] = ascending[position - 1]
+        position -= 1
+    ascending[position] = value
+
+
+@compiled
+def _shortest_first(requests: Requests, at: Bytes, clock: int, alone: Ints, left: Ints) -> int:
+    """Return the least sum of completions, i-th by i-th of those by shortest remaining time and those of chains."""
+    request, first, _, byte, arrival, place, _ = requests
+    count, number, future = 0, 0, 0
+    for c in range(len(first) - 1):
+        fresh = 0
+        for r in range(first[c], first[c + 1]):
+            if at[r] == request[OUTPUT, r]:
+                continue
+            release = 0
+            if at[r] == 0 and arrival.shape[1] > 0:
+                # Equal ones start in the order of their arrivals: of those left these are the last.
+                fresh += 1
+                release = max(0, arrival[TIME, place[c, fresh]] - clock)
+            _insert(alone, number, release + byte[CHAIN, c, at[r]])
+            number += 1
+            if release > 0:
+                future += 1
+            else:
+                _insert(left, count, byte[REST, c, at[r]])
+                count += 1
+    total, now, done, begun, upcoming = np.int64(0), np.int64(0), 0, 0, arrival.shape[1] - future
+    while done < number:
+        # ``left[begun:count]`` are the needs of those that are there, ascending.
+        until = arrival[TIME, upcoming] - clock if upcoming < arrival.shape[1] else np.int64(-1)
+        if begun < count and (until < 0 or now + left[begun] <= until):
+            now += left[begun]
+            begun += 1
+            total += max(now, alone[done])
+            done += 1
+            continue
+        if begun < count:
+            left[begun] -= until - now
+        now = until
+        c = arrival[COMER, upcoming]
+        position = count
+        while position > begun and left[position - 1] > byte[REST, c, 0]:
+            left[position] = left[position - 1]
+            position -= 1
+        left[position] = byte[REST, c, 0]
+        count += 1
+        upcoming += 1
     return int(total)
 
 
 @compiled
 def _write(  # noqa: PLR0917
-    first: Ints, owner: Ints, at: Bytes, control: int, words: Words, row: int
+    request: Ints, first: Ints, at: Bytes, control: int, words: Words, row: int
 ) -> None:
     """Write bytes, equal requests in order, and the last word into a row."""
     last = words.shape[1] - 1
@@ -124,11 +186,46 @@ def _write(  # noqa: PLR0917
     words[row, last] = np.uint64(control)
     for r in range(len(at)):
         # The place of its byte among its class's: members are few, and mostly in order.
-        place = first[owner[r]]
-        for other in range(first[owner[r]], first[owner[r] + 1]):
+        place = first[request[OWNER, r]]
+        for other in range(first[request[OWNER, r]], first[request[OWNER, r] + 1]):
             if at[other] < at[r] or (at[other] == at[r] and other < r):
                 place += 1
         words[row, place >> 3] |= np.uint64(at[r]) << np.uint64(8 * (place & 7))
+
+
+@compiled
+def _read(words: Words, row: int, at: Bytes) -> None:
+    """Read the bytes of a state."""
+    for r in range(len(at)):
+        at[r] = np.int64((words[row, r >> 3] >> np.uint64(8 * (r & 7))) & np.uint64(255))
+
+
+@compiled
+def _sum_latencies(  # noqa: PLR0917
+    requests: Requests, at: Bytes, clock: int, cost: int, label: int, count: int, buffer: Buffer
+) -> None:
+    """Write clocks, labels and costs of a state's successors, which have the time that passes for a label."""
+    words, found_cost, found_label, _ = buffer
+    online, bound, before_last = requests.arrival.shape[1] > 0, requests.limits[BOUND], words.shape[1] - 2
+    due, order, left = _due(requests, at), np.empty_like(at), np.empty_like(at)
+    for row in range(count):
+        passed = found_label[row]
+        _read(words, row, at)
+        to_come = latencies_to_come(requests, at, clock + passed, order, left)
+        found_label[row] = label + due * passed
+        found_cost[row] = max(cost, found_label[row] + to_come - bound)
+        if online and _due(requests, at) > 0:
+            words[row, before_last] = np.uint64(clock + passed)
+
+
+@compiled
+def _due(requests: Requests, at: Bytes) -> int:
+    """Return the weight of all requests that are not finished."""
+    due = 0
+    for r in range(len(at)):
+        if at[r] != requests.request[OUTPUT, r]:
+            due += requests.request[WEIGHT, r]
+    return int(due)
 
 
 @compiled
@@ -136,35 +233,31 @@ def expand_requests(  # noqa: PLR0917 - one loop over what a batch may do
     requests: Requests, words: Words, state: int, cost: int, label: int, buffer: Buffer
 ) -> int:
     """Write a state's successors into the buffer; return their number."""
-    owner, output, weight, first, size, share, extra, fill, decode, refillable, items, rest, time, place, limits = (
-        requests
-    )
+    request, first, token, _, arrival, place, limits = requests
     found_words, found_cost, found_label, found_step = buffer
-    capacity, base, weighted, bound, online = limits[0], limits[1], limits[2] > 0, limits[3], len(time) > 0
-    count, number = 0, len(owner)
-    at, order = np.empty(number, dtype=np.int64), np.empty(number, dtype=np.int64)
-    due = 0
-    for r in range(number):
-        at[r] = np.int64((words[state, r >> 3] >> np.uint64(8 * (r & 7))) & np.uint64(255))
-        if at[r] != output[r]:
-            due += weight[r]
-    control = int(np.int64(words[state, words.shape[1] - 1]))
+    capacity, base, weighted = limits[CAPACITY], limits[BASE], limits[SUMMED] > 0
+    online, last = arrival.shape[1] > 0, words.shape[1] - 1
+    at = np.empty(request.shape[1], dtype=np.int64)
+    _read(words, state, at)
+    control = int(np.int64(words[state, last]))
+    clock = int(np.int64(words[state, last - 1])) if online and weighted else label
+    # At first in place of the label the time that passes, in place of the cost what it grows by.
+    count, held = 0, 0
     if control & 1:
-        upper = control >> _ARRIVED
-        held, running, shares = 0, 0, 0
-        for r in range(number):
+        upper, running, shares = control >> _ARRIVED, 0, 0
+        for r in range(len(at)):
             k = at[r] & 63
             if at[r] >= RUNS:
-                held += size[owner[r], k]
+                held += token[SIZE, request[OWNER, r], k]
             if RUNS <= at[r] < PAUSES:
                 running += 1
-                shares += share[owner[r], k]
+                shares += token[SHARE, request[OWNER, r], k]
         # Fill one more: of equal ones the first.
-        for r in range(number):
-            c, k = owner[r], at[r]
-            if k >= output[r] or (r > first[c] and at[r - 1] == k) or held + size[c, k + 1] > capacity:
+        for r in range(len(at)):
+            c, k = request[OWNER, r], at[r]
+            if k >= request[OUTPUT, r] or (r > first[c] and at[r - 1] == k) or held + token[SIZE, c, k + 1] > capacity:
                 continue
-            if k > 0 and not refillable[c, k + 1]:
+            if k > 0 and not token[REFILLABLE, c, k + 1]:
                 continue
             if k == 0 and online:
                 fresh = 0
@@ -174,83 +267,66 @@ def expand_requests(  # noqa: PLR0917 - one loop over what a batch may do
                 if place[c, fresh] >= upper:
                     continue
             at[r] = RUNS + k + 1
-            _write(first, owner, at, control, found_words, count)
-            found_cost[count] = found_label[count] = cost
-            if online:
-                found_label[count] = label + fill[c, k + 1]
-            elif weighted:
-                found_label[count] = label + due * fill[c, k + 1]
-                left = _latencies_to_come(rest, owner, weight, output, at, order)
-                found_cost[count] = max(cost, found_label[count] + left - bound)
-            found_step[count] = step_of(FILL, items[c, k + 1])
+            _write(request, first, at, control, found_words, count)
+            found_cost[count], found_label[count] = 0, token[FILL_TIME, c, k + 1]
+            found_step[count] = step_of(FILL, token[ITEM, c, k + 1])
             at[r] = k
             count += 1
         if running:
-            for r in range(number):
+            for r in range(len(at)):
                 if at[r] >= RUNS:
                     k = at[r] & 63
-                    at[r] = k if k == output[r] else RESTS + k
-            _write(first, owner, at, 0, found_words, count)
-            found_cost[count] = found_label[count] = cost + base - shares
-            if online:
-                found_label[count] = label + base
-            elif weighted:
-                found_label[count] = label + due * base
-                left = _latencies_to_come(rest, owner, weight, output, at, order)
-                found_cost[count] = max(cost, found_label[count] + left - bound)
+                    at[r] = k if k == request[OUTPUT, r] else RESTS + k
+            _write(request, first, at, 0, found_words, count)
+            found_cost[count], found_label[count] = base - shares, base
             found_step[count] = step_of(RUN, -1)
             count += 1
-        return count
-    # After a batch: evict one, let one pause, or begin the next.
-    held, work = 0, 0
-    for r in range(number):
-        c, k = owner[r], at[r] & 63
-        if at[r] >= PAUSES:
-            held += size[c, k]
-        elif at[r] >= RESTS:
-            held += size[c, k + 1]
-            work += decode[c, k + 1]
-            former = at[r]
-            if r > first[c] and at[r - 1] == former:
-                continue
-            if refillable[c, k + 1]:
-                at[r] = WAITS + k
-                _write(first, owner, at, 0, found_words, count)
-                found_cost[count] = found_label[count] = cost + extra[c, k + 1]
+    else:
+        # After a batch: evict one, let one pause, or begin the next.
+        work = 0
+        for r in range(len(at)):
+            c, k = request[OWNER, r], at[r] & 63
+            if at[r] >= PAUSES:
+                held += token[SIZE, c, k]
+            elif at[r] >= RESTS:
+                held += token[SIZE, c, k + 1]
+                work += token[DECODE_TIME, c, k + 1]
+                former = at[r]
+                if r > first[c] and at[r - 1] == former:
+                    continue
+                if token[REFILLABLE, c, k + 1]:
+                    at[r] = WAITS + k
+                    _write(request, first, at, 0, found_words, count)
+                    found_cost[count], found_label[count] = token[EXTRA, c, k + 1], 0
+                    found_step[count] = step_of(EVICT, token[ITEM, c, k + 1])
+                    count += 1
                 if online:
-                    found_label[count] = label
-                elif weighted:
-                    found_label[count] = label
-                    left = _latencies_to_come(rest, owner, weight, output, at, order)
-                    found_cost[count] = max(cost, label + left - bound)
-                found_step[count] = step_of(EVICT, items[c, k + 1])
+                    at[r] = PAUSES + k
+                    _write(request, first, at, 0, found_words, count)
+                    found_cost[count], found_label[count] = 0, 0
+                    found_step[count] = step_of(PAUSE, token[ITEM, c, k])
+                    count += 1
+                at[r] = former
+        if held <= capacity:
+            for r in range(len(at)):
+                if RESTS <= at[r] < RUNS:
+                    at[r] += 1 + RUNS - RESTS
+            upper, idle, more = arrived(arrival[TIME], clock), 0, True
+            while more:
+                _write(request, first, at, 1 + (upper << _ARRIVED), found_words, count)
+                found_cost[count], found_label[count] = idle, idle + work
+                found_step[count] = step_of(BEGIN, -1)
                 count += 1
-            if online:
-                at[r] = PAUSES + k
-                _write(first, owner, at, 0, found_words, count)
-                found_cost[count], found_label[count] = cost, label
-                found_step[count] = step_of(PAUSE, items[c, k])
-                count += 1
-            at[r] = former
-    if held > capacity:
+                more = upper < arrival.shape[1]
+                if more:
+                    # Or the batch waits for the next arrivals.
+                    idle = int(arrival[TIME, upper] - clock)
+                    upper = arrived(arrival[TIME], arrival[TIME, upper])
+    if weighted:
+        _read(words, state, at)
+        _sum_latencies(requests, at, clock, cost, label, count, buffer)
         return count
-    for r in range(number):
-        if RESTS <= at[r] < RUNS:
-            at[r] += 1 + RUNS - RESTS
-    upper, idle = (arrived(time, label), 0) if online else (0, 0)
-    while True:
-        _write(first, owner, at, 1 + (upper << _ARRIVED), found_words, count)
-        found_cost[count] = found_label[count] = cost + idle
-        if online:
-            found_label[count] = label + idle + work
-        elif weighted:
-            found_label[count] = label + due * work
-            left = _latencies_to_come(rest, owner, weight, output, at, order)
-            found_cost[count] = max(cost, found_label[count] + left - bound)
-        found_step[count] = step_of(BEGIN, -1)
-        count += 1
-        if not online or upper >= len(time):
-            return count
-        # Or the batch waits for the next arrivals.
-        idle = int(time[upper] - label)
-        upper = arrived(time, time[upper])
+    for row in range(count):
+        found_cost[row] += cost
+        found_label[row] = label + found_label[row] if online else found_cost[row]
+    return count

@@ -9,19 +9,22 @@ generated, a refill's extra time included for whoever waits to be refilled. So a
 when a request is evicted, by the base less the shares when a batch runs, and, with arrivals, by idle time before one
 begins; it never falls. With arrivals the label is the clock. For two ways to one state, costs differ as clocks do.
 
-*Weighted e2e latencies, offline.* Their sum is the sum over all steps of time × weight of the requests unfinished; that
-is the label. Each request needs its shares and own times of the machine, of which steps give no more than they last:
-so what is still to come is at least the weighted sum of completions of these jobs on one machine, which is least if
-machine time goes to whoever needs the least of it per weight (Smith 1956). The cost is the label and this bound, and
-at least the cost of the state before.
+*Weighted e2e latencies.* Their sum is the sum over all steps of time × weight of the requests unfinished, less what
+those that had not arrived yet have waited, a constant; that is the label. Each request needs its shares and own times
+of the machine, of which steps give no more than they last; so completions are those of jobs on one machine that may be
+preempted, and at best earlier. Of different weights, offline, their weighted sum is least if machine time goes to
+whoever needs the least of it per weight (Smith 1956). Of equal weights, with arrivals or without, if it goes to whoever
+has the least left to do: then by any moment as many as possible have completed (Schrage 1968), so that the i-th
+completion is the earliest possible for every i. No request completes before its *chain*, either: all its tokens, each
+in a batch of its own. So the i-th completion of any schedule is at least the later one of the i-th by shortest
+remaining time and the i-th of the chains' ends, and both are summed up to the least sum that is still to come. The cost
+is the label and this bound, and at least the cost of the state before. With arrivals the clock is part of the state.
 
 *Pauses* are left out offline: the argument of `resident_graph` ends no batch later, and moves nobody's last token. With
 arrivals requests may pause.
 """
 
 from __future__ import annotations
-
-from fractions import Fraction
 
 import numpy as np
 
@@ -31,12 +34,22 @@ from optsched_formulations.batching.packing import Held, packing
 from optsched_formulations.batching.search.arrivals import arrivals
 from optsched_formulations.batching.search.node_kernel import NO_ARCS
 from optsched_formulations.batching.search.request_kernel import (
+    BOUND,
+    DECODE_TIME,
+    EXTRA,
+    FILL_TIME,
+    ITEM,
     MOST_REQUESTS,
     MOST_TOKENS,
     PAUSES,
+    REFILLABLE,
+    REST,
     RESTS,
     RUNS,
+    SHARE,
+    SIZE,
     Requests,
+    latencies_to_come,
 )
 from optsched_formulations.batching.search.resident_prices import scale_of
 from optsched_formulations.batching.search.state_space import Space
@@ -54,43 +67,43 @@ def too_large(instance: Instance) -> bool:
 def request_space(instance: Instance, classes: Classes, seconds: float) -> Space:
     """Return the space of an instance that is not `too_large`; weights of items are sought for some time."""
     scale = scale_of(classes)
-    shape = len(classes.kinds), MOST_TOKENS + 3
-    size, share, extra, fill, decode, refillable, items = (np.zeros(shape, dtype=np.int64) for _ in range(7))
+    base = classes.base_ps * scale
+    token = np.zeros((7, len(classes.kinds), MOST_TOKENS + 3), dtype=np.int64)
     weights, most = _weights(classes, seconds)
     for item, (c, k) in enumerate(zip(classes.owner, classes.token, strict=True)):
-        size[c, k], items[c, k] = classes.size[item], item
-        share[c, k] = weights[item] * classes.base_ps * scale // most
-        extra[c, k] = classes.extra_ps(item) * scale
-        fill[c, k], decode[c, k] = classes.fill_ps[item] * scale, classes.decode_ps[item] * scale
-        refillable[c, k] = k > 1 and classes.evictable[item - 1]
-    rest = _rest(classes, share, fill, decode)
+        token[SIZE, c, k], token[ITEM, c, k] = classes.size[item], item
+        token[SHARE, c, k] = weights[item] * base // most
+        token[EXTRA, c, k] = classes.extra_ps(item) * scale
+        token[FILL_TIME, c, k] = classes.fill_ps[item] * scale
+        token[DECODE_TIME, c, k] = classes.decode_ps[item] * scale
+        token[REFILLABLE, c, k] = k > 1 and classes.evictable[item - 1]
+    kinds = [kind for kind, members in zip(classes.kinds, classes.members, strict=True) for _ in members]
     owner = [c for c, members in enumerate(classes.members) for _ in members]
     number = len(owner)
-    time, place = arrivals(instance, classes, scale)
-    words = -(-number // _BYTES) + 1
+    arrival, place = arrivals(instance, classes, scale)
+    # A word for each eight requests, the clock where it belongs to the state, and the last.
+    words = -(-number // _BYTES) + (classes.weighted and arrival.size > 0) + 1
     source, goal = np.zeros(words, dtype=np.uint64), np.zeros(words, dtype=np.uint64)
-    for r, c in enumerate(owner):
-        goal[r // _BYTES] |= np.uint64(classes.kinds[c][1] << 8 * (r % _BYTES))
-    weight = np.array([classes.kinds[c][2] for c in owner], dtype=np.int64)
-    needed = np.array([rest[c, 0] for c in owner], dtype=np.int64)
-    bound = _smith(needed.tolist(), weight.tolist()) if classes.weighted else int(needed.sum())
+    for r, (_, output, _) in enumerate(kinds):
+        goal[r // _BYTES] |= np.uint64(output << 8 * (r % _BYTES))
+    same = kinds[0][2] if len({weight for *_, weight in kinds}) == 1 else 0
     requests = Requests(
-        owner=np.array(owner, dtype=np.int64),
-        output=np.array([classes.kinds[c][1] for c in owner], dtype=np.int64),
-        weight=weight,
+        request=np.array([(c, output, weight) for c, (_, output, weight) in zip(owner, kinds, strict=True)]).T.copy(),
         first=np.cumsum([0, *map(len, classes.members)]).astype(np.int64),
-        size=size,
-        share=share,
-        extra=extra,
-        fill=fill,
-        decode=decode,
-        refillable=refillable,
-        item=items,
-        rest=rest,
-        time=time,
+        token=token,
+        byte=np.array(
+            [_time_left(classes, token, share) for share in (token[SHARE], np.full_like(token[SHARE], base))]
+        ),
+        arrival=arrival,
         place=place,
-        limits=np.array([classes.capacity, classes.base_ps * scale, classes.weighted, bound], dtype=np.int64),
+        limits=np.array([classes.capacity, base, classes.weighted, 0, same], dtype=np.int64),
     )
+    bound = sum(int(requests.byte[REST, c, 0]) for c in owner)
+    if classes.weighted:
+        unused = np.zeros(number, dtype=np.int64)
+        bound = latencies_to_come(requests, np.zeros(number, dtype=np.int64), 0, unused, unused.copy())
+        requests.limits[BOUND] = bound
+    waited = sum(instance.requests[r].arrival_ps - instance.start_ps for r in range(number)) * same
     return Space(
         arcs=NO_ARCS,
         requests=requests,
@@ -100,13 +113,13 @@ def request_space(instance: Instance, classes: Classes, seconds: float) -> Space
         breadth=3 * number + 2,
         scale=scale,
         bound=bound,
-        constant_ps=0,
+        constant_ps=-waited if classes.weighted else 0,
     )
 
 
 def shares_of(space: Space, classes: Classes) -> list[int]:
     """Return the share of a batch's base of every item."""
-    return [int(space.requests.share[c, k]) for c, k in zip(classes.owner, classes.token, strict=True)]
+    return [int(space.requests.token[SHARE, c, k]) for c, k in zip(classes.owner, classes.token, strict=True)]
 
 
 def _weights(classes: Classes, seconds: float) -> tuple[list[int], int]:
@@ -121,9 +134,11 @@ def _weights(classes: Classes, seconds: float) -> tuple[list[int], int]:
     return [found.weights.get((c, k), 0) for c, k in zip(classes.owner, classes.token, strict=True)], found.most
 
 
-def _rest(classes: Classes, share: Ints, fill: Ints, decode: Ints) -> Ints:
-    """Return the machine time that a request of every class and byte still needs."""
+def _time_left(classes: Classes, token: Ints, share: Ints) -> Ints:
+    """Return the time that a request of every class and byte still needs, if tokens have these shares of batches."""
     rest = np.zeros((len(classes.kinds), 256), dtype=np.int64)
+    fill = token[FILL_TIME]
+    work = np.where(np.arange(token.shape[2]) > 1, token[DECODE_TIME], fill)
     for c, (_, output, _) in enumerate(classes.kinds):
         # After token k, resident: the shares and decodes of the others.
         left = 0
@@ -131,16 +146,6 @@ def _rest(classes: Classes, share: Ints, fill: Ints, decode: Ints) -> Ints:
             rest[c, RESTS + k] = rest[c, PAUSES + k] = left
             rest[c, RUNS + k] = left + share[c, k]
             if k < output:
-                rest[c, k] = left - (decode[c, k + 1] if k + 1 > 1 else fill[c, 1]) + fill[c, k + 1]
-            left += share[c, k] + (decode[c, k] if k > 1 else fill[c, k])
+                rest[c, k] = left - work[c, k + 1] + fill[c, k + 1]
+            left += share[c, k] + work[c, k]
     return rest
-
-
-def _smith(needed: list[int], weight: list[int]) -> int:
-    """Return the least weighted sum of completions on one machine."""
-    clock = total = 0
-    jobs = [(time, w) for time, w in zip(needed, weight, strict=True) if w]
-    for time, w in sorted(jobs, key=lambda job: Fraction(*job)):
-        clock += time
-        total += w * clock
-    return total

@@ -3,7 +3,7 @@
 A state is a row of 64-bit words, found by a hash table with open addressing. It has a *cost*, a lower bound on the
 objective of all schedules through it, less a constant; and a *label*, what is minimised when two ways lead to it: the
 cost itself, the clock where requests arrive over time (who is there earlier can wait), or the weighted time spent so
-far where weighted e2e latencies are summed.
+far where e2e latencies are summed, with arrivals for every clock apart.
 
 *On the graph of resident sets* (`node_kernel`) word 0 is the node and the others are the pool. *Request by request*
 (`request_kernel`) each request has a byte.
@@ -140,7 +140,7 @@ def search(  # noqa: PLR0917 - compiled functions take positions
     words, costs, labels, parent, by, after, before, table = store
     found_words, found_cost, found_label, found_step = buffer
     count, bucket, budget, finished = progress[0], progress[1], progress[2], progress[3]
-    on_graph = len(arcs.head) > 0
+    on_graph = len(arcs.begins) > 0
     room, slots, breadth, size = len(costs), len(table), len(found_cost), words.shape[1]
     expanded, outcome = 0, DONE
     while True:
@@ -199,32 +199,39 @@ def search(  # noqa: PLR0917 - compiled functions take positions
 
 @compiled
 def beam(  # noqa: PLR0917
-    arcs: Arcs, requests: Requests, goal: Words, store: Store, layer: Ints, progress: Ints, buffer: Buffer, limit: int
-) -> Ints:
-    """Go through one batch from every state of a layer; return the states after it, some perhaps twice.
+    arcs: Arcs,
+    requests: Requests,
+    goal: Words,
+    store: Store,
+    waiting: Numbers,
+    following: Numbers,
+    heights: Ints,
+    progress: Ints,
+    buffer: Buffer,
+    limit: int,
+) -> int:
+    """Go through one batch from every state that waits, up to ``limit`` expansions; return why it stops.
 
-    ``goal`` and ``progress`` are as for `search`, but the bucket's place tells why it stops: `DONE`, or with nothing
-    returned `FULL`, or `PAUSED` after ``limit`` expansions.
+    ``heights`` says how many states wait and how many follow after the batch, some of these perhaps twice; both stacks
+    have room for the states of the store. ``goal`` and ``progress`` are as for `search`.
     """
     words, costs, labels, parent, by, _, _, table = store
     found_words, found_cost, found_label, found_step = buffer
     count, budget, finished = progress[0], progress[2], progress[3]
-    on_graph = len(arcs.head) > 0
+    on_graph = len(arcs.begins) > 0
     room, slots, breadth, size = len(costs), len(table), len(found_cost), words.shape[1]
-    stack, following = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
-    high, found = len(layer), 0
-    stack[:high] = layer
+    high, found = heights[0], heights[1]
     expanded, outcome = 0, DONE
     while high > 0:
         if expanded >= limit:
-            found, outcome = 0, PAUSED
+            outcome = PAUSED
             break
         if max(count, high, found) + breadth > room or 2 * (count + breadth) > slots:
-            found, outcome = 0, FULL
+            outcome = FULL
             break
         high -= 1
         expanded += 1
-        state = stack[high]
+        state = waiting[high]
         if on_graph:
             successors = expand_node(arcs, words, state, costs[state], labels[state], buffer)
         else:
@@ -249,7 +256,7 @@ def beam(  # noqa: PLR0917
                 found_step[row],
             )
             if kind_of(found_step[row]) != RUN:
-                stack[high] = reached
+                waiting[high] = reached
                 high += 1
                 continue
             complete = True
@@ -260,6 +267,7 @@ def beam(  # noqa: PLR0917
             else:
                 following[found] = reached
                 found += 1
-    progress[0], progress[1], progress[2], progress[3] = count, outcome, budget, finished
+    progress[0], progress[2], progress[3] = count, budget, finished
     progress[4] += expanded
-    return following[:found].astype(np.int64)
+    heights[0], heights[1] = high, found
+    return outcome

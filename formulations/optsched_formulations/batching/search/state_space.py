@@ -9,6 +9,7 @@ import numpy as np
 from optsched_formulations.batching.search.node_kernel import Arcs
 from optsched_formulations.batching.search.request_kernel import Requests
 from optsched_formulations.batching.search.state_kernel import (
+    DONE,
     FULL,
     NOBODY,
     PAUSED,
@@ -19,7 +20,7 @@ from optsched_formulations.batching.search.state_kernel import (
     search,
     start,
 )
-from optsched_formulations.batching.search.state_steps import Buffer, Ints, Words, item_of, kind_of
+from optsched_formulations.batching.search.state_steps import RUN, Buffer, Ints, Words, item_of, kind_of, step_of
 
 _BUCKETS = 1 << 14
 _FIRST_STATES = 1 << 16
@@ -134,14 +135,32 @@ class States:
 
     def through_a_batch(self, layer: Ints, width: int, limit: int) -> Ints:
         """Run one batch from every state of a layer; return the best states after it, none beyond ``limit`` in all."""
-        space = self._space
+        space, room = self._space, len(self._store.cost)
+        waiting, following = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
+        waiting[: len(layer)] = layer
+        heights: Ints = np.array([len(layer), 0], dtype=np.int64)
         while True:
-            left = limit - self.expanded
-            found = beam(space.arcs, space.requests, space.goal, self._store, layer, self._progress, self._buffer, left)
-            if self._progress[1] != FULL or not self._grow():
+            outcome = beam(
+                space.arcs,
+                space.requests,
+                space.goal,
+                self._store,
+                waiting,
+                following,
+                heights,
+                self._progress,
+                self._buffer,
+                limit - self.expanded,
+            )
+            if outcome != FULL or not self._grow():
                 break
-        unique = np.unique(found)
-        return unique[np.argsort(self._store.cost[unique], kind="stable")[:width]]
+            waiting, following = (np.resize(stack, len(self._store.cost)) for stack in (waiting, following))
+        if outcome != DONE:
+            return np.zeros(0, dtype=np.int64)
+        unique = np.unique(following[: heights[1]]).astype(np.int64)
+        # Who was there earlier by an eviction has been expanded already.
+        ran = unique[self._store.step[unique] >= step_of(RUN, -1)]
+        return ran[np.argsort(self._store.cost[ran], kind="stable")[:width]]
 
     def steps(self) -> list[tuple[int, int]]:
         """Return kind and item of the steps that lead to the finished state."""
