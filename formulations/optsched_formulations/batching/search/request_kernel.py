@@ -82,14 +82,39 @@ NO_REQUESTS = Requests(_PAIRS, _NONE, _TABLE, _TABLE, _PAIRS, _PAIRS, _NONE)
 
 
 @compiled
-def latencies_to_come(requests: Requests, at: Bytes, clock: int, order: Ints, left: Ints) -> int:
-    """Return the least weighted sum of completions, counted from ``clock``, if machine time could be shared freely.
+def time_to_come(requests: Requests, at: Bytes, clock: int, order: Ints, left: Ints) -> int:
+    """Return the least time left, or weighted sum of completions from ``clock`` on, if machine time could be shared.
 
     ``order`` and ``left`` are room to work in, a place for every request.
     """
+    if requests.limits[SUMMED] == 0:
+        return _last(requests, at, clock)
     if requests.limits[SAME] > 0:
         return int(requests.limits[SAME] * _shortest_first(requests, at, clock, order, left))
     return _smallest_ratio_first(requests, at, order)
+
+
+@compiled
+def _last(requests: Requests, at: Bytes, clock: int) -> int:
+    """Return the least time until all jobs are done, and no chain goes on."""
+    _, first, _, byte, arrival, place, _ = requests
+    now, longest, future = 0, 0, 0
+    for c in range(len(first) - 1):
+        fresh = 0
+        for r in range(first[c], first[c + 1]):
+            release = 0
+            if at[r] == 0 and arrival.shape[1] > 0:
+                # Equal ones start in the order of their arrivals: of those left these are the last.
+                fresh += 1
+                release = max(0, arrival[TIME, place[c, fresh]] - clock)
+            longest = max(longest, release + byte[CHAIN, c, at[r]])
+            if release > 0:
+                future += 1
+            else:
+                now += byte[REST, c, at[r]]
+    for upcoming in range(arrival.shape[1] - future, arrival.shape[1]):
+        now = max(now, arrival[TIME, upcoming] - clock) + byte[REST, arrival[COMER, upcoming], 0]
+    return int(max(now, longest))
 
 
 @compiled
@@ -201,20 +226,23 @@ def _read(words: Words, row: int, at: Bytes) -> None:
 
 
 @compiled
-def _sum_latencies(  # noqa: PLR0917
+def _estimate(  # noqa: PLR0917
     requests: Requests, at: Bytes, clock: int, cost: int, label: int, count: int, buffer: Buffer
 ) -> None:
     """Write clocks, labels and costs of a state's successors, which have the time that passes for a label."""
     words, found_cost, found_label, _ = buffer
-    online, bound, before_last = requests.arrival.shape[1] > 0, requests.limits[BOUND], words.shape[1] - 2
-    due, order, left = _due(requests, at), np.empty_like(at), np.empty_like(at)
+    weighted, bound, before_last = requests.limits[SUMMED] > 0, requests.limits[BOUND], words.shape[1] - 2
+    dated = weighted and requests.arrival.shape[1] > 0
+    # The makespan grows with the clock, a sum with the weight of all that are not finished.
+    due = _due(requests, at) if weighted else 1
+    order, left = np.empty_like(at), np.empty_like(at)
     for row in range(count):
         passed = found_label[row]
         _read(words, row, at)
-        to_come = latencies_to_come(requests, at, clock + passed, order, left)
+        to_come = time_to_come(requests, at, clock + passed, order, left)
         found_label[row] = label + due * passed
         found_cost[row] = max(cost, found_label[row] + to_come - bound)
-        if online and _due(requests, at) > 0:
+        if dated and _due(requests, at) > 0:
             words[row, before_last] = np.uint64(clock + passed)
 
 
@@ -322,11 +350,11 @@ def expand_requests(  # noqa: PLR0917 - one loop over what a batch may do
                     # Or the batch waits for the next arrivals.
                     idle = int(arrival[TIME, upper] - clock)
                     upper = arrived(arrival[TIME], arrival[TIME, upper])
-    if weighted:
+    if weighted or online:
         _read(words, state, at)
-        _sum_latencies(requests, at, clock, cost, label, count, buffer)
+        _estimate(requests, at, clock, cost, label, count, buffer)
         return count
     for row in range(count):
         found_cost[row] += cost
-        found_label[row] = label + found_label[row] if online else found_cost[row]
+        found_label[row] = found_cost[row]
     return count

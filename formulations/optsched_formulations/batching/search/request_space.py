@@ -49,7 +49,7 @@ from optsched_formulations.batching.search.request_kernel import (
     SHARE,
     SIZE,
     Requests,
-    latencies_to_come,
+    time_to_come,
 )
 from optsched_formulations.batching.search.resident_prices import scale_of
 from optsched_formulations.batching.search.state_space import Space
@@ -99,9 +99,9 @@ def request_space(instance: Instance, classes: Classes, seconds: float) -> Space
         limits=np.array([classes.capacity, base, classes.weighted, 0, same], dtype=np.int64),
     )
     bound = sum(int(requests.byte[REST, c, 0]) for c in owner)
-    if classes.weighted:
+    if classes.weighted or arrival.size > 0:
         unused = np.zeros(number, dtype=np.int64)
-        bound = latencies_to_come(requests, np.zeros(number, dtype=np.int64), 0, unused, unused.copy())
+        bound = time_to_come(requests, np.zeros(number, dtype=np.int64), 0, unused, unused.copy())
         requests.limits[BOUND] = bound
     waited = sum(instance.requests[r].arrival_ps - instance.start_ps for r in range(number)) * same
     return Space(
