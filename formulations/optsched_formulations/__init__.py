@@ -9,6 +9,7 @@ FORMULATIONS = MappingProxyType(
         "infermax_milp": "optsched_formulations.batching.infermax_milp:InfermaxMilp",
         "class_flow": "optsched_formulations.batching.class_flow:ClassFlow",
         "class_flow_mip": "optsched_formulations.batching.class_flow:ClassFlowMip",
+        "last_arrivals": "optsched_formulations.batching.last_arrivals:LastArrivals",
         "pattern_cg": "optsched_formulations.batching.pattern_cg:PatternCg",
     }
 )

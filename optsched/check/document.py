@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from optsched.check.last_arrivals import Proof, last_arrivals_bound
 from optsched.check.patterns import patterns_bound
 from optsched.check.problem import Problem, feasible, problem_of
 from optsched.check.reading import UnprovedError, shown
@@ -174,16 +176,23 @@ def proved_bound(
     """
     if certificate is None:
         raise UnprovedError("there is none, but the badge is certified")
+    return _prove(problem_of(instance, restrictions), objective, certificate)
+
+
+def _prove(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
     kind = certificate.get("kind")
     if not isinstance(kind, str) or kind not in _PROOFS:
         raise UnprovedError(f"kind is {shown(kind)}, expected one of {', '.join(_PROOFS)}")
-    return _PROOFS[kind](problem_of(instance, restrictions), objective, certificate)
+    return _PROOFS[kind](problem, objective, certificate)
 
 
-_Proof = Callable[[Problem, Objective, Mapping[str, Any]], int]
-"""Returns the bound that a certificate proves for a problem; raises `UnprovedError` if it proves none."""
-
-_PROOFS: Mapping[str, _Proof] = MappingProxyType(
-    {"volume": volume_bound, "resident_walk": walk_bound, "resident_search": search_bound, "patterns": patterns_bound}
+_PROOFS: Mapping[str, Proof] = MappingProxyType(
+    {
+        "volume": volume_bound,
+        "resident_walk": walk_bound,
+        "resident_search": search_bound,
+        "patterns": patterns_bound,
+        "last_arrivals": partial(last_arrivals_bound, prove=_prove),
+    }
 )
 """The kinds of certificates; a new kind is one more function here."""

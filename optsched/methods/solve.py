@@ -42,6 +42,7 @@ _CROWDED = 5.0
 """κ from which many requests share the cache."""
 _SPARSE_PLAN = (
     ("token_cpsat", 0.02),
+    ("last_arrivals", 0.4),
     ("state_search", 0.85),
     ("pattern_cg", 0.4),
     ("class_flow", 0.6),
@@ -49,6 +50,7 @@ _SPARSE_PLAN = (
 )
 _CROWDED_PLAN = (
     ("token_cpsat", 0.02),
+    ("last_arrivals", 0.4),
     ("state_search", 0.3),
     ("pattern_cg", 0.4),
     ("class_flow", 0.85),
@@ -56,8 +58,9 @@ _CROWDED_PLAN = (
 )
 """The formulations that ``auto`` tries in turn, each with its share of the time that is left.
 
-The token-indexed model proves small instances at once; the state search goes furthest where few requests fit the cache
-together, or few classes; where many do, patterns bound best, and the class flow finds schedules between the two."""
+The token-indexed model proves small instances at once; the last requests to arrive may decide alone; the state search
+goes furthest where few requests fit the cache together, or few classes; where many do, patterns bound best, and the
+class flow finds schedules between the two."""
 _BASELINES = frozenset({"infermax_milp", "class_flow_mip"})
 """Formulations to measure others against; ``auto`` leaves them out."""
 _NO_OPTIONS: Options = MappingProxyType({})

@@ -66,8 +66,8 @@ _WEIGHTS_SHARE = 0.05
 """Share of the time left that weights of items may take."""
 _FIRST_SHARE, _WIDE_SHARE = 0.06, 0.9
 """Shares of the time left for a search that another follows, and for the last, before a wide beam."""
-_NARROW, _WIDE = 300, 10_000
-"""States that beams keep: before a search, and after one that did not end."""
+_NARROW, _WIDE = (30, 300), 10_000
+"""States that beams keep: before a search, as long as they are quick, and after one that did not end."""
 _MOST_IN_BEAM = 4_000_000
 """Expansions of a beam, some seconds."""
 _MOST_PROVED, _MOST_PROVED_NODES = 200_000, 20_000
@@ -207,7 +207,9 @@ class _Solution:
     def _begin(self, space: Space, prove: Prove | None) -> States:
         """Look for a good schedule, and return the first state."""
         self._bounded(space.value_of(0), prove)
-        self._beam(space, _NARROW)
+        for width in _NARROW:
+            if self._beam(space, width) * _NARROW[-1] > _MOST_IN_BEAM * _NARROW[0]:
+                break
         return States(space, space.budget(self._beyond))
 
     def _search(self, space: Space, states: States, prove: Prove | None, until: float) -> bool:
@@ -223,13 +225,14 @@ class _Solution:
         self._bounded(self._beyond, prove if states.expanded <= _MOST_PROVED else None)
         return True
 
-    def _beam(self, space: Space, width: int) -> None:
-        """Look for a better schedule, keeping so many states after every batch."""
+    def _beam(self, space: Space, width: int) -> int:
+        """Look for a better schedule, keeping so many states after every batch; return how many were expanded."""
         states = States(space, space.budget(self._beyond))
         layer = np.zeros(1, dtype=np.int64)
         while len(layer) and time.perf_counter() < self._deadline and not states.finished:
             layer = states.through_a_batch(layer, width, _MOST_IN_BEAM)
         self._look_at(space, states)
+        return states.expanded
 
     def _look_at(self, space: Space, states: States) -> None:
         """Take a finished state that is better than the best schedule."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optsched_formulations.batching.search.node_kernel import Arcs
-from optsched_formulations.batching.search.request_kernel import Requests
+from optsched_formulations.batching.search.request_kernel import OWNER, REST, Requests
 from optsched_formulations.batching.search.state_kernel import (
     DONE,
     FULL,
@@ -60,6 +60,15 @@ class Space:
     def value_of(self, cost: int) -> int:
         """Return the least objective value of a schedule of so much cost."""
         return self.constant_ps - (-(self.bound + cost) // self.scale)
+
+    def left(self, words: Words) -> Ints:
+        """Return the machine time that requests still need in some states after a batch, 0 if there are only nodes."""
+        if not self.requests.request.size:
+            return np.zeros(len(words), dtype=np.int64)
+        owner = self.requests.request[OWNER]
+        bytes_of = np.ascontiguousarray(words).view(np.uint8).reshape(len(words), 8 * words.shape[1])
+        left: Ints = self.requests.byte[REST][owner, bytes_of[:, : len(owner)]].sum(axis=1)
+        return left
 
     def budget(self, value: int) -> int:
         """Return the cost from which on a schedule is no better than ``value``."""
@@ -160,7 +169,8 @@ class States:
         unique = np.unique(following[: heights[1]]).astype(np.int64)
         # Who was there earlier by an eviction has been expanded already.
         ran = unique[self._store.step[unique] >= step_of(RUN, -1)]
-        return ran[np.argsort(self._store.cost[ran], kind="stable")[:width]]
+        order = np.lexsort((self._store.label[ran] + space.left(self._store.words[ran]), self._store.cost[ran]))
+        return ran[order[:width]]
 
     def steps(self) -> list[tuple[int, int]]:
         """Return kind and item of the steps that lead to the finished state."""

@@ -1,0 +1,134 @@
+r"""The last arrivals alone: bounds on the makespan of requests that arrive over time.
+
+*Theorem.* For a moment t let S be the requests with :math:`T_r ≥ t`, :math:`t_0` the earliest arrival among them and
+:math:`z(S)` their optimal makespan, counted from :math:`t_0`. Then
+
+.. math:: \mathrm{makespan} ≥ t_0 - \min_r T_r + z(S).
+
+*Proof.* Take the runs of all other requests out of a schedule, and batches that then run nobody; let the others begin
+when they began. No batch takes longer than before and none holds more, so it is a schedule of S that ends no later. ∎
+
+At light load the last few requests decide the makespan, the others are long done. So sets S are solved to optimality
+one after another, the smallest first, each beginning one arrival earlier: by `state_search` where only memory binds,
+else by `token_cpsat`. Each search is told to look only for what would leave the best schedule's value out of reach; as
+soon as there is no such schedule of S, the best one is optimal.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from optsched.model.instance import Instance
+from optsched.model.objectives import Objective
+from optsched.model.result import Badge
+from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
+from optsched.solvers.interrupt import until_interrupted
+from optsched_formulations.batching.state_search import StateSearch
+from optsched_formulations.batching.token_cpsat import TokenCpSat
+
+_SHARE = 0.5
+"""Share of the time left that a set of requests may take with each method."""
+
+
+class LastArrivals:
+    """The method of this module, as `optsched.solvers.formulation.Formulation`; it finds bounds only."""
+
+    def solve(self, task: Task) -> Outcome:
+        """Bound the makespan of an instance with arrivals.
+
+        Raises
+        ------
+        UnsupportedError
+            For another objective, if all requests arrive together, or with an order of first runs.
+        """
+        if task.objective != Objective.MAKESPAN:
+            raise UnsupportedError(f"objective {task.objective.value}, it bounds the makespan")
+        if task.instance.offline:
+            raise UnsupportedError("requests that arrive together, they are its last arrivals")
+        if task.restrictions.first_runs(task.instance):
+            raise UnsupportedError("an order of first runs")
+        return _Bounds(task).best()
+
+
+class _Bounds:
+    """The best bound so far, from larger and larger sets of requests."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._started = time.perf_counter()
+        self._bound = task.bound
+        self._badge = Badge.HEURISTIC
+        self._certificate: dict[str, Any] | None = None
+        # A bound that settles the task.
+        value, at_most = task.incumbent_value, task.restrictions.at_most
+        enough = [] if value is None else [value]
+        self._enough = min(enough if at_most is None else [*enough, at_most + 1], default=None)
+
+    def best(self) -> Outcome:
+        task = self._task
+        moments = sorted({request.arrival_ps for request in task.instance.requests}, reverse=True)
+        with until_interrupted() as interrupted:
+            for moment in moments[:-1]:
+                if interrupted.is_set() or not self._solve_from(moment):
+                    break
+        bound = None if self._badge == Badge.HEURISTIC else self._bound
+        outcome = Outcome(Termination.LIMIT, None, bound, self._badge, self._certificate)
+        at_most, value = task.restrictions.at_most, task.incumbent_value
+        if value is not None and bound == value:
+            return replace(outcome, termination=Termination.OPTIMAL, schedule=task.incumbent)
+        if at_most is not None and bound is not None and bound > at_most:
+            return replace(outcome, termination=Termination.INFEASIBLE)
+        return outcome
+
+    def _solve_from(self, moment: int) -> bool:
+        """Solve the requests from a moment on; return whether larger sets may still give more."""
+        task, whole = self._task, self._task.instance
+        late = tuple(request for request in whole.requests if request.arrival_ps >= moment)
+        part = replace(whole, name=f"{whole.name}, the last {len(late)}", requests=late)
+        before = moment - whole.start_ps
+        for method in (StateSearch(), TokenCpSat()):
+            left = task.time_limit_s - (time.perf_counter() - self._started)
+            if left <= 0:
+                return False
+            outcome = self._ask(method, part, before, _SHARE * left)
+            if outcome is None:
+                continue
+            if outcome.bound is not None:
+                self._offer(before + outcome.bound, outcome, moment)
+            if outcome.termination != Termination.LIMIT:
+                return self._enough is None or self._bound < self._enough
+        return False
+
+    def _ask(self, method: StateSearch | TokenCpSat, part: Instance, before: int, seconds: float) -> Outcome | None:
+        """Look for schedules of a part that leave a better schedule of the whole possible; None if it cannot."""
+        task = self._task
+        at_most = None if self._enough is None else self._enough - 1 - before
+        if at_most is not None and at_most < 0:
+            return None
+        try:
+            return method.solve(
+                Task(
+                    instance=part,
+                    objective=task.objective,
+                    restrictions=replace(task.restrictions, at_most=at_most),
+                    time_limit_s=seconds,
+                    deterministic_limit=task.deterministic_limit,
+                    workers=task.workers,
+                    seed=task.seed,
+                )
+            )
+        except UnsupportedError:
+            return None
+
+    def _offer(self, bound: int, outcome: Outcome, moment: int) -> None:
+        """Take a bound if it is better."""
+        if bound <= self._bound:
+            return
+        self._bound, self._badge = bound, outcome.badge
+        self._certificate = None
+        if outcome.badge == Badge.CERTIFIED and outcome.certificate is not None:
+            self._certificate = {"kind": "last_arrivals", "from_ps": moment, "certificate": outcome.certificate}
+        elapsed = time.perf_counter() - self._started
+        self._task.progress(ProgressEvent(elapsed, self._task.incumbent_value, bound))
