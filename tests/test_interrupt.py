@@ -20,8 +20,8 @@ from optsched.cli import main
 from optsched.methods.solve import INTERRUPTED
 from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
 
-HARD = "ladder-n16-I4-O8-k2"
-"""No method proves it in less than minutes."""
+HARD, HARD_ONLINE = "ladder-n16-I4-O8-k2", "ladder-n16-LILO+SISO-k2-poisson"
+"""No method proves them in less than minutes."""
 ENGINES = (*((name,) for name in entries(FORMULATION_GROUP)), ("infermax_milp", "cbc"))
 """All formulations, with a solver if not their own choice."""
 
@@ -54,13 +54,24 @@ print(outcome.termination.value)
 """
 
 
+def hard_for(method: str) -> str:
+    """Return an instance that the method covers."""
+    return HARD_ONLINE if method == "last_arrivals" else HARD
+
+
 @pytest.mark.parametrize("method", [("auto",), *ENGINES], ids="-".join)
 def test_the_command_writes_what_it_has(
     method: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "out.json"
-    options = ["--method", method[0], "--out", str(out), *(word for name in method[1:] for word in ("--solver", name))]
-    program = [sys.executable, "-c", COMMAND, "solve", HARD, *options]
+    out, name = tmp_path / "out.json", hard_for(method[0])
+    options = [
+        "--method",
+        method[0],
+        "--out",
+        str(out),
+        *(word for solver in method[1:] for word in ("--solver", solver)),
+    ]
+    program = [sys.executable, "-c", COMMAND, "solve", name, *options]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begins\n"
@@ -74,11 +85,11 @@ def test_the_command_writes_what_it_has(
         assert time.perf_counter() - interrupted < 10
     assert process.returncode == 130
     assert complaint.strip() == "optsched: interrupted; what was finished is kept"
-    assert printed.startswith(f"{HARD}: makespan, feasible")
+    assert printed.startswith(f"{name}: makespan, feasible")
     document = json.loads(out.read_text())
     assert (document["method"], document["status"], document["message"]) == (method[0], "feasible", INTERRUPTED)
     assert document["schedule"]["batches"]
-    assert document["value"] > document["bound"] >= volume_bound(load_instance(HARD)).value
+    assert document["value"] > document["bound"] >= volume_bound(load_instance(name)).value
     with pytest.raises(SystemExit) as ended:
         main(["check", str(out)])
     assert ended.value.code == 0, capsys.readouterr().out
@@ -86,7 +97,8 @@ def test_the_command_writes_what_it_has(
 
 @pytest.mark.parametrize("method", ENGINES, ids="-".join)
 def test_a_formulation_returns_what_it_has(method: tuple[str, ...]) -> None:
-    program = [sys.executable, "-c", ALONE, "infermax-fig15-I4" if method[0] == "infermax_milp" else HARD, *method]
+    name = "infermax-fig15-I4" if method[0] == "infermax_milp" else hard_for(method[0])
+    program = [sys.executable, "-c", ALONE, name, *method]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "limit\n", "")
 

@@ -16,6 +16,7 @@ soon as there is no such schedule of S, the best one is optimal.
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -71,7 +72,7 @@ class _Bounds:
         moments = sorted({request.arrival_ps for request in task.instance.requests}, reverse=True)
         with until_interrupted() as interrupted:
             for moment in moments[:-1]:
-                if interrupted.is_set() or not self._solve_from(moment):
+                if not self._solve_from(moment, interrupted):
                     break
         bound = None if self._badge == Badge.HEURISTIC else self._bound
         outcome = Outcome(Termination.LIMIT, None, bound, self._badge, self._certificate)
@@ -82,7 +83,7 @@ class _Bounds:
             return replace(outcome, termination=Termination.INFEASIBLE)
         return outcome
 
-    def _solve_from(self, moment: int) -> bool:
+    def _solve_from(self, moment: int, interrupted: threading.Event) -> bool:
         """Solve the requests from a moment on; return whether larger sets may still give more."""
         task, whole = self._task, self._task.instance
         late = tuple(request for request in whole.requests if request.arrival_ps >= moment)
@@ -90,7 +91,7 @@ class _Bounds:
         before = moment - whole.start_ps
         for method in (StateSearch(), TokenCpSat()):
             left = task.time_limit_s - (time.perf_counter() - self._started)
-            if left <= 0:
+            if left <= 0 or interrupted.is_set():
                 return False
             outcome = self._ask(method, part, before, _SHARE * left)
             if outcome is None:
