@@ -30,6 +30,7 @@ from optsched_formulations.batching.search.node_kernel import (
 from optsched_formulations.batching.search.request_kernel import NO_REQUESTS
 from optsched_formulations.batching.search.resident_graph import ResidentGraph
 from optsched_formulations.batching.search.resident_prices import Prices
+from optsched_formulations.batching.search.state_kernel import NOBODY
 from optsched_formulations.batching.search.state_space import Space
 from optsched_formulations.batching.search.state_steps import BEGIN, EVICT, FILL, RUN, Ints
 
@@ -78,6 +79,7 @@ def node_space(instance: Instance, graph: ResidentGraph, prices: Prices) -> Spac
         source=source,
         goal=goal,
         label=0,
+        clock=NOBODY,
         breadth=int(np.diff(begins).max()) + arrival.shape[1],
         scale=prices.scale,
         bound=prices.start,

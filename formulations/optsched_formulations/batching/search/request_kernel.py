@@ -233,17 +233,22 @@ def _estimate(  # noqa: PLR0917
     words, found_cost, found_label, _ = buffer
     weighted, bound, before_last = requests.limits[SUMMED] > 0, requests.limits[BOUND], words.shape[1] - 2
     dated = weighted and requests.arrival.shape[1] > 0
-    # The makespan grows with the clock, a sum with the weight of all that are not finished.
     due = _due(requests, at) if weighted else 1
     order, left = np.empty_like(at), np.empty_like(at)
     for row in range(count):
-        passed = found_label[row]
+        now = clock + found_label[row]
         _read(words, row, at)
-        to_come = time_to_come(requests, at, clock + passed, order, left)
-        found_label[row] = label + due * passed
+        to_come = time_to_come(requests, at, now, order, left)
+        if dated:
+            # The completions so far, and all others at least now.
+            unfinished = _due(requests, at)
+            found_label[row] = label + (due - unfinished) * now
+            to_come += unfinished * now
+            words[row, before_last] = np.uint64(now if unfinished > 0 else 0)
+        else:
+            # The makespan grows with the clock, a sum with the weight of all that are not finished.
+            found_label[row] = label + due * (now - clock)
         found_cost[row] = max(cost, found_label[row] + to_come - bound)
-        if dated and _due(requests, at) > 0:
-            words[row, before_last] = np.uint64(clock + passed)
 
 
 @compiled

@@ -52,6 +52,7 @@ from optsched_formulations.batching.search.request_kernel import (
     time_to_come,
 )
 from optsched_formulations.batching.search.resident_prices import scale_of
+from optsched_formulations.batching.search.state_kernel import NOBODY
 from optsched_formulations.batching.search.state_space import Space
 from optsched_formulations.batching.search.state_steps import Ints
 
@@ -82,7 +83,8 @@ def request_space(instance: Instance, classes: Classes, seconds: float) -> Space
     number = len(owner)
     arrival, place = arrivals(instance, classes, scale)
     # A word for each eight requests, the clock where it belongs to the state, and the last.
-    words = -(-number // _BYTES) + (classes.weighted and arrival.size > 0) + 1
+    dated = classes.weighted and arrival.size > 0
+    words = -(-number // _BYTES) + dated + 1
     source, goal = np.zeros(words, dtype=np.uint64), np.zeros(words, dtype=np.uint64)
     for r, (_, output, _) in enumerate(kinds):
         goal[r // _BYTES] |= np.uint64(output << 8 * (r % _BYTES))
@@ -110,6 +112,7 @@ def request_space(instance: Instance, classes: Classes, seconds: float) -> Space
         source=source,
         goal=goal,
         label=0,
+        clock=words - 2 if dated else NOBODY,
         breadth=3 * number + 2,
         scale=scale,
         bound=bound,

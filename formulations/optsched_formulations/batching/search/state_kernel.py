@@ -37,7 +37,7 @@ DONE, PAUSED, FULL = range(3)
 class Store(NamedTuple):
     """States by number: words, cost, label, and how they were reached: from which, by which step.
 
-    ``after`` and ``before`` link the states of a bucket.
+    ``after`` and ``before`` link the states of a bucket, ``twin`` those that differ in their clocks.
     """
 
     words: Words
@@ -47,6 +47,7 @@ class Store(NamedTuple):
     step: Numbers
     after: Numbers
     before: Numbers
+    twin: Numbers
     table: Numbers
 
 
@@ -54,10 +55,12 @@ class Store(NamedTuple):
 
 
 @compiled
-def _place(words: Words, table: Numbers, wanted: Words, row: int) -> int:
-    """Return where the words of a row of ``wanted`` are in the hash table, or would be."""
+def _place(words: Words, table: Numbers, wanted: Words, row: int, clock: int) -> int:
+    """Return where the words of a row of ``wanted``, without that of the clock, are in the hash table, or would be."""
     mixed = np.uint64(0x9E3779B97F4A7C15)
     for w in range(words.shape[1]):
+        if w == clock:
+            continue
         mixed ^= wanted[row, w]
         mixed ^= mixed >> np.uint64(33)
         mixed *= np.uint64(0xFF51AFD7ED558CCD)
@@ -72,7 +75,7 @@ def _place(words: Words, table: Numbers, wanted: Words, row: int) -> int:
             return int(np.int64(place))
         same = True
         for w in range(words.shape[1]):
-            if words[known, w] != wanted[row, w]:
+            if w != clock and words[known, w] != wanted[row, w]:
                 same = False
                 break
         if same:
@@ -81,11 +84,13 @@ def _place(words: Words, table: Numbers, wanted: Words, row: int) -> int:
 
 
 @compiled
-def enter_all(store: Store, count: int) -> None:
+def enter_all(store: Store, count: int, clock: int) -> None:
     """Fill an empty hash table with the first states."""
-    words, table = store.words, store.table
+    words, twin, table = store.words, store.twin, store.table
     for row in range(count):
-        table[_place(words, table, words, row)] = row
+        place = _place(words, table, words, row, clock)
+        twin[row] = table[place]
+        table[place] = row
 
 
 @compiled
@@ -115,7 +120,7 @@ def _link(after: Numbers, before: Numbers, buckets: Numbers, bucket: int, state:
 @compiled
 def start(store: Store, buckets: Numbers) -> None:
     """Enter state 0, at no cost."""
-    enter_all(store, 1)
+    enter_all(store, 1, NOBODY)
     _link(store.after, store.before, buckets, 0, 0)
 
 
@@ -127,17 +132,18 @@ def search(  # noqa: PLR0917 - compiled functions take positions
     store: Store,
     buckets: Numbers,
     width: int,
+    clock: int,
     progress: Ints,
     buffer: Buffer,
     limit: int,
 ) -> int:
     """Expand up to ``limit`` states, cheapest buckets first; return why it stops.
 
-    ``goal`` are the words of the finished state. ``progress`` goes in and out: number of states; the bucket looked at;
-    the cost from which on nothing matters, which is that of the finished state once it is found; the finished state's
-    number, or −1; states expanded.
+    ``clock`` is the word of the clock, −1 if there is none. ``goal`` are the words of the finished state. ``progress``
+    goes in and out: number of states; the bucket looked at; the cost from which on nothing matters, which is that of
+    the finished state once it is found; the finished state's number, or −1; states expanded.
     """
-    words, costs, labels, parent, by, after, before, table = store
+    words, costs, labels, parent, by, after, before, twin, table = store
     found_words, found_cost, found_label, found_step = buffer
     count, bucket, budget, finished = progress[0], progress[1], progress[2], progress[3]
     on_graph = len(arcs.begins) > 0
@@ -165,11 +171,32 @@ def search(  # noqa: PLR0917 - compiled functions take positions
             total = found_cost[row]
             if total >= budget:
                 continue
-            place = _place(words, table, found_words, row)
+            place = _place(words, table, found_words, row, clock)
             reached = table[place]
+            if clock >= 0 and reached != NOBODY:
+                # Who was there earlier, and whose completions sum up to no more, can wait.
+                dominated = False
+                while reached != NOBODY and not dominated:
+                    dominated = words[reached, clock] <= found_words[row, clock] and labels[reached] <= found_label[row]
+                    reached = twin[reached]
+                if dominated:
+                    continue
+                last, other = NOBODY, table[place]
+                while other != NOBODY:
+                    if words[other, clock] < found_words[row, clock] or labels[other] < found_label[row]:
+                        last = other
+                    else:
+                        if after[other] != _CLOSED:
+                            _unlink(after, before, buckets, costs[other] // width, other)
+                        if last == NOBODY:
+                            table[place] = twin[other]
+                        else:
+                            twin[last] = twin[other]
+                    other = twin[other]
             if reached == NOBODY:
                 reached = count
                 count += 1
+                twin[reached] = table[place]
                 table[place] = reached
                 for w in range(size):
                     words[reached, w] = found_words[row, w]
@@ -215,7 +242,7 @@ def beam(  # noqa: PLR0917
     ``heights`` says how many states wait and how many follow after the batch, some of these perhaps twice; both stacks
     have room for the states of the store. ``goal`` and ``progress`` are as for `search`.
     """
-    words, costs, labels, parent, by, _, _, table = store
+    words, costs, labels, parent, by, _, _, _, table = store
     found_words, found_cost, found_label, found_step = buffer
     count, budget, finished = progress[0], progress[2], progress[3]
     on_graph = len(arcs.begins) > 0
@@ -239,7 +266,7 @@ def beam(  # noqa: PLR0917
         for row in range(successors):
             if found_cost[row] >= budget:
                 continue
-            place = _place(words, table, found_words, row)
+            place = _place(words, table, found_words, row, NOBODY)
             reached = table[place]
             if reached == NOBODY:
                 reached = count

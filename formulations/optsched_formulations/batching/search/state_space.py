@@ -39,6 +39,8 @@ class Space:
         Words of the first state and of the finished one.
     label
         Of the first state.
+    clock
+        The word of the clock, −1 if there is none.
     breadth
         Most successors of a state.
     scale
@@ -52,6 +54,7 @@ class Space:
     source: Words
     goal: Words
     label: int
+    clock: int
     breadth: int
     scale: int
     bound: int
@@ -133,6 +136,7 @@ class States:
                 self._store,
                 self._buckets,
                 self._width,
+                space.clock,
                 self._progress,
                 self._buffer,
                 until - self.expanded,
@@ -195,7 +199,7 @@ class States:
         for name in Store._fields[:-1]:
             getattr(new, name)[:count] = getattr(old, name)[:count]
         self._store = new
-        enter_all(new, count)
+        enter_all(new, count, self._space.clock)
         return True
 
 
@@ -216,5 +220,6 @@ def _empty(room: int, words: int) -> Store:
         step=np.zeros(room, dtype=np.int32),
         after=np.zeros(room, dtype=np.int32),
         before=np.zeros(room, dtype=np.int32),
+        twin=np.zeros(room, dtype=np.int32),
         table=np.full(2 * room, NOBODY, dtype=np.int32),
     )
