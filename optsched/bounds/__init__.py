@@ -1,1 +1,5 @@
-"""Combinatorial lower bounds, each a theorem with a certificate that `optsched.check` recomputes."""
+"""Lower bounds that scale, each a theorem with a certificate that `optsched.check` recomputes.
+
+Every bound is a file with its proof: `volume` (batches and work), `alone` (each request by itself), `machine` (requests
+share the machine's time). `catalogue` finds them by name.
+"""

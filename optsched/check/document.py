@@ -9,7 +9,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from optsched.check.alone import alone_bound
 from optsched.check.last_arrivals import Proof, last_arrivals_bound
+from optsched.check.machine import machine_bound
 from optsched.check.patterns import patterns_bound
 from optsched.check.problem import Problem, feasible, problem_of
 from optsched.check.reading import UnprovedError, shown
@@ -188,6 +190,8 @@ def _prove(problem: Problem, objective: Objective, certificate: Mapping[str, Any
 
 _PROOFS: Mapping[str, Proof] = MappingProxyType(
     {
+        "alone": alone_bound,
+        "machine": machine_bound,
         "volume": volume_bound,
         "resident_walk": walk_bound,
         "resident_search": search_bound,

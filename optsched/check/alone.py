@@ -1,0 +1,68 @@
+"""Certificates of kind ``alone``: what every request takes if it has the machine to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+from optsched.check.problem import Problem, pieces_of
+from optsched.model.objectives import Objective
+
+
+def alone_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
+    """Return the bound of an ``alone`` certificate, which has nothing but its kind.
+
+    A request's batches do not overlap and none begins before it arrives; each lasts at least as long as if it ran that
+    request alone. So its latencies are at least those of `latencies_alone`, and any objective is at least what it is at
+    these latencies: all of them grow with every latency.
+    """
+    requests = problem.requests
+    pairs = latencies_alone(problem)
+    first, last = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    arrivals = [request.arrival_ps for request in requests]
+    late = [
+        (request.slo_ttft_ps is not None and request.slo_ttft_ps < begin)
+        or (request.slo_e2e_ps is not None and request.slo_e2e_ps < end)
+        for request, (begin, end) in zip(requests, pairs, strict=True)
+    ]
+    return {
+        Objective.MAKESPAN: max(map(sum, zip(arrivals, last, strict=True))) - min(arrivals),
+        Objective.MEAN_TTFT: sum(first),
+        Objective.MAX_TTFT: max(first),
+        Objective.MEAN_E2E: sum(last),
+        Objective.MAX_E2E: max(last),
+        Objective.WEIGHTED_E2E: sum(request.weight * end for request, end in zip(requests, last, strict=True)),
+        Objective.SLO_MISSES: sum(late),
+    }[objective]
+
+
+def latencies_alone(problem: Problem) -> list[tuple[int, int]]:
+    """Return the least TTFT and e2e latency of every request.
+
+    A fill of n tokens takes s ≥ ceil(n / P) steps, one if fills are whole. Their non-attention times add up to
+    s base + n token or more under every piece, their quadratic terms to n². Token k ≥ 2 takes a batch that decodes
+    it, or ends a fill of all I + k - 1 tokens if the request may be evicted.
+    """
+    cost = problem.cost
+
+    def fill(tokens: int) -> int:
+        steps = ceil(Fraction(tokens, problem.limits.prefill_tokens)) if problem.chunked else 1
+        shared = [steps * base + tokens * token for base, token in pieces_of(cost)]
+        return max(shared) + tokens * tokens * cost.prefill_sq + steps * cost.prefill_req
+
+    single = max(base + token for base, token in pieces_of(cost)) + cost.decode_req
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for request in problem.requests:
+        shape = (request.input, request.output)
+        if shape in found:
+            continue
+        first = total = fill(request.input)
+        for tokens in range(request.input + 1, request.input + request.output):
+            decode = single + cost.decode_kv * (tokens - 1)
+            if problem.eviction and (problem.chunked or tokens <= problem.limits.prefill_tokens):
+                decode = min(decode, fill(tokens))
+            total += decode
+        found[shape] = (first, total)
+    return [found[request.input, request.output] for request in problem.requests]

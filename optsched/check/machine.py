@@ -1,0 +1,173 @@
+"""Certificates of kind ``machine``: requests share the time of one machine that may be preempted."""
+
+from __future__ import annotations
+
+from bisect import insort_left
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from math import ceil, floor
+from typing import Any, NamedTuple
+
+from optsched.check.alone import latencies_alone
+from optsched.check.problem import Problem, pieces_of
+from optsched.check.reading import UnprovedError, shown
+from optsched.model.objectives import Objective
+
+_FIRST = {Objective.MEAN_TTFT, Objective.MAX_TTFT}
+_RESOURCES = ("memory", "tokens", "runs")
+
+
+class _Job(NamedTuple):
+    """A request on the machine: when it arrives, what it needs, its weight, and the least latency of it alone."""
+
+    arrival: int
+    need: int
+    weight: int
+    alone: int
+
+
+def machine_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
+    """Return the bound of a ``machine`` certificate.
+
+    The certificate has ``piece_weights``, one integer ≥ 0 for each affine piece of the batch time and not all 0, and
+    ``share_weights`` with an integer ≥ 0 for ``memory``, ``tokens`` and ``runs`` each, not all 0, runs 0 if there is no
+    limit on them. Under the convex combination (base, token) of the pieces a batch lasts at least base, and for every
+    step token × c and its attention. Let every batch give its base to what it does: a share a of it in proportion to
+    the blocks that requests hold which generate a token, of all blocks there are; a share b in proportion to tokens
+    that are run for the first time, of C; and c in proportion to runs, of the N that are allowed; a + b + c = 1. It
+    never gives more than it has. A request is given in all what `_need` says or more, and none of it before it arrives.
+    So one machine that is preempted at will can give each request its need until it ends in the schedule, for TTFT
+    until its first token.
+
+    On such a machine, the least work left first makes as many end by any moment as possible; so the i-th end of any
+    schedule is no earlier than the i-th there, nor than the i-th smallest arrival + latency alone. First come, first
+    served makes the largest latency least, and the last end. And for a weighted sum the ends are no earlier than mean
+    busy time + need / 2, and w / need first, of equal ones the first to come, makes the weighted sum of mean busy
+    times least; every request's part is rounded down.
+    """
+    base, token, scale = _rate(problem, certificate.get("piece_weights"))
+    shares = _shares(problem, certificate.get("share_weights"))
+    latencies = latencies_alone(problem)
+    first = objective in _FIRST
+    start = min(request.arrival_ps for request in problem.requests)
+    needs: dict[tuple[int, int], int] = {}
+    jobs = []
+    for request, (ttft, e2e) in zip(problem.requests, latencies, strict=True):
+        shape = (request.input, 1 if first else request.output)
+        if shape not in needs:
+            needs[shape] = _need(problem, *shape, (base, token, scale), shares)
+        alone = ttft if first else e2e
+        jobs.append(_Job(request.arrival_ps - start, needs[shape], request.weight, alone))
+    jobs.sort(key=lambda job: job.arrival)
+    waited = sum(job.arrival for job in jobs)
+    if objective in {Objective.MEAN_TTFT, Objective.MEAN_E2E}:
+        earliest = sorted(job.arrival + job.alone for job in jobs)
+        return sum(max(pair) for pair in zip(earliest, _ends_shortest_first(jobs), strict=True)) - waited
+    if objective is Objective.WEIGHTED_E2E:
+        return sum(_weighted_ends(jobs)) - sum(job.weight * job.arrival for job in jobs)
+    clock, latest = 0, 0
+    for job in jobs:
+        clock = max(clock, job.arrival) + job.need
+        latest = max(latest, clock - job.arrival)
+    if objective is Objective.MAKESPAN:
+        return clock
+    if objective in {Objective.MAX_TTFT, Objective.MAX_E2E}:
+        return latest
+    raise UnprovedError(f"kind machine says nothing about {objective.value}")
+
+
+def _rate(problem: Problem, stated: object) -> tuple[int, int, int]:
+    """Return base and token of a combination of pieces, and what to divide them by."""
+    pieces = pieces_of(problem.cost)
+    if not _weights(stated, len(pieces)):
+        raise UnprovedError(
+            f"piece_weights is {shown(stated)}, expected {len(pieces)} integers ≥ 0, one for each piece, not all 0"
+        )
+    assert isinstance(stated, list)
+    base = sum(weight * piece[0] for weight, piece in zip(stated, pieces, strict=True))
+    token = sum(weight * piece[1] for weight, piece in zip(stated, pieces, strict=True))
+    return base, token, sum(stated)
+
+
+def _shares(problem: Problem, stated: object) -> tuple[Fraction, ...]:
+    """Return the shares of the base that a block, a token and a run are given."""
+    listed: list[Any] = [stated.get(name) for name in _RESOURCES] if isinstance(stated, Mapping) else []
+    if not _weights(listed, 3) or (listed[2] and problem.runs is None):
+        raise UnprovedError(f"share_weights is {shown(stated)}, expected integers ≥ 0 for memory, tokens and runs")
+    if not problem.blocks:
+        raise UnprovedError("the KV cache does not hold a single block, so no request can be served")
+    most = (problem.blocks, problem.limits.batch_tokens, problem.runs or 1)
+    return tuple(Fraction(weight, sum(listed) * limit) for weight, limit in zip(listed, most, strict=True))
+
+
+def _weights(stated: object, count: int) -> bool:
+    return (
+        isinstance(stated, list)
+        and len(stated) == count
+        and all(type(weight) is int and weight >= 0 for weight in stated)
+        and any(stated)
+    )
+
+
+def _need(problem: Problem, prompt: int, output: int, rate: tuple[int, int, int], shares: tuple[Fraction, ...]) -> int:
+    """Return the least time that a request is given for its first tokens, rounded down."""
+    cost, (base, token, scale) = problem.cost, rate
+
+    def fill(tokens: int) -> int:
+        steps = ceil(Fraction(tokens, problem.limits.prefill_tokens)) if problem.chunked else 1
+        return token * tokens + scale * (cost.prefill_sq * tokens**2 + cost.prefill_req * steps)
+
+    work, blocks = fill(prompt), problem.blocks_of(prompt)
+    for tokens in range(prompt + 1, prompt + output):
+        blocks += problem.blocks_of(tokens)
+        cheapest = token + scale * (cost.decode_kv * (tokens - 1) + cost.decode_req)
+        if problem.eviction and (problem.chunked or tokens <= problem.limits.prefill_tokens):
+            cheapest = min(cheapest, fill(tokens))
+        work += cheapest
+    steps = ceil(Fraction(prompt, problem.limits.prefill_tokens)) if problem.chunked else 1
+    used = (blocks, prompt + output - 1, steps + output - 1)
+    given = sum((share * amount for share, amount in zip(shares, used, strict=True)), Fraction(0))
+    return floor((work + base * given) / scale)
+
+
+def _ends_shortest_first(jobs: list[_Job]) -> list[int]:
+    """Return the ends on one machine if the least work left goes first, ascending."""
+    ends: list[int] = []
+    left: list[int] = []  # descending
+    clock = 0
+    for position, job in enumerate(jobs):
+        clock = max(clock, job.arrival)
+        insort_left(left, job.need, key=lambda need: -need)
+        until = jobs[position + 1].arrival if position + 1 < len(jobs) else None
+        while left and (until is None or clock + left[-1] <= until):
+            clock += left.pop()
+            ends.append(clock)
+        if left and until is not None:
+            left[-1] -= until - clock
+            clock = until
+    return ends
+
+
+def _weighted_ends(jobs: list[_Job]) -> Iterator[int]:
+    """Yield weight × (mean busy time + need / 2) of every job, rounded down, the largest weight per need first."""
+    waiting: list[tuple[Fraction, int]] = []  # descending: (need per weight, job)
+    left = [job.need for job in jobs]
+    squares = [0] * len(jobs)
+    clock = 0
+    for position, job in enumerate(jobs):
+        clock = max(clock, job.arrival)
+        if job.weight and job.need:
+            insort_left(waiting, (Fraction(job.need, job.weight), position), key=lambda entry: -entry[0])
+        elif job.weight:
+            yield job.weight * job.arrival
+        until = jobs[position + 1].arrival if position + 1 < len(jobs) else None
+        while waiting and (until is None or clock < until):
+            number = waiting[-1][1]
+            spent = left[number] if until is None else min(left[number], until - clock)
+            squares[number] += (clock + spent) ** 2 - clock**2
+            clock += spent
+            left[number] -= spent
+            if not left[number]:
+                waiting.pop()
+                done = jobs[number]
+                yield floor(done.weight * Fraction(squares[number] + done.need**2, 2 * done.need))
