@@ -9,6 +9,7 @@ from importlib.metadata import version as _version
 from optsched.calibrate.library import cost_model
 from optsched.check import check_result, check_schedule
 from optsched.library import load_instance, load_results, load_suite
+from optsched.methods.bound import bound, bound_names
 from optsched.methods.export import export_model
 from optsched.methods.simulate import policy_names, simulate
 from optsched.methods.solve import method_names, solve
@@ -38,6 +39,8 @@ __all__ = [
     "Rules",
     "Schedule",
     "Status",
+    "bound",
+    "bound_names",
     "check_result",
     "check_schedule",
     "cost_model",

@@ -32,6 +32,8 @@ from optsched.cli.options import (
     write_out,
 )
 from optsched.cli.streams import PipeGroup
+from optsched.methods.bound import ALL, BEST, bound_names
+from optsched.methods.bound import bound as run_bound
 from optsched.methods.export import export_model
 from optsched.methods.formulations import require_options
 from optsched.methods.simulate import simulate as run_simulation
@@ -52,10 +54,11 @@ from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
 from optsched.report.formats import FORMATS, as_text, simple_table
 from optsched.report.sheet import make_sheet
-from optsched.report.summary import objective_text, policy_comparison, solution_lines
+from optsched.report.summary import bound_text, objective_text, policy_comparison, solution_lines
 from optsched.solvers.formulation import ModelFormat
 from optsched.study import ledger as ledgers
 from optsched.study.bound_table import Row, TableTask, finish, table_rows
+from optsched.study.ledger import Ledger
 from optsched.study.store import ResultStore
 from optsched.traces.suites import SUITES
 
@@ -153,6 +156,43 @@ def _model_text(
     problem = library.load_instance(source)
     with blaming(source=source), naming_options():
         return export_model(problem, objective, method=method, style=style, restrictions=restrictions, seed=seed)
+
+
+@cli.command()
+@click.argument("instance")
+@objective_option
+@click.option("--method", default=BEST, show_default=True, metavar="NAME", help=f"One of {', '.join(bound_names())}.")
+@restriction_options
+@ledger_option
+@out_option
+@json_option
+def bound(
+    instance: str,
+    objective: str,
+    method: str,
+    restrictions: Restrictions,
+    ledger: str | None,
+    out: str | None,
+    as_json: bool,
+) -> None:
+    """Prove a lower bound alone, at any size."""
+    if method not in bound_names():
+        raise InputError("--method", method, f"one of {', '.join(bound_names())}")
+    goal = read_objective(objective)
+    problem = library.load_instance(instance)
+    known = ledgers.shipped()
+    if ledger is not None:
+        with blaming("--ledger"):
+            known = Ledger([*known.rows, *ledgers.read_if_there(Path(ledger)).rows])
+    with blaming(source=instance), naming_options():
+        result, runs = run_bound(problem, goal, method=method, restrictions=restrictions)
+    if ledger is not None:
+        with blaming("--ledger"):
+            ledgers.record(Path(ledger), [result], datetime.datetime.now(datetime.UTC).date())
+    value = known.best(instance_sha256(problem), goal, restrictions).value
+    _deliver([result], out, as_json, bound_text(result, runs, value, _width(), every=method == ALL))
+    if result.status == Status.INFEASIBLE:
+        raise InfeasibleInstanceError((result.message or problem.name,))
 
 
 @cli.command()

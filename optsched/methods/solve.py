@@ -9,8 +9,9 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
-from optsched.bounds.volume import volume_bound
+from optsched.bounds.catalogue import BOUNDS
 from optsched.catalogue import FORMULATION_GROUP, entries
+from optsched.methods.bound import run_bounds
 from optsched.methods.checked import DefectError, checked_metrics, is_proved
 from optsched.methods.formulations import Options, make_formulation, require_options
 from optsched.methods.simulate import policy_names, simulate
@@ -42,7 +43,7 @@ _CROWDED = 5.0
 """κ from which many requests share the cache."""
 _SPARSE_PLAN = (
     ("token_cpsat", 0.02),
-    ("last_arrivals", 0.4),
+    ("last_arrivals", 0.15),
     ("state_search", 0.85),
     ("pattern_cg", 0.4),
     ("class_flow", 0.6),
@@ -50,7 +51,7 @@ _SPARSE_PLAN = (
 )
 _CROWDED_PLAN = (
     ("token_cpsat", 0.02),
-    ("last_arrivals", 0.4),
+    ("last_arrivals", 0.15),
     ("state_search", 0.3),
     ("pattern_cg", 0.4),
     ("class_flow", 0.85),
@@ -220,15 +221,17 @@ def solve(
 
     best = _Best(instance, objective, restrictions)
     with until_interrupted() as interrupted:
-        if objective == Objective.MAKESPAN:
-            volume = volume_bound(restricted)
-            best.offer_bound(volume.value, Badge.CERTIFIED, volume.certificate, "volume")
+        for run in run_bounds(restricted, objective, tuple(BOUNDS)):
+            if run.bound is not None:
+                best.offer_bound(run.bound.value, Badge.CERTIFIED, run.bound.certificate, run.name)
+            if elapsed() > time_limit:
+                break
         for name in policy_names():
             if best.settled or (best.value is not None and elapsed() > _START_SHARE * time_limit):
                 break
-            run = simulate(instance, name, objective, restrictions=restrictions, seed=seed)
-            if run.schedule is not None:
-                best.offer_schedule(run.schedule, name)
+            played = simulate(instance, name, objective, restrictions=restrictions, seed=seed)
+            if played.schedule is not None:
+                best.offer_schedule(played.schedule, name)
         progress(ProgressEvent(elapsed(), best.value, best.bound))
         for name, share in plan:
             if best.settled or interrupted.is_set() or elapsed() >= time_limit:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from optsched.model.objectives import Objective
+from optsched.methods.bound import BoundRun
+from optsched.model.objectives import Objective, gap
 from optsched.model.result import Badge, Result, Status
-from optsched.report.formats import columns_text
+from optsched.report.formats import columns_text, simple_table
 from optsched.report.sheet import NOT_AVAILABLE, Cell, Column, class_texts
 
 _BADGES = MappingProxyType(
@@ -51,6 +53,43 @@ def solution_lines(result: Result) -> list[str]:
     if result.message is not None:
         lines.append(f"  {result.message}")
     return lines
+
+
+def bound_text(result: Result, runs: Sequence[BoundRun], known: int | None, width: int, *, every: bool) -> str:
+    """Describe bounds: the best one, or every one, and the gap of the best known value."""
+    count = len(result.instance.requests)
+    lines = [f"{result.instance.name}: {result.objective.value}, {result.status.value} ({result.runtime_s:.2f} s)"]
+    class_ = class_texts(result.restrictions)
+    if class_:
+        lines.append(f"  class  {'; '.join(class_)}")
+    if result.bound is not None:
+        shown = objective_text(result.objective, count, result.bound)
+        lines.append(f"  bound  {shown}{_by(result, 'bound')}, {_BADGES[result.badge]}")
+    if known is not None:
+        lines.append(f"  value  {objective_text(result.objective, count, known)}, the best known (ledger)")
+        best = gap(known, result.bound)
+        if best is not None:
+            lines.append(f"  gap    {100 * best:.2f} %")
+    if result.message is not None:
+        lines.append(f"  {result.message}")
+    text = "\n".join(lines) + "\n"
+    if not every or not runs:
+        return text
+    rows = [
+        [
+            run.name,
+            "–" if run.bound is None else objective_text(result.objective, count, run.bound.value),
+            f"{run.runtime_s:.2f}",
+            "–" if run.bound is None else _shortened(run.bound.certificate),
+        ]
+        for run in runs
+    ]
+    return f"{text}\n{simple_table(['bound', 'value', 'time (s)', 'certificate'], rows, width, left=(0, 3))}"
+
+
+def _shortened(certificate: Mapping[str, Any]) -> str:
+    """Show a certificate in a few words."""
+    return ", ".join(f"{name} {reprlib.repr(part)}" for name, part in certificate.items())
 
 
 def _by(result: Result, part: str) -> str:

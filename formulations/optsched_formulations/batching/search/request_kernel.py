@@ -308,10 +308,8 @@ def expand_requests(  # noqa: PLR0917 - one loop over what a batch may do
         if running:
             for r in range(len(at)):
                 if at[r] >= RUNS:
-                    c, k = request[OWNER, r], at[r] & 63
-                    # Who could have run here does not run in the next batch instead.
-                    if weighted or at[r] < PAUSES or held - token[SIZE, c, k] + token[SIZE, c, k + 1] > capacity:
-                        at[r] = k if k == request[OUTPUT, r] else RESTS + k
+                    k = at[r] & 63
+                    at[r] = k if k == request[OUTPUT, r] else RESTS + k
             _write(request, first, at, 0, found_words, count)
             found_cost[count], found_label[count] = base - shares, base
             found_step[count] = step_of(RUN, -1)

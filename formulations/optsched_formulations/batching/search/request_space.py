@@ -21,10 +21,7 @@ remaining time and the i-th of the chains' ends, and both are summed up to the l
 is the label and this bound, and at least the cost of the state before. With arrivals the clock is part of the state.
 
 *Pauses* are left out offline: the argument of `resident_graph` ends no batch later, and moves nobody's last token. With
-arrivals requests may pause. If one pauses in a batch that had room for its next token, and runs in the following one,
-let it run in the former instead: the former takes as much longer as the latter gets shorter, which so ends no later.
-Repeated, this ends, since runs move to earlier batches. So where the makespan is minimised, whoever pauses although its
-token fits pauses in the next batch as well.
+arrivals requests may pause.
 """
 
 from __future__ import annotations

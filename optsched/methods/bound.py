@@ -1,0 +1,123 @@
+"""Bounds alone, at any size: each by name, or all of them and the best."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from optsched.bounds.bound import Bound
+from optsched.bounds.catalogue import BOUNDS
+from optsched.methods.checked import DefectError, is_proved
+from optsched.model.domain import replace
+from optsched.model.errors import InputError
+from optsched.model.feasibility import infeasibility
+from optsched.model.instance import Instance
+from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
+from optsched.model.result import Badge, Result, Status
+
+BEST, ALL = "best", "all"
+
+
+@dataclass(frozen=True)
+class BoundRun:
+    """What one method says.
+
+    Parameters
+    ----------
+    name, bound
+        The method, and its bound; None if it says nothing about the objective.
+    runtime_s
+        How long it took.
+    """
+
+    name: str
+    bound: Bound | None
+    runtime_s: float
+
+
+def bound_names() -> tuple[str, ...]:
+    """Return ``best``, ``all`` and the names of the bounds."""
+    return (BEST, ALL, *BOUNDS)
+
+
+def run_bounds(instance: Instance, objective: Objective, names: tuple[str, ...]) -> Iterator[BoundRun]:
+    """Yield what bounds say of an instance, restrictions applied, one after the other."""
+    for name in names:
+        started = time.perf_counter()
+        found = BOUNDS[name](instance, objective)
+        yield BoundRun(name, found, time.perf_counter() - started)
+
+
+def best_of(runs: list[BoundRun]) -> BoundRun | None:
+    """Return the run with the largest bound, of equal ones the first; None if no bound says anything."""
+    return max(
+        (run for run in runs if run.bound is not None),
+        key=lambda run: run.bound.value if run.bound else 0,
+        default=None,
+    )
+
+
+def bound(
+    instance: Instance,
+    objective: Objective | str = Objective.MAKESPAN,
+    *,
+    method: str = BEST,
+    restrictions: Restrictions | None = None,
+) -> tuple[Result, list[BoundRun]]:
+    """Bound an objective from below; the checker confirms the best bound before it is called certified.
+
+    Parameters
+    ----------
+    instance, objective
+        The problem.
+    method
+        ``best`` or ``all``, which run the same, or one bound's name.
+    restrictions
+        The class of schedules.
+
+    Returns
+    -------
+    tuple
+        The result document's content, and what every bound said.
+
+    Raises
+    ------
+    InputError
+        For an unknown method.
+    DefectError
+        If the checker does not confirm a bound.
+    """
+    objective = Objective(objective)
+    restrictions = restrictions or Restrictions()
+    if method not in bound_names():
+        raise InputError("method", method, f"one of {', '.join(bound_names())}")
+    started = time.perf_counter()
+    result = Result(
+        instance=instance, method=method, objective=objective, status=Status.UNKNOWN, restrictions=restrictions
+    )
+
+    def ended(**found: object) -> Result:
+        return replace(result, runtime_s=time.perf_counter() - started, **found)
+
+    reason = infeasibility(instance, restrictions)
+    if reason is not None:
+        return ended(status=Status.INFEASIBLE, message="; ".join((*reason.reasons[:10], reason.remedy))), []
+    names = tuple(BOUNDS) if method in {BEST, ALL} else (method,)
+    runs = list(run_bounds(restrictions.apply(instance), objective, names))
+    best = best_of(runs)
+    if best is None or best.bound is None:
+        return ended(message=f"{method} says nothing about {objective.value}"), runs
+    value, certificate = best.bound.value, best.bound.certificate
+    if not is_proved(instance, restrictions, objective, value, certificate):
+        raise DefectError(f"{best.name}: the checker does not confirm the bound {value}")
+    proved = ended(
+        method=best.name,
+        status=Status.BOUND_ONLY,
+        badge=Badge.CERTIFIED,
+        bound=value,
+        certificate=certificate,
+        found_by={"bound": best.name},
+    )
+    return proved, runs
