@@ -124,6 +124,59 @@ def test_json_prints_the_document_and_nothing_else(optsched: Command) -> None:
     assert (document["method"], document["status"], document["bound"]) == ("vllm", "feasible", None)
 
 
+@pytest.mark.parametrize("method", ["best", "alone"])
+def test_bound_says_which_it_is_and_what_backs_it(method: str, optsched: Command) -> None:
+    code, out, err = optsched("bound", save(small()), "--objective", "mean_e2e", "--method", method)
+    assert (code, err) == (0, "")
+    assert re.match(r"small: mean_e2e, bound_only \(\d+\.\d\d s\)\n", out)
+    assert re.search(r"^  bound  \d+\.\d{3} ms  \((alone|machine)\), certified", out, flags=re.MULTILINE)
+
+
+def test_bound_lists_all_and_writes_the_best(optsched: Command) -> None:
+    file = save(small())
+    code, out, err = optsched("bound", file, "--method", "all")
+    assert (code, err) == (0, "")
+    table = out.partition("\n\n")[2]
+    assert re.findall(r"^(\w+) ", table, flags=re.MULTILINE) == ["bound", "volume", "alone", "machine"]
+    code, out, _ = optsched("bound", file, "--json", "--out", "bound.json", "--ledger", "ledger.jsonl")
+    document = json.loads(out)
+    assert (code, document["status"], document["badge"]) == (0, "bound_only", "certified")
+    assert document["value"] is None
+    assert document["found_by"] == {"bound": document["method"]}
+    assert optsched("check", "bound.json").code == 0
+    (row,) = map(json.loads, Path("ledger.jsonl").read_text().splitlines())
+    assert (row["kind"], row["value"], row["badge"]) == ("bound", document["bound"], "certified")
+    # The best known schedule stands in the ledger as well.
+    optsched("table", save_suite(small()), "--policies", "vllm", "--ledger", "ledger.jsonl", *FAST[:2])
+    out = optsched("bound", file, "--ledger", "ledger.jsonl").out
+    assert re.search(r"^  value  \d+\.\d{3} ms, the best known \(ledger\)$", out, flags=re.MULTILINE)
+    assert re.search(r"^  gap    \d+\.\d\d %$", out, flags=re.MULTILINE)
+
+
+def test_a_bound_of_a_smaller_class_is_no_smaller(optsched: Command) -> None:
+    file = save(small())
+    free = json.loads(optsched("bound", file, "--json").out)
+    code, out, _ = optsched("bound", file, "--max-batch", "1", "--json")
+    document = json.loads(out)
+    assert (code, document["restrictions"]) == (0, {"max_batch": 1})
+    # One run at a time: nine tokens, nine batches.
+    assert document["bound"] >= 9 * small().cost.base > free["bound"]
+    assert "class" in optsched("bound", file, "--max-batch", "1").out
+
+
+def test_bound_says_what_it_cannot(optsched: Command) -> None:
+    code, out, _ = optsched("bound", save(small()), "--objective", "slo_misses", "--method", "machine")
+    assert (code, out.splitlines()[1]) == (0, "  machine says nothing about slo_misses")
+    code, _, err = optsched("bound", save(small()), "--method", "hope")
+    assert (code, err) == (
+        2,
+        "optsched: --method: got 'hope', expected one of best, all, volume, alone, machine\n",
+    )
+    code, _, err = optsched("bound", save(small(kv=5)))
+    assert code == 1
+    assert "request 0" in err
+
+
 @pytest.mark.parametrize("objective", list(Objective))
 def test_every_objective_is_the_value(objective: Objective, optsched: Command) -> None:
     first = replace(small(), requests=(Request(8, 3, weight=5, slo_e2e_ps=1), Request(4, 2)))
@@ -749,7 +802,7 @@ def test_the_version_and_the_help(optsched: Command) -> None:
     code, out, _ = optsched("--help")
     assert code == 0
     listed = re.findall(r"^  ([a-z]+)  ", out.partition("Commands:")[2], flags=re.MULTILINE)
-    assert {"solve", "simulate", "check", "table", "instances"} <= set(listed)
+    assert {"solve", "bound", "simulate", "check", "table", "instances"} <= set(listed)
     for name in listed:
         code, out, err = optsched(name, "-h")
         assert (code, err) == (0, "")

@@ -551,7 +551,7 @@ def test_policies_outside_the_class_are_no_incumbents(stub: Callable[[Outcome], 
     made = stub(LIMIT)
     result = solve(ONE_BY_ONE, "mean_e2e", restrictions=Restrictions(order=(1, 0)))
     assert made.asked[0].incumbent is None  # all policies serve in order of arrival
-    assert (result.status, result.value, result.found_by) == (Status.UNKNOWN, None, {})
+    assert (result.status, result.value, result.found_by) == (Status.BOUND_ONLY, None, {"bound": "machine"})
     assert solve(ONE_BY_ONE, "mean_e2e", restrictions=Restrictions(order=(0, 1))).value is not None
 
 

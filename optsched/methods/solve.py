@@ -224,7 +224,7 @@ def solve(
         for run in run_bounds(restricted, objective, tuple(BOUNDS)):
             if run.bound is not None:
                 best.offer_bound(run.bound.value, Badge.CERTIFIED, run.bound.certificate, run.name)
-            if elapsed() > time_limit:
+            if best.bound is not None and elapsed() > time_limit:
                 break
         for name in policy_names():
             if best.settled or (best.value is not None and elapsed() > _START_SHARE * time_limit):
