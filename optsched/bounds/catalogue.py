@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from optsched.bounds.alone import alone_bound
 from optsched.bounds.bound import Bound, BoundMethod
+from optsched.bounds.late import late_bound
 from optsched.bounds.machine import machine_bound
 from optsched.bounds.volume import volume_bound
 from optsched.model.instance import Instance
@@ -21,6 +22,6 @@ def _volume(instance: Instance, objective: Objective) -> Bound | None:
 
 
 BOUNDS: Mapping[str, BoundMethod] = MappingProxyType(
-    {"volume": _volume, "alone": alone_bound, "machine": machine_bound}
+    {"volume": _volume, "alone": alone_bound, "machine": machine_bound, "late": late_bound}
 )
 """The quick ones first."""

@@ -35,14 +35,14 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
 from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
 from optsched.bounds.own import OwnTimes, Rate, fewest_steps, rate_of
-from optsched.model.instance import Instance, Request
+from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 
 _FIRST_TOKENS = frozenset({Objective.MEAN_TTFT, Objective.MAX_TTFT})
@@ -57,37 +57,36 @@ class Split:
     runs: int
 
 
+def needs(instance: Instance, rate: Rate, split: Split, *, first_tokens: bool) -> list[int]:
+    """Return what every request needs of the machine until its last token, or its first, in ps."""
+    own, limits = OwnTimes(instance, rate), instance.limits
+    most = limits.kv_tokens // limits.kv_block, limits.batch_tokens, limits.batch_requests or 1
+    parts = split.memory, split.tokens, split.runs if limits.batch_requests is not None else 0
+    below = prod(most) * (split.memory + split.tokens + split.runs)
+    known: dict[tuple[int, int], int] = {}
+    for request in instance.requests:
+        prompt, output = request.input, 1 if first_tokens else request.output
+        if (prompt, output) in known:
+            continue
+        used = (
+            _blocks(instance, prompt, output),
+            prompt + output - 1,
+            fewest_steps(instance, prompt) + output - 1,
+        )
+        shares = sum(part * use * prod(most) // all_of for part, use, all_of in zip(parts, used, most, strict=True))
+        work = own.first(prompt) if first_tokens else own.all(prompt, output)
+        known[prompt, output] = (work * below + rate.base * shares) // (rate.scale * below)
+    return [known[request.input, 1 if first_tokens else request.output] for request in instance.requests]
+
+
 class _Machine:
     """Arrivals and needs of all requests on one machine; times from the earliest arrival on."""
 
     def __init__(self, instance: Instance, rate: Rate, split: Split, *, first_tokens: bool) -> None:
-        own, limits = OwnTimes(instance, rate), instance.limits
-        most = limits.kv_tokens // limits.kv_block, limits.batch_tokens, limits.batch_requests or 1
-        parts = split.memory, split.tokens, split.runs if limits.batch_requests is not None else 0
-        below = prod(most) * (split.memory + split.tokens + split.runs)
-
-        def needed(request: Request) -> int:
-            prompt, output = request.input, 1 if first_tokens else request.output
-            used = (
-                _blocks(instance, prompt, output),
-                prompt + output - 1,
-                fewest_steps(instance, prompt) + output - 1,
-            )
-            shares = sum(part * use * prod(most) // all_of for part, use, all_of in zip(parts, used, most, strict=True))
-            work = own.first(prompt) if first_tokens else own.all(prompt, output)
-            return (work * below + rate.base * shares) // (rate.scale * below)
-
-        known: dict[tuple[int, int], int] = {}
-        self.jobs: list[tuple[int, int]] = []
+        needed = needs(instance, rate, split, first_tokens=first_tokens)
+        self.order = sorted(range(len(needed)), key=lambda r: instance.requests[r].arrival_ps)
+        self.jobs = [(instance.requests[r].arrival_ps - instance.start_ps, needed[r]) for r in self.order]
         """Arrival and need of every request, by arrival."""
-        order = sorted(range(len(instance.requests)), key=lambda r: instance.requests[r].arrival_ps)
-        self.order = order
-        for index in order:
-            request = instance.requests[index]
-            key = request.input, request.output
-            if key not in known:
-                known[key] = needed(request)
-            self.jobs.append((request.arrival_ps - instance.start_ps, known[key]))
 
     @cached_property
     def first_come(self) -> list[int]:
@@ -143,13 +142,19 @@ def machine_bound(instance: Instance, objective: Objective) -> Bound | None:
     """Bound an objective by the best rate and split among a few (see the module's theorem); not ``slo_misses``."""
     if objective == Objective.SLO_MISSES:
         return None
+    return best_share(instance, "machine", partial(machine_value, instance, objective))
+
+
+def best_share(instance: Instance, kind: str, value_of: Callable[[Rate, Split], int]) -> Bound:
+    """Return the largest value over a few rates and splits, with a certificate that names them."""
     best: Bound | None = None
     for weights in _rates(len(instance.cost.affine)):
         for split in _splits(instance):
-            value = machine_value(instance, objective, rate_of(instance, weights), split)
+            value = value_of(rate_of(instance, weights), split)
             if best is None or value > best.value:
                 shares = {"memory": split.memory, "tokens": split.tokens, "runs": split.runs}
-                best = Bound(value, {"kind": "machine", "piece_weights": list(weights), "share_weights": shares})
+                best = Bound(value, {"kind": kind, "piece_weights": list(weights), "share_weights": shares})
+    assert best is not None, "there is a piece and a split"
     return best
 
 

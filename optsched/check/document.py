@@ -11,6 +11,7 @@ from typing import Any
 
 from optsched.check.alone import alone_bound
 from optsched.check.last_arrivals import Proof, last_arrivals_bound
+from optsched.check.late import late_bound
 from optsched.check.machine import machine_bound
 from optsched.check.patterns import patterns_bound
 from optsched.check.problem import Problem, feasible, problem_of
@@ -192,6 +193,7 @@ _PROOFS: Mapping[str, Proof] = MappingProxyType(
     {
         "alone": alone_bound,
         "machine": machine_bound,
+        "late": late_bound,
         "volume": volume_bound,
         "resident_walk": walk_bound,
         "resident_search": search_bound,

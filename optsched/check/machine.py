@@ -45,19 +45,13 @@ def machine_bound(problem: Problem, objective: Objective, certificate: Mapping[s
     busy time + need / 2, and w / need first, of equal ones the first to come, makes the weighted sum of mean busy
     times least; every request's part is rounded down.
     """
-    base, token, scale = _rate(problem, certificate.get("piece_weights"))
-    shares = _shares(problem, certificate.get("share_weights"))
     latencies = latencies_alone(problem)
     first = objective in _FIRST
     start = min(request.arrival_ps for request in problem.requests)
-    needs: dict[tuple[int, int], int] = {}
+    needs = needs_of(problem, certificate, [1 if first else request.output for request in problem.requests])
     jobs = []
-    for request, (ttft, e2e) in zip(problem.requests, latencies, strict=True):
-        shape = (request.input, 1 if first else request.output)
-        if shape not in needs:
-            needs[shape] = _need(problem, *shape, (base, token, scale), shares)
-        alone = ttft if first else e2e
-        jobs.append(_Job(request.arrival_ps - start, needs[shape], request.weight, alone))
+    for request, need, (ttft, e2e) in zip(problem.requests, needs, latencies, strict=True):
+        jobs.append(_Job(request.arrival_ps - start, need, request.weight, ttft if first else e2e))
     jobs.sort(key=lambda job: job.arrival)
     waited = sum(job.arrival for job in jobs)
     if objective in {Objective.MEAN_TTFT, Objective.MEAN_E2E}:
@@ -74,6 +68,17 @@ def machine_bound(problem: Problem, objective: Objective, certificate: Mapping[s
     if objective in {Objective.MAX_TTFT, Objective.MAX_E2E}:
         return latest
     raise UnprovedError(f"kind machine says nothing about {objective.value}")
+
+
+def needs_of(problem: Problem, certificate: Mapping[str, Any], outputs: list[int]) -> list[int]:
+    """Return what every request needs until it has generated so many tokens, by the weights that are stated."""
+    rate = _rate(problem, certificate.get("piece_weights"))
+    shares = _shares(problem, certificate.get("share_weights"))
+    known: dict[tuple[int, int], int] = {}
+    for request, output in zip(problem.requests, outputs, strict=True):
+        if (request.input, output) not in known:
+            known[request.input, output] = _need(problem, request.input, output, rate, shares)
+    return [known[request.input, output] for request, output in zip(problem.requests, outputs, strict=True)]
 
 
 def _rate(problem: Problem, stated: object) -> tuple[int, int, int]:
