@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from commands import Outcome, optsched
 
-from optsched.cli import main
 from optsched.model.errors import InputError, Said
 
 Document = dict[str, Any]
@@ -84,19 +84,6 @@ class Raw(NamedTuple):
     """JSON text that no Python value would be written as."""
 
     text: str
-
-
-class Outcome(NamedTuple):
-    code: object
-    out: str
-    err: str
-
-
-def optsched(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return Outcome(ended.value.code, *capsys.readouterr())
 
 
 def require_complaint(outcome: Outcome, *parts: str) -> None:

@@ -12,12 +12,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import commands
 import pytest
+from commands import Outcome
 
-from optsched.cli import main
 from optsched.library import load_instance, load_suite
 from optsched.methods.simulate import policy_names, simulate
 from optsched.methods.solve import solve as real_solve
@@ -36,12 +38,6 @@ POLICIES = policy_names()
 FAST = ("--workers", "1", "--time-limit", "20")
 
 
-class Outcome(NamedTuple):
-    code: object
-    out: str
-    err: str
-
-
 Command = Callable[..., Outcome]
 
 
@@ -50,13 +46,7 @@ def optsched(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: py
     """Run the command in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str) -> Outcome:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        return Outcome(ended.value.code, *capsys.readouterr())
-
-    yield run
+    yield partial(commands.optsched, capsys)
     left = [path.name for path in tmp_path.rglob(".*")]
     assert not left, f"hidden files stay behind: {left}"
 

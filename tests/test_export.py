@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import highspy
 import pytest
 from brute_force import optimum
+from commands import optsched
 
 from optsched import Instance, Limits, Request, Restrictions, Rules
-from optsched.cli import main
 from optsched.methods.export import export_model
 from optsched.model.cost import CostModel
 from optsched.model.documents import dump, instance_document
@@ -26,19 +26,6 @@ PAIR = Instance(
     (Request(2, 2, slo_ttft_ps=10), Request(3, 2, arrival_ps=7, weight=2, slo_e2e_ps=90)),
 )
 """Two requests that do not fit together, with arrivals, pieces and SLOs, the first of which nothing can meet."""
-
-
-class Outcome(NamedTuple):
-    code: object
-    out: str
-    err: str
-
-
-def optsched(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return Outcome(ended.value.code, *capsys.readouterr())
 
 
 @pytest.fixture
