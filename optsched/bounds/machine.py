@@ -41,7 +41,7 @@ from typing import Any
 
 from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
-from optsched.bounds.own import OwnTimes, Rate, fewest_steps, rate_of
+from optsched.bounds.own import OwnTimes, Rate, fewest_steps, held_blocks, rate_of
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 
@@ -69,7 +69,7 @@ def needs(instance: Instance, rate: Rate, split: Split, *, first_tokens: bool) -
         if (prompt, output) in known:
             continue
         used = (
-            _blocks(instance, prompt, output),
+            held_blocks(instance, prompt, output),
             prompt + output - 1,
             fewest_steps(instance, prompt) + output - 1,
         )
@@ -187,11 +187,3 @@ def _splits(instance: Instance) -> list[Split]:
     """Return splits by one resource alone, and by halves of memory and tokens."""
     found = [Split(1, 0, 0), Split(0, 1, 0), Split(1, 1, 0)]
     return [*found, Split(0, 0, 1)] if instance.limits.batch_requests is not None else found
-
-
-def _blocks(instance: Instance, prompt: int, output: int) -> int:
-    """Return the blocks that a request holds when it generates its tokens, summed."""
-    block = instance.limits.kv_block
-    if block == 1:
-        return output * prompt + output * (output - 1) // 2
-    return sum(-(-(prompt + k) // block) for k in range(output))

@@ -129,3 +129,11 @@ def fewest_steps(instance: Instance, tokens: int) -> int:
 def may_refill(instance: Instance, tokens: int) -> bool:
     """Whether a request may be evicted and then refilled with so many tokens."""
     return instance.rules.eviction and (instance.rules.chunked_prefill or tokens <= instance.limits.prefill_tokens)
+
+
+def held_blocks(instance: Instance, prompt: int, output: int) -> int:
+    """Return the KV blocks that a request holds in the batches that generate its tokens, summed."""
+    block = instance.limits.kv_block
+    if block == 1:
+        return output * prompt + output * (output - 1) // 2
+    return sum(-(-(prompt + k) // block) for k in range(output))

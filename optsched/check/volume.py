@@ -99,12 +99,13 @@ def _own_ps(problem: Problem, prompt: int, output: int, token: int, scale: int) 
     ``token``, the time per token, comes already multiplied. The first token takes a fill of the prompt, each
     later one a decode or, if the request may be evicted and refilled at once or in chunks, a fill of all
     I + k − 1 tokens. However a fill of n tokens is cut, its steps run n tokens, their quadratic terms
-    c² + 2 m c add up to n², and there is at least one of them.
+    c² + 2 m c add up to n², and there are at least ceil(n / P) of them, or one if fills are whole.
     """
     cost = problem.cost
 
     def fill(tokens: int) -> int:
-        return token * tokens + scale * (cost.prefill_sq * tokens**2 + cost.prefill_req)
+        steps = ceil(Fraction(tokens, problem.limits.prefill_tokens)) if problem.chunked else 1
+        return token * tokens + scale * (cost.prefill_sq * tokens**2 + cost.prefill_req * steps)
 
     total = fill(prompt)
     for exist in range(prompt + 1, prompt + output):
