@@ -85,7 +85,8 @@ class _Machine:
     def __init__(self, instance: Instance, rate: Rate, split: Split, *, first_tokens: bool) -> None:
         needed = needs(instance, rate, split, first_tokens=first_tokens)
         self.order = sorted(range(len(needed)), key=lambda r: instance.requests[r].arrival_ps)
-        self.jobs = [(instance.requests[r].arrival_ps - instance.start_ps, needed[r]) for r in self.order]
+        start = instance.start_ps
+        self.jobs = [(instance.requests[r].arrival_ps - start, needed[r]) for r in self.order]
         """Arrival and need of every request, by arrival."""
 
     @cached_property

@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime
 import shutil
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import click
 
 from optsched import library
+from optsched.calibrate.library import cost_model
 from optsched.check import check_result
 from optsched.cli.live import LiveLine
 from optsched.cli.options import (
@@ -18,6 +20,8 @@ from optsched.cli.options import (
     deterministic_limit_option,
     json_option,
     ledger_option,
+    limit_option,
+    load_option,
     naming_options,
     objective_option,
     out_option,
@@ -28,6 +32,7 @@ from optsched.cli.options import (
     results_option,
     seed_option,
     time_limit_option,
+    token_option,
     workers_option,
     write_out,
 )
@@ -43,12 +48,14 @@ from optsched.model.documents import (
     dump,
     instance_document,
     instance_sha256,
+    read_bytes,
     result_document,
     suite_document,
     write_text,
 )
 from optsched.model.errors import InfeasibleInstanceError, InputError, Said
 from optsched.model.feasibility import infeasibility
+from optsched.model.instance import Limits
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
@@ -61,6 +68,7 @@ from optsched.study.bound_table import Row, TableTask, finish, table_rows
 from optsched.study.ledger import Ledger
 from optsched.study.store import ResultStore
 from optsched.traces.suites import SUITES
+from optsched.traces.trace import DEFAULT_LIMITS, READERS, read_trace, trace_instance
 
 _WIDE = 120
 """Columns of a table that is not printed to a terminal."""
@@ -230,6 +238,55 @@ def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -
         click.echo(document, nl=False)
     elif out != "-":
         click.echo(text, nl=False)
+
+
+@cli.command()
+@click.argument("file")
+@click.option("--format", "style", default="azure", show_default=True, help=f"One of {', '.join(READERS)}.")
+@limit_option
+@load_option
+@click.option("--profile", default="a100-llama2-7b", show_default=True, help="The cost profile.")
+@token_option("--kv-tokens", DEFAULT_LIMITS.kv_tokens, "M, the KV cache.")
+@token_option("--batch-tokens", DEFAULT_LIMITS.batch_tokens, "C, the token budget of a batch.")
+@token_option("--prefill-tokens", DEFAULT_LIMITS.prefill_tokens, "P, the prefill tokens of a batch.")
+@click.option("--name", help="What to call the instance.  [default: the file's name]")
+@out_option
+def trace(
+    file: str,
+    style: str,
+    limit: int | None,
+    load: Fraction | None,
+    profile: str,
+    kv_tokens: int,
+    batch_tokens: int,
+    prefill_tokens: int,
+    name: str | None,
+    out: str | None,
+) -> None:
+    """Make an instance of a request trace; what is wrong with rows that are left out goes to stderr."""
+    if style not in READERS:
+        raise InputError("--format", style, f"one of {', '.join(READERS)}")
+    with blaming("--profile"):
+        cost = cost_model(profile)
+    with blaming("--prefill-tokens"):
+        limits = Limits(kv_tokens, batch_tokens, prefill_tokens)
+    data = read_bytes(file)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError("", Said(error.reason), "text in UTF-8", file) from None
+    with blaming(source=file), naming_options():
+        found = read_trace(text, style, limit)
+        instance = trace_instance(found, name or Path(file).name.partition(".")[0] or "trace", cost, limits, load)
+    for wrong in found.bad[:_MOST_BAD]:
+        click.echo(f"optsched: {wrong.located(file)}", err=True)
+    if found.bad:
+        click.echo(f"optsched: {file}: {len(found.bad)} rows left out, {len(instance.requests)} requests", err=True)
+    write_out(out, dump(instance_document(instance)))
+
+
+_MOST_BAD = 20
+"""Rows that are left out which are named one by one."""
 
 
 @cli.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
 from functools import wraps
 from typing import Any
 
@@ -137,6 +138,37 @@ time_limit_option: Decorator = click.option(
 )
 workers_option: Decorator = click.option(
     "--workers", callback=_integer(1, 1024), metavar="INTEGER", help="Solver threads.  [default: one per core]"
+)
+
+
+def _fraction(ctx: click.Context, param: click.Parameter, value: str | None) -> Fraction | None:
+    """Read a number > 0 exactly as it is written, or say in one line what is wrong."""
+    if value is None:
+        return None
+    try:
+        number = Fraction(value)
+    except (ValueError, ZeroDivisionError):
+        number = Fraction(0)
+    if number <= 0:
+        raise InputError(param.opts[-1], _typed(value), "a number > 0")
+    return number
+
+
+def token_option(name: str, default: int, meaning: str) -> Decorator:
+    """Return an option that takes a number of tokens."""
+    return click.option(
+        name, callback=_integer(1, MAX_TOKENS), default=str(default), show_default=True, metavar="INTEGER", help=meaning
+    )
+
+
+limit_option: Decorator = click.option(
+    "--limit", callback=_integer(1), metavar="INTEGER", help="Only so many requests, the first to arrive."
+)
+load_option: Decorator = click.option(
+    "--load",
+    callback=_fraction,
+    metavar="NUMBER",
+    help="Scale arrivals to this multiple of the rate that the volume bound can sustain.",
 )
 out_option: Decorator = click.option(
     "--out", metavar="FILE", callback=_file_to_write, help="Write to a file; .gz packs it, - is standard output."
