@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strategies import instances
 
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace
-from optsched.bounds.catalogue import BOUNDS
+from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.bounds.late import Job, most_in_time
 from optsched.check import UnprovedError, proved_bound
 from optsched.model.cost import CostModel
@@ -30,7 +30,7 @@ QUEUE = Instance(
 
 def bound(name: str, instance: Instance, objective: Objective) -> int | None:
     """Return a bound that the checker has confirmed to the unit."""
-    found = BOUNDS[name](instance, objective)
+    found = bound_method(name)(instance, objective)
     if found is None:
         return None
     assert proved_bound(instance, FREE, objective, found.certificate) == found.value
@@ -213,7 +213,7 @@ def test_a_slower_clock_scales_bounds(name: str, instance: Instance, factor: int
     ],
 )
 def test_certificates_of_the_machine_are_read_strictly(change: dict[str, Any], reason: str) -> None:
-    found = BOUNDS["machine"](QUEUE, Objective.MEAN_E2E)
+    found = bound_method("machine")(QUEUE, Objective.MEAN_E2E)
     assert found is not None
     with pytest.raises(UnprovedError, match=reason):
         proved_bound(QUEUE, FREE, Objective.MEAN_E2E, found.certificate | change)

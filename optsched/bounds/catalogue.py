@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
+from typing import cast
 
-from optsched.bounds.alone import alone_bound
-from optsched.bounds.bound import Bound, BoundMethod
-from optsched.bounds.late import late_bound
-from optsched.bounds.machine import machine_bound
-from optsched.bounds.volume import volume_bound
-from optsched.model.instance import Instance
-from optsched.model.objectives import Objective
+from optsched.bounds.bound import BoundMethod
 
-
-def _volume(instance: Instance, objective: Objective) -> Bound | None:
-    if objective != Objective.MAKESPAN:
-        return None
-    found = volume_bound(instance)
-    return Bound(found.value, found.certificate)
-
-
-BOUNDS: Mapping[str, BoundMethod] = MappingProxyType(
-    {"volume": _volume, "alone": alone_bound, "machine": machine_bound, "late": late_bound}
+BOUNDS: Mapping[str, str] = MappingProxyType(
+    {
+        "volume": "optsched.bounds.volume:makespan_bound",
+        "alone": "optsched.bounds.alone:alone_bound",
+        "machine": "optsched.bounds.machine:machine_bound",
+        "late": "optsched.bounds.late:late_bound",
+    }
 )
-"""The quick ones first."""
+"""Name → ``module:function``, resolved when it is asked for; the quick ones first."""
+
+
+def bound_method(name: str) -> BoundMethod:
+    """Return the bound of a name of `BOUNDS`."""
+    module, _, function = BOUNDS[name].partition(":")
+    return cast(BoundMethod, getattr(import_module(module), function))

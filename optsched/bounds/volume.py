@@ -34,8 +34,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from optsched.bounds.bound import Bound
 from optsched.bounds.own import OwnTimes, fewest_steps, held_blocks, rate_of
 from optsched.model.instance import Instance, Request
+from optsched.model.objectives import Objective
 
 
 @dataclass(frozen=True)
@@ -117,3 +119,11 @@ def volume_bound(instance: Instance) -> VolumeBound:
                 best = VolumeBound(value, batches, piece, release, len(instance.cost.affine))
     assert best is not None, "an instance has at least one request"
     return best
+
+
+def makespan_bound(instance: Instance, objective: Objective) -> Bound | None:
+    """Bound the makespan by volume, as `optsched.bounds.bound.BoundMethod`."""
+    if objective != Objective.MAKESPAN:
+        return None
+    found = volume_bound(instance)
+    return Bound(found.value, found.certificate)

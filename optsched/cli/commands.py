@@ -266,9 +266,8 @@ def trace(
     """Make an instance of a request trace; what is wrong with rows that are left out goes to stderr."""
     if style not in READERS:
         raise InputError("--format", style, f"one of {', '.join(READERS)}")
-    with blaming("--profile"):
+    with naming_options():
         cost = cost_model(profile)
-    with blaming("--prefill-tokens"):
         limits = Limits(kv_tokens, batch_tokens, prefill_tokens)
     data = read_bytes(file)
     try:

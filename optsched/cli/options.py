@@ -223,7 +223,15 @@ def _restricted(command: Callable[..., Any], *options: Decorator) -> Callable[..
     return complete
 
 
-_OPTIONS = {"forbid": "--forbid", "order": "--fix-order", "method": "--method", "solver": "--solver"}
+_OPTIONS = {
+    "forbid": "--forbid",
+    "order": "--fix-order",
+    "method": "--method",
+    "solver": "--solver",
+    "profile": "--profile",
+    "prefill_tokens": "--prefill-tokens",
+    "load": "--load",
+}
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from optsched.bounds.bound import Bound
-from optsched.bounds.catalogue import BOUNDS
+from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.methods.checked import DefectError, is_proved
 from optsched.model.domain import replace
 from optsched.model.errors import InputError
@@ -46,7 +46,7 @@ def run_bounds(instance: Instance, objective: Objective, names: tuple[str, ...])
     """Yield what bounds say of an instance, restrictions applied, one after the other."""
     for name in names:
         started = time.perf_counter()
-        found = BOUNDS[name](instance, objective)
+        found = bound_method(name)(instance, objective)
         yield BoundRun(name, found, time.perf_counter() - started)
 
 
