@@ -94,12 +94,23 @@ def run_interruptibly(solver: highspy.Highs, watch: Callable[[Any], None] | None
     if watch is None:
         solver.startCallback(kinds.kCallbackSimplexInterrupt)
         solver.startCallback(kinds.kCallbackIpmInterrupt)
-    # HiGHS keeps one pool of threads for the process and refuses another number of them until it is reset.
-    highspy.Highs.resetGlobalScheduler(True)
     # A solver that ends by itself just then is not asked to stop.
     with until_interrupted() as interrupted:
-        wait_interruptibly(solver.run, stop.set)
+        run_pooled(solver.run, stop.set)
     return interrupted.is_set()
+
+
+def run_pooled(run: Callable[[], object], stop: Callable[[], None]) -> None:
+    """Run HiGHS as `wait_interruptibly` does, with threads of its own.
+
+    HiGHS keeps one pool of threads for the process, and refuses another number of them until it is reset; threads that
+    are still there when the process ends can abort it.
+    """
+    highspy.Highs.resetGlobalScheduler(True)
+    try:
+        wait_interruptibly(run, stop)
+    finally:
+        highspy.Highs.resetGlobalScheduler(True)
 
 
 def solve_equality_lp(

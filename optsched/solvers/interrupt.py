@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 
@@ -25,7 +25,7 @@ def wait_interruptibly(run: Callable[[], object], stop: Callable[[], None]) -> N
         Asks the solver to end soon; called from Ctrl-C on until it does.
     """
     raised: list[BaseException] = []
-    done = threading.Event()
+    done, asked = threading.Event(), threading.Event()
 
     def guarded() -> None:
         try:
@@ -35,18 +35,36 @@ def wait_interruptibly(run: Callable[[], object], stop: Callable[[], None]) -> N
         finally:
             done.set()
 
-    interrupted = ended = False
-    threading.Thread(target=guarded, daemon=True).start()
-    while not ended:
-        try:
-            # Not Thread.join: interrupted, it takes a thread that still runs for dead (Python 3.11).
-            ended = done.wait(0.1)
-            if interrupted and not ended:
+    thread = threading.Thread(target=guarded, daemon=True)
+    # Ctrl-C raises nothing meanwhile: wherever that came up here, the thread would be left behind.
+    with _told(asked):
+        thread.start()
+        while not done.wait(0.1):
+            if asked.is_set():
                 stop()
-        except KeyboardInterrupt:
-            interrupted = True
+        thread.join()
     if raised:
         raise raised[0]
+
+
+@contextmanager
+def _told(asked: threading.Event) -> Iterator[None]:
+    """Set an event at Ctrl-C, and let whoever else listens know, but raise nothing."""
+    former = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(former):
+        yield
+        return
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        with suppress(KeyboardInterrupt):
+            former(number, frame)
+
+    signal.signal(signal.SIGINT, tell)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)
 
 
 @contextmanager

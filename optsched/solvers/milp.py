@@ -19,6 +19,7 @@ import pulp
 
 from optsched.model.errors import InputError
 from optsched.solvers.formulation import ProgressEvent, Task
+from optsched.solvers.highs import run_pooled
 from optsched.solvers.interrupt import wait_interruptibly
 
 _PATIENCE_S = 6.0
@@ -111,9 +112,7 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
         if begun:
             columns, values = zip(*begun, strict=True)
             lp.solverModel.setSolution(len(begun), columns, values)
-        # Another number of threads than in the solve before would make HiGHS fail.
-        highspy.Highs.resetGlobalScheduler(True)
-        wait_interruptibly(lp.solverModel.run, self._stop.set)
+        run_pooled(lp.solverModel.run, self._stop.set)
 
 
 def _highs_bound(problem: Any, _log: Path) -> float:
