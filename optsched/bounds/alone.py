@@ -57,15 +57,21 @@ def alone_bound(instance: Instance, objective: Objective) -> Bound:
     elif objective == Objective.WEIGHTED_E2E:
         value = sum(request.weight * e2e for request, e2e in zip(requests, least.e2e, strict=True))
     elif objective == Objective.SLO_MISSES:
-        value = sum(
-            (request.slo_ttft_ps is not None and ttft > request.slo_ttft_ps)
-            or (request.slo_e2e_ps is not None and e2e > request.slo_e2e_ps)
-            for request, ttft, e2e in zip(requests, least.ttft, least.e2e, strict=True)
-        )
+        value = sum(out_of_reach(instance))
     else:
         latencies = least.ttft if objective in {Objective.MEAN_TTFT, Objective.MAX_TTFT} else least.e2e
         value = sum(latencies) if objective in {Objective.MEAN_TTFT, Objective.MEAN_E2E} else max(latencies)
     return Bound(value, {"kind": "alone"})
+
+
+def out_of_reach(instance: Instance) -> list[bool]:
+    """Return for every request whether it misses an SLO even alone."""
+    least = alone(instance)
+    return [
+        (request.slo_ttft_ps is not None and ttft > request.slo_ttft_ps)
+        or (request.slo_e2e_ps is not None and e2e > request.slo_e2e_ps)
+        for request, ttft, e2e in zip(instance.requests, least.ttft, least.e2e, strict=True)
+    ]
 
 
 def _fill_ps(instance: Instance, tokens: int) -> int:

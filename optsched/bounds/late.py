@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from optsched.bounds.alone import alone
+from optsched.bounds.alone import out_of_reach
 from optsched.bounds.bound import Bound
 from optsched.bounds.machine import Split, best_share, needs
 from optsched.bounds.own import Rate
@@ -40,40 +40,27 @@ def late_bound(instance: Instance, objective: Objective) -> Bound | None:
     """Bound the number of requests that miss an SLO; None for another objective, or if numbers are too large."""
     if objective != Objective.SLO_MISSES:
         return None
-    requests, least = instance.requests, alone(instance)
-    out_of_reach = {
-        index
-        for index, request in enumerate(requests)
-        if (request.slo_ttft_ps is not None and least.ttft[index] > request.slo_ttft_ps)
-        or (request.slo_e2e_ps is not None and least.e2e[index] > request.slo_e2e_ps)
+    requests, missed = instance.requests, out_of_reach(instance)
+    deadlines = {
+        r: request.arrival_ps + slo
+        for r, request in enumerate(requests)
+        if not missed[r] and (slo := _slo(request)) is not None
     }
-    due = [
-        index
-        for index, request in enumerate(requests)
-        if index not in out_of_reach and (request.slo_ttft_ps, request.slo_e2e_ps) != (None, None)
-    ]
-    latest = max((requests[index].arrival_ps + _slo(requests[index]) for index in due), default=0)
+    outputs = [1 if request.slo_e2e_ps is None else request.output for request in requests]
 
     def misses(rate: Rate, split: Split) -> int:
-        last = needs(instance, rate, split, first_tokens=False)
-        first = needs(instance, rate, split, first_tokens=True)
-        jobs = []
-        for index in due:
-            request = requests[index]
-            need = first[index] if request.slo_e2e_ps is None else last[index]
-            jobs.append(Job(request.arrival_ps, need, request.arrival_ps + _slo(request)))
-        if latest + sum(job.need for job in jobs) > _MOST_PS:
-            return len(out_of_reach)
-        return len(out_of_reach) + len(due) - most_in_time(jobs)
+        needed = needs(instance, rate, split, outputs)
+        if max(deadlines.values(), default=0) + sum(needed[r] for r in deadlines) > _MOST_PS:
+            return sum(missed)
+        jobs = [Job(requests[r].arrival_ps, needed[r], deadline) for r, deadline in deadlines.items()]
+        return sum(missed) + len(jobs) - most_in_time(jobs)
 
     return best_share(instance, "late", misses)
 
 
-def _slo(request: Request) -> int:
+def _slo(request: Request) -> int | None:
     """Return the SLO on the e2e latency or, without one, on TTFT."""
-    slo = request.slo_ttft_ps if request.slo_e2e_ps is None else request.slo_e2e_ps
-    assert slo is not None
-    return slo
+    return request.slo_ttft_ps if request.slo_e2e_ps is None else request.slo_e2e_ps
 
 
 class Job(NamedTuple):

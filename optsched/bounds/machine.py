@@ -32,20 +32,23 @@ al. 2002, section 2, SIAM Journal on Discrete Mathematics 15).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import pairwise
 from math import prod
+from operator import add, mul
 from typing import Any
 
 from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
-from optsched.bounds.own import OwnTimes, Rate, fewest_steps, held_blocks, rate_of
+from optsched.bounds.own import OwnTimes, Rate, fewest_steps, held_blocks, rate_of, single_pieces
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 
-_FIRST_TOKENS = frozenset({Objective.MEAN_TTFT, Objective.MAX_TTFT})
+_Job = tuple[int, int]
+"""Arrival and need."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +60,15 @@ class Split:
     runs: int
 
 
-def needs(instance: Instance, rate: Rate, split: Split, *, first_tokens: bool) -> list[int]:
-    """Return what every request needs of the machine until its last token, or its first, in ps."""
+def needs(instance: Instance, rate: Rate, split: Split, outputs: Sequence[int]) -> list[int]:
+    """Return what every request needs of the machine until it has generated so many tokens, in ps."""
     own, limits = OwnTimes(instance, rate), instance.limits
-    most = limits.kv_tokens // limits.kv_block, limits.batch_tokens, limits.batch_requests or 1
+    most = limits.kv_blocks, limits.batch_tokens, limits.batch_requests or 1
     parts = split.memory, split.tokens, split.runs if limits.batch_requests is not None else 0
     below = prod(most) * (split.memory + split.tokens + split.runs)
+    shapes = [(request.input, output) for request, output in zip(instance.requests, outputs, strict=True)]
     known: dict[tuple[int, int], int] = {}
-    for request in instance.requests:
-        prompt, output = request.input, 1 if first_tokens else request.output
+    for prompt, output in shapes:
         if (prompt, output) in known:
             continue
         used = (
@@ -74,114 +77,119 @@ def needs(instance: Instance, rate: Rate, split: Split, *, first_tokens: bool) -
             fewest_steps(instance, prompt) + output - 1,
         )
         shares = sum(part * use * prod(most) // all_of for part, use, all_of in zip(parts, used, most, strict=True))
-        work = own.first(prompt) if first_tokens else own.all(prompt, output)
-        known[prompt, output] = (work * below + rate.base * shares) // (rate.scale * below)
-    return [known[request.input, 1 if first_tokens else request.output] for request in instance.requests]
-
-
-class _Machine:
-    """Arrivals and needs of all requests on one machine; times from the earliest arrival on."""
-
-    def __init__(self, instance: Instance, rate: Rate, split: Split, *, first_tokens: bool) -> None:
-        needed = needs(instance, rate, split, first_tokens=first_tokens)
-        self.order = sorted(range(len(needed)), key=lambda r: instance.requests[r].arrival_ps)
-        start = instance.start_ps
-        self.jobs = [(instance.requests[r].arrival_ps - start, needed[r]) for r in self.order]
-        """Arrival and need of every request, by arrival."""
-
-    @cached_property
-    def first_come(self) -> list[int]:
-        """Completions in the order of arrival."""
-        clock, ends = 0, []
-        for arrival, need in self.jobs:
-            clock = max(clock, arrival) + need
-            ends.append(clock)
-        return ends
-
-    def shortest_first(self) -> list[int]:
-        """Return the completions if the least work left goes first, ascending."""
-        return [end for _, _, end in self._preemptive(lambda _, left: left) if end is not None]
-
-    def _preemptive(self, rank: Callable[[int, int], Any]) -> Iterator[tuple[int, tuple[int, int], int | None]]:
-        """Yield who runs from when to when, and the end if it is done; the smallest rank of job and work left goes."""
-        jobs, waiting = self.jobs, list[tuple[Any, int, int]]()
-        clock, coming = 0, 0
-        while waiting or coming < len(jobs):
-            if not waiting:
-                clock = max(clock, jobs[coming][0])
-            while coming < len(jobs) and jobs[coming][0] <= clock:
-                need = jobs[coming][1]
-                heapq.heappush(waiting, (rank(coming, need), coming, need))
-                coming += 1
-            _, job, left = heapq.heappop(waiting)
-            until = jobs[coming][0] if coming < len(jobs) else clock + left
-            if clock + left <= until:
-                yield job, (clock, clock + left), clock + left
-                clock += left
-            else:
-                left -= until - clock
-                yield job, (clock, until), None
-                heapq.heappush(waiting, (rank(job, left), job, left))
-                clock = until
-
-    def busy(self, weights: list[int]) -> int:
-        """Return the least weighted sum of completions that mean busy times allow, rounded down for every request."""
-        # Whoever needs nothing goes at once, and is busy when it arrives.
-        needs = [max(need, 1) for _, need in self.jobs]
-        ranks = [Fraction(-weights[job], needs[job]) for job in range(len(needs))]
-        squares = [0] * len(needs)
-        for job, (begin, end), _ in self._preemptive(lambda job, _: ranks[job]):
-            squares[job] += end**2 - begin**2
-        total = 0
-        for job, (arrival, need) in enumerate(self.jobs):
-            completion = Fraction(squares[job] + need**2, 2 * need) if need else Fraction(arrival)
-            total += int(weights[job] * completion)
-        return total
+        known[prompt, output] = (own.of(prompt, output) * below + rate.base * shares) // (rate.scale * below)
+    return [known[shape] for shape in shapes]
 
 
 def machine_bound(instance: Instance, objective: Objective) -> Bound | None:
     """Bound an objective by the best rate and split among a few (see the module's theorem); not ``slo_misses``."""
     if objective == Objective.SLO_MISSES:
         return None
-    return best_share(instance, "machine", partial(machine_value, instance, objective))
+    return best_share(instance, "machine", _Machine(instance, objective).value)
 
 
 def best_share(instance: Instance, kind: str, value_of: Callable[[Rate, Split], int]) -> Bound:
     """Return the largest value over a few rates and splits, with a certificate that names them."""
     best: Bound | None = None
-    for weights in _rates(len(instance.cost.affine)):
+    for weights in _rates(instance):
         for split in _splits(instance):
             value = value_of(rate_of(instance, weights), split)
             if best is None or value > best.value:
-                shares = {"memory": split.memory, "tokens": split.tokens, "runs": split.runs}
-                best = Bound(value, {"kind": kind, "piece_weights": list(weights), "share_weights": shares})
+                best = Bound(value, {"kind": kind, "piece_weights": list(weights), "share_weights": asdict(split)})
     assert best is not None, "there is a piece and a split"
     return best
 
 
-def machine_value(instance: Instance, objective: Objective, rate: Rate, split: Split) -> int:
-    """Return the bound of one rate and one split."""
-    machine = _Machine(instance, rate, split, first_tokens=objective in _FIRST_TOKENS)
-    if objective == Objective.MAKESPAN:
-        return machine.first_come[-1]
-    arrivals = [arrival for arrival, _ in machine.jobs]
-    if objective == Objective.WEIGHTED_E2E:
-        weights = [instance.requests[index].weight for index in machine.order]
-        waited = sum(weight * arrival for weight, arrival in zip(weights, arrivals, strict=True))
-        return machine.busy(weights) - waited
-    if objective in {Objective.MAX_TTFT, Objective.MAX_E2E}:
-        return max(end - arrival for end, arrival in zip(machine.first_come, arrivals, strict=True))
-    least = alone(instance)
-    latencies = least.ttft if objective == Objective.MEAN_TTFT else least.e2e
-    ends = sorted(arrival + latencies[index] for index, arrival in zip(machine.order, arrivals, strict=True))
-    return sum(map(max, ends, machine.shortest_first())) - sum(arrivals)
+class _Machine:
+    """Requests on one machine by arrival, for an objective; times from the earliest arrival on."""
+
+    def __init__(self, instance: Instance, objective: Objective) -> None:
+        requests, start = instance.requests, instance.start_ps
+        first_tokens = objective in {Objective.MEAN_TTFT, Objective.MAX_TTFT}
+        self._instance, self._objective = instance, objective
+        self._outputs = [1 if first_tokens else request.output for request in requests]
+        self._order = sorted(range(len(requests)), key=lambda r: requests[r].arrival_ps)
+        self._arrivals = [requests[r].arrival_ps - start for r in self._order]
+        self._weights = [requests[r].weight for r in self._order]
+
+    @cached_property
+    def _ends_alone(self) -> list[int]:
+        """When requests end alone, ascending; of first tokens for TTFT."""
+        least = alone(self._instance)
+        latencies = least.ttft if self._objective == Objective.MEAN_TTFT else least.e2e
+        return sorted(arrival + latencies[r] for r, arrival in zip(self._order, self._arrivals, strict=True))
+
+    def value(self, rate: Rate, split: Split) -> int:
+        """Return the bound of one rate and one split."""
+        needed = needs(self._instance, rate, split, self._outputs)
+        jobs = [(arrival, needed[r]) for r, arrival in zip(self._order, self._arrivals, strict=True)]
+        match self._objective:
+            case Objective.MAKESPAN:
+                return _first_come(jobs)[-1]
+            case Objective.MAX_TTFT | Objective.MAX_E2E:
+                return max(end - arrival for end, (arrival, _) in zip(_first_come(jobs), jobs, strict=True))
+            case Objective.WEIGHTED_E2E:
+                waited: int = sum(map(mul, self._weights, self._arrivals))
+                return _weighted_ends(jobs, self._weights) - waited
+            case _:
+                return sum(map(max, self._ends_alone, _shortest_first(jobs))) - sum(self._arrivals)
 
 
-def _rates(pieces: int) -> list[tuple[int, ...]]:
-    """Return each piece alone, and halves of two that follow each other."""
-    singles = [tuple(int(i == piece) for i in range(pieces)) for piece in range(pieces)]
-    halves = [tuple(int(i in {piece, piece + 1}) for i in range(pieces)) for piece in range(pieces - 1)]
-    return singles + halves
+def _first_come(jobs: list[_Job]) -> list[int]:
+    """Return the completions in the order of arrival."""
+    clock, ends = 0, []
+    for arrival, need in jobs:
+        clock = max(clock, arrival) + need
+        ends.append(clock)
+    return ends
+
+
+def _shortest_first(jobs: list[_Job]) -> list[int]:
+    """Return the completions if the least work left goes first, ascending."""
+    return [end for _, _, end in _preemptive(jobs, lambda _, left: left) if end is not None]
+
+
+def _weighted_ends(jobs: list[_Job], weights: list[int]) -> int:
+    """Return the least weighted sum of completions that mean busy times allow, rounded down for every request."""
+    # Whoever needs nothing goes at once, and is busy when it arrives.
+    ranks = [Fraction(-weight, max(need, 1)) for weight, (_, need) in zip(weights, jobs, strict=True)]
+    squares = [0] * len(jobs)
+    for job, (begin, end), _ in _preemptive(jobs, lambda job, _: ranks[job]):
+        squares[job] += end**2 - begin**2
+    total = 0
+    for weight, square, (arrival, need) in zip(weights, squares, jobs, strict=True):
+        completion = Fraction(square + need**2, 2 * need) if need else Fraction(arrival)
+        total += int(weight * completion)
+    return total
+
+
+def _preemptive(jobs: list[_Job], rank: Callable[[int, int], Any]) -> Iterator[tuple[int, tuple[int, int], int | None]]:
+    """Yield who runs from when to when, and the end if it is done; the smallest rank of job and work left goes."""
+    waiting: list[tuple[Any, int, int]] = []
+    clock, coming = 0, 0
+    while waiting or coming < len(jobs):
+        if not waiting:
+            clock = max(clock, jobs[coming][0])
+        while coming < len(jobs) and jobs[coming][0] <= clock:
+            need = jobs[coming][1]
+            heapq.heappush(waiting, (rank(coming, need), coming, need))
+            coming += 1
+        _, job, left = heapq.heappop(waiting)
+        until = jobs[coming][0] if coming < len(jobs) else clock + left
+        if clock + left <= until:
+            yield job, (clock, clock + left), clock + left
+            clock += left
+        else:
+            left -= until - clock
+            yield job, (clock, until), None
+            heapq.heappush(waiting, (rank(job, left), job, left))
+            clock = until
+
+
+def _rates(instance: Instance) -> list[tuple[int, ...]]:
+    """Return the weights of each piece alone, and halves of two that follow each other."""
+    singles = single_pieces(instance)
+    return singles + [tuple(map(add, one, other)) for one, other in pairwise(singles)]
 
 
 def _splits(instance: Instance) -> list[Split]:

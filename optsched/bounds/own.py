@@ -66,12 +66,8 @@ class OwnTimes:
         self._rate = rate
         self._known: dict[tuple[int, int], int] = {}
 
-    def first(self, prompt: int) -> int:
-        """Return :math:`w_1`."""
-        return self._fill(prompt)
-
-    def all(self, prompt: int, output: int) -> int:
-        """Return the sum of all :math:`w_k`."""
+    def of(self, prompt: int, output: int) -> int:
+        """Return the sum of :math:`w_k` up to the last token."""
         known = self._known.get((prompt, output))
         if known is None:
             known = self._known[prompt, output] = self._fill(prompt) + self._later(prompt, output)
@@ -121,6 +117,12 @@ class OwnTimes:
         return place, place + 1
 
 
+def single_pieces(instance: Instance) -> list[tuple[int, ...]]:
+    """Return the weights that take one affine piece alone, for each of them."""
+    pieces = range(len(instance.cost.affine))
+    return [tuple(int(other == piece) for other in pieces) for piece in pieces]
+
+
 def fewest_steps(instance: Instance, tokens: int) -> int:
     """Return the fewest prefill steps of so many tokens: ⌈tokens/P⌉, or 1 if prefills are whole."""
     return -(-tokens // instance.limits.prefill_tokens) if instance.rules.chunked_prefill else 1
@@ -133,7 +135,10 @@ def may_refill(instance: Instance, tokens: int) -> bool:
 
 def held_blocks(instance: Instance, prompt: int, output: int) -> int:
     """Return the KV blocks that a request holds in the batches that generate its tokens, summed."""
-    block = instance.limits.kv_block
-    if block == 1:
-        return output * prompt + output * (output - 1) // 2
-    return sum(-(-(prompt + k) // block) for k in range(output))
+    return _blocks_up_to(instance, prompt + output - 1) - _blocks_up_to(instance, prompt - 1)
+
+
+def _blocks_up_to(instance: Instance, tokens: int) -> int:
+    """Return the blocks of 1, 2, … tokens, summed."""
+    full, rest = divmod(tokens, instance.limits.kv_block)
+    return instance.limits.kv_block * full * (full + 1) // 2 + rest * (full + 1)

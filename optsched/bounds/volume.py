@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from optsched.bounds.bound import Bound
-from optsched.bounds.own import OwnTimes, fewest_steps, held_blocks, rate_of
+from optsched.bounds.own import OwnTimes, fewest_steps, held_blocks, rate_of, single_pieces
 from optsched.model.instance import Instance, Request
 from optsched.model.objectives import Objective
 
@@ -50,23 +50,19 @@ class VolumeBound:
         Lower bound on the makespan in ps.
     batches
         J of the requests that give it.
-    piece, release_ps
-        Index of the affine piece and t₀.
-    pieces
-        Number of pieces of the cost model.
+    weights, release_ps
+        Weights of the pieces, 1 for the one that gives it, and t₀.
     """
 
     value: int
     batches: int
-    piece: int
+    weights: tuple[int, ...]
     release_ps: int
-    pieces: int
 
     @property
     def certificate(self) -> dict[str, Any]:
         """What `optsched.check` needs to recompute the bound."""
-        weights = [int(index == self.piece) for index in range(self.pieces)]
-        return {"kind": "volume", "piece_weights": weights, "release_ps": self.release_ps}
+        return {"kind": "volume", "piece_weights": list(self.weights), "release_ps": self.release_ps}
 
 
 class _Totals:
@@ -74,11 +70,9 @@ class _Totals:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        count = len(instance.cost.affine)
-        rates = [rate_of(instance, tuple(int(i == piece) for i in range(count))) for piece in range(count)]
-        self._own = [OwnTimes(instance, rate) for rate in rates]
+        self._own = [OwnTimes(instance, rate_of(instance, weights)) for weights in single_pieces(instance)]
         self.volume = self.tokens = self.outputs = self.longest = 0
-        self.work = [0] * count
+        self.work = [0] * len(self._own)
 
     def add(self, request: Request) -> None:
         instance, prompt, output = self._instance, request.input, request.output
@@ -87,12 +81,12 @@ class _Totals:
         self.outputs += output
         self.longest = max(self.longest, fewest_steps(instance, prompt) + output - 1)
         for piece, own in enumerate(self._own):
-            self.work[piece] += own.all(prompt, output)
+            self.work[piece] += own.of(prompt, output)
 
     def batches(self) -> int:
         limits = self._instance.limits
         counts = [
-            -(-self.volume // (limits.kv_tokens // limits.kv_block)),
+            -(-self.volume // limits.kv_blocks),
             -(-self.tokens // limits.batch_tokens),
             self.longest,
         ]
@@ -106,6 +100,7 @@ def volume_bound(instance: Instance) -> VolumeBound:
     totals = _Totals(instance)
     start = instance.start_ps
     best: VolumeBound | None = None
+    singles = single_pieces(instance)
     arrivals = sorted(instance.requests, key=lambda request: -request.arrival_ps)
     for position, request in enumerate(arrivals):
         totals.add(request)
@@ -113,10 +108,10 @@ def volume_bound(instance: Instance) -> VolumeBound:
         if position + 1 < len(arrivals) and arrivals[position + 1].arrival_ps == release:
             continue
         batches = totals.batches()
-        for piece, (base, _) in enumerate(instance.cost.affine):
-            value = release - start + base * batches + totals.work[piece]
+        for weights, (base, _), work in zip(singles, instance.cost.affine, totals.work, strict=True):
+            value = release - start + base * batches + work
             if best is None or value > best.value:
-                best = VolumeBound(value, batches, piece, release, len(instance.cost.affine))
+                best = VolumeBound(value, batches, weights, release)
     assert best is not None, "an instance has at least one request"
     return best
 

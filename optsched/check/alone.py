@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
-from math import ceil
 from typing import Any
 
 from optsched.check.problem import Problem, pieces_of
+from optsched.model.instance import Request
 from optsched.model.objectives import Objective
 
 
@@ -22,11 +21,6 @@ def alone_bound(problem: Problem, objective: Objective, certificate: Mapping[str
     pairs = latencies_alone(problem)
     first, last = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     arrivals = [request.arrival_ps for request in requests]
-    late = [
-        (request.slo_ttft_ps is not None and request.slo_ttft_ps < begin)
-        or (request.slo_e2e_ps is not None and request.slo_e2e_ps < end)
-        for request, (begin, end) in zip(requests, pairs, strict=True)
-    ]
     return {
         Objective.MAKESPAN: max(map(sum, zip(arrivals, last, strict=True))) - min(arrivals),
         Objective.MEAN_TTFT: sum(first),
@@ -34,8 +28,14 @@ def alone_bound(problem: Problem, objective: Objective, certificate: Mapping[str
         Objective.MEAN_E2E: sum(last),
         Objective.MAX_E2E: max(last),
         Objective.WEIGHTED_E2E: sum(request.weight * end for request, end in zip(requests, last, strict=True)),
-        Objective.SLO_MISSES: sum(late),
+        Objective.SLO_MISSES: sum(map(misses, requests, pairs)),
     }[objective]
+
+
+def misses(request: Request, latencies: tuple[int, int]) -> bool:
+    """Whether a TTFT and an e2e latency are beyond an SLO of the request."""
+    slos = (request.slo_ttft_ps, request.slo_e2e_ps)
+    return any(slo is not None and slo < latency for slo, latency in zip(slos, latencies, strict=True))
 
 
 def latencies_alone(problem: Problem) -> list[tuple[int, int]]:
@@ -48,7 +48,7 @@ def latencies_alone(problem: Problem) -> list[tuple[int, int]]:
     cost = problem.cost
 
     def fill(tokens: int) -> int:
-        steps = ceil(Fraction(tokens, problem.limits.prefill_tokens)) if problem.chunked else 1
+        steps = problem.fewest_steps(tokens)
         shared = [steps * base + tokens * token for base, token in pieces_of(cost)]
         return max(shared) + tokens * tokens * cost.prefill_sq + steps * cost.prefill_req
 
@@ -61,7 +61,7 @@ def latencies_alone(problem: Problem) -> list[tuple[int, int]]:
         first = total = fill(request.input)
         for tokens in range(request.input + 1, request.input + request.output):
             decode = single + cost.decode_kv * (tokens - 1)
-            if problem.eviction and (problem.chunked or tokens <= problem.limits.prefill_tokens):
+            if problem.may_refill(tokens):
                 decode = min(decode, fill(tokens))
             total += decode
         found[shape] = (first, total)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
-from optsched.check.alone import latencies_alone
+from optsched.check.alone import latencies_alone, misses
 from optsched.check.machine import needs_of
 from optsched.check.problem import Problem
 from optsched.check.reading import UnprovedError
@@ -31,9 +31,8 @@ def late_bound(problem: Problem, objective: Objective, certificate: Mapping[str,
     outputs = [1 if first else request.output for first, request in zip(firsts, problem.requests, strict=True)]
     needs = needs_of(problem, certificate, outputs)
     missed, jobs = 0, []
-    for request, need, (ttft, e2e) in zip(problem.requests, needs, latencies_alone(problem), strict=True):
-        slos = [(request.slo_ttft_ps, ttft), (request.slo_e2e_ps, e2e)]
-        if any(slo is not None and slo < latency for slo, latency in slos):
+    for request, need, latencies in zip(problem.requests, needs, latencies_alone(problem), strict=True):
+        if misses(request, latencies):
             missed += 1
             continue
         due = request.slo_ttft_ps if request.slo_e2e_ps is None else request.slo_e2e_ps

@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import insort_left
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from math import ceil, floor
+from math import floor
 from typing import Any, NamedTuple
 
 from optsched.check.alone import latencies_alone
-from optsched.check.problem import Problem, pieces_of
+from optsched.check.problem import Problem
 from optsched.check.reading import UnprovedError, shown
+from optsched.check.work import Rate, are_weights, blocks_held, own_ps, rate_of, require_blocks
 from optsched.model.objectives import Objective
 
 _FIRST = {Objective.MEAN_TTFT, Objective.MAX_TTFT}
@@ -72,7 +73,7 @@ def machine_bound(problem: Problem, objective: Objective, certificate: Mapping[s
 
 def needs_of(problem: Problem, certificate: Mapping[str, Any], outputs: list[int]) -> list[int]:
     """Return what every request needs until it has generated so many tokens, by the weights that are stated."""
-    rate = _rate(problem, certificate.get("piece_weights"))
+    rate = rate_of(problem, certificate.get("piece_weights"))
     shares = _shares(problem, certificate.get("share_weights"))
     known: dict[tuple[int, int], int] = {}
     for request, output in zip(problem.requests, outputs, strict=True):
@@ -81,58 +82,25 @@ def needs_of(problem: Problem, certificate: Mapping[str, Any], outputs: list[int
     return [known[request.input, output] for request, output in zip(problem.requests, outputs, strict=True)]
 
 
-def _rate(problem: Problem, stated: object) -> tuple[int, int, int]:
-    """Return base and token of a combination of pieces, and what to divide them by."""
-    pieces = pieces_of(problem.cost)
-    if not _weights(stated, len(pieces)):
-        raise UnprovedError(
-            f"piece_weights is {shown(stated)}, expected {len(pieces)} integers ≥ 0, one for each piece, not all 0"
-        )
-    assert isinstance(stated, list)
-    base = sum(weight * piece[0] for weight, piece in zip(stated, pieces, strict=True))
-    token = sum(weight * piece[1] for weight, piece in zip(stated, pieces, strict=True))
-    return base, token, sum(stated)
-
-
 def _shares(problem: Problem, stated: object) -> tuple[Fraction, ...]:
     """Return the shares of the base that a block, a token and a run are given."""
     listed: list[Any] = [stated.get(name) for name in _RESOURCES] if isinstance(stated, Mapping) else []
-    if not _weights(listed, 3) or (listed[2] and problem.runs is None):
+    if not are_weights(listed, 3) or (listed[2] and problem.runs is None):
         raise UnprovedError(f"share_weights is {shown(stated)}, expected integers ≥ 0 for memory, tokens and runs")
-    if not problem.blocks:
-        raise UnprovedError("the KV cache does not hold a single block, so no request can be served")
+    require_blocks(problem)
     most = (problem.blocks, problem.limits.batch_tokens, problem.runs or 1)
     return tuple(Fraction(weight, sum(listed) * limit) for weight, limit in zip(listed, most, strict=True))
 
 
-def _weights(stated: object, count: int) -> bool:
-    return (
-        isinstance(stated, list)
-        and len(stated) == count
-        and all(type(weight) is int and weight >= 0 for weight in stated)
-        and any(stated)
-    )
-
-
-def _need(problem: Problem, prompt: int, output: int, rate: tuple[int, int, int], shares: tuple[Fraction, ...]) -> int:
+def _need(problem: Problem, prompt: int, output: int, rate: Rate, shares: tuple[Fraction, ...]) -> int:
     """Return the least time that a request is given for its first tokens, rounded down."""
-    cost, (base, token, scale) = problem.cost, rate
-
-    def fill(tokens: int) -> int:
-        steps = ceil(Fraction(tokens, problem.limits.prefill_tokens)) if problem.chunked else 1
-        return token * tokens + scale * (cost.prefill_sq * tokens**2 + cost.prefill_req * steps)
-
-    work, blocks = fill(prompt), problem.blocks_of(prompt)
-    for tokens in range(prompt + 1, prompt + output):
-        blocks += problem.blocks_of(tokens)
-        cheapest = token + scale * (cost.decode_kv * (tokens - 1) + cost.decode_req)
-        if problem.eviction and (problem.chunked or tokens <= problem.limits.prefill_tokens):
-            cheapest = min(cheapest, fill(tokens))
-        work += cheapest
-    steps = ceil(Fraction(prompt, problem.limits.prefill_tokens)) if problem.chunked else 1
-    used = (blocks, prompt + output - 1, steps + output - 1)
+    used = (
+        blocks_held(problem, prompt, output),
+        prompt + output - 1,
+        problem.fewest_steps(prompt) + output - 1,
+    )
     given = sum((share * amount for share, amount in zip(shares, used, strict=True)), Fraction(0))
-    return floor((work + base * given) / scale)
+    return floor((own_ps(problem, prompt, output, rate) + rate.base * given) / rate.scale)
 
 
 def _ends_shortest_first(jobs: list[_Job]) -> list[int]:

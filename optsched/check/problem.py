@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 
 from optsched.model.cost import CostModel
 from optsched.model.instance import Instance, Limits, Request
@@ -36,6 +38,14 @@ class Problem:
         """Return the blocks that ``tokens`` cached tokens occupy, the last one perhaps in part."""
         full, rest = divmod(tokens, self.limits.kv_block)
         return full + (1 if rest else 0)
+
+    def fewest_steps(self, tokens: int) -> int:
+        """Return how many prefill steps a fill of ``tokens`` takes at least: ceil(tokens / P), or 1 if it is whole."""
+        return ceil(Fraction(tokens, self.limits.prefill_tokens)) if self.chunked else 1
+
+    def may_refill(self, tokens: int) -> bool:
+        """Whether a request may be evicted and filled again with ``tokens``."""
+        return self.eviction and (self.chunked or tokens <= self.limits.prefill_tokens)
 
 
 def problem_of(instance: Instance, restrictions: Restrictions) -> Problem:

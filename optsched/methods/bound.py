@@ -50,15 +50,6 @@ def run_bounds(instance: Instance, objective: Objective, names: tuple[str, ...])
         yield BoundRun(name, found, time.perf_counter() - started)
 
 
-def best_of(runs: list[BoundRun]) -> BoundRun | None:
-    """Return the run with the largest bound, of equal ones the first; None if no bound says anything."""
-    return max(
-        (run for run in runs if run.bound is not None),
-        key=lambda run: run.bound.value if run.bound else 0,
-        default=None,
-    )
-
-
 def bound(
     instance: Instance,
     objective: Objective | str = Objective.MAKESPAN,
@@ -103,21 +94,21 @@ def bound(
 
     reason = infeasibility(instance, restrictions)
     if reason is not None:
-        return ended(status=Status.INFEASIBLE, message="; ".join((*reason.reasons[:10], reason.remedy))), []
+        return ended(status=Status.INFEASIBLE, message=reason.message), []
     names = tuple(BOUNDS) if method in {BEST, ALL} else (method,)
     runs = list(run_bounds(restrictions.apply(instance), objective, names))
-    best = best_of(runs)
-    if best is None or best.bound is None:
+    found = [(run.name, run.bound) for run in runs if run.bound is not None]
+    if not found:
         return ended(message=f"{method} says nothing about {objective.value}"), runs
-    value, certificate = best.bound.value, best.bound.certificate
-    if not is_proved(instance, restrictions, objective, value, certificate):
-        raise DefectError(f"{best.name}: the checker does not confirm the bound {value}")
+    name, best = max(found, key=lambda pair: pair[1].value)
+    if not is_proved(instance, restrictions, objective, best.value, best.certificate):
+        raise DefectError(f"{name}: the checker does not confirm the bound {best.value}")
     proved = ended(
-        method=best.name,
+        method=name,
         status=Status.BOUND_ONLY,
         badge=Badge.CERTIFIED,
-        bound=value,
-        certificate=certificate,
-        found_by={"bound": best.name},
+        bound=best.value,
+        certificate=best.certificate,
+        found_by={"bound": name},
     )
     return proved, runs
