@@ -216,7 +216,7 @@ def solve(
             restrictions=restrictions,
             time_limit_s=limit,
             options=dict(options),
-            message="; ".join((*reason.reasons[:10], reason.remedy)),
+            message=reason.message,
         )
 
     best = _Best(instance, objective, restrictions)

@@ -80,6 +80,11 @@ class InfeasibleInstanceError(ValueError):
         self.reasons = reasons
         self.remedy = remedy
 
+    @property
+    def message(self) -> str:
+        """What result documents say: the first ten reasons, and the remedy."""
+        return "; ".join((*self.reasons[:10], self.remedy))
+
     def __str__(self) -> str:
         more = f" (and {len(self.reasons) - 1} more requests)" if len(self.reasons) > 1 else ""
         return self.reasons[0] + more + (f"; {self.remedy}" if self.remedy else "")

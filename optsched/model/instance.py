@@ -40,13 +40,22 @@ class Limits:
             raise InputError("prefill_tokens", self.prefill_tokens, f"at most batch_tokens = {self.batch_tokens}")
 
     @property
+    def kv_blocks(self) -> int:
+        """Whole blocks of the cache: floor(M/b)."""
+        return self.kv_tokens // self.kv_block
+
+    @property
     def kv_capacity(self) -> int:
         """Tokens that the whole blocks of the cache hold: floor(M/b) b."""
-        return self.kv_tokens // self.kv_block * self.kv_block
+        return self.kv_blocks * self.kv_block
+
+    def blocks(self, cached: int) -> int:
+        """Return the blocks that ``cached`` tokens take: ceil(m/b)."""
+        return -(-cached // self.kv_block)
 
     def occupied(self, cached: int) -> int:
         """Return the capacity in tokens that ``cached`` tokens take: ceil(m/b) b."""
-        return -(-cached // self.kv_block) * self.kv_block
+        return self.blocks(cached) * self.kv_block
 
 
 @domain

@@ -34,20 +34,10 @@ def objective_text(objective: Objective, requests: int, value: int | None) -> st
 
 def solution_lines(result: Result) -> list[str]:
     """Describe a solver's result."""
-    lines = [f"{result.instance.name}: {result.objective.value}, {result.status.value} ({result.runtime_s:.2f} s)"]
-    class_ = class_texts(result.restrictions)
-    if class_:
-        lines.append(f"  class  {'; '.join(class_)}")
-
-    def shown(value: int | None) -> str:
-        return objective_text(result.objective, len(result.instance.requests), value)
-
+    lines = _opening(result)
     if result.value is not None:
-        lines.append(f"  value  {shown(result.value)}{_by(result, 'schedule')}")
-    if result.bound is not None:
-        lines.append(f"  bound  {shown(result.bound)}{_by(result, 'bound')}, {_BADGES[result.badge]}")
-    if result.gap is not None:
-        lines.append(f"  gap    {100 * result.gap:.2f} %")
+        lines.append(f"  value  {_shown(result, result.value)}{_by(result, 'schedule')}")
+    lines += [*_bound_line(result), *_gap_line(result.gap)]
     if result.metrics is not None:
         lines.append(f"  {result.metrics['batches']} batches, {result.metrics['evictions']} evictions")
     if result.message is not None:
@@ -57,19 +47,9 @@ def solution_lines(result: Result) -> list[str]:
 
 def bound_text(result: Result, runs: Sequence[BoundRun], known: int | None, width: int, *, every: bool) -> str:
     """Describe bounds: the best one, or every one, and the gap of the best known value."""
-    count = len(result.instance.requests)
-    lines = [f"{result.instance.name}: {result.objective.value}, {result.status.value} ({result.runtime_s:.2f} s)"]
-    class_ = class_texts(result.restrictions)
-    if class_:
-        lines.append(f"  class  {'; '.join(class_)}")
-    if result.bound is not None:
-        shown = objective_text(result.objective, count, result.bound)
-        lines.append(f"  bound  {shown}{_by(result, 'bound')}, {_BADGES[result.badge]}")
+    lines = [*_opening(result), *_bound_line(result)]
     if known is not None:
-        lines.append(f"  value  {objective_text(result.objective, count, known)}, the best known (ledger)")
-        best = gap(known, result.bound)
-        if best is not None:
-            lines.append(f"  gap    {100 * best:.2f} %")
+        lines += [f"  value  {_shown(result, known)}, the best known (ledger)", *_gap_line(gap(known, result.bound))]
     if result.message is not None:
         lines.append(f"  {result.message}")
     text = "\n".join(lines) + "\n"
@@ -78,13 +58,34 @@ def bound_text(result: Result, runs: Sequence[BoundRun], known: int | None, widt
     rows = [
         [
             run.name,
-            "–" if run.bound is None else objective_text(result.objective, count, run.bound.value),
+            "–" if run.bound is None else _shown(result, run.bound.value),
             f"{run.runtime_s:.2f}",
             "–" if run.bound is None else _shortened(run.bound.certificate),
         ]
         for run in runs
     ]
     return f"{text}\n{simple_table(['bound', 'value', 'time (s)', 'certificate'], rows, width, left=(0, 3))}"
+
+
+def _opening(result: Result) -> list[str]:
+    """Say what was asked, and how it ended."""
+    lines = [f"{result.instance.name}: {result.objective.value}, {result.status.value} ({result.runtime_s:.2f} s)"]
+    class_ = class_texts(result.restrictions)
+    return [*lines, f"  class  {'; '.join(class_)}"] if class_ else lines
+
+
+def _shown(result: Result, value: int) -> str:
+    return objective_text(result.objective, len(result.instance.requests), value)
+
+
+def _bound_line(result: Result) -> list[str]:
+    if result.bound is None:
+        return []
+    return [f"  bound  {_shown(result, result.bound)}{_by(result, 'bound')}, {_BADGES[result.badge]}"]
+
+
+def _gap_line(found: float | None) -> list[str]:
+    return [] if found is None else [f"  gap    {100 * found:.2f} %"]
 
 
 def _shortened(certificate: Mapping[str, Any]) -> str:

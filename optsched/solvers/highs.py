@@ -101,16 +101,12 @@ def run_interruptibly(solver: highspy.Highs, watch: Callable[[Any], None] | None
 
 
 def run_pooled(run: Callable[[], object], stop: Callable[[], None]) -> None:
-    """Run HiGHS as `wait_interruptibly` does, with threads of its own.
+    """Run HiGHS as `wait_interruptibly` does, with a new pool of threads.
 
-    HiGHS keeps one pool of threads for the process, and refuses another number of them until it is reset; threads that
-    are still there when the process ends can abort it.
+    HiGHS keeps one for the process, and refuses another number of threads until it is reset.
     """
     highspy.Highs.resetGlobalScheduler(True)
-    try:
-        wait_interruptibly(run, stop)
-    finally:
-        highspy.Highs.resetGlobalScheduler(True)
+    wait_interruptibly(run, stop)
 
 
 def solve_equality_lp(

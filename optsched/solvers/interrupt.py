@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 
 
@@ -37,7 +37,7 @@ def wait_interruptibly(run: Callable[[], object], stop: Callable[[], None]) -> N
 
     thread = threading.Thread(target=guarded, daemon=True)
     # Ctrl-C raises nothing meanwhile: wherever that came up here, the thread would be left behind.
-    with _told(asked):
+    with _told(asked, raising=False):
         thread.start()
         while not done.wait(0.1):
             if asked.is_set():
@@ -48,26 +48,6 @@ def wait_interruptibly(run: Callable[[], object], stop: Callable[[], None]) -> N
 
 
 @contextmanager
-def _told(asked: threading.Event) -> Iterator[None]:
-    """Set an event at Ctrl-C, and let whoever else listens know, but raise nothing."""
-    former = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(former):
-        yield
-        return
-
-    def tell(number: int, frame: FrameType | None) -> None:
-        asked.set()
-        with suppress(KeyboardInterrupt):
-            former(number, frame)
-
-    signal.signal(signal.SIGINT, tell)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, former)
-
-
-@contextmanager
 def until_interrupted() -> Iterator[threading.Event]:
     """Run a block that Ctrl-C ends early, and give an event that is then set.
 
@@ -75,20 +55,28 @@ def until_interrupted() -> Iterator[threading.Event]:
     nor where Ctrl-C is ignored or ends the process at once.
     """
     came = threading.Event()
-    former = signal.getsignal(signal.SIGINT)
-    heeded = threading.current_thread() is threading.main_thread() and callable(former)
-
-    def notice(number: int, frame: FrameType | None) -> None:
-        came.set()
-        if callable(former):
-            former(number, frame)
-
-    if heeded:
-        signal.signal(signal.SIGINT, notice)
     try:
-        yield came
+        with _told(came, raising=True):
+            yield came
     except KeyboardInterrupt:
         came.set()
+
+
+@contextmanager
+def _told(came: threading.Event, *, raising: bool) -> Iterator[None]:
+    """Set an event at Ctrl-C, and let whoever listened before know; raise what they raise, or nothing."""
+    former = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(former):
+        yield
+        return
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        came.set()
+        with nullcontext() if raising else suppress(KeyboardInterrupt):
+            former(number, frame)
+
+    signal.signal(signal.SIGINT, tell)
+    try:
+        yield
     finally:
-        if heeded:
-            signal.signal(signal.SIGINT, former)
+        signal.signal(signal.SIGINT, former)

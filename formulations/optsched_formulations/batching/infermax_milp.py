@@ -358,7 +358,7 @@ class _Model:
                 if self._needs_first(i):
                     self._new("a", i, j, 1)
                 if limits.kv_block > 1:
-                    self._new("n", i, j, limits.kv_capacity // limits.kv_block)
+                    self._new("n", i, j, limits.kv_blocks)
 
     def _needs_first(self, i: int) -> bool:
         """Whether the objective asks when request i gets its first token."""
@@ -446,7 +446,7 @@ class _Model:
             for i in self._everyone:
                 self._row(self._var["m", i, j] <= limits.kv_block * self._var["n", i, j], "blocks", i, j)
             blocks = pulp.lpSum(self._var["n", i, j] for i in self._everyone)
-            self._row(blocks <= limits.kv_capacity // limits.kv_block, "memory", j)
+            self._row(blocks <= limits.kv_blocks, "memory", j)
         self._row(used <= pulp.lpSum(runs), "not_empty", j)
         for i in self._everyone:
             self._row(runs[i] + self._var["e", i, j] <= used, "used", i, j)

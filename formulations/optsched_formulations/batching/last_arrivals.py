@@ -24,7 +24,7 @@ from typing import Any
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge
-from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
+from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, silent
 from optsched.solvers.interrupt import until_interrupted
 from optsched_formulations.batching.state_search import StateSearch
 from optsched_formulations.batching.token_cpsat import TokenCpSat
@@ -110,14 +110,15 @@ class _Bounds:
             return None
         try:
             return method.solve(
-                Task(
+                replace(
+                    task,
                     instance=part,
-                    objective=task.objective,
                     restrictions=replace(task.restrictions, at_most=at_most),
+                    incumbent=None,
+                    incumbent_value=None,
+                    bound=0,
                     time_limit_s=seconds,
-                    deterministic_limit=task.deterministic_limit,
-                    workers=task.workers,
-                    seed=task.seed,
+                    progress=silent,
                 )
             )
         except UnsupportedError:

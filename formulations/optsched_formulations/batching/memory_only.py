@@ -55,7 +55,7 @@ class Classes:
             groups.setdefault((request.input, request.output, weight), []).append(index)
         self.kinds = sorted(groups)
         self.members = [groups[kind] for kind in self.kinds]
-        self.capacity = limits.kv_tokens // limits.kv_block
+        self.capacity = limits.kv_blocks
         self.base_ps = cost.base
         self.owner: list[int] = []
         self.token: list[int] = []
@@ -68,7 +68,7 @@ class Classes:
                 held = prompt + k - 1
                 self.owner.append(number)
                 self.token.append(k)
-                self.size.append(limits.occupied(held) // limits.kv_block)
+                self.size.append(limits.blocks(held))
                 self.following.append(len(self.following) + 1 if k < output else -1)
                 self.fill_ps.append(slope * held + cost.prefill_ps(held, 0))
                 self.decode_ps.append(slope + cost.decode_ps(held - 1))

@@ -87,7 +87,7 @@ class StateSearch:
     """The method of this module, as `optsched.solvers.formulation.Formulation`."""
 
     def solve(self, task: Task) -> Outcome:
-        """Minimise makespan, or offline a sum of e2e latencies, of an instance in which only memory binds.
+        """Minimise the makespan or a sum of e2e latencies of an instance in which only memory binds.
 
         With the restriction ``at_most``, ``INFEASIBLE`` says that every schedule exceeds it. A deterministic limit
         counts millions of expanded states.

@@ -139,9 +139,9 @@ def holdings(task: Task) -> tuple[list[Held], int]:
     held = []
     for members in interchangeable(task):
         request = requests[members[0]]
-        blocks = [limits.occupied(request.input + k) // limits.kv_block for k in range(request.output)]
+        blocks = [limits.blocks(request.input + k) for k in range(request.output)]
         held.append(Held(len(members), blocks))
-    return held, limits.kv_tokens // limits.kv_block
+    return held, limits.kv_blocks
 
 
 def find_packing(task: Task, seconds: float) -> Packing | None:
@@ -176,7 +176,7 @@ class FlowModel:
         self._classes = interchangeable(task)
         self._batches = range(1, most + 1)
         self._limits = task.instance.limits
-        self._capacity = self._limits.kv_tokens // self._limits.kv_block
+        self._capacity = self._limits.kv_blocks
         self._idle = pauses_may_pay(task)
         self.program = Program()
         self._fill: dict[Place, int] = {}
@@ -216,7 +216,7 @@ class FlowModel:
         return self._costs.size((self._classes[c][0], k))
 
     def _blocks(self, c: int, k: int) -> int:
-        return self._limits.occupied(self._size(c, k)) // self._limits.kv_block
+        return self._limits.blocks(self._size(c, k))
 
     def _refillable(self, c: int, k: int) -> bool:
         return k > 1 and self._costs.can_refill((self._classes[c][0], k))

@@ -151,7 +151,7 @@ class Network:
 
     def _rows(self, packings: Sequence[Packing]) -> tuple[Row, ...]:
         limits, largest = self._limits, self._costs.largest_steps
-        capacity = limits.kv_tokens // limits.kv_block
+        capacity = limits.kv_blocks
         rows = [Row("memory", capacity, ANY), *(Row("packing", packing.most, ANY) for packing in packings)]
         if largest > limits.batch_tokens:
             rows.append(Row("tokens", limits.batch_tokens, ANY))
@@ -170,7 +170,7 @@ class Network:
         """Return a class from its first request's tokens and their weights in the packing inequalities."""
         costs, limits = self._costs, self._limits
         size = np.array([costs.size(token) for token in tokens])
-        blocks = np.array([limits.occupied(int(held)) // limits.kv_block for held in size])
+        blocks = np.array([limits.blocks(int(held)) for held in size])
         one, none = np.ones_like(size), np.zeros_like(size)
         weight = iter(np.array(of_tokens) for of_tokens in weights)
         fills: list[Ints] = []

@@ -145,10 +145,10 @@ def _smallest_ratio_first(requests: Requests, at: Bytes, order: Ints) -> int:
 
 
 @compiled
-def _insert(ascending: Ints, count: int, value: int) -> None:
-    """Insert a number into the first ``count`` of an ascending array."""
-    position = count
-    while position > 0 and ascending[position - 1] > value:
+def _insert(ascending: Ints, begin: int, end: int, value: int) -> None:
+    """Insert a number into a part of an array that is ascending."""
+    position = end
+    while position > begin and ascending[position - 1] > value:
         ascending[position] = ascending[position - 1]
         position -= 1
     ascending[position] = value
@@ -169,12 +169,12 @@ def _shortest_first(requests: Requests, at: Bytes, clock: int, alone: Ints, left
                 # Equal ones start in the order of their arrivals: of those left these are the last.
                 fresh += 1
                 release = max(0, arrival[TIME, place[c, fresh]] - clock)
-            _insert(alone, number, release + byte[CHAIN, c, at[r]])
+            _insert(alone, 0, number, release + byte[CHAIN, c, at[r]])
             number += 1
             if release > 0:
                 future += 1
             else:
-                _insert(left, count, byte[REST, c, at[r]])
+                _insert(left, 0, count, byte[REST, c, at[r]])
                 count += 1
     total, now, done, begun, upcoming = np.int64(0), np.int64(0), 0, 0, arrival.shape[1] - future
     while done < number:
@@ -189,12 +189,7 @@ def _shortest_first(requests: Requests, at: Bytes, clock: int, alone: Ints, left
         if begun < count:
             left[begun] -= until - now
         now = until
-        c = arrival[COMER, upcoming]
-        position = count
-        while position > begun and left[position - 1] > byte[REST, c, 0]:
-            left[position] = left[position - 1]
-            position -= 1
-        left[position] = byte[REST, c, 0]
+        _insert(left, begun, count, byte[REST, arrival[COMER, upcoming], 0])
         count += 1
         upcoming += 1
     return int(total)

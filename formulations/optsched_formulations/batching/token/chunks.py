@@ -237,9 +237,7 @@ class ChunkModel:
         cp.add(tokens - decodes <= limits.prefill_tokens)
         if limits.batch_requests is not None:
             cp.add(cp_model.LinearExpr.sum([state.run for state in states]) <= limits.batch_requests)
-        cp.add(
-            cp_model.LinearExpr.sum([self._blocks(state) for state in states]) <= limits.kv_tokens // limits.kv_block
-        )
+        cp.add(cp_model.LinearExpr.sum([self._blocks(state) for state in states]) <= limits.kv_blocks)
         if not self._instance.rules.hybrid:
             prefills = cp.new_bool_var(f"prefills[{j}]")
             for state in states:
@@ -251,7 +249,7 @@ class ChunkModel:
         block = self._instance.limits.kv_block
         if block == 1:
             return state.held
-        blocks = self.cp.new_int_var(0, self._instance.limits.kv_tokens // block, "")
+        blocks = self.cp.new_int_var(0, self._instance.limits.kv_blocks, "")
         self.cp.add(block * blocks >= state.held)
         return blocks
 
@@ -343,8 +341,8 @@ class ChunkModel:
         :math:`\sum_{rk} ⌈(I_r+k-1)/b⌉ \mathit{by}_{rkj} ≤ ⌊M/b⌋ \sum_{i ≤ j} \mathit{used}_i`.
         """
         limits = self._instance.limits
-        capacity = limits.kv_tokens // limits.kv_block
-        blocks = {token: limits.occupied(self._costs.size(token)) // limits.kv_block for token in self._costs.tokens}
+        capacity = limits.kv_blocks
+        blocks = {token: limits.blocks(self._costs.size(token)) for token in self._costs.tokens}
         for j in self._batches:
             held = [blocks[token] * self._by[token][j] for token in self._costs.tokens]
             self.cp.add(cp_model.LinearExpr.sum(held) <= capacity * cp_model.LinearExpr.sum(self._used[:j]))

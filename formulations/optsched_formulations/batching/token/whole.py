@@ -126,12 +126,12 @@ class WholeModel:
         else in :math:`t_{rk}` alone: a cumulative constraint over intervals of these lengths.
         """
         limits, variables, most = self._instance.limits, self._variables, self._horizon.batches
-        capacity = limits.kv_tokens // limits.kv_block
+        capacity = limits.kv_blocks
         intervals, demands = [], []
         areas: list[cp_model.LinearExprT] = []
         for token in self._costs.tokens:
             r, k = token
-            blocks = limits.occupied(self._costs.size(token)) // limits.kv_block
+            blocks = limits.blocks(self._costs.size(token))
             start = variables.time[token]
             if token in variables.keep:
                 keep = variables.keep[token]
