@@ -15,6 +15,7 @@ BOUNDS: Mapping[str, str] = MappingProxyType(
         "alone": "optsched.bounds.alone:alone_bound",
         "machine": "optsched.bounds.machine:machine_bound",
         "late": "optsched.bounds.late:late_bound",
+        "congestion": "optsched.bounds.congestion:congestion_bound",
     }
 )
 """Name → ``module:function``, resolved when it is asked for; the quick ones first."""

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from optsched.check.alone import alone_bound
+from optsched.check.congestion import congestion_bound
 from optsched.check.last_arrivals import Proof, last_arrivals_bound
 from optsched.check.late import late_bound
 from optsched.check.machine import machine_bound
@@ -194,6 +195,7 @@ _PROOFS: Mapping[str, Proof] = MappingProxyType(
         "alone": alone_bound,
         "machine": machine_bound,
         "late": late_bound,
+        "congestion": congestion_bound,
         "volume": volume_bound,
         "resident_walk": walk_bound,
         "resident_search": search_bound,

@@ -1,0 +1,143 @@
+"""The choice of prices: whatever they are, the bound holds; these make it large."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+
+from optsched.bounds.congested.batches import Batches
+from optsched.bounds.congested.lives import Least, Levels, Lives
+from optsched.bounds.congested.terms import UNIT, Ints, Windows
+
+Floats = npt.NDArray[np.float64]
+
+_STRETCH = 1.7
+"""How much longer requests are alive than alone, at first guess."""
+_SMOOTH, _KNOT = 35, 20
+"""Windows over which the first guess is averaged, and between two prices that are adjusted."""
+_POWER = 1.25
+_ROUNDS = 10
+_SLOPES = 16
+"""β is tried in so many parts of the largest slope of the batch time."""
+_STEPS = (0, 1, 2)
+"""G is tried in halves of f(1)."""
+_SAMPLE = 256
+
+
+def best_prices(lives: Lives, batches: Batches) -> Windows:
+    """Return prices for which the bound is large.
+
+    At the best prices requests that choose their cheapest windows take of each window just the machine time that it
+    has; where they take more its price rises. Prices are affine between knots, and steps are those of Adam (Kingma and
+    Ba 2015).
+    """
+    slopes = _Slopes(lives, batches)
+    places = np.arange(lives.last)
+    knots = lives.last // _KNOT + 2
+    spread = np.zeros((knots, lives.last))
+    spread[places // _KNOT, places] = 1 - places % _KNOT / _KNOT
+    spread[places // _KNOT + 1, places] = places % _KNOT / _KNOT
+    reach = spread.sum(axis=1) + 1e-9
+    at = spread @ _first_guess(lives) / reach
+    mean, square = np.zeros(knots), np.zeros(knots)
+    found: list[tuple[int, Windows]] = []
+    for turn in range(1, _ROUNDS + 1):
+        windows = slopes.chosen(_rounded(at @ spread))
+        levels = lives.levels(batches, windows)
+        least = lives.least(windows, levels)
+        found.append((least.value, windows))
+        pull = spread @ (_taken(lives, batches, windows, levels, least) - 1) / reach
+        mean, square = 0.8 * mean + 0.2 * pull, 0.95 * square + 0.05 * pull**2
+        step = mean / (1 - 0.8**turn) / np.sqrt(square / (1 - 0.95**turn) + 1e-3)
+        at = np.maximum(at + 0.25 / (1 + turn / 15) * np.sqrt(at + 0.3) * step, 0)
+    return max(found, key=lambda pair: pair[0])[1]
+
+
+def stated(windows: Windows) -> list[list[int]]:
+    """Return windows as certificates have them: how many are alike, θ, β and G; the last one by itself."""
+    rows = list(zip(windows.price.tolist(), windows.slope.tolist(), windows.step.tolist(), strict=True))
+    runs = [[len(list(same)), *row] for row, same in groupby(rows[:-1])]
+    return [*runs, [1, *rows[-1]]]
+
+
+def _first_guess(lives: Lives) -> Floats:
+    """Return prices, in requests, that balance a batch of those who are probably alive."""
+    begins = lives.terms.window_ps * np.arange(lives.last)
+    ends = np.sort(lives.arrival + (_STRETCH * lives.alone).astype(np.int64))
+    alive = np.searchsorted(np.sort(lives.arrival), begins, side="right") - np.searchsorted(ends, begins, side="right")
+    alive = np.convolve(np.pad(alive, _SMOOTH // 2, mode="edge"), np.full(_SMOOTH, 1 / _SMOOTH), mode="valid")
+    base, token = lives.cost.affine[0]
+    own = token + lives.cost.decode_ps(int(lives.read.mean()))
+    guess: Floats = (alive**2).mean() * own / max(base, 1) * (alive / alive.mean()) ** _POWER
+    return guess
+
+
+def _rounded(prices: Floats) -> Ints:
+    """Return prices in 64ths, on a grid that is finer where they are low; 0 is added for the last window."""
+    units = UNIT * prices
+    grid = np.select([units < 16 * UNIT, units < 64 * UNIT], [UNIT // 2, UNIT], 4 * UNIT)
+    return np.append(np.rint(units / grid).astype(np.int64) * grid, 0)
+
+
+class _Slopes:
+    """The β and G that suit a price and a number alive: prompts and decodes share what a batch can give."""
+
+    def __init__(self, lives: Lives, batches: Batches) -> None:
+        self._batches, self._alive = batches, lives.alive
+        self._single = lives.cost.linear_ps(1)
+        self._steepest = max(token for _, token in lives.cost.affine)
+        order = np.sort(lives.read)
+        self._reads = order[np.linspace(0, order.size - 1, _SAMPLE).astype(np.int64)] if order.size else order
+        self._decodes_a_read = order.size / max(self._reads.size, 1)
+        self._prompts, self._tokens = lives.input.size, int(lives.input.sum())
+        self._known: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def chosen(self, price: Ints) -> Windows:
+        """Return windows of given prices."""
+        pairs = [self._of(*pair) for pair in zip(price.tolist(), self._alive.tolist(), strict=True)]
+        return Windows(price, *np.array(pairs, np.int64).T)
+
+    def _of(self, price: int, alive: int) -> tuple[int, int]:
+        if (price, alive) not in self._known:
+            found = [self._climb(price, alive, half * UNIT * self._single // 2) for half in _STEPS]
+            self._known[price, alive] = max(found)[1]
+        return self._known[price, alive]
+
+    def _climb(self, price: int, alive: int, step: int) -> tuple[float, tuple[int, int]]:
+        """Return what runs are worth at the slope up to which that rises, tried from the middle on, and β and G."""
+        values: dict[int, float] = {}
+
+        def value(part: int) -> float:
+            if part not in values:
+                inside = 0 <= part <= _SLOPES
+                values[part] = self._total(price, alive, part * self._steepest // _SLOPES, step) if inside else -1.0
+            return values[part]
+
+        part = _SLOPES // 2
+        while value(part + 1) > value(part):
+            part += 1
+        while part and (value(part - 1) > value(part) or value(part) < 0):
+            part -= 1
+        return value(part), (part * self._steepest // _SLOPES, step)
+
+    def _total(self, price: int, alive: int, slope: int, step: int) -> float:
+        """Return what all runs would be worth in one window, negative if the theorem does not hold."""
+        worth = self._batches.worth(price, alive, slope, step)
+        if worth is None:
+            return -1.0
+        decodes = float(worth.decode[self._reads].sum()) * self._decodes_a_read
+        return decodes + float(worth.token) * self._tokens + float(step) * self._prompts
+
+
+def _taken(lives: Lives, batches: Batches, windows: Windows, levels: Levels, least: Least) -> Floats:
+    """Return how much of each window's time the cheapest lives take, for each but the last."""
+    rise = np.maximum(UNIT // 2, windows.price // 8 // UNIT * UNIT)
+    dearer = lives.levels(batches, Windows(windows.price + rise, windows.slope, windows.step))
+    decodes = dearer.decode(least.decodes, lives.read) - levels.decode(least.decodes, lives.read)
+    prompts = dearer.prompt(least.prompts, lives.input) - levels.prompt(least.prompts, lives.input)
+    taken = np.bincount(least.decodes, decodes.astype(np.float64), lives.last + 1)
+    taken += np.bincount(least.prompts, prompts.astype(np.float64), lives.last + 1)
+    share: Floats = taken / rise / lives.terms.window_ps
+    return share[:-1]

@@ -1,0 +1,108 @@
+r"""Congestion: the sum of e2e latencies by a price of machine time that follows the load.
+
+A request waits for its own tokens and for what its batches run for others; `alone` sees the first, `machine` queues. In
+between, at loads that can be sustained, everybody runs in nearly every batch, and the more requests are alive, the
+longer the batches. This bound counts that: a batch that runs q requests has at least q alive that wait for it.
+
+Theorem
+-------
+Cut time into windows, from the first arrival on; give window i a price :math:`θ_i ≥ 0` of machine time, 0 in the last,
+which does not end, and let :math:`a_i` be the least number of requests that are alive at any time in it because not
+even alone could they have ended (`alone`). Take :math:`0 ≤ ε < 1`, a duration D, and for each window a slope β and a
+step G, all ≥ 0, and let
+
+.. math:: n_i = (1-ε) \max(1, a_i) + θ_i, \qquad B_i = β_i n_i.
+
+Let f(x) be the batch time of x tokens without attention. For every number q of runs let
+
+.. math::
+   S_q &= q + (1-ε) (a_i-q)^+ + θ_i, \qquad L_q = (1-ε) \max(a_i, q) + θ_i, \\
+   s_q &= \min \bigl\{ S_q f(q) / q,\; (S_q f(x) - εD - G_i - B_i (x-q+1)) / (q-1) : x ≥ q \bigr\}, \\
+   l_q &= \min \bigl\{ (L_q f(q) + εDq) / q,\; (L_q f(x) + εD(q-1) - G_i - B_i (x-q+1)) / (q-1) : x ≥ q \bigr\},
+
+the second terms where q ≥ 2, and suppose for all q and all x ≥ q that :math:`S_q f(x) ≥ εDq + G_i q + B_i x` and
+:math:`L_q f(x) ≥ G_i q + B_i x`. A decode that reads m tokens and takes attention time A(m) is worth
+
+.. math:: u_i(m) = \min \bigl( G_i + B_i (m+1),\; \min_q \min(s_q + S_q A(m),\; l_q + L_q A(m)) \bigr)
+
+without the first term where eviction is forbidden, and the prompt's x-th token is worth
+
+.. math:: F_i(x) = G_i/I + B_i + n_i (\mathrm{prefill\_sq} (2x-1) + \mathrm{prefill\_req}/I).
+
+Then in every schedule the sum of e2e latencies is at least
+
+.. math:: \sum_r \Bigl[ \sum_{x=1}^{I} \min_i \bigl( F_i(x) + \tfrac{g}{I} ε (b_i-T)^+ \bigr)
+          + \sum_{k=1}^{O-1} \min_i \bigl( u_i(I+k-1) + \tfrac{1-g}{O-1} ε (b_i-T-kD)^+ \bigr) \Bigr]
+          - \sum_i θ_i |W_i|
+
+with :math:`b_i` the begin of window :math:`W_i`, any 0 ≤ g ≤ 1 (1 if O = 1), and i over windows that end after T for
+the prompt, and after T and the least TTFT and (k-1) f(1) for decode k.
+
+Proof
+-----
+The sum is the integral of the number n(t) alive. Consider a batch of duration d with q runs, l of them prefill steps.
+All requests alive at its begin are alive to its end, at least max(q, a) of them at any time. Of each request that runs
+take :math:`\min(d, (1-ε)d + εD)` into a pool, of others :math:`(1-ε)d`; add θd; and give each prefill step εD back.
+What requests keep of a batch in which they decode is at least ε(d - D), of all other time ε times it.
+
+*The pool pays for the runs, at the prices of each window in turn.* It is at least the lesser of
+:math:`S_q d` and :math:`L_q d + εDq`, less εDl, where d is f(x) and the attention, whose factor is at least n; so that
+of prefill steps pays for their terms in F. For the rest and x tokens, x - (q-l) of prompts, both are affine in l: it
+suffices that :math:`S_q f(x)` and :math:`L_q f(x) + εDq` pay for no prefill (then x = q), one, and q; that is how s and
+l were chosen, and what was supposed. A token by refill takes a prefill step or more over m + 1 tokens.
+Over a batch that crosses windows take each for its part of the duration.
+
+*Requests.* So the sum, and θ over all batches, which is at most :math:`\sum θ|W|`, is at least what runs are worth,
+averages over windows, and what requests keep. Up to a time e in the batch of decode k the request has kept
+:math:`ε(e - T - kD)` at least, as each of k decodes keeps all but D; up to a prefill, ε(e - T). Weigh these over the
+tokens by g and 1 - g. No token comes in a batch that begins before T, T and the least TTFT, and so on. ∎
+
+Two roundings, both down: u is concave in m, so that it lies above its chords between multiples of 64; and F_i with its
+other term is affine in x, so that the minimum over i is concave, and its sum at least I times the mean at 1 and I.
+
+Prices near :math:`n^2 A / \mathrm{base}`, with n the number alive, balance both sides of the batch inequality; they are
+then adjusted by how much machine time the least of every request takes of each window.
+
+Source: this is Little's law with two clocks, time and batches, made a Lagrangian; cf. the processor-sharing bounds of
+queueing theory (Kleinrock, Queueing Systems II, 1976, chapter 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from optsched.bounds.bound import Bound
+from optsched.bounds.congested.batches import Batches
+from optsched.bounds.congested.lives import Lives
+from optsched.bounds.congested.prices import best_prices, stated
+from optsched.bounds.congested.terms import Terms, Windows, terms_of
+from optsched.bounds.volume import volume_bound
+from optsched.model.domain import replace
+from optsched.model.instance import Instance
+from optsched.model.objectives import Objective
+
+_FEWEST = 64
+"""With fewer requests exact models, or `alone`, say more."""
+_MOST_LOAD = 0.9
+"""Where the machine is busy for more of the time in which requests arrive, they queue: see `machine`."""
+
+
+def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
+    """Bound the sum of e2e latencies; None for other objectives, few requests, or where numbers are too large."""
+    requests = instance.requests
+    if objective != Objective.MEAN_E2E or len(requests) < _FEWEST or instance.offline:
+        return None
+    span = max(request.arrival_ps for request in requests) - instance.start_ps
+    together = replace(instance, requests=tuple(replace(request, arrival_ps=0) for request in requests))
+    terms = terms_of(instance)
+    if terms is None or volume_bound(together).value > _MOST_LOAD * span:
+        return None
+    lives, batches = Lives(instance, terms), Batches(instance, terms)
+    windows = best_prices(lives, batches)
+    return Bound(lives.least(windows, lives.levels(batches, windows)).value, certificate_of(terms, windows))
+
+
+def certificate_of(terms: Terms, windows: Windows) -> dict[str, Any]:
+    """Return what the checker recomputes the bound from; equal windows that follow each other are counted."""
+    return {"kind": "congestion", **asdict(terms), "windows": stated(windows)}

@@ -1,0 +1,146 @@
+"""The congestion bound: no prices prove more than the optimum, those chosen more than others do."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from brute_force import optimum
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from strategies import instances
+
+from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace, simulate
+from optsched.bounds.alone import alone_bound
+from optsched.bounds.bound import Bound
+from optsched.bounds.congestion import congestion_bound
+from optsched.bounds.machine import machine_bound
+from optsched.check import UnprovedError, proved_bound
+from optsched.model.cost import CostModel
+
+FREE = Restrictions()
+QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+
+
+def proved(instance: Instance, certificate: dict[str, Any]) -> int:
+    return proved_bound(instance, FREE, Objective.MEAN_E2E, certificate)
+
+
+# Batches of 10; each run takes 5 more, whatever it is.
+PAIR = Instance(
+    "pair",
+    Limits(8, 8, 8),
+    Rules(eviction=False),
+    CostModel(10, 0, decode_req=5, prefill_req=5),
+    (Request(1, 3),) * 2,
+)
+
+
+@pytest.mark.parametrize(
+    ("kept", "windows", "value"),
+    [
+        # ε = 0, no prices: a decode is worth min over q of q (10/q + 5), 15 if it is alone; a prompt 5 of its own.
+        (0, [[1, 0, 0, 0]], 2 * (5 + 2 * 15)),
+        # ε = g = 1/2, D = 0; 60 ps at a price of 1, nobody is alive for certain. There n = 3/2, and decodes are worth
+        # the least of s + 5 S = 20 + 10, 15 + 15 and l + 5 L = 15 + 7.5, 10 + 10: 20; afterwards 5 + 2.5, and
+        # ε (1 - g)/2 of 60 are kept: 15 in all. A prompt is worth 7.5; afterwards 2.5, and 15 are kept. Less 60.
+        (32, [[1, 64, 0, 0], [1, 0, 0, 0]], 2 * 7.5 + 4 * 15 - 60),
+    ],
+)
+def test_worked_prices(kept: int, windows: list[list[int]], value: float) -> None:
+    certificate = {"window_ps": 60, "short_ps": 0, "kept": kept, "prefill_share": 32, "windows": windows}
+    assert proved(PAIR, {"kind": "congestion", **certificate}) == value <= 2 * 60 == optimum(PAIR, Objective.MEAN_E2E)
+
+
+@settings(QUICK, max_examples=200)
+@given(instances(online=True), st.data())
+def test_whatever_prices_are_stated_no_more_than_the_optimum_is_proved(instance: Instance, data: st.DataObject) -> None:
+    single, most = instance.cost.linear_ps(1), instance.limits.batch_tokens
+    assume(single > 0)
+    price = st.one_of(st.just(0), st.integers(0, 64), st.integers(0, 1000))
+    slope, step = st.integers(0, instance.cost.linear_ps(most) // most), st.integers(0, 64 * single)
+    run = st.tuples(st.integers(1, 4), price, slope, st.one_of(st.just(0), step)).map(list)
+    certificate = {
+        "kind": "congestion",
+        "window_ps": data.draw(st.integers(1, 6 * single)),
+        "short_ps": data.draw(st.integers(0, 4 * single)),
+        "kept": data.draw(st.integers(0, 63)),
+        "prefill_share": data.draw(st.integers(0, 64)),
+        "windows": [*data.draw(st.lists(run, max_size=8)), [1, 0, 0, 0]],
+    }
+    best = optimum(instance, Objective.MEAN_E2E)
+    assert best is not None
+    try:
+        found = proved(instance, certificate)
+    except UnprovedError as unproved:
+        assume("slope" not in str(unproved))
+        raise
+    assert found <= best
+
+
+def crowd(count: int) -> Instance:
+    """Return requests that come ten to a lifetime, in batches of 10 µs and 1 µs for every run; prompts take 40 µs."""
+    requests = tuple(Request(200 + 70 * i % 400, 30 + 11 * i % 31, arrival_ps=100_000_000 * i) for i in range(count))
+    cost = CostModel(10_000_000, 20_000, decode_kv=1_000, decode_req=1_000_000, prefill_sq=50)
+    return Instance("crowd", Limits(20_000, 512, 512), Rules(), cost, requests)
+
+
+@cache
+def crowded_bound() -> Bound:
+    found = congestion_bound(crowd(100), Objective.MEAN_E2E)
+    assert found is not None
+    return found
+
+
+def test_more_is_proved_than_by_bounds_that_see_no_crowd() -> None:
+    instance = crowd(100)
+    machine = machine_bound(instance, Objective.MEAN_E2E)
+    assert machine is not None
+    others = max(machine.value, alone_bound(instance, Objective.MEAN_E2E).value)
+    reached = simulate(instance, "sarathi", Objective.MEAN_E2E).value
+    assert reached is not None
+    assert 1.5 * others < crowded_bound().value < reached
+    assert proved(instance, crowded_bound().certificate) == crowded_bound().value
+
+
+def test_a_slower_clock_scales_it() -> None:
+    instance, cost = crowd(100), crowd(100).cost
+    slower = replace(
+        instance,
+        cost=CostModel(
+            3 * cost.base, 3 * cost.token, decode_kv=3_000, decode_req=3_000_000, prefill_sq=3 * cost.prefill_sq
+        ),
+        requests=tuple(replace(request, arrival_ps=3 * request.arrival_ps) for request in instance.requests),
+    )
+    scaled = congestion_bound(slower, Objective.MEAN_E2E)
+    assert scaled is not None
+    assert scaled.value == pytest.approx(3 * crowded_bound().value, rel=1e-4)
+
+
+def test_it_says_nothing_without_a_crowd_or_of_other_objectives() -> None:
+    assert congestion_bound(crowd(20), Objective.MEAN_E2E) is None
+    assert congestion_bound(crowd(100), Objective.MAKESPAN) is None
+    together = replace(crowd(100), requests=tuple(replace(r, arrival_ps=0) for r in crowd(100).requests))
+    assert congestion_bound(together, Objective.MEAN_E2E) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"window_ps": 0}, "window_ps is 0, expected an integer from 1"),
+        ({"short_ps": -1}, "short_ps is -1"),
+        ({"kept": 64}, "kept is 64, expected an integer from 0 to 63"),
+        ({"prefill_share": 65}, "prefill_share is 65"),
+        ({"windows": [[1, 0, 0]]}, "windows is"),
+        ({"windows": []}, "windows is"),
+        ({"windows": [[1, 64, 0, 0]]}, "windows ends with"),
+        ({"windows": [[2, 0, 0, 0]]}, "windows ends with"),
+        ({"windows": [[10**7, 1, 0, 0], [1, 0, 0, 0]]}, "windows are more than"),
+        ({"windows": [[1, 2**49, 0, 0], [1, 0, 0, 0]]}, "too large"),
+        ({"windows": [[1, 64, 10**6, 7], [1, 0, 0, 0]]}, "slope 1000000 and step 7 at price 64"),
+    ],
+)
+def test_certificates_are_read_strictly(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnprovedError, match=reason):
+        proved(crowd(100), crowded_bound().certificate | change)
