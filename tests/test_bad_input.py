@@ -714,6 +714,7 @@ def test_an_input_error_can_be_taken_apart() -> None:
         "x.json",
     )
     assert str(error) == "x.json: requests[2].input: got -1, expected an integer ≥ 1"
+    assert str(error.located("x.zip")) == "x.zip: x.json: requests[2].input: got -1, expected an integer ≥ 1"
     assert str(InputError("", Said("nothing"), "more").within("a").within("")) == "a: got nothing, expected more"
     assert InputError("[1]", 0, "more").within("run").field == "run[1]"
     long = str(InputError("name", "x" * 1000, "less"))

@@ -11,7 +11,7 @@ from commands import optsched
 from optsched import Limits, Request, load_instance, replace
 from optsched.bounds.volume import volume_bound
 from optsched.model.cost import CostModel
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, shown
 from optsched.traces.trace import read_trace, trace_instance
 
 AZURE = (
@@ -37,14 +37,18 @@ def test_worked_rows() -> None:
 
 def test_bad_rows_are_named_and_left_out() -> None:
     text = AZURE + "\n2023-11-16 25:00:00,1,1\nnow,1,1\n2023-11-16 18:15:59,0,4\n2023-11-16 18:15:59,4,1.5\n1,2\n"
+    text += f'2023-11-16 18:15:59,4,{"9" * 5000}\n"2023-11-16 18:15:59,4,4\n2023-11-16 18:15:57,6,5\n'
     trace = read_trace(text, "azure")
-    assert len(trace.requests) == 3
+    assert trace.requests[0] == Request(6, 5)
+    assert len(trace.requests) == 4
     assert [str(error) for error in trace.bad] == [
-        "line 5.TIMESTAMP: got '2023-11-16 25:00:00', expected a time such as 2023-11-16 18:15:46.6805900",
-        "line 6.TIMESTAMP: got 'now', expected a time such as 2023-11-16 18:15:46.6805900",
-        "line 7.ContextTokens: got '0', expected an integer from 1 to 1000000000",
-        "line 8.GeneratedTokens: got '1.5', expected an integer from 1 to 1000000000",
+        "line 5: TIMESTAMP: got '2023-11-16 25:00:00', expected a time such as 2023-11-16 18:15:46.6805900",
+        "line 6: TIMESTAMP: got 'now', expected a time such as 2023-11-16 18:15:46.6805900",
+        "line 7: ContextTokens: got '0', expected an integer from 1 to 1000000000",
+        "line 8: GeneratedTokens: got '1.5', expected an integer from 1 to 1000000000",
         "line 9: got '1,2', expected 3 columns",
+        f"line 10: GeneratedTokens: got {shown('9' * 5000)}, expected an integer from 1 to 1000000000",
+        "line 11: TIMESTAMP: got '\"2023-11-16 18:15:59', expected a time such as 2023-11-16 18:15:46.6805900",
     ]
 
 
@@ -89,7 +93,7 @@ def test_the_command_writes_an_instance(
     ended = optsched(capsys, "trace", "conv.csv", "--load", "0.5", "--kv-tokens", "2000", "--out", "conv.json")
     assert (ended.code, ended.out) == (0, "")
     assert ended.err.splitlines() == [
-        "optsched: conv.csv: line 5.TIMESTAMP: got 'now', expected a time such as 2023-11-16 18:15:46.6805900",
+        "optsched: conv.csv: line 5: TIMESTAMP: got 'now', expected a time such as 2023-11-16 18:15:46.6805900",
         "optsched: conv.csv: 1 rows left out, 3 requests",
     ]
     instance = load_instance("conv.json")

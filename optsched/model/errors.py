@@ -29,7 +29,7 @@ class InputError(ValueError):
     expected
         What would have been right, such as ``an integer ≥ 1``.
     source
-        The file (or ``-``) that holds the field, once it is known.
+        The file (or ``-``), or its line, that holds the field, once it is known.
     """
 
     def __init__(self, field: str, value: object, expected: str, source: str | None = None) -> None:
@@ -48,8 +48,9 @@ class InputError(ValueError):
         return InputError(field, self.value, self.expected, self.source)
 
     def located(self, source: str) -> InputError:
-        """Return the same error, said to stand in ``source``."""
-        return InputError(self.field, self.value, self.expected, source)
+        """Return the same error, said to stand in ``source``, such as a file; what was said before is part of it."""
+        inner = f": {self.source}" if self.source else ""
+        return InputError(self.field, self.value, self.expected, f"{source}{inner}")
 
     def __str__(self) -> str:
         got = str(self.value) if isinstance(self.value, Said) else shown(self.value)

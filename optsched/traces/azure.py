@@ -6,9 +6,8 @@ time zone; lines may end in CR LF, the last one in nothing.
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from io import StringIO
 
@@ -23,24 +22,25 @@ _SECOND = 10**12
 
 def read_azure(text: str) -> Rows:
     """Read the text of a file (see the module)."""
-    reader = csv.reader(StringIO(text, newline=""))
-    header = next(reader, [])
-    if header != _HEADER:
-        raise InputError("line 1", ",".join(header), ",".join(_HEADER))
-    return collect(_rows(reader))
+    lines = StringIO(text, newline=None)
+    header = lines.readline().rstrip("\n")
+    if header.split(",") != _HEADER:
+        raise InputError("line 1", header, ",".join(_HEADER))
+    return collect(_rows(lines))
 
 
-def _rows(reader: Iterator[list[str]]) -> Iterator[Row | InputError]:
-    for number, cells in enumerate(reader, 2):
+def _rows(lines: Iterable[str]) -> Iterator[Row | InputError]:
+    for number, line in enumerate(lines, 2):
         try:
-            yield _row(cells)
+            yield _row(line.rstrip("\n"))
         except InputError as error:
-            yield error.within(f"line {number}")
+            yield error.located(f"line {number}")
 
 
-def _row(cells: list[str]) -> Row:
+def _row(line: str) -> Row:
+    cells = line.split(",")
     if len(cells) != len(_HEADER):
-        raise InputError("", ",".join(cells), f"{len(_HEADER)} columns")
+        raise InputError("", line, f"{len(_HEADER)} columns")
     return Row(_stamp_ps(cells[0]), tokens(cells[1], _HEADER[1]), tokens(cells[2], _HEADER[2]))
 
 

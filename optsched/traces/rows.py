@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from optsched.model.domain import MAX_TOKENS
 from optsched.model.errors import InputError
 
+_MOST_DIGITS = 100
+"""Leading zeros included; Python refuses to read a number of thousands of digits."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -40,7 +43,8 @@ def collect(found: Iterator[Row | InputError]) -> Rows:
 
 def tokens(text: str, field: str) -> int:
     """Read a number of tokens, or raise `InputError`."""
-    stripped = text.strip()
-    if not stripped.isdecimal() or not 1 <= int(stripped) <= MAX_TOKENS:
+    digits = text.strip()
+    number = int(digits) if digits.isdecimal() and len(digits) <= _MOST_DIGITS else 0
+    if not 1 <= number <= MAX_TOKENS:
         raise InputError(field, text, f"an integer from 1 to {MAX_TOKENS}")
-    return int(stripped)
+    return number
