@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 
 from optsched.calibrate.library import cost_model
 from optsched.model.documents import (
@@ -29,14 +31,21 @@ def instances_directory() -> Path:
     return installed if installed.is_dir() else Path(str(files("optsched"))).parent / "instances"
 
 
+@cache
+def suite_files() -> Mapping[str, Path]:
+    """Return the shipped suites, ascending by name, and the file of each."""
+    found = (path for pattern in ("*.json", "*.json.gz") for path in instances_directory().glob(pattern))
+    return MappingProxyType(dict(sorted((path.name.partition(".")[0], path) for path in found)))
+
+
 def suite_names() -> tuple[str, ...]:
     """Return the names of the shipped suites."""
-    return tuple(sorted(path.stem for path in instances_directory().glob("*.json")))
+    return tuple(suite_files())
 
 
 @cache
 def _shipped(name: str) -> Suite:
-    return parse_suite((instances_directory() / f"{name}.json").read_bytes(), cost_model)
+    return parse_suite(read_bytes(suite_files()[name]), cost_model)
 
 
 def _is_file(source: str) -> bool:

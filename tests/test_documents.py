@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from optsched.calibrate.library import cost_model
 from optsched.check import check_result
-from optsched.library import instances_directory, load_instance, load_results, load_suite, suite_names
+from optsched.library import load_instance, load_results, load_suite, suite_files, suite_names
 from optsched.methods.simulate import simulate
 from optsched.methods.solve import solve
 from optsched.model.cost import CostModel
@@ -30,6 +30,7 @@ from optsched.model.documents import (
     parse_instance,
     parse_results,
     parse_suite,
+    read_bytes,
     result_document,
     suite_document,
     write_text,
@@ -310,7 +311,7 @@ def test_a_shipped_suite_is_what_its_generator_makes(name: str) -> None:
     source = SUITES[name]
     suite = source.make(source.profile)
     assert suite.name == name
-    shipped = (instances_directory() / f"{name}.json").read_text(encoding="utf-8")
+    shipped = read_bytes(suite_files()[name]).decode()
     assert shipped == dump(suite_document(suite, source.profile))
     assert load_suite(name) == suite
     assert all(load_instance(instance.name) == instance for instance in suite.instances[::7])

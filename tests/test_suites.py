@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
-from itertools import pairwise
+from itertools import combinations, pairwise, product
 
 import pytest
 
 from optsched.bounds.volume import volume_bound
-from optsched.library import load_suite, suite_names
+from optsched.library import load_instance, load_suite, suite_names
 from optsched.methods.simulate import policy_names, simulate
 from optsched.model.documents import instance_sha256
 from optsched.model.domain import replace
-from optsched.model.instance import Instance
+from optsched.model.instance import Instance, Limits, Rules
 from optsched.model.restrictions import Restrictions
 
 LADDER = load_suite("ladder").instances
@@ -80,6 +80,39 @@ def test_figure_15_is_also_there_with_chunked_prefill() -> None:
     for first, second in zip(whole, chunked, strict=True):
         rules = replace(first.rules, chunked_prefill=True)
         assert second == replace(first, name=first.name.replace("fig15", "fig15-chunked"), rules=rules)
+
+
+MIXES = load_suite("infermax-mix-b1024").instances
+
+
+def test_the_six_mixes() -> None:
+    """Of the six pairs of four groups each is there once."""
+    names = {frozenset(instance.name.removeprefix("infermax-mix-b1024-").split("+")) for instance in MIXES}
+    assert names == {frozenset(pair) for pair in combinations(("SISO", "SILO", "LISO", "LILO"), 2)}
+    assert len(MIXES) == 6
+
+
+@pytest.mark.parametrize("instance", MIXES, ids=lambda instance: instance.name)
+def test_a_mix(instance: Instance) -> None:
+    lengths = {"S": {8, 16}, "L": {512, 1024}}
+    assert instance.limits == Limits(100_000, 4096, 4096)
+    assert instance.rules == Rules()
+    assert instance.cost == load_instance("infermax-b1024-I1-O1").cost
+    assert len(instance.requests) == 1024
+    of_group = []
+    for group in instance.name.removeprefix("infermax-mix-b1024-").split("+"):
+        inputs, outputs = lengths[group[0]], lengths[group[2]]
+        members = [i for i, r in enumerate(instance.requests) if r.input in inputs and r.output in outputs]
+        of_group.append(members)
+        assert len(members) == 512
+        # All four pairs of lengths, 128 of each on average; five standard errors of a binomial (512, 1/4).
+        counts = Counter((instance.requests[i].input, instance.requests[i].output) for i in members)
+        assert set(counts) == set(product(inputs, outputs))
+        assert all(abs(number - 128) < 5 * 96**0.5 for number in counts.values())
+    # Shuffled: of 1023 neighbours half are of the same group on average; five standard errors.
+    first = set(of_group[0])
+    same = sum((i in first) == (i + 1 in first) for i in range(1023))
+    assert abs(same - 511.5) < 5 * (1023 / 4) ** 0.5
 
 
 def test_no_problem_is_shipped_twice() -> None:

@@ -1,8 +1,11 @@
-"""The workloads of InferMax (Kim et al., sections 4.1 and 5.1)."""
+"""The workloads of InferMax (Kim et al., sections 4.1, 4.6 and 5.1)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
+from random import Random
+from types import MappingProxyType
 
 from optsched.calibrate.library import cost_model
 from optsched.model.documents import Suite
@@ -14,6 +17,26 @@ KV_TOKENS = 100_000
 """M of an A100 with Llama-2-7B, as the paper rounds it."""
 LENGTHS = (1, 32, 128, 256, 512, 1024)
 """Input and output lengths of section 4."""
+Groups = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+"""Group of section 4.6 → (input lengths, output lengths)."""
+_SMALL, _LARGE = (8, 16), (512, 1024)
+GROUPS: Groups = MappingProxyType(
+    {
+        "SISO": (_SMALL, _SMALL),
+        "SILO": (_SMALL, _LARGE),
+        "LISO": (_LARGE, _SMALL),
+        "LILO": (_LARGE, _LARGE),
+    }
+)
+MIXES = (
+    ("SILO", "SISO"),
+    ("LILO", "SISO"),
+    ("LISO", "SISO"),
+    ("SILO", "LISO"),
+    ("LILO", "SILO"),
+    ("LILO", "LISO"),
+)
+"""The six pairs of groups."""
 
 
 def figure_15(profile: str, *, chunked: bool = False) -> Suite:
@@ -58,5 +81,41 @@ def uniform_grid(count: int, profile: str) -> Suite:
         f"infermax-b{count}",
         f"InferMax, section 4: B = {count} equal requests, I, O in {{1, 32, 128, 256, 512, 1024}}, M = 100,000, "
         "C = P = 4096, all rules allowed.",
+        instances,
+    )
+
+
+def draw_mix(mix: tuple[str, str], groups: Groups, count: int, rng: Random) -> tuple[Request, ...]:
+    """Draw half of the requests from each group of a mix, and shuffle them.
+
+    InferMax shuffles them too; that there are as many of each group, and that each length is drawn alone and uniformly,
+    is ours: the paper does not say.
+    """
+    requests = [
+        Request(rng.choice(inputs), rng.choice(outputs))
+        for inputs, outputs in (groups[name] for name in mix)
+        for _ in range(count // 2)
+    ]
+    rng.shuffle(requests)
+    return tuple(requests)
+
+
+def mixes(count: int, profile: str, seed: int = 1) -> Suite:
+    """Return section 4.6's mixes of two groups, of ``count`` requests (`draw_mix`); ``seed`` draws them."""
+    name = f"infermax-mix-b{count}"
+    instances = tuple(
+        Instance(
+            name=f"{name}-{'+'.join(mix)}",
+            limits=Limits(KV_TOKENS, CONTEXT, CONTEXT),
+            rules=Rules(),
+            cost=cost_model(profile),
+            requests=draw_mix(mix, GROUPS, count, Random(f"{seed} {name} {mix}")),
+        )
+        for mix in MIXES
+    )
+    return Suite(
+        name,
+        f"InferMax, section 4.6: B = {count} requests in random order, half of each of two groups: small (8, 16) or "
+        "large (512, 1024) I with small or large O; M = 100,000, C = P = 4096, all rules allowed.",
         instances,
     )

@@ -17,39 +17,19 @@ from optsched.calibrate.library import cost_model
 from optsched.model.documents import Suite
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.traces.infermax import CONTEXT, MIXES, Groups, draw_mix
 
 SIZES = (4, 6, 8, 12, 16, 24, 32)
 KAPPAS = (2, 8)
-CONTEXT = 4096
-GROUPS = {
+GROUPS: Groups = {
     "SISO": ((4, 8), (2, 4)),
     "SILO": ((4, 8), (8, 16)),
     "LISO": ((32, 64), (2, 4)),
     "LILO": ((32, 64), (8, 16)),
 }
 """Group → (input lengths, output lengths)."""
-MIXES = (
-    ("SILO", "SISO"),
-    ("LILO", "SISO"),
-    ("LISO", "SISO"),
-    ("SILO", "LISO"),
-    ("LILO", "SILO"),
-    ("LILO", "LISO"),
-)
 ONLINE_MIXES = (("LILO", "SISO"), ("SILO", "LISO"))
 IDENTICAL = ((4, 8), (32, 8))
-
-
-def _mixed(count: int, mix: tuple[str, str], seed: int) -> tuple[Request, ...]:
-    """Draw half of the requests from each group of a mix, and shuffle them."""
-    rng = Random(f"{seed} {count} {mix[0]} {mix[1]}")
-    requests = [
-        Request(rng.choice(inputs), rng.choice(outputs))
-        for inputs, outputs in (GROUPS[name] for name in mix)
-        for _ in range(count // 2)
-    ]
-    rng.shuffle(requests)
-    return tuple(requests)
 
 
 def kv_tokens_for(requests: tuple[Request, ...], kappa: int) -> int:
@@ -85,7 +65,7 @@ def ladder(profile: str, seed: int = 1) -> Suite:
             name = f"ladder-n{count:02}-I{input_tokens}-O{output_tokens}"
             instances += [_instance(name, requests, kappa, profile) for kappa in KAPPAS]
         for mix in MIXES:
-            requests = _mixed(count, mix, seed)
+            requests = draw_mix(mix, GROUPS, count, Random(f"{seed} {count} {mix[0]} {mix[1]}"))
             name = f"ladder-n{count:02}-{'+'.join(mix)}"
             offline = [_instance(name, requests, kappa, profile) for kappa in KAPPAS]
             instances += offline
