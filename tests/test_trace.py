@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from commands import optsched
 
-from optsched import Limits, Request, load_instance, replace
+from optsched import Instance, Limits, Request, Rules, load_instance, replace
 from optsched.bounds.volume import volume_bound
+from optsched.calibrate.library import cost_model
 from optsched.model.cost import CostModel
+from optsched.model.documents import parse_instance
 from optsched.model.errors import InputError, shown
-from optsched.traces.trace import read_trace, trace_instance
+from optsched.traces.trace import DEFAULT_LIMITS, read_trace, trace_instance
 
 AZURE = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
@@ -128,11 +130,32 @@ def test_wrong_options(
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the traces are not here")
-def test_azures_conversations() -> None:
-    """The figures of the trace's own description: 19,366 rows, 3501.7 s, mean lengths 1154.7 and 211.1."""
-    trace = read_trace((SHARED / "AzureLLMInferenceTrace_conv.csv").read_text(), "azure")
-    count = len(trace.requests)
-    assert (count, trace.bad) == (19366, ())
-    assert round(trace.requests[-1].arrival_ps / 1e12, 1) == 3501.7
-    assert round(sum(request.input for request in trace.requests) / count, 1) == 1154.7
-    assert round(sum(request.output for request in trace.requests) / count, 1) == 211.1
+@pytest.mark.parametrize(
+    ("file", "rows", "span_s", "inputs", "outputs"),
+    [
+        ("AzureLLMInferenceTrace_conv.csv", 19366, 3501.7, 1154.7, 211.1),
+        ("AzureLLMInferenceTrace_code_rows1-5879.csv", 5879, 1872.6, 2021.2, 27.2),
+    ],
+)
+def test_azures_traces(
+    file: str, rows: int, span_s: float, inputs: float, outputs: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The figures of the traces' own description: rows, span, mean lengths; then the three loads."""
+    trace = read_trace((SHARED / file).read_text(), "azure")
+    assert (len(trace.requests), trace.bad) == (rows, ())
+    assert round(trace.requests[-1].arrival_ps / 1e12, 1) == span_s
+    assert round(sum(request.input for request in trace.requests) / rows, 1) == inputs
+    assert round(sum(request.output for request in trace.requests) / rows, 1) == outputs
+    first = trace.requests[:2000]
+    together = Instance("", DEFAULT_LIMITS, Rules(), cost_model("a100-llama2-7b"), tuple(map(at_once, first)))
+    for load in ("0.5", "1", "2"):
+        ended = optsched(capsys, "trace", str(SHARED / file), "--limit", "2000", "--load", load)
+        assert (ended.code, ended.err) == (0, "")
+        made = parse_instance(ended.out.encode(), cost_model)
+        assert made == replace(together, name=made.name, requests=made.requests)
+        assert tuple(map(at_once, made.requests)) == together.requests
+        assert made.requests[-1].arrival_ps == int(volume_bound(together).value / Fraction(load))
+
+
+def at_once(request: Request) -> Request:
+    return replace(request, arrival_ps=0)

@@ -7,8 +7,10 @@ wherever a profile is named, so it needs neither numpy nor scipy.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -26,7 +28,7 @@ Range = tuple[Annotated[int, Field(ge=0)], Tokens]
 
 @domain
 class Source:
-    """A data file that coefficients were fitted to.
+    """A data file that coefficients were fitted to, or statistics taken from.
 
     Parameters
     ----------
@@ -43,6 +45,13 @@ class Source:
     commit: str
     licence: str
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+def file_source(data: Path, file: str, origin: tuple[str, str, str]) -> Source:
+    """Return the source of a file in the folder ``data``; ``origin`` is repository, commit and licence."""
+    repository, commit, licence = origin
+    digest = hashlib.sha256((data / file).read_bytes()).hexdigest()
+    return Source(file=file, repository=repository, commit=commit, licence=licence, sha256=digest)
 
 
 @domain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from optsched.calibrate.library import (
     Profile,
     Source,
     Valid,
+    file_source,
 )
 from optsched.calibrate.vidur import DecodeTimings, DenseTimings, PrefillTimings, read_attention, read_dense
 from optsched.model.cost import CostModel
@@ -118,9 +118,9 @@ def build_profiles(data: Path) -> tuple[Profile, ...]:
         attention=_Attention(*read_attention(data / ATTENTION_FILE, LAYERS)),
         check=_Attention(*read_attention(data / CHECK_FILE, LAYERS)),
         sources=(
-            _source(data, DENSE_FILE, _VIDUR),
-            _source(data, ATTENTION_FILE, _VIDUR),
-            _source(data, CHECK_FILE, _FRONTIER),
+            file_source(data, DENSE_FILE, _VIDUR),
+            file_source(data, ATTENTION_FILE, _VIDUR),
+            file_source(data, CHECK_FILE, _FRONTIER),
         ),
     )
     return tuple(_build(recipe, tables) for recipe in RECIPES)
@@ -273,9 +273,3 @@ def _integers(values: Array) -> list[int]:
 
 def _range(values: Array) -> tuple[int, int]:
     return int(values.min()), int(values.max())
-
-
-def _source(data: Path, file: str, origin: tuple[str, str, str]) -> Source:
-    repository, commit, licence = origin
-    digest = hashlib.sha256((data / file).read_bytes()).hexdigest()
-    return Source(file=file, repository=repository, commit=commit, licence=licence, sha256=digest)

@@ -11,6 +11,7 @@ from optsched.model.documents import Suite
 from optsched.traces.chunked import chunked_small
 from optsched.traces.infermax import figure_15, mixes, uniform_grid
 from optsched.traces.ladder import ladder
+from optsched.traces.standin import stand_in_suite
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ SUITES = MappingProxyType(
         "infermax-b32": SuiteSource("a100-llama2-7b", partial(uniform_grid, 32)),
         "infermax-b1024": SuiteSource("a100-llama2-7b", partial(uniform_grid, 1024)),
         "infermax-mix-b1024": SuiteSource("a100-llama2-7b", partial(mixes, 1024)),
+        "azure-conv": SuiteSource("a100-llama2-7b", partial(stand_in_suite, "azure-conv")),
+        "azure-code": SuiteSource("a100-llama2-7b", partial(stand_in_suite, "azure-code")),
         "ladder": SuiteSource("a100-llama2-7b-linear", ladder),
         "chunked-small": SuiteSource("a100-llama2-7b-linear", chunked_small),
     }
