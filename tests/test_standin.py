@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from bisect import bisect_right
 from collections import Counter
@@ -201,3 +202,13 @@ def test_missing_traces_are_one_line(
     with pytest.raises(SystemExit):
         main()
     assert "No such file or directory, expected a readable file" in capsys.readouterr().err
+
+
+def test_the_script_says_on_one_line_what_is_missing(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks/standins.py"), str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(
+        f"standins.py: {tmp_path}/azure_llm_2023/AzureLLMInferenceTrace_conv.csv: got No such"
+    )
+    assert len(ended.stderr.splitlines()) == 1

@@ -14,9 +14,10 @@ from optsched.report.benchmark import SHIFT_S, Runs, ratios
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _STYLES = ("-", "--", "-.", ":")
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Okabe and Ito's, which people with any colour vision tell apart."""
 _SUFFIXES = (".svg", ".png", ".pdf")
 _FEW_DECADES = 100
@@ -42,7 +43,6 @@ def plot_profile(runs: Runs, path: Path) -> None:
     Equal runs give equal bytes.
     """
     check_plot(path)
-    import matplotlib as mpl  # noqa: PLC0415
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -67,19 +67,23 @@ def plot_profile(runs: Runs, path: Path) -> None:
     profile.legend(loc="lower right", frameon=False)
     over_time.set_ylim(0, _ROOM)
     figure.suptitle(f"{first[0].suite}, {first[0].objective.value}: {len(first)} instances, limit {limit:g} s")
+    save_figure(figure, path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Save a figure; equal ones give equal bytes."""
+    import matplotlib as mpl  # noqa: PLC0415
+
+    timeless = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with mpl.rc_context({"svg.hashsalt": "optsched"}):
-        figure.savefig(path, dpi=150, metadata={} if path.suffix == ".png" else _timeless(path))
-
-
-def _timeless(path: Path) -> dict[str, None]:
-    return {"Date" if path.suffix == ".svg" else "CreationDate": None}
+        figure.savefig(path, dpi=150, metadata=timeless.get(path.suffix, {}))
 
 
 def _steps(axes: Axes, curves: dict[str, list[float]], least: float, most: float) -> None:
     """Draw for every method the share of its sorted numbers up to x."""
     from matplotlib.ticker import LogLocator, NullFormatter  # noqa: PLC0415
 
-    looks = zip(cycle(_COLORS), cycle(_STYLES), strict=False)
+    looks = zip(cycle(COLORS), cycle(_STYLES), strict=False)
     for (method, numbers), (color, style) in zip(curves.items(), looks, strict=False):
         axes.step(*_staircase(numbers, least, most), where="post", label=method, color=color, linestyle=style, lw=1.8)
     axes.set_xscale("log")
