@@ -3,15 +3,18 @@
 A label is a moment between two batches: the time, the cost and the evictions so far, and the state of every request.
 All legal batches are tried from it, started at once or at a later arrival. Of two labels with the same states, one that
 is no later, no costlier and has evicted no more makes the other superfluous: whatever the other does, it can do too,
-waiting where it must.
+waiting where it must. The cost is a number, or for a percentile the latencies so far in ascending order, of which each
+must be no larger than that at its place in the other.
 """
 
 from __future__ import annotations
 
 import heapq
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise, product
+from operator import le
 from typing import NamedTuple, overload
 
 from optsched.model.instance import Instance, Request
@@ -32,6 +35,8 @@ class State(NamedTuple):
 States = tuple[State, ...]
 Action = int | str
 """Tokens to run, "keep" or "evict"."""
+Cost = tuple[int, ...]
+"""One number, or the latencies of a percentile so far, ascending."""
 
 
 class Class(NamedTuple):
@@ -142,33 +147,45 @@ def _batches(instance: Instance, allowed: Class, states: States, now: int) -> It
 
 
 def _account(
-    instance: Instance, objective: Objective, cost: int, states: States, generated: list[int], end: int
-) -> tuple[int, States]:
+    instance: Instance, objective: Objective, cost: Cost, states: States, generated: list[int], end: int
+) -> tuple[Cost, States]:
     """Add to the cost what the tokens generated in a batch that ends at ``end`` bring."""
     after = list(states)
     for index in generated:
         request, state = instance.requests[index], after[index]
         wait = end - request.arrival_ps
         first, last = state.generated == 1, state.generated == request.output
+        if _percent(objective):
+            if last if objective.endswith("e2e") else first:
+                cost = tuple(sorted((*cost, wait)))
+            continue
+        (total,) = cost
         match objective:
             case Objective.MEAN_TTFT if first:
-                cost += wait
+                total += wait
             case Objective.MAX_TTFT if first:
-                cost = max(cost, wait)
+                total = max(total, wait)
             case Objective.MEAN_E2E if last:
-                cost += wait
+                total += wait
             case Objective.MAX_E2E if last:
-                cost = max(cost, wait)
+                total = max(total, wait)
             case Objective.WEIGHTED_E2E if last:
-                cost += request.weight * wait
+                total += request.weight * wait
             case Objective.SLO_MISSES if not state.missed:
                 late = (first and request.slo_ttft_ps is not None and wait > request.slo_ttft_ps) or (
                     last and request.slo_e2e_ps is not None and wait > request.slo_e2e_ps
                 )
                 if late:
-                    cost += 1
+                    total += 1
                     after[index] = state._replace(missed=True)
+        cost = (total,)
     return cost, tuple(after)
+
+
+def _percent(objective: Objective) -> int:
+    """Return q of a percentile, 0 if the objective is none."""
+    named = re.match(r"p(\d+)_", objective.value)
+    return int(named[1]) if named else 0
 
 
 @overload
@@ -199,14 +216,23 @@ def _least(instance: Instance, objective: Objective, allowed: Class) -> int | No
     start = min(request.arrival_ps for request in instance.requests)
     arrivals = sorted({request.arrival_ps for request in instance.requests})
     initial: States = tuple(State(0, 0, False, False) for _ in instance.requests)
-    queue: list[tuple[int, int, int, States]] = [(start, 0, 0, initial)]
-    seen: defaultdict[States, list[tuple[int, int, int]]] = defaultdict(list)
+    percent, count = _percent(objective), len(instance.requests)
+    queue: list[tuple[int, Cost, int, States]] = [(start, () if percent else (0,), 0, initial)]
+    seen: defaultdict[States, list[tuple[int, Cost, int]]] = defaultdict(list)
     best: int | None = None
 
-    def superfluous(time: int, cost: int, evicted: int, states: States) -> bool:
-        if evicted > allowed.evictions or (best is not None and cost >= best):
+    def value(cost: Cost) -> int:
+        """Return the objective value if latencies to come are 0."""
+        if not percent:
+            return cost[0]
+        # The least rank that is no less than percent * count / 100.
+        rank = next(rank for rank in range(1, count + 1) if 100 * rank >= percent * count)
+        return ((0,) * (count - len(cost)) + cost)[rank - 1]
+
+    def superfluous(time: int, cost: Cost, evicted: int, states: States) -> bool:
+        if evicted > allowed.evictions or (best is not None and value(cost) >= best):
             return True
-        return any(t <= time and c <= cost and e <= evicted for t, c, e in seen[states])
+        return any(t <= time and e <= evicted and all(map(le, c, cost)) for t, c, e in seen[states])
 
     while queue:
         now, cost, evicted, states = heapq.heappop(queue)
@@ -215,7 +241,7 @@ def _least(instance: Instance, objective: Objective, allowed: Class) -> int | No
         if all(s.generated == q.output for s, q in zip(states, instance.requests, strict=True)):
             if objective == Objective.MAKESPAN:
                 return now - start
-            best = cost if best is None else min(best, cost)
+            best = value(cost) if best is None else min(best, value(cost))
             continue
         for begin in (now, *(arrival for arrival in arrivals if arrival > now)):
             for batch in _batches(instance, allowed, states, begin):

@@ -27,7 +27,9 @@ FORMULATIONS = tuple(entries(FORMULATION_GROUP))
 BOUNDING = frozenset({"last_arrivals", "pattern_cg"})
 """Formulations that bound the optimum and need not prove it."""
 FAST = frozenset(FORMULATIONS) - {"infermax_milp"}
-MAKESPAN, EVERY = (Objective.MAKESPAN,), tuple(Objective)
+MAKESPAN = (Objective.MAKESPAN,)
+PERCENTILES = tuple(objective for objective in Objective if objective.percentile is not None)
+OTHERS = tuple(objective for objective in Objective if objective.percentile is None)
 LATENCIES = (Objective.MEAN_E2E, Objective.WEIGHTED_E2E, Objective.MAX_E2E)
 
 
@@ -65,8 +67,14 @@ KINDS = {
         memory_only(online=True, most_requests=3), (Objective.MEAN_E2E,), 40, GENERAL | {"state_search"}
     ),
     "whole prefills": Kind(instances(chunked=False), MAKESPAN, 130, FLOWS),
-    "arrivals": Kind(instances(chunked=False, online=True), EVERY, 130, GENERAL),
-    "chunks": Kind(instances(chunked=True, online=True, most_requests=2, most_tokens=2), EVERY, 130, GENERAL),
+    "arrivals": Kind(instances(chunked=False, online=True), OTHERS, 130, GENERAL),
+    "chunks": Kind(instances(chunked=True, online=True, most_requests=2, most_tokens=2), OTHERS, 130, GENERAL),
+    "percentiles": Kind(
+        instances(chunked=False, online=True) | instances(chunked=True, online=True, most_requests=2, most_tokens=2),
+        PERCENTILES,
+        100,
+        frozenset({"token_cpsat"}),
+    ),
 }
 
 

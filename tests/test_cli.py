@@ -298,7 +298,7 @@ def test_the_same_seed_gives_the_same_bytes(name: str, optsched: Command) -> Non
 # check -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("objective", ["makespan", "mean_e2e"])
+@pytest.mark.parametrize("objective", ["makespan", "mean_e2e", "p50_ttft"])
 def test_what_solve_writes_passes_the_check(objective: str, optsched: Command) -> None:
     code, _, _ = optsched("solve", save(small()), "--objective", objective, "--out", "out.json.gz", *FAST)
     assert code == 0

@@ -50,7 +50,7 @@ def optimum_of_file(path: Path) -> float | None:
 
 
 @pytest.mark.parametrize("style", ["lp", "mps"])
-@pytest.mark.parametrize("objective", list(Objective))
+@pytest.mark.parametrize("objective", [found for found in Objective if found.percentile is None])
 def test_a_file_has_the_same_optimum(objective: Objective, style: str, tmp_path: Path) -> None:
     path = tmp_path / f"model.{style}"
     path.write_text(export_model(PAIR, objective, method="infermax_milp", style=style))

@@ -177,6 +177,12 @@ def test_eviction_and_refill() -> None:
         "max_e2e": 1042,
         "weighted_e2e": 665 + 1042,
         "slo_misses": 0,
+        "p50_ttft": 290,
+        "p95_ttft": 290,
+        "p99_ttft": 290,
+        "p50_e2e": 665,
+        "p95_e2e": 1042,
+        "p99_e2e": 1042,
     }
     assert metrics["evictions"] == 1
     assert metrics["recomputed_tokens"] == 4  # what request 1 had cached when it was evicted
@@ -224,6 +230,12 @@ def test_arrivals() -> None:
         "max_e2e": 408,
         "weighted_e2e": 119 + 240 + 408,
         "slo_misses": 0,
+        "p50_ttft": 155,
+        "p95_ttft": 240,
+        "p99_ttft": 240,
+        "p50_e2e": 240,
+        "p95_e2e": 408,
+        "p99_e2e": 408,
     }
     # KV is busy for 155 + 135 + 118 + 119 ps with 3, 3 + 2, 4, 1 tokens of 1000; idle time does not count.
     share = Fraction(3 * 155 + 5 * 135 + 4 * 118 + 119, 1000 * (155 + 135 + 118 + 119))
@@ -256,6 +268,12 @@ def test_objectives_and_metrics() -> None:
         "max_e2e": 732,
         "weighted_e2e": 3 * 732 + 5 * 613,
         "slo_misses": 2,
+        "p50_ttft": 190,
+        "p95_ttft": 474,
+        "p99_ttft": 474,
+        "p50_e2e": 613,
+        "p95_e2e": 732,
+        "p99_e2e": 732,
     }
     # TPOT: (732 - 190) / 3 and (613 - 474) / 1. The median of two is the smaller, the 90th percentile the larger.
     low, high = 139, 542 / 3

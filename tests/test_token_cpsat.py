@@ -94,6 +94,10 @@ def waiting(weight: int = 1, slo: int | None = None) -> Instance:
         (Objective.MAX_TTFT, waiting(), 10),
         (Objective.WEIGHTED_E2E, waiting(3), 37),
         (Objective.WEIGHTED_E2E, waiting(5), 60),
+        # A median of 1 leaves the long request out, which a maximum cannot.
+        (Objective.P50_E2E, waiting(), 1),
+        (Objective.P50_TTFT, waiting(), 1),
+        (Objective.P95_E2E, waiting(), 10),
         (Objective.SLO_MISSES, waiting(slo=12), 0),
         (Objective.SLO_MISSES, waiting(slo=11), 1),
     ],

@@ -14,7 +14,8 @@ r alone. The prompt takes s' ≥ s prefill steps of :math:`c_1, …, c_{s'}` tok
 least :math:`s' \mathrm{base}_i + \mathrm{token}_i \sum c` for every piece i, and their quadratic terms telescope. Each
 later token ends a batch of its own, by a decode or as the last of a refill's steps. ∎
 
-So every objective has a bound: sums, maxima, the end of the last request, and the requests whose SLO is out of reach.
+So every objective has a bound, its value at these latencies, since all of them rise with every latency: the makespan as
+the largest :math:`T_r` + e2e, and the requests whose SLO is out of reach.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from optsched.bounds.bound import Bound
 from optsched.bounds.own import fewest_steps, may_refill
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective
+from optsched.model.objectives import Objective, misses_slo, value_at
 
 
 @dataclass(frozen=True)
@@ -50,28 +51,14 @@ def alone(instance: Instance) -> Alone:
 
 def alone_bound(instance: Instance, objective: Objective) -> Bound:
     """Bound any objective by what requests take alone."""
-    least, requests = alone(instance), instance.requests
-    if objective == Objective.MAKESPAN:
-        end = max(request.arrival_ps + e2e for request, e2e in zip(requests, least.e2e, strict=True))
-        value = end - instance.start_ps
-    elif objective == Objective.WEIGHTED_E2E:
-        value = sum(request.weight * e2e for request, e2e in zip(requests, least.e2e, strict=True))
-    elif objective == Objective.SLO_MISSES:
-        value = sum(out_of_reach(instance))
-    else:
-        latencies = least.ttft if objective in {Objective.MEAN_TTFT, Objective.MAX_TTFT} else least.e2e
-        value = sum(latencies) if objective in {Objective.MEAN_TTFT, Objective.MEAN_E2E} else max(latencies)
-    return Bound(value, {"kind": "alone"})
+    least = alone(instance)
+    return Bound(value_at(instance, objective, least.ttft, least.e2e), {"kind": "alone"})
 
 
 def out_of_reach(instance: Instance) -> list[bool]:
     """Return for every request whether it misses an SLO even alone."""
     least = alone(instance)
-    return [
-        (request.slo_ttft_ps is not None and ttft > request.slo_ttft_ps)
-        or (request.slo_e2e_ps is not None and e2e > request.slo_e2e_ps)
-        for request, ttft, e2e in zip(instance.requests, least.ttft, least.e2e, strict=True)
-    ]
+    return list(map(misses_slo, instance.requests, least.ttft, least.e2e))
 
 
 def _fill_ps(instance: Instance, tokens: int) -> int:

@@ -45,7 +45,7 @@ from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
 from optsched.bounds.own import OwnTimes, Rate, fewest_steps, held_blocks, rate_of, single_pieces
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective
+from optsched.model.objectives import Latency, Objective
 
 _Job = tuple[int, int]
 """Arrival and need."""
@@ -82,8 +82,8 @@ def needs(instance: Instance, rate: Rate, split: Split, outputs: Sequence[int]) 
 
 
 def machine_bound(instance: Instance, objective: Objective) -> Bound | None:
-    """Bound an objective by the best rate and split among a few (see the module's theorem); not ``slo_misses``."""
-    if objective == Objective.SLO_MISSES:
+    """Bound an objective by the best rate and split among a few (see the module); no percentile, no missed SLOs."""
+    if objective == Objective.SLO_MISSES or objective.percentile is not None:
         return None
     return best_share(instance, "machine", _Machine(instance, objective).value)
 
@@ -105,7 +105,7 @@ class _Machine:
 
     def __init__(self, instance: Instance, objective: Objective) -> None:
         requests, start = instance.requests, instance.start_ps
-        first_tokens = objective in {Objective.MEAN_TTFT, Objective.MAX_TTFT}
+        first_tokens = objective.latency is Latency.TTFT
         self._instance, self._objective = instance, objective
         self._outputs = [1 if first_tokens else request.output for request in requests]
         self._order = sorted(range(len(requests)), key=lambda r: requests[r].arrival_ps)
@@ -116,7 +116,7 @@ class _Machine:
     def _ends_alone(self) -> list[int]:
         """When requests end alone, ascending; of first tokens for TTFT."""
         least = alone(self._instance)
-        latencies = least.ttft if self._objective == Objective.MEAN_TTFT else least.e2e
+        latencies = least.ttft if self._objective.latency is Latency.TTFT else least.e2e
         return sorted(arrival + latencies[r] for r, arrival in zip(self._order, self._arrivals, strict=True))
 
     def value(self, rate: Rate, split: Split) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from optsched.check.problem import Problem, pieces_of
+from optsched.check.problem import Problem, percentile_of, pieces_of
 from optsched.model.instance import Request
-from optsched.model.objectives import Objective
+from optsched.model.objectives import Latency, Objective
 
 
 def alone_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
@@ -20,6 +20,8 @@ def alone_bound(problem: Problem, objective: Objective, certificate: Mapping[str
     requests = problem.requests
     pairs = latencies_alone(problem)
     first, last = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    if objective.percentile is not None:
+        return percentile_of(first if objective.latency is Latency.TTFT else last, objective.percentile)
     arrivals = [request.arrival_ps for request in requests]
     return {
         Objective.MAKESPAN: max(map(sum, zip(arrivals, last, strict=True))) - min(arrivals),

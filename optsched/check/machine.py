@@ -12,9 +12,8 @@ from optsched.check.alone import latencies_alone
 from optsched.check.problem import Problem
 from optsched.check.reading import UnprovedError, shown
 from optsched.check.work import Rate, are_weights, blocks_held, own_ps, rate_of, require_blocks
-from optsched.model.objectives import Objective
+from optsched.model.objectives import Latency, Objective
 
-_FIRST = {Objective.MEAN_TTFT, Objective.MAX_TTFT}
 _RESOURCES = ("memory", "tokens", "runs")
 
 
@@ -47,7 +46,7 @@ def machine_bound(problem: Problem, objective: Objective, certificate: Mapping[s
     times least; every request's part is rounded down.
     """
     latencies = latencies_alone(problem)
-    first = objective in _FIRST
+    first = objective.latency is Latency.TTFT
     start = min(request.arrival_ps for request in problem.requests)
     needs = needs_of(problem, certificate, [1 if first else request.output for request in problem.requests])
     jobs = []

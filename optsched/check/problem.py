@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
+from typing import TypeVar
 
 from optsched.model.cost import CostModel
 from optsched.model.instance import Instance, Limits, Request
 from optsched.model.restrictions import Restrictions
+
+Number = TypeVar("Number", int, int | Fraction)
 
 
 @dataclass(frozen=True)
@@ -82,3 +86,8 @@ def feasible(problem: Problem) -> bool:
 def pieces_of(cost: CostModel) -> tuple[tuple[int, int], ...]:
     """Return the affine pieces ``(base, token)`` of the non-attention time."""
     return ((cost.base, cost.token), *cost.pieces)
+
+
+def percentile_of(values: Sequence[Number], q: int) -> Number:
+    """Return the least value that at least q percent of the values do not exceed: the ceil(q n / 100)-th smallest."""
+    return next(value for rank, value in enumerate(sorted(values), 1) if 100 * rank >= q * len(values))

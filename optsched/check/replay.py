@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from optsched.check.problem import Problem, pieces_of, problem_of
+from optsched.check.problem import Problem, percentile_of, pieces_of, problem_of
 from optsched.model.instance import Instance, Request
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Batch, Schedule
@@ -363,6 +363,8 @@ def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
             "max_e2e": max(stays),
             "weighted_e2e": sum(r.weight * stay for r, stay in zip(requests, stays, strict=True)),
             "slo_misses": missed,
+            **{f"p{q}_ttft": percentile_of(waits, q) for q in (50, 95, 99)},
+            **{f"p{q}_e2e": percentile_of(stays, q) for q in (50, 95, 99)},
         },
         "batches": len(records),
         "evictions": sum(record.evictions for record in records),
@@ -406,10 +408,8 @@ def _distribution(values: Sequence[int | Fraction]) -> dict[str, int | float] | 
     """Return mean, percentiles and maximum; None of no values."""
     if not values:
         return None
-    ordered = sorted(values)
-    exact: dict[str, int | Fraction] = {"mean": Fraction(sum(ordered)) / len(ordered)}
+    exact: dict[str, int | Fraction] = {"mean": Fraction(sum(values)) / len(values)}
     for q in (50, 90, 95, 99):
-        # the least rank that is at least q percent of all ranks, which is ceil(q n / 100)
-        exact[f"p{q}"] = next(v for rank, v in enumerate(ordered, 1) if 100 * rank >= q * len(ordered))
-    exact["max"] = ordered[-1]
+        exact[f"p{q}"] = percentile_of(values, q)
+    exact["max"] = max(values)
     return {name: value if isinstance(value, int) else float(value) for name, value in exact.items()}

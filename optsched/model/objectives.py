@@ -5,24 +5,60 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any
+from typing import Any, Self
 
-from optsched.model.instance import Instance
+from optsched.model.instance import Instance, Request
 from optsched.model.schedule import Schedule, follow
 
 PERCENTILES = (50, 90, 95, 99)
 
 
+class Latency(StrEnum):
+    """What a request waits for from its arrival on: its first token, or its last."""
+
+    TTFT = "ttft"
+    E2E = "e2e"
+
+
 class Objective(StrEnum):
-    """What is minimised; the values are the names in documents and on the command line."""
+    """What is minimised; the values are the names in documents and on the command line.
+
+    Attributes
+    ----------
+    latency
+        Of which it is a statistic; None for the makespan and for missed SLOs.
+    percentile
+        Which of its percentiles it is, q; None if it is none.
+    """
 
     MAKESPAN = "makespan"
-    MEAN_TTFT = "mean_ttft"
-    MAX_TTFT = "max_ttft"
-    MEAN_E2E = "mean_e2e"
-    MAX_E2E = "max_e2e"
-    WEIGHTED_E2E = "weighted_e2e"
+    MEAN_TTFT = "mean_ttft", Latency.TTFT
+    MAX_TTFT = "max_ttft", Latency.TTFT
+    MEAN_E2E = "mean_e2e", Latency.E2E
+    MAX_E2E = "max_e2e", Latency.E2E
+    WEIGHTED_E2E = "weighted_e2e", Latency.E2E
     SLO_MISSES = "slo_misses"
+    P50_TTFT = "p50_ttft", Latency.TTFT, 50
+    P95_TTFT = "p95_ttft", Latency.TTFT, 95
+    P99_TTFT = "p99_ttft", Latency.TTFT, 99
+    P50_E2E = "p50_e2e", Latency.E2E, 50
+    P95_E2E = "p95_e2e", Latency.E2E, 95
+    P99_E2E = "p99_e2e", Latency.E2E, 99
+
+    latency: Latency | None
+    percentile: int | None
+
+    def __new__(cls, name: str, latency: Latency | None = None, percentile: int | None = None) -> Self:
+        """Make the objective of that name."""
+        self = str.__new__(cls, name)
+        self._value_ = name
+        self.latency, self.percentile = latency, percentile
+        return self
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether values are sums over requests, shown divided by their number."""
+        return self in {Objective.MEAN_TTFT, Objective.MEAN_E2E}
 
 
 def gap(value: int | None, bound: int | None) -> float | None:
@@ -37,9 +73,39 @@ def gap(value: int | None, bound: int | None) -> float | None:
     return (value - bound) / value if value else None
 
 
+def percentile_rank(q: int, count: int) -> int:
+    """Return which of so many values, counted from 1 in ascending order, is percentile q: ceil(q n / 100)."""
+    return -(-q * count // 100)
+
+
 def percentile(values: Sequence[Any], q: int) -> Any:
-    """Return the ceil(q n / 100)-th smallest of n values."""
-    return sorted(values)[-(-q * len(values) // 100) - 1]
+    """Return percentile q of the values."""
+    return sorted(values)[percentile_rank(q, len(values)) - 1]
+
+
+def misses_slo(request: Request, ttft: int, e2e: int) -> bool:
+    """Whether latencies violate any SLO that a request has."""
+    return (request.slo_ttft_ps is not None and ttft > request.slo_ttft_ps) or (
+        request.slo_e2e_ps is not None and e2e > request.slo_e2e_ps
+    )
+
+
+def value_at(instance: Instance, objective: Objective, ttft: Sequence[int], e2e: Sequence[int]) -> int:
+    """Return an objective's value if requests have these latencies, in ps; it rises with each of them."""
+    requests = instance.requests
+    latencies = ttft if objective.latency is Latency.TTFT else e2e
+    if objective.percentile is not None:
+        return int(percentile(latencies, objective.percentile))
+    match objective:
+        case Objective.MAKESPAN:
+            end = max(request.arrival_ps + last for request, last in zip(requests, e2e, strict=True))
+            return end - instance.start_ps
+        case Objective.WEIGHTED_E2E:
+            return sum(request.weight * last for request, last in zip(requests, e2e, strict=True))
+        case Objective.SLO_MISSES:
+            return sum(map(misses_slo, requests, ttft, e2e))
+        case _:
+            return sum(latencies) if objective.is_mean else max(latencies)
 
 
 def evaluate(instance: Instance, schedule: Schedule) -> dict[str, Any]:
@@ -95,12 +161,8 @@ def evaluate(instance: Instance, schedule: Schedule) -> dict[str, Any]:
         for start, whole, request in zip(ttft, e2e, requests, strict=True)
         if request.output > 1
     ]
-    misses = sum(
-        (request.slo_ttft_ps is not None and start > request.slo_ttft_ps)
-        or (request.slo_e2e_ps is not None and whole > request.slo_e2e_ps)
-        for start, whole, request in zip(ttft, e2e, requests, strict=True)
-    )
-    makespan = schedule.batches[-1].end_ps - instance.start_ps
+    objectives = {objective.value: value_at(instance, objective, ttft, e2e) for objective in Objective}
+    makespan, misses = objectives[Objective.MAKESPAN.value], objectives[Objective.SLO_MISSES.value]
     count, output = len(requests), sum(request.output for request in requests)
     needed = sum(request.peak_tokens for request in requests)
     norm_ttft = [Fraction(t, request.input) for t, request in zip(ttft, requests, strict=True)]
@@ -110,17 +172,7 @@ def evaluate(instance: Instance, schedule: Schedule) -> dict[str, Any]:
         return amount * 10**12 / makespan if makespan else None
 
     return {
-        "objectives": {
-            Objective.MAKESPAN.value: makespan,
-            Objective.MEAN_TTFT.value: sum(ttft),
-            Objective.MAX_TTFT.value: max(ttft),
-            Objective.MEAN_E2E.value: sum(e2e),
-            Objective.MAX_E2E.value: max(e2e),
-            Objective.WEIGHTED_E2E.value: sum(
-                request.weight * whole for request, whole in zip(requests, e2e, strict=True)
-            ),
-            Objective.SLO_MISSES.value: misses,
-        },
+        "objectives": objectives,
         "batches": len(schedule.batches),
         "evictions": schedule.evictions,
         "recomputed_tokens": tokens_run - needed,

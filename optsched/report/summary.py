@@ -28,8 +28,7 @@ def objective_text(objective: Objective, requests: int, value: int | None) -> st
         return "–"
     if objective == Objective.SLO_MISSES:
         return f"{value} requests"
-    mean = objective in {Objective.MEAN_TTFT, Objective.MEAN_E2E}
-    return f"{value / (requests if mean else 1) / 1e9:.3f} ms"
+    return f"{value / (requests if objective.is_mean else 1) / 1e9:.3f} ms"
 
 
 def solution_lines(result: Result) -> list[str]:

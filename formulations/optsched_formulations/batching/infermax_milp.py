@@ -112,7 +112,7 @@ from typing import Any
 
 import pulp
 
-from optsched.model.objectives import Objective, evaluate
+from optsched.model.objectives import Latency, Objective, evaluate
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Progress, Schedule, timed
 from optsched.solvers.formulation import (
@@ -306,6 +306,8 @@ class _Model:
     """Variables, constraints and objective of one task."""
 
     def __init__(self, task: Task) -> None:
+        if task.objective.percentile is not None:
+            raise UnsupportedError(f"objective {task.objective.value}, it minimises no percentile")
         self.task = task
         self.plan = plan = _Plan(task)
         self._instance = instance = task.instance
@@ -362,13 +364,9 @@ class _Model:
 
     def _needs_first(self, i: int) -> bool:
         """Whether the objective asks when request i gets its first token."""
-        match self.task.objective:
-            case Objective.MEAN_TTFT | Objective.MAX_TTFT:
-                return True
-            case Objective.SLO_MISSES:
-                return self._instance.requests[i].slo_ttft_ps is not None
-            case _:
-                return False
+        if self.task.objective == Objective.SLO_MISSES:
+            return self._instance.requests[i].slo_ttft_ps is not None
+        return self.task.objective.latency is Latency.TTFT
 
     def _at(self, name: str, i: int, j: int) -> Expression:
         """Return a variable, or its value in the initial state."""
@@ -543,7 +541,7 @@ class _Model:
             if self._timed:
                 return 1 * self._var["E", -1, self.plan.batches]
             return pulp.lpSum(self._var["t", -1, j] for j in self._batches)
-        name = "a" if objective in {Objective.MEAN_TTFT, Objective.MAX_TTFT} else "f"
+        name = "a" if objective.latency is Latency.TTFT else "f"
         if objective in {Objective.MAX_TTFT, Objective.MAX_E2E}:
             largest = self._new("largest", -1, -1, None, integer=False)
             for i in self._everyone:

@@ -4,6 +4,8 @@ With :math:`F^1_r` and :math:`F^O_r` these ends and :math:`T_r` the arrivals, in
 
 - makespan: :math:`z ≥ F^O_r` for all r; max e2e and TTFT: :math:`z ≥ F_r - T_r`;
 - means: :math:`\sum_r F_r - \sum_r T_r`; weighted: :math:`\sum_r w_r (F^O_r - T_r)`;
+- percentile q of n requests: :math:`F_r - T_r ≤ z` if :math:`\mathit{within}_r`, and
+  :math:`\sum_r \mathit{within}_r ≥ ⌈q n / 100⌉`;
 - SLO misses: :math:`\sum_r \mathit{miss}_r`, where :math:`¬\mathit{miss}_r ⇒ F_r ≤ T_r + ⌊\mathrm{SLO}_r⌋`, the SLO
   rounded down to units after the earliest arrival, since every F is whole.
 
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from optsched.model.objectives import Objective
+from optsched.model.objectives import Latency, Objective, percentile_rank
 from optsched.solvers.formulation import Task, UnsupportedError
 from optsched_formulations.batching.costs import Costs, Horizon, Token
 
@@ -88,6 +90,15 @@ def add_goal(cp: cp_model.CpModel, task: Task, costs: Costs, horizon: Horizon, e
             cp.add(worst >= end_of(token) - since[r])
         return Goal(worst, scale, 0)
 
+    def percentile(tokens: dict[int, Token], q: int) -> Goal:
+        require_range(horizon.end)
+        latency = cp.new_int_var(0, horizon.end, "")
+        within = {r: cp.new_bool_var(f"within[{r}]") for r in tokens}
+        for r, token in tokens.items():
+            cp.add(end_of(token) - arrivals[r] <= latency).only_enforce_if(within[r])
+        cp.add(cp_model.LinearExpr.sum(list(within.values())) >= percentile_rank(q, len(tokens)))
+        return Goal(latency, scale, 0)
+
     match task.objective:
         case Objective.MAKESPAN:
             goal = largest(last, [0] * len(requests))
@@ -103,6 +114,8 @@ def add_goal(cp: cp_model.CpModel, task: Task, costs: Costs, horizon: Horizon, e
             goal = weighted(last, [request.weight for request in requests])
         case Objective.SLO_MISSES:
             goal = Goal(cp_model.LinearExpr.sum(_misses(cp, costs, horizon, end_of)), 1, 0)
+        case Objective(latency=latency, percentile=int(q)):
+            goal = percentile(first if latency is Latency.TTFT else last, q)
     return bounded(cp, goal, task, horizon.value)
 
 

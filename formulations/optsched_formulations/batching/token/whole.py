@@ -13,11 +13,12 @@ ends later. Otherwise the model says which token is in which batch, and asks for
 
 *Symmetry.* Interchangeable requests are those with equal arrival, I, O and, where the objective reads them, weight or
 SLOs (`costs.interchangeable`). Renaming them changes nothing, so their last tokens are ordered where the
-objective adds up e2e latencies or misses, which lifts the bound most, and else their first. An order of first runs
-limits renaming: then first tokens are ordered, as it asks for anyhow. Without eviction *all* their tokens are ordered:
-let the first of two requests take the earlier k-th token for every k and the second the later one. In every batch the
-two then hold together what they held before, the ends of first and of last tokens are the same two values, and the
-requests that meet their SLOs are no fewer, since the earlier of both values meets an SLO if one of them does.
+objective adds up or ranks e2e latencies or counts misses, which lifts the bound most, and else their first. An order of
+first runs limits renaming: then first tokens are ordered, as it asks for anyhow. Without eviction *all* their tokens
+are ordered: let the first of two requests take the earlier k-th token for every k and the second the later one. In
+every batch the two then hold together what they held before, the ends of first and of last tokens are the same two
+values, and the requests that meet their SLOs are no fewer, since the earlier of both values meets an SLO if one of them
+does.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from math import gcd
 
 from ortools.sat.python import cp_model
 
-from optsched.model.objectives import Objective
+from optsched.model.objectives import Latency, Objective
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.cpsat import Values
 from optsched.solvers.formulation import Task, UnsupportedError
@@ -38,7 +39,9 @@ from optsched_formulations.batching.token.clock import BatchClock, PairClock
 from optsched_formulations.batching.token.variables import TokenVariables
 
 _MOST_LITERALS = 2_000_000
-_OF_LAST_TOKENS = frozenset({Objective.MEAN_E2E, Objective.WEIGHTED_E2E, Objective.SLO_MISSES})
+_OF_LAST_TOKENS = frozenset(
+    objective for objective in Objective if objective.latency is Latency.E2E and objective != Objective.MAX_E2E
+) | {Objective.SLO_MISSES}
 
 
 class WholeModel:
