@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from brute_force import optimum
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from strategies import instances
 
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace
 from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.bounds.late import Job, most_in_time
-from optsched.check import UnprovedError, proved_bound
+from optsched.check import UnprovedError, late, proved_bound
 from optsched.model.cost import CostModel
 
 FREE = Restrictions()
@@ -98,23 +98,28 @@ def in_time(jobs: Sequence[Job]) -> bool:
 def most_by_trial(jobs: list[Job]) -> int:
     """Return the size of the largest set that is in time, deadlines put off where they disagree with arrivals."""
     ordered, latest = [], 0
-    for job in sorted(jobs):
+    for job in sorted(jobs, key=lambda job: (job.arrival, job.deadline)):
         latest = max(latest, job.deadline)
         ordered.append(job._replace(deadline=latest))
     sizes = range(len(ordered), -1, -1)
     return next(size for size in sizes if any(map(in_time, itertools.combinations(ordered, size))))
 
 
-JOBS = st.lists(
-    st.tuples(st.integers(0, 15), st.integers(0, 8), st.integers(0, 14)).map(lambda t: Job(t[0], t[1], t[0] + t[2])),
-    max_size=8,
-)
+@st.composite
+def jobs_on_a_machine(draw: st.DrawFn) -> list[Job]:
+    """Draw jobs, with times that fit 64 bits or not."""
+    unit = draw(st.sampled_from([1, 1, 2**62]))
+    drawn = draw(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 8), st.integers(0, 14)), max_size=8))
+    return [Job(unit * arrival, unit * need, unit * (arrival + due)) for arrival, need, due in drawn]
 
 
 @settings(max_examples=500, deadline=None)
-@given(JOBS)
+@given(jobs_on_a_machine())
+@example([Job(0, 1, 100), Job(0, 10, 10), Job(0, 10, 10)])  # who has more time goes last, though it needs less
 def test_most_jobs_in_time_are_found(jobs: list[Job]) -> None:
-    assert most_in_time(jobs) == most_by_trial(jobs)
+    most = most_by_trial(jobs)
+    assert most_in_time(jobs) == most
+    assert late.least_late([late.Job(job.arrival, job.deadline, job.need) for job in jobs]) == len(jobs) - most
 
 
 def test_worked_late_requests() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from optsched.check.problem import Problem, percentile_of, pieces_of
+from optsched.check.work import least_sum
 from optsched.model.instance import Request
 from optsched.model.objectives import Latency, Objective
 
@@ -54,17 +55,14 @@ def latencies_alone(problem: Problem) -> list[tuple[int, int]]:
         shared = [steps * base + tokens * token for base, token in pieces_of(cost)]
         return max(shared) + tokens * tokens * cost.prefill_sq + steps * cost.prefill_req
 
-    single = max(base + token for base, token in pieces_of(cost)) + cost.decode_req
+    def decode(tokens: int) -> int:
+        return single + cost.decode_kv * (tokens - 1) + cost.decode_req
+
+    single = max(base + token for base, token in pieces_of(cost))
     found: dict[tuple[int, int], tuple[int, int]] = {}
     for request in problem.requests:
         shape = (request.input, request.output)
-        if shape in found:
-            continue
-        first = total = fill(request.input)
-        for tokens in range(request.input + 1, request.input + request.output):
-            decode = single + cost.decode_kv * (tokens - 1)
-            if problem.may_refill(tokens):
-                decode = min(decode, fill(tokens))
-            total += decode
-        found[shape] = (first, total)
+        if shape not in found:
+            first = fill(request.input)
+            found[shape] = (first, first + least_sum(problem, *shape, fill, decode))
     return [found[request.input, request.output] for request in problem.requests]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil
 from typing import TypeVar
 
 from optsched.model.cost import CostModel
@@ -45,7 +44,7 @@ class Problem:
 
     def fewest_steps(self, tokens: int) -> int:
         """Return how many prefill steps a fill of ``tokens`` takes at least: ceil(tokens / P), or 1 if it is whole."""
-        return ceil(Fraction(tokens, self.limits.prefill_tokens)) if self.chunked else 1
+        return (tokens - 1) // self.limits.prefill_tokens + 1 if self.chunked else 1
 
     def may_refill(self, tokens: int) -> bool:
         """Whether a request may be evicted and filled again with ``tokens``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from optsched.check.problem import Problem, pieces_of
@@ -58,15 +59,29 @@ def own_ps(problem: Problem, prompt: int, output: int, rate: Rate) -> int:
         steps = problem.fewest_steps(tokens)
         return rate.token * tokens + rate.scale * (cost.prefill_sq * tokens**2 + cost.prefill_req * steps)
 
-    total = fill(prompt)
-    for exist in range(prompt + 1, prompt + output):
-        cheapest = rate.token + rate.scale * (cost.decode_kv * (exist - 1) + cost.decode_req)
-        if problem.may_refill(exist):
-            cheapest = min(cheapest, fill(exist))
-        total += cheapest
-    return total
+    def decode(tokens: int) -> int:
+        return rate.token + rate.scale * (cost.decode_kv * (tokens - 1) + cost.decode_req)
+
+    return fill(prompt) + least_sum(problem, prompt, output, fill, decode)
+
+
+def least_sum(
+    problem: Problem, prompt: int, output: int, fill: Callable[[int], int], decode: Callable[[int], int]
+) -> int:
+    """Return the sum over output tokens 2 to O of what a fill or a decode of all I + k - 1 tokens takes, the lesser.
+
+    Both rise with the tokens, a decode by the same for every token.
+    """
+    count, low, high = output - 1, prompt + 1, prompt + output - 1
+    if count and (not problem.eviction or fill(low) >= decode(high)):
+        return count * (decode(low) + decode(high)) // 2
+    return sum(
+        min(decode(tokens), fill(tokens)) if problem.may_refill(tokens) else decode(tokens)
+        for tokens in range(low, high + 1)
+    )
 
 
 def blocks_held(problem: Problem, prompt: int, output: int) -> int:
     """Return the blocks that a request holds in the batches that generate its tokens, summed: I + k − 1 tokens each."""
-    return sum(problem.blocks_of(prompt + k - 1) for k in range(1, output + 1))
+    block = problem.limits.kv_block
+    return sum((tokens - 1) // block + 1 for tokens in range(prompt, prompt + output))
