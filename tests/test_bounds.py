@@ -12,11 +12,13 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from strategies import instances
 
-from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace
+from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace, simulate
 from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.bounds.late import Job, most_in_time
-from optsched.check import UnprovedError, late, proved_bound
+from optsched.check import UnprovedError, check_result, late, proved_bound
+from optsched.methods.bound import bound as solve_bound
 from optsched.model.cost import CostModel
+from optsched.model.documents import dump, parse_results, result_document
 
 FREE = Restrictions()
 WHOLE = Rules(chunked_prefill=False, eviction=False)
@@ -203,7 +205,7 @@ def test_a_slower_clock_scales_bounds(name: str, instance: Instance, factor: int
         assert before == after
         return
     weight = max(1, *(request.weight for request in instance.requests))
-    lost = 0 if name != "machine" else factor * weight * len(instance.requests) ** 2
+    lost = 0 if name not in {"machine", "percentile"} else factor * weight * len(instance.requests) ** 2
     assert factor * before <= after <= factor * before + lost
 
 
@@ -227,17 +229,146 @@ def test_certificates_of_the_machine_are_read_strictly(change: dict[str, Any], r
         proved_bound(QUEUE, FREE, Objective.MEAN_E2E, found.certificate | change)
 
 
+@st.composite
+def stated_weights(draw: st.DrawFn, instance: Instance) -> dict[str, Any]:
+    """Draw what a certificate may state of rates and shares."""
+    weight, pieces = st.integers(0, 3), len(instance.cost.affine)
+    runs = weight if instance.limits.batch_requests is not None else st.just(0)
+    rate = draw(st.lists(weight, min_size=pieces, max_size=pieces).filter(any))
+    shares = {"memory": draw(weight), "tokens": draw(weight), "runs": draw(runs)}
+    assume(any(shares.values()))
+    return {"piece_weights": rate, "share_weights": shares}
+
+
 @settings(QUICK, max_examples=100)
 @given(instances(online=True), st.data(), st.sampled_from(MONOTONE))
 def test_whatever_weights_are_stated_no_more_than_the_optimum_is_proved(
     instance: Instance, data: st.DataObject, objective: Objective
 ) -> None:
-    weight, pieces = st.integers(0, 3), len(instance.cost.affine)
-    runs = weight if instance.limits.batch_requests is not None else st.just(0)
-    rate = data.draw(st.lists(weight, min_size=pieces, max_size=pieces).filter(any))
-    shares = {"memory": data.draw(weight), "tokens": data.draw(weight), "runs": data.draw(runs)}
-    assume(any(shares.values()))
-    certificate = {"kind": "machine", "piece_weights": rate, "share_weights": shares}
+    certificate = data.draw(stated_weights(instance)) | {"kind": "machine"}
     best = optimum(instance, objective)
     assert best is not None
     assert proved_bound(instance, FREE, objective, certificate) <= best
+
+
+# Percentiles -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("q", "rank"), [(50, 51), (95, 96), (99, 100)])
+def test_worked_percentiles(q: int, rank: int) -> None:
+    """Of 101 requests at 0, one at a time and each 10, so many are done at 10, 20, …: 95.95 of 101 are 96."""
+    requests = (Request(1, 1),) * 101
+    instance = Instance("row", Limits(1, 8, 8), WHOLE, CostModel(10, 0), requests)
+    for name in (f"p{q}_ttft", f"p{q}_e2e"):
+        objective = Objective(name)
+        assert bound("percentile", instance, objective) == 10 * rank == simulate(instance, "vllm", objective).value
+        assert bound("alone", instance, objective) == 10
+
+
+def test_worked_percentiles_with_arrivals() -> None:
+    """Latencies 11, 19, 11 (see `QUEUE`): two of three are within 11, all within 19."""
+    for objective, least in ((Objective.P50_E2E, 11), (Objective.P50_TTFT, 11), (Objective.P95_E2E, 19)):
+        assert bound("percentile", QUEUE, objective) == least == optimum(QUEUE, objective)
+    assert bound("percentile", QUEUE, Objective.MAX_E2E) is None
+
+
+def test_worked_percentile_of_different_requests() -> None:
+    """Base 30, M = 3, three requests at 0 that hold 3, 3 and 1 places for a batch: they need 30, 30 and 10.
+
+    Two of them are done by 40 at best, by 30 if each were alone.
+    """
+    requests = (Request(3, 1), Request(3, 1), Request(1, 1))
+    instance = Instance("three", Limits(3, 8, 8), WHOLE, CostModel(30, 0), requests)
+    assert bound("percentile", instance, Objective.P50_E2E) == 40
+    assert bound("alone", instance, Objective.P50_E2E) == 30
+    assert optimum(instance, Objective.P50_E2E) == 60
+
+
+@settings(QUICK, max_examples=150)
+@given(instances(online=True), st.sampled_from(PERCENTILES))
+def test_no_percentile_is_smaller(instance: Instance, objective: Objective) -> None:
+    found, best = bound("percentile", instance, objective), optimum(instance, objective)
+    assert found is not None
+    assert found <= best
+    alone = bound("alone", instance, objective)
+    assert alone is not None
+    assert alone <= found
+
+
+@settings(QUICK, max_examples=100)
+@given(instances(online=True), st.sampled_from(["ttft", "e2e"]))
+def test_the_last_percentile_is_the_maximum(instance: Instance, latency: str) -> None:
+    """Of fewer than 20 values."""
+    largest = Objective(f"max_{latency}")
+    known = [bound(name, instance, largest) for name in ("alone", "machine")]
+    assert bound("percentile", instance, Objective(f"p95_{latency}")) == max(value or 0 for value in known)
+
+
+@settings(QUICK, max_examples=100)
+@given(instances(online=True), st.sampled_from(PERCENTILES))
+def test_a_percentile_is_where_enough_requests_meet_an_slo(instance: Instance, objective: Objective) -> None:
+    """As an SLO of everybody: 1 ps below the bound more have to miss it than the percentile leaves out, at it not."""
+    found = bound("percentile", instance, objective)
+    assert found is not None
+    name = "slo_ttft_ps" if objective.endswith("ttft") else "slo_e2e_ps"
+    count, q = len(instance.requests), int(objective[1:3])
+
+    def missed(slo: int) -> int:
+        given_slo = {"slo_ttft_ps": None, "slo_e2e_ps": None, name: slo}
+        requests = tuple(replace(request, **given_slo) for request in instance.requests)
+        misses = bound("late", replace(instance, requests=requests), Objective.SLO_MISSES)
+        assert misses is not None
+        return misses
+
+    assert 100 * (count - missed(found)) >= q * count
+    assert found == 0 or 100 * (count - missed(found - 1)) < q * count
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"piece_weights": [0]}, "piece_weights is"),
+        ({"share_weights": {"memory": 1, "tokens": 0}}, "share_weights is"),
+        ({"bound": None}, "bound is None, expected an integer"),
+        ({"bound": 19.0}, "bound is 19.0, expected an integer"),
+        ({"bound": True}, "bound is True, expected an integer"),
+        ({"bound": 20}, "bound is 20, but 3 of 3 requests may take less"),
+        # By tokens the three need 3 each, base 10 / C = 8 and 1, so they are in time.
+        ({"share_weights": {"memory": 0, "tokens": 1, "runs": 0}}, "bound is 19, but 3 of 3 requests may take less"),
+    ],
+)
+def test_certificates_of_percentiles_are_read_strictly(change: dict[str, Any], reason: str) -> None:
+    found = bound_method("percentile")(QUEUE, Objective.P95_E2E)
+    assert found is not None
+    with pytest.raises(UnprovedError, match=reason):
+        proved_bound(QUEUE, FREE, Objective.P95_E2E, found.certificate | change)
+    with pytest.raises(UnprovedError, match="kind percentile bounds percentiles, the objective is max_e2e"):
+        proved_bound(QUEUE, FREE, Objective.MAX_E2E, found.certificate)
+    assert proved_bound(QUEUE, FREE, Objective.P95_E2E, found.certificate | {"bound": 18}) == 18
+
+
+@settings(QUICK, max_examples=50)
+@given(instances(online=True, most_tokens=2), st.data(), st.sampled_from(PERCENTILES))
+def test_whatever_weights_are_stated_a_raised_percentile_is_not_proved(
+    instance: Instance, data: st.DataObject, objective: Objective
+) -> None:
+    certificate = data.draw(stated_weights(instance)) | {"kind": "percentile"}
+    raised = optimum(instance, objective) + data.draw(st.integers(1, 100))
+    with pytest.raises(UnprovedError, match="requests may take less"):
+        proved_bound(instance, FREE, objective, certificate | {"bound": raised})
+
+
+def test_a_document_with_a_raised_bound_is_refused() -> None:
+    """Stated in the result alone, in the certificate alone, or in both."""
+    result, _ = solve_bound(QUEUE, Objective.P95_E2E)
+    assert (result.method, result.bound) == ("percentile", 19)
+    honest = result_document(result)
+    certificate = honest["certificate"] | {"bound": 20}
+    for change, ok in (
+        ({}, True),
+        ({"bound": 20}, False),
+        ({"certificate": certificate}, False),
+        ({"bound": 20, "certificate": certificate}, False),
+    ):
+        (claimed,) = parse_results(dump(honest | change).encode(), lambda name: QUEUE.cost)
+        assert check_result(claimed).ok == ok

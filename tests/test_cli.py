@@ -127,7 +127,14 @@ def test_bound_lists_all_and_writes_the_best(optsched: Command) -> None:
     code, out, err = optsched("bound", file, "--method", "all")
     assert (code, err) == (0, "")
     table = out.partition("\n\n")[2]
-    assert re.findall(r"^(\w+) ", table, flags=re.MULTILINE) == ["bound", "volume", "alone", "machine", "late"]
+    assert re.findall(r"^(\w+) ", table, flags=re.MULTILINE) == [
+        "bound",
+        "volume",
+        "alone",
+        "machine",
+        "late",
+        "percentile",
+    ]
     code, out, _ = optsched("bound", file, "--json", "--out", "bound.json", "--ledger", "ledger.jsonl")
     document = json.loads(out)
     assert (code, document["status"], document["badge"]) == (0, "bound_only", "certified")
@@ -160,7 +167,7 @@ def test_bound_says_what_it_cannot(optsched: Command) -> None:
     code, _, err = optsched("bound", save(small()), "--method", "hope")
     assert (code, err) == (
         2,
-        "optsched: --method: got 'hope', expected one of best, all, volume, alone, machine, late\n",
+        "optsched: --method: got 'hope', expected one of best, all, volume, alone, machine, late, percentile\n",
     )
     code, _, err = optsched("bound", save(small(kv=5)))
     assert code == 1
@@ -177,6 +184,30 @@ def test_every_objective_is_the_value(objective: Objective, optsched: Command) -
         assert code == 0
         assert document["objective"] == objective.value
         assert document["value"] == document["metrics"]["objectives"][objective.value]
+
+
+def test_percentiles_are_bounded_checked_and_tabulated(optsched: Command) -> None:
+    """M = 6 holds one prompt of 4 with its second token, so the third of six requests is done after six batches."""
+    crowd = replace(small(kv=6, size=4), requests=(Request(4, 2),) * 6)
+    code, out, _ = optsched("bound", save(crowd), "--objective", "p50_e2e", "--out", "bound.json")
+    assert code == 0
+    assert re.search(r"^  bound  \d+\.\d{3} ms  \(percentile\), certified", out, flags=re.MULTILINE)
+    assert optsched("check", "bound.json").code == 0
+    document = json.loads(Path("bound.json").read_text())
+    document["bound"] += 1
+    document["certificate"]["bound"] += 1
+    Path("bound.json").write_text(dump(document))
+    code, out, _ = optsched("check", "bound.json")
+    assert code == 1
+    assert re.search(r"certificate: bound is \d+, but 3 of 6 requests may take less", out)
+    command = ("table", save_suite(small()), "--objective", "p95_ttft", "--policies", "vllm", "--format", "csv", *FAST)
+    header = optsched(*command).out.splitlines()[0]
+    assert "p95_ttft_ps" in header
+    code, _, err = optsched("solve", save(small()), "--objective", "p50_e2e", "--method", "infermax_milp")
+    assert (code, err.partition("expected ")[2]) == (
+        2,
+        "a method that covers objective p50_e2e, it minimises no percentile\n",
+    )
 
 
 def test_out_writes_a_file_a_packed_file_or_standard_output(optsched: Command) -> None:

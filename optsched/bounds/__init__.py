@@ -1,5 +1,6 @@
 """Lower bounds that scale, each a theorem with a certificate that `optsched.check` recomputes.
 
 Every bound is a file with its proof: `volume` (batches and work), `alone` (each request by itself), `machine` (requests
-share the machine's time), `late` (how many can be in time). `catalogue` finds them by name.
+share the machine's time), `late` (how many can be in time), `percentile` (within which time enough are). `catalogue`
+finds them by name.
 """

@@ -16,6 +16,7 @@ BOUNDS: Mapping[str, str] = MappingProxyType(
         "machine": "optsched.bounds.machine:machine_bound",
         "late": "optsched.bounds.late:late_bound",
         "congestion": "optsched.bounds.congestion:congestion_bound",
+        "percentile": "optsched.bounds.percentile:percentile_bound",
     }
 )
 """Name → ``module:function``, resolved when it is asked for; the quick ones first."""

@@ -91,13 +91,22 @@ def machine_bound(instance: Instance, objective: Objective) -> Bound | None:
 def best_share(instance: Instance, kind: str, value_of: Callable[[Rate, Split], int]) -> Bound:
     """Return the largest value over a few rates and splits, with a certificate that names them."""
     best: Bound | None = None
-    for weights in _rates(instance):
-        for split in _splits(instance):
-            value = value_of(rate_of(instance, weights), split)
-            if best is None or value > best.value:
-                best = Bound(value, {"kind": kind, "piece_weights": list(weights), "share_weights": asdict(split)})
+    for rate, split in shares(instance):
+        value = value_of(rate, split)
+        if best is None or value > best.value:
+            best = Bound(value, share_certificate(kind, rate, split))
     assert best is not None, "there is a piece and a split"
     return best
+
+
+def shares(instance: Instance) -> list[tuple[Rate, Split]]:
+    """Return a few rates and splits."""
+    return [(rate_of(instance, weights), split) for weights in _rates(instance) for split in _splits(instance)]
+
+
+def share_certificate(kind: str, rate: Rate, split: Split) -> dict[str, Any]:
+    """Return a certificate that names a rate and a split."""
+    return {"kind": kind, "piece_weights": list(rate.weights), "share_weights": asdict(split)}
 
 
 class _Machine:

@@ -15,6 +15,7 @@ from optsched.check.last_arrivals import Proof, last_arrivals_bound
 from optsched.check.late import late_bound
 from optsched.check.machine import machine_bound
 from optsched.check.patterns import patterns_bound
+from optsched.check.percentile import percentile_bound
 from optsched.check.problem import Problem, feasible, problem_of
 from optsched.check.reading import UnprovedError, shown
 from optsched.check.replay import check_schedule
@@ -196,6 +197,7 @@ _PROOFS: Mapping[str, Proof] = MappingProxyType(
         "machine": machine_bound,
         "late": late_bound,
         "congestion": congestion_bound,
+        "percentile": percentile_bound,
         "volume": volume_bound,
         "resident_walk": walk_bound,
         "resident_search": search_bound,
