@@ -69,14 +69,7 @@ queueing theory (Kleinrock, Queueing Systems II, 1976, chapter 4).
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 from optsched.bounds.bound import Bound
-from optsched.bounds.congested.batches import Batches
-from optsched.bounds.congested.lives import Lives
-from optsched.bounds.congested.prices import best_prices, stated
-from optsched.bounds.congested.terms import Terms, Windows, terms_of
 from optsched.bounds.volume import volume_bound
 from optsched.model.domain import replace
 from optsched.model.instance import Instance
@@ -95,14 +88,9 @@ def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
         return None
     span = max(request.arrival_ps for request in requests) - instance.start_ps
     together = replace(instance, requests=tuple(replace(request, arrival_ps=0) for request in requests))
-    terms = terms_of(instance)
-    if terms is None or volume_bound(together).value > _MOST_LOAD * span:
+    if volume_bound(together).value > _MOST_LOAD * span:
         return None
-    lives, batches = Lives(instance, terms), Batches(instance, terms)
-    windows = best_prices(lives, batches)
-    return Bound(lives.least(windows, lives.levels(batches, windows)).value, certificate_of(terms, windows))
+    # Compiled code takes a while to load.
+    from optsched.bounds.congested.prices import priced_bound  # noqa: PLC0415
 
-
-def certificate_of(terms: Terms, windows: Windows) -> dict[str, Any]:
-    """Return what the checker recomputes the bound from; equal windows that follow each other are counted."""
-    return {"kind": "congestion", **asdict(terms), "windows": stated(windows)}
+    return priced_bound(instance)

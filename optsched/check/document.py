@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 from optsched.check.alone import alone_bound
-from optsched.check.congestion import congestion_bound
 from optsched.check.last_arrivals import Proof, last_arrivals_bound
 from optsched.check.late import late_bound
 from optsched.check.machine import machine_bound
@@ -191,12 +190,19 @@ def _prove(problem: Problem, objective: Objective, certificate: Mapping[str, Any
     return _PROOFS[kind](problem, objective, certificate)
 
 
+def _congestion_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
+    """Call the only proof that needs numpy, which takes a while to load."""
+    from optsched.check.congestion import congestion_bound  # noqa: PLC0415
+
+    return congestion_bound(problem, objective, certificate)
+
+
 _PROOFS: Mapping[str, Proof] = MappingProxyType(
     {
         "alone": alone_bound,
         "machine": machine_bound,
         "late": late_bound,
-        "congestion": congestion_bound,
+        "congestion": _congestion_bound,
         "percentile": percentile_bound,
         "volume": volume_bound,
         "resident_walk": walk_bound,

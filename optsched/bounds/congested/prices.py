@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 
+from optsched.bounds.bound import Bound
 from optsched.bounds.congested.batches import Batches
 from optsched.bounds.congested.lives import Least, Levels, Lives
-from optsched.bounds.congested.terms import UNIT, Ints, Windows
+from optsched.bounds.congested.terms import UNIT, Ints, Windows, terms_of
+from optsched.model.instance import Instance
 
 Floats = npt.NDArray[np.float64]
 
@@ -24,6 +27,17 @@ _SLOPES = 16
 _STEPS = (0, 1, 2)
 """G is tried in halves of f(1)."""
 _SAMPLE = 256
+
+
+def priced_bound(instance: Instance) -> Bound | None:
+    """Return the bound of the best prices that are found; None if numbers are too large."""
+    terms = terms_of(instance)
+    if terms is None:
+        return None
+    lives, batches = Lives(instance, terms), Batches(instance, terms)
+    windows = best_prices(lives, batches)
+    certificate = {"kind": "congestion", **asdict(terms), "windows": stated(windows)}
+    return Bound(lives.least(windows, lives.levels(batches, windows)).value, certificate)
 
 
 def best_prices(lives: Lives, batches: Batches) -> Windows:
