@@ -17,6 +17,7 @@ BOUNDS: Mapping[str, str] = MappingProxyType(
         "late": "optsched.bounds.late:late_bound",
         "congestion": "optsched.bounds.congestion:congestion_bound",
         "percentile": "optsched.bounds.percentile:percentile_bound",
+        "ramp": "optsched.bounds.ramp:ramp_bound",
     }
 )
 """Name → ``module:function``, resolved when it is asked for; the quick ones first."""

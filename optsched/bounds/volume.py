@@ -65,8 +65,16 @@ class VolumeBound:
         return {"kind": "volume", "piece_weights": list(self.weights), "release_ps": self.release_ps}
 
 
-class _Totals:
-    """Sums over a growing set of requests."""
+class Totals:
+    """Sums over a growing set of requests.
+
+    Attributes
+    ----------
+    volume, tokens, outputs, longest
+        Blocks held, tokens run, tokens generated, and the most batches that a request takes.
+    work
+        Own times, for every piece of the batch time.
+    """
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
@@ -75,6 +83,7 @@ class _Totals:
         self.work = [0] * len(self._own)
 
     def add(self, request: Request) -> None:
+        """Add a request."""
         instance, prompt, output = self._instance, request.input, request.output
         self.volume += held_blocks(instance, prompt, output)
         self.tokens += request.peak_tokens
@@ -84,6 +93,7 @@ class _Totals:
             self.work[piece] += own.of(prompt, output)
 
     def batches(self) -> int:
+        """Return J."""
         limits = self._instance.limits
         counts = [
             -(-self.volume // limits.kv_blocks),
@@ -97,7 +107,7 @@ class _Totals:
 
 def volume_bound(instance: Instance) -> VolumeBound:
     """Return the best volume bound over all pieces and all releases t₀ (see the module's theorem)."""
-    totals = _Totals(instance)
+    totals = Totals(instance)
     start = instance.start_ps
     best: VolumeBound | None = None
     singles = single_pieces(instance)

@@ -16,6 +16,7 @@ from optsched.check.machine import machine_bound
 from optsched.check.patterns import patterns_bound
 from optsched.check.percentile import percentile_bound
 from optsched.check.problem import Problem, feasible, problem_of
+from optsched.check.ramp import ramp_bound
 from optsched.check.reading import UnprovedError, shown
 from optsched.check.replay import check_schedule
 from optsched.check.search import search_bound
@@ -205,6 +206,7 @@ _PROOFS: Mapping[str, Proof] = MappingProxyType(
         "congestion": _congestion_bound,
         "percentile": percentile_bound,
         "volume": volume_bound,
+        "ramp": ramp_bound,
         "resident_walk": walk_bound,
         "resident_search": search_bound,
         "patterns": patterns_bound,

@@ -1,0 +1,172 @@
+"""What prices prove of the makespan, exactly; the theorem is in `optsched.bounds.ramp`."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from optsched.bounds.priced.lives import NEVER, Ints, Lives, Prices, fill_ps
+from optsched.bounds.volume import Totals
+from optsched.model.instance import Instance
+
+_MOST = 1 << 60
+"""Sums of costs stay below."""
+
+
+class Part:
+    """The requests that arrive at some time or later, as if all had arrived at that time.
+
+    Parameters
+    ----------
+    instance
+        The problem.
+    release_ps
+        That time, t₀.
+
+    Attributes
+    ----------
+    kinds
+        (I, O) → number of requests.
+    fewest
+        The number of batches that `volume` proves.
+    tokens
+        Tokens that every schedule runs.
+    attention
+        Attention times of a fill of every prompt and of decodes of all later tokens, in ps.
+    turns
+        (tokens, time in ps without attention): from each of these to the next the time of a batch is affine.
+    """
+
+    def __init__(self, instance: Instance, release_ps: int) -> None:
+        self.instance, self.release_ps = instance, release_ps
+        totals, counts = Totals(instance), Counter[tuple[int, int]]()
+        for request in instance.requests:
+            if request.arrival_ps >= release_ps:
+                totals.add(request)
+                counts[request.input, request.output] += 1
+        self.kinds = dict(sorted(counts.items()))
+        self.fewest, self.tokens, self._work = totals.batches(), totals.tokens, totals.work
+        self.attention = sum(count * self._attention_ps(*kind) for kind, count in self.kinds.items())
+        self.turns = _turns(instance)
+
+    def _attention_ps(self, prompt: int, output: int) -> int:
+        cost, decodes = self.instance.cost, output - 1
+        read = decodes * prompt + decodes * (decodes - 1) // 2
+        return fill_ps(self.instance, prompt) + decodes * cost.decode_req + cost.decode_kv * read
+
+    @property
+    def longest(self) -> int:
+        """The largest O."""
+        return max(output for _, output in self.kinds)
+
+    @property
+    def outputs(self) -> Mapping[int, Sequence[int]]:
+        """The outputs of every prompt."""
+        found = defaultdict(list)
+        for prompt, output in self.kinds:
+            found[prompt].append(output)
+        return found
+
+    def lives(self, prices: Prices) -> dict[int, Lives]:
+        """Return the cheapest lives for every prompt."""
+        return {prompt: Lives(self.instance, prompt, outputs, prices) for prompt, outputs in self.outputs.items()}
+
+    def plain(self, batches: int) -> int:
+        """Return what so many batches take by `volume`, in ps."""
+        pieces = self.instance.cost.affine
+        return max(base * batches + work for (base, _), work in zip(pieces, self._work, strict=True))
+
+    def rooms(self, prices: Prices) -> list[int]:
+        """Return the least time of a batch less the prices of all it can take, for every stretch, ps × scale."""
+        limits = self.instance.limits
+        return [
+            min(prices.scale * time - token * tokens for tokens, time in self.turns)
+            - limits.kv_blocks * memory
+            - limits.prefill_tokens * prefill
+            - (limits.batch_requests or 0) * run
+            for memory, token, prefill, run in zip(
+                prices.memory, prices.tokens, prices.prefill_tokens, prices.runs, strict=True
+            )
+        ]
+
+    def fits(self, prices: Prices) -> bool:
+        """Whether what one token of a life costs fits 64 bits besides `NEVER`, and what batches have left."""
+        limits, largest = self.instance.limits, max(prompt + output for prompt, output in self.kinds)
+        dearest = max(prices.tokens) + max(prices.prefill_tokens)
+        fill = prices.scale * (fill_ps(self.instance, largest) + self.instance.cost.decode_ps(largest))
+        step = largest * dearest + max(prices.runs) + fill
+        held = sum(width * memory for width, memory in zip(prices.widths, prices.memory, strict=True))
+        room = sum(width * abs(room) for width, room in zip(prices.widths, self.rooms(prices), strict=True))
+        return max(step + limits.kv_blocks * held, room) < _MOST
+
+
+def _turns(instance: Instance) -> list[tuple[int, int]]:
+    most, places = instance.limits.batch_tokens, {1, instance.limits.batch_tokens}
+    for (base, token), (other_base, other_token) in combinations(instance.cost.affine, 2):
+        if token != other_token:
+            place = (other_base - base) // (token - other_token)
+            places |= {min(max(tokens, 1), most) for tokens in (place, place + 1)}
+    return [(tokens, instance.cost.linear_ps(tokens)) for tokens in sorted(places)]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What prices prove of the time from t₀ to the last end, in ps.
+
+    Parameters
+    ----------
+    prices
+        The prices.
+    curve
+        At position J − 1 a lower bound for schedules of J batches, up to H; `NEVER` if there are none.
+    beyond
+        A lower bound for schedules of H batches or more; None without a repeated layer.
+    """
+
+    prices: Prices
+    curve: Ints
+    beyond: int | None
+
+    def of(self, batches: int) -> int | None:
+        """Return the lower bound for schedules of so many batches."""
+        return int(self.curve[batches - 1]) if batches <= len(self.curve) else self.beyond
+
+
+def prove(part: Part, prices: Prices, lives: Mapping[int, Lives]) -> Proof | None:
+    """Return what prices prove, given the cheapest lives; None if sums could exceed 64 bits."""
+    rooms = part.rooms(prices)
+    paid = np.cumsum(np.repeat(np.array(rooms, dtype=np.int64), prices.widths))
+    most, first, repeated = 0, part.longest, prices.repeated_layer
+    # A life may have all its tokens in the repeated layer, otherwise it takes a layer for each.
+    possible = np.arange(prices.layers) >= (first - 1 if repeated is None else min(first - 1, repeated))
+    for (prompt, output), count in part.kinds.items():
+        least = np.where(possible, np.minimum.accumulate(lives[prompt].ends[output]), 0)
+        most += count * int(least.max())
+        if most >= _MOST:
+            return None
+        paid += count * least
+    curve = np.where(possible, part.attention - paid // -prices.scale, NEVER)
+    covers = prices.repeated is not None and rooms[prices.repeated] >= 0 and bool(possible[-1])
+    return Proof(prices, curve, int(curve[-1]) if covers else None)
+
+
+def bound_of(part: Part, proofs: Sequence[Proof]) -> int:
+    """Return the bound on the time from t₀ to the last end by `volume` and some proofs together, in ps."""
+    return min(value for _, value in _least_values(part, proofs))
+
+
+def weakest(part: Part, proofs: Sequence[Proof]) -> int:
+    """Return the number of batches that the bound comes from."""
+    return min(_least_values(part, proofs), key=lambda pair: pair[1])[0]
+
+
+def _least_values(part: Part, proofs: Sequence[Proof]) -> Iterator[tuple[int, int]]:
+    """Yield numbers of batches and bounds; what comes later is no less."""
+    last = max((len(proof.curve) for proof in proofs), default=0)
+    for batches in range(part.fewest, max(last, part.fewest) + 2):
+        found = (proof.of(batches) for proof in proofs)
+        yield batches, max(part.plain(batches), *(value for value in found if value is not None), 0)

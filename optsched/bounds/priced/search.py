@@ -1,0 +1,280 @@
+r"""The search for good prices: a linear programme of which cheapest lives are the cutting planes (Kelley 1960).
+
+For prices that are constant over stretches, the bound z for schedules of at most H batches, and from J₀ on, is the
+largest number with
+
+.. math:: z ≤ \sum_{j ≤ J} G_j + \sum_c n_c D_c(J) \qquad (J_0 ≤ J ≤ H)
+
+(`ramp`), where :math:`G_j` is :math:`β_j` less prices of all that a batch can take, :math:`β_j ≤ f(x) - μ_j x` for the
+times f of x tokens, and :math:`D_c(J)` is no more than the price of any life that ends by batch J. Prices and lives are
+linear in each other, but for a prompt that is filled in chunks, which pays the least price of a token so far: that is a
+variable of its own, no larger than any price up to there. The programme starts with lives without pauses, and takes the
+cheapest lives at its prices until they cost no less than it thinks. Floating point only finds prices: `proof` says what
+they prove.
+
+Only the edges of stretches are taken for J; if J lies between the edges a < J ≤ b, it has D(b) at least, and the sum of
+G from a + 1 or b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linprog
+from scipy.sparse import csr_array, vstack
+
+from optsched.bounds.priced.lives import NEVER, Ints, Lives, Prices, Takings
+from optsched.bounds.priced.proof import Part, Proof, prove
+
+Floats = npt.NDArray[np.float64]
+
+_FINE = 1 << 20
+"""The price of all blocks counts in no larger shares of a batch's time."""
+_ROUNDS = 12
+_CLOSE = 1e-4
+"""Share of the bound that prices may miss."""
+_DEAREST = 2
+"""No price proves more than so many times the volume bound."""
+
+
+class Range(NamedTuple):
+    """Numbers of batches for which prices are sought: from ``fewest`` to ``layers``, or from ``layers`` on."""
+
+    layers: int
+    fewest: int | None
+
+    @property
+    def repeated_layer(self) -> int | None:
+        """The layer in the middle, where any number of batches is proved."""
+        return self.layers // 2 if self.fewest is None else None
+
+
+def best_proof(part: Part, range_: Range, stretches: int) -> Proof | None:
+    """Return the best proof that is found for a range; None if numbers are too large or too small for prices."""
+    programme = _Programme(part, range_, stretches)
+    best, best_ps = None, 0
+    for _ in range(_ROUNDS):
+        solution = programme.solve()
+        if solution is None:
+            break
+        prices = programme.prices(solution)
+        if not part.fits(prices):
+            break
+        lives = part.lives(prices)
+        proof = prove(part, prices, lives)
+        if proof is None:
+            break
+        value = int(proof.curve[(range_.fewest or range_.layers) - 1 :].min())
+        if best is None or value > best_ps:
+            best, best_ps = proof, value
+        claimed = programme.claimed_ps(solution)
+        if claimed - best_ps <= _CLOSE * claimed or not programme.cut(solution, lives, prices.scale):
+            break
+    return best
+
+
+class _Programme:
+    """The linear programme.
+
+    Its columns are, for every stretch, the prices of each row as shares of ``unit`` that all of it would cost, the
+    least price of a token so far, and β; then D for every edge and kind, and z.
+    """
+
+    def __init__(self, part: Part, range_: Range, stretches: int) -> None:
+        self._part, limits = part, part.instance.limits
+        self._layers, self._repeated = range_
+        self._repeated = range_.repeated_layer
+        self._edges = _edges(range_, stretches)
+        self._widths = np.diff(self._edges)
+        self._stretch = np.repeat(np.arange(len(self._widths)), self._widths)
+        self._last = [range_.layers] if range_.fewest is None else self._edges[self._edges >= range_.fewest].tolist()
+        self._unit = max(part.turns[0][1], 1)
+        self._all = {"memory": limits.kv_blocks, "tokens": max(1, part.tokens // part.fewest)}
+        if limits.prefill_tokens < limits.batch_tokens:
+            self._all["prefill_tokens"] = limits.prefill_tokens
+        if limits.batch_requests is not None:
+            self._all["runs"] = limits.batch_requests
+        count = len(self._widths)
+        self._column = {name: count * place for place, name in enumerate((*self._all, "fill", "time"))}
+        self._lives = count * len(self._column)
+        self._columns = self._lives + len(self._last) * len(part.kinds) + 1
+        self._rows: list[csr_array] = []
+        self._sides: list[Floats] = []
+        self._frame()
+        for kind, (prompt, output) in enumerate(part.kinds):
+            self._offer(kind, *self._unbroken(prompt, output))
+
+    # Rows -----------------------------------------------------------------------------------------------------
+
+    def _add(self, rows: list[dict[int, float]], sides: list[float]) -> None:
+        """Add rows, by column, that are at most their sides."""
+        if rows:
+            places = [(row, column, value) for row, entries in enumerate(rows) for column, value in entries.items()]
+            row, column, value = zip(*places, strict=True)
+            self._rows.append(csr_array((value, (row, column)), shape=(len(rows), self._columns)))
+            self._sides.append(np.array(sides))
+
+    def _frame(self) -> None:
+        """Say what prices leave of a batch's time, and what follows for the bound."""
+        count, at, mean = len(self._widths), self._column, self._all["tokens"]
+        for tokens, time in self._part.turns:
+            rows = [{at["tokens"] + s: tokens / mean, at["time"] + s: 1.0} for s in range(count)]
+            self._add(rows, [time / self._unit] * count)
+        rows = [{at["fill"] + s: 1.0, at["tokens"] + s: -1.0} for s in range(count)]
+        if "prefill_tokens" in self._all:
+            for s, row in enumerate(rows):
+                row[at["prefill_tokens"] + s] = -mean / self._all["prefill_tokens"]
+        if self._part.instance.rules.chunked_prefill:
+            rows += [{at["fill"] + s: 1.0, at["fill"] + s - 1: -1.0} for s in range(1, count)]
+        self._add(rows, [0.0] * len(rows))
+        spent = [column for name, column in at.items() if name in self._all and name != "tokens"]
+        if self._repeated is not None:
+            s = int(self._stretch[self._repeated])
+            self._add([{at["time"] + s: -1.0, **{column + s: 1.0 for column in spent}}], [0.0])
+        for end, last in enumerate(self._last):
+            for upto in {last, self._last[end - 1] + 1} if end else {last}:
+                widths = np.clip(upto - self._edges[:-1], 0, self._widths).tolist()
+                row = {self._columns - 1: 1.0}
+                for s, width in enumerate(widths):
+                    if width:
+                        row |= {at["time"] + s: -width, **{column + s: width for column in spent}}
+                for kind, requests in enumerate(self._part.kinds.values()):
+                    row[self._life(end, kind)] = -requests
+                self._add([row], [0.0])
+            if end:
+                kinds = range(len(self._part.kinds))
+                rows = [{self._life(end, kind): 1.0, self._life(end - 1, kind): -1.0} for kind in kinds]
+                self._add(rows, [0.0] * len(rows))
+
+    def _life(self, end: int, kind: int) -> int:
+        return self._lives + end * len(self._part.kinds) + kind
+
+    def _offer(self, kind: int, takings: Takings, ends: Ints) -> None:
+        """Add that D is at most the price of some lives of a kind that end in given layers."""
+        places = np.searchsorted(self._last, ends + 1)
+        use = np.flatnonzero(places < len(self._last))
+        if not len(use):
+            return
+        prompt = list(self._part.kinds)[kind][0]
+        count, mean = len(self._widths), self._all["tokens"]
+        decoded, refilled = self._by_stretch(takings.decoded[use]), self._by_stretch(takings.refilled[use])
+        taken = {
+            "memory": self._by_stretch(takings.held[use]),
+            "tokens": decoded + refilled,
+            "prefill_tokens": refilled,
+            "runs": self._by_stretch(takings.generated[use]),
+        }
+        rows = np.zeros((len(use), self._columns))
+        for name, most in self._all.items():
+            rows[:, self._column[name] : self._column[name] + count] = -taken[name] / most
+        every = np.arange(len(use))
+        rows[every, self._column["fill"] + self._stretch[takings.first[use]]] -= prompt / mean
+        rows[every, self._lives + places[use] * len(self._part.kinds) + kind] = 1.0
+        self._rows.append(csr_array(rows))
+        self._sides.append(takings.extra[use] / self._unit)
+
+    def _by_stretch(self, amounts: Ints) -> Ints:
+        return np.add.reduceat(amounts, self._edges[:-1], axis=1)
+
+    def _unbroken(self, prompt: int, output: int) -> tuple[Takings, Ints]:
+        """Return lives without pauses that begin, or end, at edges, and the layers of their last tokens."""
+        lives = [
+            at
+            for begin in sorted({*self._edges[:-1].tolist(), *np.maximum(self._edges - output, 0).tolist()})
+            for at in self._through(begin, output)
+            if at[-1] < self._layers
+        ]
+        at = np.array(lives, dtype=np.int64).reshape(-1, output)
+        held, decoded, generated = (np.zeros((len(at), self._layers), dtype=np.int64) for _ in range(3))
+        rows = np.arange(len(at))[:, None]
+        np.add.at(held, (rows, at), [self._part.instance.limits.blocks(prompt + k) for k in range(output)])
+        np.add.at(generated, (rows, at), 1)
+        np.add.at(decoded, (rows, at[:, 1:]), 1)
+        none = np.zeros_like(held)
+        return Takings(held, decoded, none, generated, at[:, 0], np.zeros(len(at), dtype=np.int64)), at[:, -1]
+
+    def _through(self, begin: int, output: int) -> Iterator[Ints]:
+        """Yield the layers of tokens in a row, with some of them in the repeated layer."""
+        at, repeated = begin + np.arange(output), self._repeated
+        if repeated is None or begin > repeated:
+            yield at
+            return
+        for more in sorted({0, output // 2, output, max(0, begin + output - self._layers)}):
+            yield np.where(at > repeated, np.maximum(repeated, at - more), at)
+
+    # Solutions ------------------------------------------------------------------------------------------------
+
+    def solve(self) -> Floats | None:
+        """Return an optimum; None if the solver finds none."""
+        cost = np.zeros(self._columns)
+        cost[-1] = -1.0
+        lower = np.where(np.arange(self._columns) < self._column["time"], 0.0, -np.inf)
+        upper = np.full(self._columns, np.inf)
+        upper[self._lives :] = _DEAREST * self._part.plain(self._part.fewest) / self._unit
+        rows: Any = vstack(self._rows, format="csr")
+        between = list(zip(lower.tolist(), upper.tolist(), strict=True))
+        found = linprog(cost, A_ub=rows, b_ub=np.concatenate(self._sides), bounds=between, method="highs-ds")
+        return found.x if found.status == 0 else None
+
+    def claimed_ps(self, solution: Floats) -> float:
+        """Return the bound as a solution claims it."""
+        return float(solution[-1]) * self._unit + self._part.attention
+
+    def prices(self, solution: Floats) -> Prices:
+        """Round prices down to whole ones, in shares of a ps that are fine enough."""
+        scale = max(1, -(-_FINE * self._all["memory"] // self._unit))
+        count = len(self._widths)
+
+        def whole(name: str) -> tuple[int, ...]:
+            if name not in self._all:
+                return (0,) * count
+            shares = solution[self._column[name] : self._column[name] + count]
+            return tuple(int(share * self._unit * scale / self._all[name]) for share in np.maximum(shares, 0.0))
+
+        prices = Prices(
+            widths=tuple(self._widths.tolist()),
+            memory=whole("memory"),
+            tokens=whole("tokens"),
+            prefill_tokens=whole("prefill_tokens"),
+            runs=whole("runs"),
+            repeated=None if self._repeated is None else int(self._stretch[self._repeated]),
+            scale=scale,
+        )
+        if prices.repeated is None:
+            return prices
+        # Rounded, the repeated layer must still leave a batch its time.
+        missing = -min(self._part.rooms(prices)[prices.repeated], 0)
+        memory = list(prices.memory)
+        memory[prices.repeated] = max(0, memory[prices.repeated] + -missing // self._all["memory"])
+        return replace(prices, memory=tuple(memory))
+
+    def cut(self, solution: Floats, lives: dict[int, Lives], scale: int) -> bool:
+        """Add, for every stretch, the cheapest lives that end there, if D is more; return whether there are any."""
+        before = len(self._rows)
+        for kind, (prompt, output) in enumerate(self._part.kinds):
+            costs = lives[prompt].ends[output]
+            ends = np.array([begin + int(costs[begin:end].argmin()) for begin, end in _pairs(self._edges)])
+            ends = ends[costs[ends] < NEVER // 2]
+            places = np.minimum(np.searchsorted(self._last, ends + 1), len(self._last) - 1)
+            thought = solution[self._lives + places * len(self._part.kinds) + kind] * self._unit * scale
+            ends = ends[costs[ends] < thought * (1 - 1e-7)]
+            if len(ends):
+                self._offer(kind, lives[prompt].takings(output, ends), ends)
+        return len(self._rows) > before
+
+
+def _edges(range_: Range, stretches: int) -> Ints:
+    found = set(np.linspace(0, range_.layers, stretches + 1).round().astype(int).tolist())
+    if range_.repeated_layer is not None:
+        found |= {range_.repeated_layer, range_.repeated_layer + 1}
+    if range_.fewest is not None:
+        found.add(range_.fewest)
+    return np.array(sorted(found), dtype=np.int64)
+
+
+def _pairs(edges: Ints) -> Iterator[tuple[int, int]]:
+    return zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)

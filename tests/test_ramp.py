@@ -1,0 +1,253 @@
+"""The bound of ramp-up and ramp-down: as the hand says, below every optimum, and recounted by the checker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from brute_force import optimum
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import instances
+
+from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace
+from optsched.bounds.catalogue import BOUNDS, bound_method
+from optsched.bounds.priced.lives import Prices
+from optsched.bounds.priced.proof import Part, bound_of, prove
+from optsched.bounds.ramp import priced_bound, ramp_bound
+from optsched.bounds.volume import volume_bound
+from optsched.check import UnprovedError, proved_bound
+from optsched.model.cost import CostModel
+
+QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+STAY = Rules(chunked_prefill=False, eviction=False)
+Document = dict[str, Any]
+
+
+def proved(instance: Instance, *prices: Document, release_ps: int = 0) -> int:
+    certificate = {"kind": "ramp", "release_ps": release_ps, "prices": list(prices)}
+    return proved_bound(instance, Restrictions(), Objective.MAKESPAN, certificate)
+
+
+def memory_bound(count: int, base: int, rules: Rules = STAY, prefill_req: int = 0) -> Instance:
+    """Return requests that hold 1 and then 2 of 3 tokens; a batch takes its base, what it runs costs nothing else."""
+    return Instance(
+        "waste", Limits(3, 9, 9), rules, CostModel(base, 0, prefill_req=prefill_req), (Request(1, 2),) * count
+    )
+
+
+# By hand ---------------------------------------------------------------------------------------------------
+
+# Three requests take 9, which would fill 3 batches, but at first only halves of requests are there. At prices of 0, 2
+# and 1 a block lives cost 0 + 2·2 (batches 1, 2), 0 + 2 + 2·1 (1, kept in 2, 3) or 2 + 2·1 (2, 3): 3·4 in all, of
+# which batches can take 3·(0 + 2 + 1) = 9. At 10/3 of these the other 3 are another batch of 10.
+SPIKE: Document = {"widths": [1, 1, 1], "repeated": None, "scale": 3, "memory": [0, 20, 10]}
+
+# Of any number of requests those that are first fill two batches like this, then all are full: at prices 0, 3 and, in
+# any number of batches, 2 a block, lives cost 3·2, 3 + 2·2 or 2 + 2·2, 6 at least, as much as they would if all
+# batches were full. Of 3·6 the batches of layers 1, 2 and 3 have 6, 6 - 9 and 6 - 6 left, 3 in all.
+RAMP: Document = {"widths": [1, 1, 1], "repeated": 2, "scale": 1, "memory": [0, 3, 2]}
+
+
+def test_worked_spike() -> None:
+    instance = memory_bound(3, 10)
+    assert volume_bound(instance).value == 30
+    assert proved(instance, SPIKE) == 40 == optimum(instance)
+
+
+def test_worked_eviction() -> None:
+    """Evicted in batch 2 a life costs 2 of the prices, 20/3, and what a refill of 2 tokens takes more than a decode.
+
+    With 5 for a prefill step that is 5: 3 (20/3 + 5) of 3·10 are 5, besides 3·10 and 3·5. With 7 it is more than 40/3.
+    """
+    for step, bound, best in ((5, 50, 55), (7, 61, 61)):
+        instance = memory_bound(3, 10, Rules(chunked_prefill=False), prefill_req=step)
+        assert proved(instance, SPIKE) == bound
+        assert optimum(instance) == best
+
+
+def test_worked_ramp() -> None:
+    for count in (3, 4, 5, 1000):
+        instance = memory_bound(count, 6)
+        assert volume_bound(instance).value == 6 * count
+        assert proved(instance, RAMP) == 6 * count + 3
+    assert optimum(memory_bound(4, 6)) == 6 * (4 + 1)
+
+
+def test_a_repeated_layer_has_no_prices_beyond_a_batch() -> None:
+    """At a price of 3 a batch pays 9 of its 6; then nothing is known of 4 batches, and of 3 the same as before."""
+    dear = RAMP | {"memory": [0, 3, 3]}
+    # Layers have 6 - 0, 6 - 9, 6 - 9 left; lives cost 3·2, 3 + 2·3 or 3 + 2·3.
+    assert proved(memory_bound(3, 6), dear | {"repeated": None}) == 0 + 3 * 6
+    assert proved(memory_bound(4, 6), dear) == 4 * 6
+
+
+def test_worked_tokens() -> None:
+    """A prompt of 4 and one decode; batch times are max(10, 4 x), which are 16 and 10.
+
+    At 2 a token 10 - 2·2 and 12 - 2·3 are least, 6 (at 2.5 tokens it would be 5): 2·6 and 2·5 for the tokens.
+    """
+    cost = CostModel(10, 0, ((0, 4),))
+    instance = Instance("one", Limits(5, 4, 4), STAY, cost, (Request(4, 2),))
+    assert optimum(instance) == 26
+    assert volume_bound(instance).value == 20  # or 4 a token
+    assert proved(instance, {"widths": [2], "repeated": None, "scale": 1, "tokens": [2]}) == 22
+    # At 4 in the first batch and 0 in the second: 0 + 4·4 and 10.
+    assert proved(instance, {"widths": [1, 1], "repeated": None, "scale": 1, "tokens": [4, 0]}) == 26
+
+
+def test_arrivals_before_the_release_do_not_count() -> None:
+    late = tuple(replace(request, arrival_ps=100) for request in memory_bound(3, 10).requests)
+    instance = replace(memory_bound(3, 10), requests=(Request(1, 1), *late))
+    assert proved(instance, SPIKE, release_ps=100) == 140
+    assert optimum(instance) == 140
+
+
+# Below optima ----------------------------------------------------------------------------------------------
+
+
+@st.composite
+def prices(draw: st.DrawFn) -> Prices:
+    widths = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=5)))
+    single = [stretch for stretch, width in enumerate(widths) if width == 1]
+    most = draw(st.sampled_from([0, 3, 30]))
+
+    def row() -> tuple[int, ...]:
+        return tuple(draw(st.lists(st.integers(0, most), min_size=len(widths), max_size=len(widths))))
+
+    memory, tokens, prefill_tokens, runs = row(), row(), row(), row()
+    repeated = draw(st.sampled_from([None, *single]))
+    return Prices(widths, memory, tokens, prefill_tokens, runs, repeated, draw(st.integers(1, 4)))
+
+
+def document(prices: Prices, *, runs: bool) -> Document:
+    rows = {name: list(getattr(prices, name)) for name in ("memory", "tokens", "prefill_tokens")}
+    rows |= {"runs": list(prices.runs)} if runs else {}
+    return {"widths": list(prices.widths), "repeated": prices.repeated, "scale": prices.scale, **rows}
+
+
+@settings(QUICK, max_examples=200)
+@given(instances(online=True), st.lists(prices(), min_size=1, max_size=3))
+def test_whatever_prices_are_stated_no_more_than_the_optimum_is_proved(
+    instance: Instance, stated: list[Prices]
+) -> None:
+    best = optimum(instance)
+    assert best is not None
+    limited = instance.limits.batch_requests is not None
+    for release in {request.arrival_ps for request in instance.requests}:
+        bound = proved(instance, *(document(each, runs=True) for each in stated), release_ps=release)
+        assert bound <= best
+        # The producer counts the same, but for runs that are not limited.
+        part = Part(instance, release)
+        used = [each if limited else replace(each, runs=(0,) * len(each.widths)) for each in stated]
+        proofs = [prove(part, each, part.lives(each)) for each in used]
+        counted = bound_of(part, [proof for proof in proofs if proof is not None]) + release - instance.start_ps
+        assert counted == proved(instance, *(document(each, runs=limited) for each in stated), release_ps=release)
+
+
+@settings(QUICK, max_examples=40)
+@given(instances(online=True, most_requests=4))
+def test_prices_that_are_found_prove_no_more_than_the_optimum(instance: Instance) -> None:
+    volume = volume_bound(instance)
+    found = priced_bound(Part(instance, volume.release_ps))
+    best = optimum(instance)
+    assert found is not None
+    assert best is not None
+    assert volume.value <= found.value <= best
+    assert proved_bound(instance, Restrictions(), Objective.MAKESPAN, found.certificate) == found.value
+
+
+# At scale --------------------------------------------------------------------------------------------------
+
+
+def crowd(count: int, factor: int = 1) -> Instance:
+    """Return equal requests; the base is most of a batch's time. Times are multiplied by a factor."""
+    cost = CostModel(factor * 10**9, factor * 10**3, decode_kv=factor * 7)
+    return Instance("crowd", Limits(1000, 4096, 4096), Rules(), cost, (Request(1, 32),) * count)
+
+
+def ramp(instance: Instance) -> int:
+    found = ramp_bound(instance, Objective.MAKESPAN)
+    assert found is not None
+    assert proved_bound(instance, Restrictions(), Objective.MAKESPAN, found.certificate) == found.value
+    return found.value
+
+
+def test_many_requests_waste_a_fifth_of_the_batches() -> None:
+    """Of 64 requests the volume fills 34 batches; in 41 there is no way to grow up and grow old either."""
+    instance = crowd(64)
+    assert volume_bound(instance).batches == 34
+    assert ramp(instance) >= 41 * 10**9
+
+
+def test_a_further_request_never_lowers_the_best_bound() -> None:
+    bounds = []
+    for count in range(64, 68):
+        found = [bound_method(name)(crowd(count), Objective.MAKESPAN) for name in BOUNDS]
+        bounds.append(max(each.value for each in found if each is not None))
+    assert bounds == sorted(bounds)
+
+
+def test_a_slower_clock_scales_the_bound() -> None:
+    assert ramp(crowd(64, 1000)) == pytest.approx(1000 * ramp(crowd(64)), rel=1e-4)
+
+
+def test_nothing_is_said_of_few_tokens_and_other_objectives() -> None:
+    assert ramp_bound(crowd(62), Objective.MAKESPAN) is None  # 62·32 < 2000
+    assert all(ramp_bound(crowd(64), other) is None for other in Objective if other != Objective.MAKESPAN)
+
+
+# Certificates ----------------------------------------------------------------------------------------------
+
+
+def test_a_changed_price_proves_no_more_than_holds() -> None:
+    instance = memory_bound(3, 10)
+    for layer in range(3):
+        for change in (-1, 1):
+            memory = list(SPIKE["memory"])
+            memory[layer] += change
+            if memory[layer] >= 0:
+                assert proved(instance, SPIKE | {"memory": memory}) <= 40
+    assert proved(instance, SPIKE | {"memory": [0, 18, 9]}) == 39
+    assert proved(instance, SPIKE | {"memory": [0, 10, 20]}) == 30
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"widths": []}, "widths is"),
+        ({"widths": [1, 1, 0]}, "widths is"),
+        ({"widths": [1, 1]}, "memory is"),
+        ({"widths": 3}, "widths is"),
+        ({"widths": [1, 1, 10**9]}, "layers, more than"),
+        ({"widths": [1, 1, 5 * 10**7]}, "tokens in layers, more than"),
+        ({"memory": [0, 20, -1]}, "memory is"),
+        ({"memory": [0, 20, 10.0]}, "memory is"),
+        ({"memory": [0, True, 10]}, "memory is"),
+        ({"tokens": [0]}, "tokens is"),
+        ({"runs": None}, "runs is"),
+        ({"prefill_tokens": "free"}, "prefill_tokens is"),
+        ({"scale": 0}, "scale is"),
+        ({"scale": 1.5}, "scale is"),
+        ({"repeated": 3}, "repeated is"),
+        ({"repeated": -1}, "repeated is"),
+        ({"repeated": True}, "repeated is"),
+        ({"widths": [1, 1, 2], "repeated": 2}, "repeated is"),
+    ],
+)
+def test_prices_are_read_strictly(change: Document, reason: str) -> None:
+    with pytest.raises(UnprovedError, match=reason):
+        proved(memory_bound(3, 10), SPIKE | change)
+
+
+def test_certificates_are_read_strictly() -> None:
+    def refusal(objective: Objective = Objective.MAKESPAN, **certificate: object) -> str:
+        with pytest.raises(UnprovedError) as error:
+            proved_bound(memory_bound(3, 10), Restrictions(), objective, {"kind": "ramp", **certificate})
+        return str(error.value)
+
+    assert "release_ps is 7" in refusal(release_ps=7, prices=[SPIKE])
+    assert "release_ps is None" in refusal(prices=[SPIKE])
+    assert "prices is None" in refusal(release_ps=0)
+    assert "prices is [3]" in refusal(release_ps=0, prices=[3])
+    assert "makespan" in refusal(Objective.MEAN_E2E, release_ps=0, prices=[SPIKE])
