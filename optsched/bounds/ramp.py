@@ -40,70 +40,135 @@ Rounding prices keeps the theorem true; so they are found in floating point (`pr
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any
 
 from optsched.bounds.bound import Bound
+from optsched.bounds.priced.crowd import Crowd, Kinds, between, each, sketch
 from optsched.bounds.priced.lives import Prices
-from optsched.bounds.priced.proof import Part, Proof, bound_of
-from optsched.bounds.priced.search import Range, best_proof
+from optsched.bounds.priced.proof import Part, Proof, bound_of, prove, weakest
+from optsched.bounds.priced.search import Range, best_prices
 from optsched.bounds.volume import volume_bound
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 
-_FEWEST_TOKENS = 2_000
+_FEWEST_TOKENS = 1_000
 """With fewer output tokens exact models say more."""
-_MOST_STEPS = 40_000_000
-"""Tokens in layers of all prompts beyond which lives take too long."""
-_STRETCHES = 96
-_LONGEST = 4
-"""Layers of a proof for all numbers of batches, in largest outputs."""
-_SHORT = 2.5
-"""With fewer batches, in largest outputs, two ranges are looked at apart."""
-_HALVINGS = 4
+_LEAST_SHARE = 0.02
+"""Where ramps take less than this of the time, little is to be gained: about a tenth of it."""
+_MOST_STEPS = 20_000_000
+"""Tokens in layers, of all prompts, that a proof may concern."""
+_MOST_SPLIT = 8_000_000
+"""The same of all proofs, after which ranges are no longer split."""
+_MOST_KINDS = 12
+"""Kinds of requests for which prices are sought."""
+_MANY = 4
+"""Batches from which one proof covers any number of them, in usual outputs."""
+_CLOSE = 2e-4
+"""Share of the bound that is not worth another proof."""
 
 
 def ramp_bound(instance: Instance, objective: Objective) -> Bound | None:
-    """Bound the makespan by prices; None for other objectives, and where it would be of no use or take too long."""
+    """Bound the makespan by prices; None for other objectives, and where that would say nothing or take too long."""
     if objective != Objective.MAKESPAN or sum(request.output for request in instance.requests) < _FEWEST_TOKENS:
         return None
-    return priced_bound(Part(instance, volume_bound(instance).release_ps))
+    part = Part(instance, volume_bound(instance).release_ps)
+    ramps = 2 * usual_output(part.kinds) * instance.cost.linear_ps(1)
+    return None if ramps < _LEAST_SHARE * part.plain(part.fewest) else priced_bound(part)
+
+
+def usual_output(kinds: Kinds) -> int:
+    """Return the mean O of tokens held, not of requests: that of whoever is in the cache."""
+    held = {kind: count * kind[1] * (2 * kind[0] + kind[1]) for kind, count in kinds.items()}
+    return -(-sum(output * tokens for (_, output), tokens in held.items()) // sum(held.values()))
 
 
 def priced_bound(part: Part) -> Bound | None:
-    """Return the best bound of a part that prices are found for."""
-    layers = min(part.fewest, _LONGEST * part.longest)
-    if layers * sum(max(outputs) for outputs in part.outputs.values()) > _MOST_STEPS:
+    """Return the best bound of a part that prices are found for; None if they prove no more than `volume`."""
+    usual = usual_output(part.kinds)
+    crowd = _crowd(part, min(part.fewest, _MANY * usual) + usual)
+    if crowd is None:
         return None
-    proofs: list[Proof] = []
+    search = _Search(part, crowd)
+    if part.fewest >= _MANY * usual:
+        search.prove(Range(_MANY * usual, None), search.most)
+    else:
+        search.split(usual)
+    proofs = search.needed()
+    if not proofs:
+        return None
+    value = part.release_ps - part.instance.start_ps + bound_of(part, proofs)
+    prompts = {} if crowd.gap == 1 else {"prompts": [prompt.tokens for prompt in crowd.numbers]}
+    stated = [_stated(proof.prices) for proof in proofs]
+    return Bound(value, {"kind": "ramp", "release_ps": part.release_ps, **prompts, "prices": stated})
 
-    def look(range_: Range) -> int:
-        found = best_proof(part, range_, _STRETCHES)
-        if found is None:
+
+class _Search:
+    """Proofs for ranges of numbers of batches."""
+
+    def __init__(self, part: Part, crowd: Crowd) -> None:
+        self._part, self._crowd = part, crowd
+        self._like = crowd if len(part.kinds) <= _MOST_KINDS else sketch(part.kinds, _MOST_KINDS)
+        self._proofs: list[Proof] = []
+        self._steps = 0
+
+    @property
+    def most(self) -> int:
+        """More than prices prove where they are of use, in ps."""
+        return 2 * self._part.plain(self._part.fewest)
+
+    def prove(self, range_: Range, enough_ps: int) -> int:
+        """Add what prices prove that are found for a range; return how much, 0 if there are none."""
+        self._steps += self._crowd.steps * range_.layers
+        prices = best_prices(self._part, self._like, range_, enough_ps)
+        proof = prices and prove(self._part, self._crowd, prices, self._part.lives(self._crowd, prices))
+        if not proof:
             return 0
-        proofs.append(found)
-        return int(found.curve[(range_.fewest or range_.layers) - 1 :].min())
+        self._proofs.append(proof)
+        return int(proof.curve[range_.fewest - 1 :].min())
 
-    look(Range(layers, None))
-    if part.fewest < _SHORT * part.longest:
-        # With fewer batches than H the first proof says more the smaller H is, from H on the second the larger it is.
-        low, high = part.fewest, part.fewest + part.longest
-        for _ in range(_HALVINGS):
-            middle = (low + high + 1) // 2
-            if middle == low:
-                break
-            fewer = look(Range(middle - 1, part.fewest))
-            # Where so few batches are out of the question, good prices may not be found in time.
-            if not part.plain(part.fewest) <= fewer <= look(Range(middle, None)):
-                low = middle
-            else:
-                high = middle
-    bound = bound_of(part, proofs)
-    for proof in list(proofs):
-        others = [other for other in proofs if other is not proof]
-        if bound_of(part, others) == bound:
-            proofs = others
-    value = part.release_ps - part.instance.start_ps + bound
-    return Bound(value, {"kind": "ramp", "release_ps": part.release_ps, "prices": [_stated(p.prices) for p in proofs]})
+    def split(self, usual: int) -> None:
+        """Prove what is known of numbers of batches up to some, and from there on, and split where least is known."""
+        fewest = self._part.fewest
+        beyond, more = fewest + max(1, 3 * usual // 4), max(1, usual // 4)
+        enough = self.prove(Range(beyond, None), self.most)
+        self.prove(Range(fewest, beyond - 1), enough)
+        ends = [fewest - 1, beyond - 1]
+        while self._steps < _MOST_SPLIT:
+            batches, known = weakest(self._part, self._proofs)
+            if batches >= beyond:
+                beyond += more
+                enough = max(enough, self.prove(Range(beyond, None), self.most))
+                self.prove(Range(beyond - more, beyond - 1), enough)
+                ends.append(beyond - 1)
+                continue
+            if self.prove(Range(batches, batches), enough) <= known * (1 + _CLOSE):
+                break  # This is about all that prices prove.
+            place = bisect_left(ends, batches)
+            before, last = ends[place - 1], ends[place]
+            middle = (before + 1 + last) // 2
+            if middle < last:
+                self.prove(Range(before + 1, middle), enough)
+                self.prove(Range(middle + 1, last), enough)
+                ends.insert(place, middle)
+
+    def needed(self) -> list[Proof]:
+        """Return proofs without those that add nothing."""
+        needed = list(self._proofs)
+        for proof in self._proofs:
+            others = [other for other in needed if other is not proof]
+            if weakest(self._part, others)[1] == weakest(self._part, needed)[1]:
+                needed = others
+        return needed
+
+
+def _crowd(part: Part, layers: int) -> Crowd | None:
+    """Return all kinds, or if they are too many prompts between which they lie; None if these are too many, too."""
+    crowd = each(part.kinds)
+    if crowd.steps * layers <= _MOST_STEPS:
+        return crowd
+    prompts = _MOST_STEPS // (crowd.longest * layers)
+    return None if prompts < 2 or part.instance.limits.kv_block > 1 else between(part.kinds, prompts)
 
 
 def _stated(prices: Prices) -> dict[str, Any]:

@@ -1,22 +1,22 @@
 r"""Certificates of kind ``ramp``: a makespan bound from prices of what batches hold and run, at any size.
 
-The certificate has ``release_ps``, the arrival time t0 of some request, and ``prices``, a list. Let S be the requests
-with T_r ≥ t0. The batches that count are those from the first that runs one of S, which starts at t0 or later, to the
-last; J is their number.
+The certificate has ``release_ps``, the arrival time t0 of some request, ``prices``, a list, and perhaps ``prompts``.
+Let S be the requests with T_r ≥ t0. The batches that count are those from the first that runs one of S, which starts
+at t0 or later, to the last; J is their number.
 
 *One entry of prices* has *layers* 1, …, H in stretches: ``widths`` says how many layers each has. The k-th number of
 ``memory``, ``tokens``, ``prefill_tokens`` and ``runs`` is the price, an integer ≥ 0 in ps / ``scale``, of a block held,
 a token run, a token run by a prefill (on top), and a run, in the layers of stretch k; a row that is missing is free.
 ``repeated`` is a stretch, counted from 0, of one layer p, or null. If J ≤ H, the i-th batch is in layer i. If J > H and
-there is a p, batches p, …, p + J - H are all in layer p, and before and after there is a layer for each.
+there is a p, batches p, …, p + J - H are all in layer p, and before and after there is a batch for each layer.
 
-*Batches pay.* Let f(x) be the non-attention time of x tokens. A batch of x tokens, of which S runs y, takes f(x) and
-its attention, and 1 ≤ y ≤ x ≤ C or y = 0. So with a price μ of tokens::
+*Batches pay.* Let f(x) be the non-attention time of x tokens. A batch of x tokens, of which S runs y ≤ x, takes f(x)
+and its attention, and 1 ≤ x ≤ C. So with a price μ of tokens::
 
     scale f(x) ≥ min over x of (scale f(x) - μ x) + μ y.
 
 What S takes of blocks, prefill tokens and runs costs at most the prices of all that a batch can take. Let G be the
-minimum less these. Then scale × the time of a batch is at least G and all that S pays in it, and S's attention. Between
+minimum less these. Then scale × the time of a batch is at least G, all that S pays in it, and S's attention. Between
 numbers of tokens where pieces of f cross, scale f(x) - μ x is affine, so that the minimum is at one of their ends.
 If G ≥ 0 in layer p, all batches there together have no less than G of the layer, however many they are.
 
@@ -35,14 +35,25 @@ So for J ≤ H, and with a p also for J > H::
 
 *All J.* J is at least `fewest_batches`, and J batches take at least J base + own for each piece, see kind ``volume``.
 The bound is the least over J of the most that is known of J. What is known of J > every H does not decrease in J.
+
+*Prompts.* If ``prompts`` is given, it lists some in ascending order, and a request whose I is not among them, but a < I
+< b for neighbours a and b, counts as (b - I) / (b - a) requests with I = a and (I - a) / (b - a) with b. Blocks are of
+one token then. For any way through the layers, what the request pays is affine in I, but for the attention of refills.
+Of this, prefill_sq n² with n = I + k - 1 is at least the tangent at a, which at b is (b - a)² prefill_sq less, and the
+number of steps is at least that of a + k - 1. With these, for b and where a request lies between a and b, payments for
+any one way are affine, so those for I lie between those for a and b; and the least for a and the least for b are no
+more than those for this way.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from itertools import accumulate, combinations
-from math import ceil, inf
+from math import ceil, inf, lcm
+from operator import mul
 from typing import Any
 
 from optsched.check.problem import Problem, pieces_of
@@ -53,7 +64,8 @@ from optsched.model.objectives import Objective
 MOST_STEPS = 100_000_000
 """Tokens in layers beyond which nothing is computed."""
 _ROWS = ("memory", "tokens", "prefill_tokens", "runs")
-_Shapes = Mapping[tuple[int, int], int]
+_CAP = 1 << 80
+"""No request is taken to pay more, which proves less, if anything."""
 
 
 def ramp_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
@@ -66,25 +78,24 @@ def ramp_bound(problem: Problem, objective: Objective, certificate: Mapping[str,
     if type(release) is not int or release not in arrivals:
         raise UnprovedError(f"release_ps is {shown(release)}, expected the arrival time of a request")
     shapes = Counter((r.input, r.output) for r in problem.requests if r.arrival_ps >= release)
+    groups = _groups(problem, shapes, certificate.get("prompts"))
     entries = certificate.get("prices")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise UnprovedError(f"prices is {shown(entries)}, expected a list of objects")
-    proofs = [_Proof(problem, shapes, entry) for entry in entries]
-    prompts: dict[int, int] = defaultdict(int)
-    for prompt, output in shapes:
-        prompts[prompt] = max(prompts[prompt], output)
-    steps = sum(prompts.values()) * sum(proof.layers for proof in proofs)
+    proofs = [_Proof(problem, entry) for entry in entries]
+    steps = sum(len(group.numbers) for group in groups) * sum(proof.layers for proof in proofs)
     if steps > MOST_STEPS:
         raise UnprovedError(f"prices concern {steps} tokens in layers, more than {MOST_STEPS}")
-    for proof in proofs:
-        proof.compute()
 
+    attention = sum(number * _attention(problem, *shape) for shape, number in shapes.items())
     pieces = [
         (base, sum(number * own_ps(problem, *shape, Rate(base, token, 1)) for shape, number in shapes.items()))
         for base, token in pieces_of(problem.cost)
     ]
     fewest = fewest_batches(problem, shapes)
-    last = max(fewest, max((proof.layers for proof in proofs), default=0) + 1)
+    for proof in proofs:
+        proof.compute(groups, attention, fewest)
+    last = max([fewest, *(proof.layers + 1 for proof in proofs)])
     least = min(
         max(*(base * batches + own for base, own in pieces), *(proof.of(batches) for proof in proofs), 0)
         for batches in range(fewest, last + 1)
@@ -92,11 +103,71 @@ def ramp_bound(problem: Problem, objective: Objective, certificate: Mapping[str,
     return ceil(least) + release - min(arrivals)
 
 
+def _fill(problem: Problem, tokens: int) -> int:
+    """Return the least attention time of a fill."""
+    return problem.cost.prefill_sq * tokens**2 + problem.cost.prefill_req * problem.fewest_steps(tokens)
+
+
+def _decode(problem: Problem, tokens: int) -> int:
+    """Return the attention time of a decode after which there is KV for so many tokens."""
+    return problem.cost.decode_kv * (tokens - 1) + problem.cost.decode_req
+
+
+def _attention(problem: Problem, prompt: int, output: int) -> int:
+    """Return the attention time of a fill of the prompt and of decodes."""
+    decodes = output - 1
+    read = sum(range(prompt, prompt + decodes))
+    return _fill(problem, prompt) + problem.cost.decode_kv * read + problem.cost.decode_req * decodes
+
+
+# Groups ----------------------------------------------------------------------------------------------------
+
+
+class _Group:
+    """Requests that count as having one prompt.
+
+    ``numbers`` has at k how many of them have O = k + 1; ``below`` is the next prompt of the list that is smaller, if
+    some request lies between the two, else the prompt.
+    """
+
+    def __init__(self, prompt: int, below: int, numbers: Mapping[int, Fraction]) -> None:
+        self.prompt, self.below = prompt, below
+        self.numbers = [numbers.get(output, Fraction(0)) for output in range(1, max(numbers) + 1)]
+
+
+def _groups(problem: Problem, shapes: Mapping[tuple[int, int], int], stated: object) -> list[_Group]:
+    prompts = sorted({prompt for prompt, _ in shapes})
+    if stated is not None:
+        prompts = _integers("prompts", stated, 1, None)
+        if prompts != sorted(set(prompts)):
+            raise UnprovedError(f"prompts is {shown(stated)}, expected them in ascending order")
+    numbers: defaultdict[int, defaultdict[int, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
+    below = {prompt: prompt for prompt in prompts}
+    for (prompt, output), number in shapes.items():
+        place = bisect_left(prompts, prompt)
+        if place < len(prompts) and prompts[place] == prompt:
+            numbers[prompt][output] += number
+            continue
+        if not 0 < place < len(prompts) or problem.limits.kv_block != 1:
+            expected = (
+                "some on both sides of" if problem.limits.kv_block == 1 else "with blocks of many tokens all, also"
+            )
+            raise UnprovedError(f"prompts is {shown(stated)}, expected {expected} {prompt}")
+        low, high = prompts[place - 1], prompts[place]
+        below[high] = low
+        numbers[low][output] += Fraction(number * (high - prompt), high - low)
+        numbers[high][output] += Fraction(number * (prompt - low), high - low)
+    return [_Group(prompt, below[prompt], of_prompt) for prompt, of_prompt in sorted(numbers.items())]
+
+
+# Prices ----------------------------------------------------------------------------------------------------
+
+
 class _Proof:
     """What one entry of prices proves."""
 
-    def __init__(self, problem: Problem, shapes: _Shapes, stated: Mapping[str, Any]) -> None:
-        self._problem, self._shapes = problem, shapes
+    def __init__(self, problem: Problem, stated: Mapping[str, Any]) -> None:
+        self._problem = problem
         self._widths = _integers("widths", stated.get("widths"), 1, None)
         self.layers = sum(self._widths)
         if self.layers > MOST_STEPS:
@@ -109,31 +180,31 @@ class _Proof:
             type(self._repeated) is int and 0 <= self._repeated < count and self._widths[self._repeated] == 1
         ):
             raise UnprovedError(f"repeated is {shown(self._repeated)}, expected null or a stretch of one layer")
-        self._times: list[float] = []
+        self._times: dict[int, float] = {}
 
     def of(self, batches: int) -> float:
         """Return a lower bound on the time of so many batches in ps, 0 if nothing is known."""
         if batches <= self.layers:
-            return self._times[batches - 1]
-        return 0 if self._repeated is None or self._room(self._repeated) < 0 else self._times[-1]
+            return self._times[batches]
+        return 0 if self._repeated is None or self._room(self._repeated) < 0 else self._times[self.layers]
 
-    def compute(self) -> None:
-        """Compute what is known of every number of batches."""
-        rooms = [self._room(stretch) for stretch in range(len(self._widths))]
-        known: list[float] = list(
-            accumulate(room for room, width in zip(rooms, self._widths, strict=True) for _ in range(width))
-        )
-        attention = 0
-        outputs = defaultdict(list)
-        for prompt, output in self._shapes:
-            outputs[prompt].append(output)
-        for prompt, lengths in outputs.items():
-            for output, paid in zip(lengths, zip(*self._payments(prompt, lengths), strict=True), strict=True):
-                number = self._shapes[prompt, output]
-                least = accumulate(paid, min)
-                known = [total + number * payment for total, payment in zip(known, least, strict=True)]
-                attention += number * self._attention(prompt, output)
-        self._times = [inf if total == inf else attention - -total // self._scale for total in known]
+    def compute(self, groups: Sequence[_Group], attention: int, fewest: int) -> None:
+        """Compute what is known of every number of batches from ``fewest`` to the number of layers, and of that."""
+        rooms = (self._room(stretch) for stretch, width in enumerate(self._widths) for _ in range(width))
+        # A request may generate all its tokens in the repeated layer; else it takes a layer for each.
+        first = max(len(group.numbers) for group in groups)
+        if self._repeated is not None:
+            first = min(first, sum(self._widths[: self._repeated]) + 1)
+        counted = range(min(fewest, self.layers), self.layers + 1)
+        below = lcm(*(number.denominator for group in groups for number in group.numbers))
+        known = dict(zip(range(1, self.layers + 1), (below * left for left in accumulate(rooms)), strict=True))
+        for group in groups:
+            numbers = [int(number * below) for number in group.numbers]
+            for layer, paid in enumerate(self._paid(group), start=1):
+                if layer in counted:
+                    known[layer] += sum(map(mul, numbers, paid))
+        for layer in counted:
+            self._times[layer] = inf if layer < first else attention - -known[layer] // (below * self._scale)
 
     def _room(self, stretch: int) -> int:
         """Return G in the layers of a stretch."""
@@ -149,62 +220,60 @@ class _Proof:
         runs = len(problem.requests) if problem.runs is None else problem.runs
         return least - memory * problem.blocks - prefill * limits.prefill_tokens - run * runs
 
-    def _fill(self, tokens: int) -> int:
-        """Return the least attention time of a fill."""
-        cost = self._problem.cost
-        return cost.prefill_sq * tokens**2 + cost.prefill_req * self._problem.fewest_steps(tokens)
+    def _beyond(self, group: _Group) -> list[int]:
+        """Return by how much a refill of all tokens takes more attention than a decode, by the tokens generated."""
+        found = [0]
+        for k in range(1, len(group.numbers)):
+            size, least = group.prompt + k, group.below + k
+            refill = self._problem.cost.prefill_sq * (size**2 - (size - least) ** 2)
+            refill += self._problem.cost.prefill_req * self._problem.fewest_steps(least)
+            more = self._scale * (refill - _decode(self._problem, size))
+            found.append(more if self._problem.may_refill(least) else _CAP)
+        return found
 
-    def _decode(self, tokens: int) -> int:
-        """Return the attention time of a decode after which there is KV for so many tokens."""
-        return self._problem.cost.decode_kv * (tokens - 1) + self._problem.cost.decode_req
+    def _paid(self, group: _Group) -> Iterator[list[int]]:
+        """Yield after every layer the least that requests of a group pay that have ended, by O - 1.
 
-    def _attention(self, prompt: int, output: int) -> int:
-        return self._fill(prompt) + sum(self._decode(prompt + k) for k in range(1, output))
-
-    def _payments(self, prompt: int, lengths: Sequence[int]) -> Iterator[list[float]]:
-        """Yield for every layer the least that requests with a prompt pay whose last token is generated there.
-
-        Lists are by the number of tokens generated before, from 0: what has been paid by requests that have the KV of
-        that many (``kept``), that may have lost it (``lost``), and that have run all tokens of a fill (``filled``).
+        Lists are by the number of tokens generated, from 0: the least that is paid by requests that have the KV of that
+        many (``kept``), that may have lost it (``lost``), and that have run all tokens of a fill (``filled``).
         """
-        problem = self._problem
-        counts = range(max(lengths))
-        sizes = [prompt + k for k in counts]
-        blocks = [problem.blocks_of(size) for size in sizes]
-        beyond: list[float] = [0]
-        for size in sizes[1:]:
-            may = problem.may_refill(size)
-            beyond.append(self._scale * (self._fill(size) - self._decode(size)) if may else inf)
-        kept, lost, filled = ([inf] * len(sizes) for _ in range(3))
+        chunked, counts = self._problem.chunked, range(len(group.numbers))
+        sizes = [group.prompt + k for k in counts]
+        blocks = [self._problem.blocks_of(size) for size in sizes]
+        beyond = self._beyond(group)
+        kept, lost, filled, ended = ([_CAP] * len(sizes) for _ in range(4))
         lost[0] = 0
         for stretch, width in enumerate(self._widths):
             memory, token, prefill, run = (self._rows[name][stretch] for name in _ROWS)
-            fill, decode = token + prefill, token + run
+            decode = token + run
+            fills = [(token + prefill) * size for size in sizes]
+            after = [run + more for more in beyond]
             held = [memory * number for number in blocks]
             for _ in range(width):
                 if stretch == self._repeated:
                     # A request may generate any number of tokens here.
-                    generated: list[float] = []
+                    made: list[int] = []
                     for k in counts:
                         if k:
-                            kept[k], lost[k] = min(kept[k], generated[-1]), min(lost[k], generated[-1])
-                        now = lost[k] + fill * sizes[k]
-                        filled[k] = min(filled[k], now) if problem.chunked else now
-                        generated.append(min(kept[k] + decode, filled[k] + beyond[k] + run) + held[k])
+                            kept[k], lost[k] = min(kept[k], made[-1]), min(lost[k], made[-1])
+                        filled[k] = min(filled[k], lost[k] + fills[k]) if chunked else lost[k] + fills[k]
+                        made.append(min(kept[k] + decode, filled[k] + after[k]) + held[k])
                 else:
-                    anew = [paid + fill * size for paid, size in zip(lost, sizes, strict=True)]
-                    filled = list(map(min, filled, anew)) if problem.chunked else anew
-                    generated = [
-                        min(before + decode, after + more + run) + hold
-                        for before, after, more, hold in zip(kept, filled, beyond, held, strict=True)
-                    ]
+                    anew = [paid + fill for paid, fill in zip(lost, fills, strict=True)]
+                    filled = _least(filled, anew) if chunked else anew
+                    decoded = [paid + decode for paid in kept]
+                    refilled = [paid + more for paid, more in zip(filled, after, strict=True)]
+                    made = [paid + hold for paid, hold in zip(_least(decoded, refilled), held, strict=True)]
                 # The KV of k tokens is that of sizes[k - 1].
-                kept = [
-                    inf,
-                    *(min(before + hold, new) for before, hold, new in zip(kept[1:], held, generated, strict=False)),
-                ]
-                lost = [0, *map(min, lost[1:], generated)]
-                yield [generated[output - 1] for output in lengths]
+                kept = [_CAP, *_least([paid + hold for paid, hold in zip(kept[1:], held, strict=False)], made)]
+                lost = [0, *_least(lost[1:], made)]
+                ended = _least(ended, made)
+                yield ended
+
+
+def _least(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """Return the smaller number at every place, up to the shorter list's end."""
+    return [a if a < b else b for a, b in zip(first, second, strict=False)]
 
 
 def _integers(name: str, stated: object, least: int, count: int | None) -> list[int]:

@@ -85,6 +85,33 @@ def fill_ps(instance: Instance, tokens: int) -> int:
 
 
 @dataclass(frozen=True)
+class Prompt:
+    """An I that stands for itself and perhaps, in part, for smaller ones.
+
+    Parameters
+    ----------
+    tokens
+        I.
+    least
+        No smaller prompt is meant.
+    """
+
+    tokens: int
+    least: int
+
+    def may_refill(self, instance: Instance, generated: int) -> bool:
+        """Whether the KV may be filled again when so many tokens are generated."""
+        return may_refill(instance, self.least + generated)
+
+    def beyond_ps(self, instance: Instance, generated: int) -> int:
+        """Return by how much a refill takes more attention time than a decode, at least."""
+        size, least = self.tokens + generated, self.least + generated
+        square = instance.cost.prefill_sq * (size**2 - (size - least) ** 2)
+        steps = instance.cost.prefill_req * fewest_steps(instance, least)
+        return square + steps - instance.cost.decode_ps(size - 1)
+
+
+@dataclass(frozen=True)
 class Takings:
     """What some lives take; arrays have shape (lives, layers) but where noted.
 
@@ -114,12 +141,12 @@ class Lives:
     instance
         Limits, rules and costs.
     prompt, outputs
-        I, and the O that are asked for.
+        I, and all O that are asked for.
     prices
         Prices of what batches take.
     """
 
-    def __init__(self, instance: Instance, prompt: int, outputs: Sequence[int], prices: Prices) -> None:
+    def __init__(self, instance: Instance, prompt: Prompt, outputs: Sequence[int], prices: Prices) -> None:
         self._instance, self._prompt = instance, prompt
         self._layers, self._repeated = prices.layers, prices.repeated_layer
         memory, run = prices.by_layer(prices.memory), prices.by_layer(prices.runs)
@@ -130,20 +157,21 @@ class Lives:
         self._came: list[Ints] = []
         self._refills: dict[int, tuple[npt.NDArray[np.bool_], Ints, Ints]] = {}
         self.ends: dict[int, Ints] = {}
-        first = prompt * fill
+        wanted = set(outputs)
+        first = prompt.tokens * fill
         least = np.minimum.accumulate(first) if chunked else first
-        cost = least + run + memory * instance.limits.blocks(prompt)
+        cost = least + run + memory * instance.limits.blocks(prompt.tokens)
         for k in range(1, max(outputs) + 1):
-            if k in outputs:
+            if k in wanted:
                 self.ends[k] = cost
-            size = prompt + k
+            size = prompt.tokens + k
             blocks = instance.limits.blocks(size - 1)
             kept, came = self._after(cost - blocks * until)
             kept[1:] += blocks * until[:-1]
             if self._repeated is not None:
                 kept[self._repeated] = self._again(kept, came, cost)
             decoded = kept + token
-            if may_refill(instance, size):
+            if prompt.may_refill(instance, k):
                 gone, since = self._after(cost)
                 if self._repeated is not None:
                     gone[self._repeated] = self._again(gone, since, cost)
@@ -152,7 +180,7 @@ class Lives:
                 if chunked:
                     paid, ran = _running_minimum(paid)
                     since = since[ran]
-                paid += prices.scale * self._beyond_ps(size)
+                paid += prices.scale * prompt.beyond_ps(instance, k)
                 refilled = paid < decoded
                 if refilled.any():
                     decoded = np.where(refilled, paid, decoded)
@@ -175,9 +203,6 @@ class Lives:
             where[layer] = layer
         return int(min(cost[layer], least[layer]))
 
-    def _beyond_ps(self, size: int) -> int:
-        return fill_ps(self._instance, size) - self._instance.cost.decode_ps(size - 1)
-
     def takings(self, output: int, ends: Ints) -> Takings:
         """Return what the cheapest lives take whose last token is generated in given layers."""
         blocks, count = self._instance.limits.blocks, len(ends)
@@ -187,7 +212,7 @@ class Lives:
         extra = np.zeros(count, dtype=np.int64)
         here = np.array(ends)
         for k in range(output - 1, 0, -1):
-            size = self._prompt + k
+            size = self._prompt.tokens + k
             np.add.at(generated, (rows, here), 1)
             _hold(steps, rows, here, here + 1, blocks(size))
             before = self._came[k - 1][here]
@@ -197,13 +222,13 @@ class Lives:
                 evicted = refills[here]
                 kept = ~evicted
                 np.add.at(refilled, (rows[evicted], ran[here][evicted]), size)
-                extra[evicted] += self._beyond_ps(size)
+                extra[evicted] += self._prompt.beyond_ps(self._instance, k)
                 before = np.where(evicted, since[here], before)
             np.add.at(decoded, (rows[kept], here[kept]), 1)
             _hold(steps, rows[kept], before[kept] + 1, np.maximum(here, before + 1)[kept], blocks(size - 1))
             here = before
         np.add.at(generated, (rows, here), 1)
-        _hold(steps, rows, here, here + 1, blocks(self._prompt))
+        _hold(steps, rows, here, here + 1, blocks(self._prompt.tokens))
         held = np.cumsum(steps, axis=1)[:, :-1]
         return Takings(held, decoded, refilled, generated, here, extra)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
-from optsched.bounds.priced.lives import NEVER, Ints, Lives, Prices, fill_ps
+from optsched.bounds.priced.crowd import Crowd, Kinds
+from optsched.bounds.priced.lives import NEVER, Ints, Lives, Prices, Prompt, fill_ps
 from optsched.bounds.volume import Totals
 from optsched.model.instance import Instance
 
@@ -48,7 +49,7 @@ class Part:
             if request.arrival_ps >= release_ps:
                 totals.add(request)
                 counts[request.input, request.output] += 1
-        self.kinds = dict(sorted(counts.items()))
+        self.kinds: Kinds = dict(sorted(counts.items()))
         self.fewest, self.tokens, self._work = totals.batches(), totals.tokens, totals.work
         self.attention = sum(count * self._attention_ps(*kind) for kind, count in self.kinds.items())
         self.turns = _turns(instance)
@@ -58,27 +59,16 @@ class Part:
         read = decodes * prompt + decodes * (decodes - 1) // 2
         return fill_ps(self.instance, prompt) + decodes * cost.decode_req + cost.decode_kv * read
 
-    @property
-    def longest(self) -> int:
-        """The largest O."""
-        return max(output for _, output in self.kinds)
-
-    @property
-    def outputs(self) -> Mapping[int, Sequence[int]]:
-        """The outputs of every prompt."""
-        found = defaultdict(list)
-        for prompt, output in self.kinds:
-            found[prompt].append(output)
-        return found
-
-    def lives(self, prices: Prices) -> dict[int, Lives]:
-        """Return the cheapest lives for every prompt."""
-        return {prompt: Lives(self.instance, prompt, outputs, prices) for prompt, outputs in self.outputs.items()}
-
     def plain(self, batches: int) -> int:
         """Return what so many batches take by `volume`, in ps."""
         pieces = self.instance.cost.affine
         return max(base * batches + work for (base, _), work in zip(pieces, self._work, strict=True))
+
+    def lives(self, crowd: Crowd, prices: Prices) -> dict[Prompt, Lives]:
+        """Return the cheapest lives for every prompt of a crowd."""
+        return {
+            prompt: Lives(self.instance, prompt, list(outputs), prices) for prompt, outputs in crowd.numbers.items()
+        }
 
     def rooms(self, prices: Prices) -> list[int]:
         """Return the least time of a batch less the prices of all it can take, for every stretch, ps × scale."""
@@ -95,13 +85,13 @@ class Part:
 
     def fits(self, prices: Prices) -> bool:
         """Whether what one token of a life costs fits 64 bits besides `NEVER`, and what batches have left."""
-        limits, largest = self.instance.limits, max(prompt + output for prompt, output in self.kinds)
+        limits, largest = self.instance.limits, 2 * max(prompt + output for prompt, output in self.kinds)
         dearest = max(prices.tokens) + max(prices.prefill_tokens)
         fill = prices.scale * (fill_ps(self.instance, largest) + self.instance.cost.decode_ps(largest))
         step = largest * dearest + max(prices.runs) + fill
         held = sum(width * memory for width, memory in zip(prices.widths, prices.memory, strict=True))
         room = sum(width * abs(room) for width, room in zip(prices.widths, self.rooms(prices), strict=True))
-        return max(step + limits.kv_blocks * held, room) < _MOST
+        return max(step + max(limits.kv_blocks, largest) * held, room) < _MOST
 
 
 def _turns(instance: Instance) -> list[tuple[int, int]]:
@@ -136,19 +126,20 @@ class Proof:
         return int(self.curve[batches - 1]) if batches <= len(self.curve) else self.beyond
 
 
-def prove(part: Part, prices: Prices, lives: Mapping[int, Lives]) -> Proof | None:
-    """Return what prices prove, given the cheapest lives; None if sums could exceed 64 bits."""
+def prove(part: Part, crowd: Crowd, prices: Prices, lives: Mapping[Prompt, Lives]) -> Proof | None:
+    """Return what prices prove of a part with its crowd's cheapest lives; None if sums could exceed 64 bits."""
     rooms = part.rooms(prices)
     paid = np.cumsum(np.repeat(np.array(rooms, dtype=np.int64), prices.widths))
-    most, first, repeated = 0, part.longest, prices.repeated_layer
+    most, first, repeated = 0, crowd.longest, prices.repeated_layer
     # A life may have all its tokens in the repeated layer, otherwise it takes a layer for each.
     possible = np.arange(prices.layers) >= (first - 1 if repeated is None else min(first - 1, repeated))
-    for (prompt, output), count in part.kinds.items():
-        least = np.where(possible, np.minimum.accumulate(lives[prompt].ends[output]), 0)
-        most += count * int(least.max())
-        if most >= _MOST:
-            return None
-        paid += count * least
+    for prompt, numbers in crowd.numbers.items():
+        for output, number in numbers.items():
+            least = np.where(possible, np.minimum.accumulate(lives[prompt].ends[output]) // crowd.gap, 0)
+            most += number * int(np.abs(least).max())
+            if most >= _MOST:
+                return None
+            paid += number * least
     curve = np.where(possible, part.attention - paid // -prices.scale, NEVER)
     covers = prices.repeated is not None and rooms[prices.repeated] >= 0 and bool(possible[-1])
     return Proof(prices, curve, int(curve[-1]) if covers else None)
@@ -156,17 +147,17 @@ def prove(part: Part, prices: Prices, lives: Mapping[int, Lives]) -> Proof | Non
 
 def bound_of(part: Part, proofs: Sequence[Proof]) -> int:
     """Return the bound on the time from t₀ to the last end by `volume` and some proofs together, in ps."""
-    return min(value for _, value in _least_values(part, proofs))
+    return weakest(part, proofs)[1]
 
 
-def weakest(part: Part, proofs: Sequence[Proof]) -> int:
-    """Return the number of batches that the bound comes from."""
-    return min(_least_values(part, proofs), key=lambda pair: pair[1])[0]
-
-
-def _least_values(part: Part, proofs: Sequence[Proof]) -> Iterator[tuple[int, int]]:
-    """Yield numbers of batches and bounds; what comes later is no less."""
+def weakest(part: Part, proofs: Sequence[Proof]) -> tuple[int, int]:
+    """Return the number of batches of which the least is known, and that bound, in ps from t₀."""
     last = max((len(proof.curve) for proof in proofs), default=0)
+    found: tuple[int, int] | None = None
+    # What comes later is no less.
     for batches in range(part.fewest, max(last, part.fewest) + 2):
-        found = (proof.of(batches) for proof in proofs)
-        yield batches, max(part.plain(batches), *(value for value in found if value is not None), 0)
+        value = max([part.plain(batches), *(known for proof in proofs if (known := proof.of(batches)) is not None)])
+        if found is None or value < found[1]:
+            found = batches, value
+    assert found is not None, "there is a number of batches"
+    return found

@@ -18,7 +18,7 @@ G from a + 1 or b.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -27,52 +27,60 @@ import numpy.typing as npt
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, vstack
 
-from optsched.bounds.priced.lives import NEVER, Ints, Lives, Prices, Takings
-from optsched.bounds.priced.proof import Part, Proof, prove
+from optsched.bounds.priced.crowd import Crowd
+from optsched.bounds.priced.lives import NEVER, Ints, Lives, Prices, Prompt, Takings
+from optsched.bounds.priced.proof import Part, prove
 
 Floats = npt.NDArray[np.float64]
 
 _FINE = 1 << 20
 """The price of all blocks counts in no larger shares of a batch's time."""
-_ROUNDS = 12
+_STRETCHES = 96
+_ROUNDS = 20
 _CLOSE = 1e-4
 """Share of the bound that prices may miss."""
-_DEAREST = 2
-"""No price proves more than so many times the volume bound."""
+_NEWS = 1e-6
+"""By how much, in batches, a life has to be cheaper than thought."""
+_MILD = 1e-6
+"""Weight of prices in the objective, against needlessly large ones."""
 
 
 class Range(NamedTuple):
-    """Numbers of batches for which prices are sought: from ``fewest`` to ``layers``, or from ``layers`` on."""
+    """Numbers of batches for which prices are sought, from ``fewest`` to ``most``; without an end if that is None."""
 
-    layers: int
-    fewest: int | None
+    fewest: int
+    most: int | None
+
+    @property
+    def layers(self) -> int:
+        """H."""
+        return self.fewest if self.most is None else self.most
 
     @property
     def repeated_layer(self) -> int | None:
-        """The layer in the middle, where any number of batches is proved."""
-        return self.layers // 2 if self.fewest is None else None
+        """The layer in the middle, if there is no end."""
+        return self.fewest // 2 if self.most is None else None
 
 
-def best_proof(part: Part, range_: Range, stretches: int) -> Proof | None:
-    """Return the best proof that is found for a range; None if numbers are too large or too small for prices."""
-    programme = _Programme(part, range_, stretches)
-    best, best_ps = None, 0
+def best_prices(part: Part, crowd: Crowd, range_: Range, enough_ps: int) -> Prices | None:
+    """Return prices that prove most, or enough, of a range and a crowd; None if none are found."""
+    programme = _Programme(part, crowd, range_, enough_ps)
+    best: Prices | None = None
+    best_ps = 0
     for _ in range(_ROUNDS):
         solution = programme.solve()
         if solution is None:
             break
         prices = programme.prices(solution)
-        if not part.fits(prices):
-            break
-        lives = part.lives(prices)
-        proof = prove(part, prices, lives)
+        lives = part.lives(crowd, prices) if part.fits(prices) else {}
+        proof = prove(part, crowd, prices, lives) if lives else None
         if proof is None:
             break
-        value = int(proof.curve[(range_.fewest or range_.layers) - 1 :].min())
+        value = int(proof.curve[range_.fewest - 1 :].min())
         if best is None or value > best_ps:
-            best, best_ps = proof, value
-        claimed = programme.claimed_ps(solution)
-        if claimed - best_ps <= _CLOSE * claimed or not programme.cut(solution, lives, prices.scale):
+            best, best_ps = prices, value
+        missing = programme.claimed_ps(solution) - best_ps
+        if missing <= _CLOSE * best_ps or not programme.cut(solution, lives):
             break
     return best
 
@@ -84,14 +92,16 @@ class _Programme:
     least price of a token so far, and β; then D for every edge and kind, and z.
     """
 
-    def __init__(self, part: Part, range_: Range, stretches: int) -> None:
-        self._part, limits = part, part.instance.limits
-        self._layers, self._repeated = range_
-        self._repeated = range_.repeated_layer
-        self._edges = _edges(range_, stretches)
+    def __init__(self, part: Part, crowd: Crowd, range_: Range, enough_ps: int) -> None:
+        self._part, limits, self._enough_ps = part, part.instance.limits, enough_ps
+        self._kinds = [
+            (prompt, output, number) for prompt, numbers in crowd.numbers.items() for output, number in numbers.items()
+        ]
+        self._layers, self._repeated = range_.layers, range_.repeated_layer
+        self._edges = _edges(range_)
         self._widths = np.diff(self._edges)
         self._stretch = np.repeat(np.arange(len(self._widths)), self._widths)
-        self._last = [range_.layers] if range_.fewest is None else self._edges[self._edges >= range_.fewest].tolist()
+        self._last = self._edges[self._edges >= range_.fewest].tolist()
         self._unit = max(part.turns[0][1], 1)
         self._all = {"memory": limits.kv_blocks, "tokens": max(1, part.tokens // part.fewest)}
         if limits.prefill_tokens < limits.batch_tokens:
@@ -101,12 +111,12 @@ class _Programme:
         count = len(self._widths)
         self._column = {name: count * place for place, name in enumerate((*self._all, "fill", "time"))}
         self._lives = count * len(self._column)
-        self._columns = self._lives + len(self._last) * len(part.kinds) + 1
+        self._columns = self._lives + len(self._last) * len(self._kinds) + 1
         self._rows: list[csr_array] = []
         self._sides: list[Floats] = []
         self._frame()
-        for kind, (prompt, output) in enumerate(part.kinds):
-            self._offer(kind, *self._unbroken(prompt, output))
+        for kind, (prompt, output, _) in enumerate(self._kinds):
+            self._offer(kind, *self._unbroken(prompt.tokens, output), None)
 
     # Rows -----------------------------------------------------------------------------------------------------
 
@@ -142,24 +152,24 @@ class _Programme:
                 for s, width in enumerate(widths):
                     if width:
                         row |= {at["time"] + s: -width, **{column + s: width for column in spent}}
-                for kind, requests in enumerate(self._part.kinds.values()):
-                    row[self._life(end, kind)] = -requests
+                for kind, (_, _, number) in enumerate(self._kinds):
+                    row[self._life(end, kind)] = -number
                 self._add([row], [0.0])
             if end:
-                kinds = range(len(self._part.kinds))
+                kinds = range(len(self._kinds))
                 rows = [{self._life(end, kind): 1.0, self._life(end - 1, kind): -1.0} for kind in kinds]
                 self._add(rows, [0.0] * len(rows))
 
     def _life(self, end: int, kind: int) -> int:
-        return self._lives + end * len(self._part.kinds) + kind
+        return self._lives + end * len(self._kinds) + kind
 
-    def _offer(self, kind: int, takings: Takings, ends: Ints) -> None:
-        """Add that D is at most the price of some lives of a kind that end in given layers."""
+    def _offer(self, kind: int, takings: Takings, ends: Ints, solution: Floats | None) -> None:
+        """Add that D is at most the price of some lives of a kind that end in given layers, where that is news."""
         places = np.searchsorted(self._last, ends + 1)
         use = np.flatnonzero(places < len(self._last))
         if not len(use):
             return
-        prompt = list(self._part.kinds)[kind][0]
+        prompt = self._kinds[kind][0].tokens
         count, mean = len(self._widths), self._all["tokens"]
         decoded, refilled = self._by_stretch(takings.decoded[use]), self._by_stretch(takings.refilled[use])
         taken = {
@@ -173,9 +183,14 @@ class _Programme:
             rows[:, self._column[name] : self._column[name] + count] = -taken[name] / most
         every = np.arange(len(use))
         rows[every, self._column["fill"] + self._stretch[takings.first[use]]] -= prompt / mean
-        rows[every, self._lives + places[use] * len(self._part.kinds) + kind] = 1.0
-        self._rows.append(csr_array(rows))
-        self._sides.append(takings.extra[use] / self._unit)
+        rows[every, self._lives + places[use] * len(self._kinds) + kind] = 1.0
+        sides = takings.extra[use] / self._unit
+        if solution is not None:
+            news = rows @ solution > sides + _NEWS * np.maximum(1.0, np.abs(sides))
+            rows, sides = rows[news], sides[news]
+        if len(sides):
+            self._rows.append(csr_array(rows))
+            self._sides.append(sides)
 
     def _by_stretch(self, amounts: Ints) -> Ints:
         return np.add.reduceat(amounts, self._edges[:-1], axis=1)
@@ -212,9 +227,12 @@ class _Programme:
         """Return an optimum; None if the solver finds none."""
         cost = np.zeros(self._columns)
         cost[-1] = -1.0
+        for name, column in self._column.items():
+            if name in self._all and name != "tokens":
+                cost[column : column + len(self._widths)] = _MILD * self._widths
         lower = np.where(np.arange(self._columns) < self._column["time"], 0.0, -np.inf)
         upper = np.full(self._columns, np.inf)
-        upper[self._lives :] = _DEAREST * self._part.plain(self._part.fewest) / self._unit
+        upper[-1] = (self._enough_ps - self._part.attention) / self._unit
         rows: Any = vstack(self._rows, format="csr")
         between = list(zip(lower.tolist(), upper.tolist(), strict=True))
         found = linprog(cost, A_ub=rows, b_ub=np.concatenate(self._sides), bounds=between, method="highs-ds")
@@ -252,27 +270,21 @@ class _Programme:
         memory[prices.repeated] = max(0, memory[prices.repeated] + -missing // self._all["memory"])
         return replace(prices, memory=tuple(memory))
 
-    def cut(self, solution: Floats, lives: dict[int, Lives], scale: int) -> bool:
-        """Add, for every stretch, the cheapest lives that end there, if D is more; return whether there are any."""
+    def cut(self, solution: Floats, lives: Mapping[Prompt, Lives]) -> bool:
+        """Add the cheapest lives that end in each stretch; return whether D of the solution exceeds any of them."""
         before = len(self._rows)
-        for kind, (prompt, output) in enumerate(self._part.kinds):
+        for kind, (prompt, output, _) in enumerate(self._kinds):
             costs = lives[prompt].ends[output]
             ends = np.array([begin + int(costs[begin:end].argmin()) for begin, end in _pairs(self._edges)])
             ends = ends[costs[ends] < NEVER // 2]
-            places = np.minimum(np.searchsorted(self._last, ends + 1), len(self._last) - 1)
-            thought = solution[self._lives + places * len(self._part.kinds) + kind] * self._unit * scale
-            ends = ends[costs[ends] < thought * (1 - 1e-7)]
-            if len(ends):
-                self._offer(kind, lives[prompt].takings(output, ends), ends)
+            self._offer(kind, lives[prompt].takings(output, ends), ends, solution)
         return len(self._rows) > before
 
 
-def _edges(range_: Range, stretches: int) -> Ints:
-    found = set(np.linspace(0, range_.layers, stretches + 1).round().astype(int).tolist())
+def _edges(range_: Range) -> Ints:
+    found = {range_.fewest, *np.linspace(0, range_.layers, _STRETCHES + 1).round().astype(int).tolist()}
     if range_.repeated_layer is not None:
         found |= {range_.repeated_layer, range_.repeated_layer + 1}
-    if range_.fewest is not None:
-        found.add(range_.fewest)
     return np.array(sorted(found), dtype=np.int64)
 
 
