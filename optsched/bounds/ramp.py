@@ -54,18 +54,22 @@ from optsched.model.objectives import Objective
 
 _FEWEST_TOKENS = 1_000
 """With fewer output tokens exact models say more."""
-_LEAST_SHARE = 0.02
-"""Where ramps take less than this of the time, little is to be gained: about a tenth of it."""
+_LEAST_SHARE = 0.01
+"""Where ramps take less than this of the time, little is to be gained: perhaps a fifth of it."""
 _MOST_STEPS = 20_000_000
 """Tokens in layers, of all prompts, that a proof may concern."""
-_MOST_SPLIT = 8_000_000
-"""The same of all proofs, after which ranges are no longer split."""
+_MOST_SPLIT = 40_000_000
+"""The same of all rounds of the search for prices, after which ranges are no longer split."""
 _MOST_KINDS = 12
 """Kinds of requests for which prices are sought."""
+_MOST_RANGES = 32
+"""Ranges that are split."""
 _MANY = 4
 """Batches from which one proof covers any number of them, in usual outputs."""
 _CLOSE = 2e-4
-"""Share of the bound that is not worth another proof."""
+"""Share of the bound that is not worth looking for another proof."""
+_NEXT_TO_NOTHING = 1e-6
+"""Share of the bound that is not worth a proof in the certificate."""
 
 
 def ramp_bound(instance: Instance, objective: Objective) -> Bound | None:
@@ -119,8 +123,8 @@ class _Search:
 
     def prove(self, range_: Range, enough_ps: int) -> int:
         """Add what prices prove that are found for a range; return how much, 0 if there are none."""
-        self._steps += self._crowd.steps * range_.layers
-        prices = best_prices(self._part, self._like, range_, enough_ps)
+        prices, rounds = best_prices(self._part, self._like, range_, enough_ps)
+        self._steps += rounds * self._like.steps * range_.layers
         proof = prices and prove(self._part, self._crowd, prices, self._part.lives(self._crowd, prices))
         if not proof:
             return 0
@@ -134,30 +138,36 @@ class _Search:
         enough = self.prove(Range(beyond, None), self.most)
         self.prove(Range(fewest, beyond - 1), enough)
         ends = [fewest - 1, beyond - 1]
-        while self._steps < _MOST_SPLIT:
+        ceiling = self.most  # What a single number allows to prove of all of them.
+        for _ in range(_MOST_RANGES):
             batches, known = weakest(self._part, self._proofs)
+            if known >= ceiling * (1 - _CLOSE) or self._steps >= _MOST_SPLIT:
+                break
             if batches >= beyond:
                 beyond += more
                 enough = max(enough, self.prove(Range(beyond, None), self.most))
-                self.prove(Range(beyond - more, beyond - 1), enough)
+                self.prove(Range(beyond - more, beyond - 1), min(enough, ceiling))
                 ends.append(beyond - 1)
                 continue
-            if self.prove(Range(batches, batches), enough) <= known * (1 + _CLOSE):
-                break  # This is about all that prices prove.
+            single = self.prove(Range(batches, batches), min(enough, ceiling))
+            if single < enough * (1 - _CLOSE):
+                ceiling = min(ceiling, max(single, known))
             place = bisect_left(ends, batches)
             before, last = ends[place - 1], ends[place]
             middle = (before + 1 + last) // 2
-            if middle < last:
-                self.prove(Range(before + 1, middle), enough)
-                self.prove(Range(middle + 1, last), enough)
-                ends.insert(place, middle)
+            for first, end in ((before + 1, middle), (middle + 1, last)):
+                wanted = min(enough, ceiling)
+                if first <= end and weakest(self._part, self._proofs, first, end)[1] < wanted * (1 - _CLOSE):
+                    self.prove(Range(first, end), wanted)
+            ends.insert(place, middle)
 
     def needed(self) -> list[Proof]:
-        """Return proofs without those that add nothing."""
+        """Return proofs without those that add next to nothing."""
         needed = list(self._proofs)
+        enough = weakest(self._part, needed)[1] * (1 - _NEXT_TO_NOTHING)
         for proof in self._proofs:
             others = [other for other in needed if other is not proof]
-            if weakest(self._part, others)[1] == weakest(self._part, needed)[1]:
+            if weakest(self._part, others)[1] >= enough:
                 needed = others
         return needed
 

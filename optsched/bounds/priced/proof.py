@@ -150,12 +150,12 @@ def bound_of(part: Part, proofs: Sequence[Proof]) -> int:
     return weakest(part, proofs)[1]
 
 
-def weakest(part: Part, proofs: Sequence[Proof]) -> tuple[int, int]:
-    """Return the number of batches of which the least is known, and that bound, in ps from t₀."""
-    last = max((len(proof.curve) for proof in proofs), default=0)
+def weakest(part: Part, proofs: Sequence[Proof], fewest: int | None = None, most: int | None = None) -> tuple[int, int]:
+    """Return the number of batches, perhaps from some to some, of which the least is known, and that, in ps from t₀."""
+    last = max([part.fewest, *(len(proof.curve) + 1 for proof in proofs)])
     found: tuple[int, int] | None = None
-    # What comes later is no less.
-    for batches in range(part.fewest, max(last, part.fewest) + 2):
+    # What comes later than the last is no less.
+    for batches in range(fewest or part.fewest, (most or last) + 1):
         value = max([part.plain(batches), *(known for proof in proofs if (known := proof.of(batches)) is not None)])
         if found is None or value < found[1]:
             found = batches, value

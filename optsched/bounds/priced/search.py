@@ -62,12 +62,13 @@ class Range(NamedTuple):
         return self.fewest // 2 if self.most is None else None
 
 
-def best_prices(part: Part, crowd: Crowd, range_: Range, enough_ps: int) -> Prices | None:
-    """Return prices that prove most, or enough, of a range and a crowd; None if none are found."""
+def best_prices(part: Part, crowd: Crowd, range_: Range, enough_ps: int) -> tuple[Prices | None, int]:
+    """Return prices that prove most, or enough, of a range and a crowd, None if none are found, and rounds taken."""
     programme = _Programme(part, crowd, range_, enough_ps)
     best: Prices | None = None
-    best_ps = 0
-    for _ in range(_ROUNDS):
+    best_ps = rounds = 0
+    while rounds < _ROUNDS:
+        rounds += 1
         solution = programme.solve()
         if solution is None:
             break
@@ -82,7 +83,7 @@ def best_prices(part: Part, crowd: Crowd, range_: Range, enough_ps: int) -> Pric
         missing = programme.claimed_ps(solution) - best_ps
         if missing <= _CLOSE * best_ps or not programme.cut(solution, lives):
             break
-    return best
+    return best, rounds
 
 
 class _Programme:
