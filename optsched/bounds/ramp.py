@@ -36,6 +36,9 @@ over these J of the largest of what is known of J. Several price vectors may be 
 and without for J ≤ H.
 
 Rounding prices keeps the theorem true; so they are found in floating point (`priced.search`) and counted in integers.
+The best prices are those of a linear programme in which fractions of requests live, which is where the bound ends. It
+is far above `volume` where many requests have the same lengths and a batch's base counts for much; lengths that differ
+at random leave little to waste, and then nothing is proved.
 """
 
 from __future__ import annotations
