@@ -13,7 +13,7 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
 from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Policy, PolicyFailureError
+from optsched.simulate.replica import Hindsight, Policy, PolicyFailureError
 
 
 def policy_names() -> tuple[str, ...]:
@@ -23,7 +23,7 @@ def policy_names() -> tuple[str, ...]:
 
 def simulate(
     instance: Instance,
-    policy: str | Policy,
+    policy: str | Policy | Hindsight,
     objective: Objective | str = Objective.MAKESPAN,
     *,
     restrictions: Restrictions | None = None,
@@ -36,9 +36,9 @@ def simulate(
     instance
         The problem.
     policy
-        A policy's name, or any object with ``next_batch``.
+        A policy's name, or any object with ``next_batch``, or ``informed`` (`optsched.simulate.replica.Hindsight`).
     objective
-        Which objective ``value`` reports.
+        Which objective ``value`` reports, and a policy with hindsight aims at.
     restrictions
         A smaller class of schedules that the policy must stay in.
     seed
@@ -62,14 +62,17 @@ def simulate(
     objective = Objective(objective)
     restrictions = restrictions or Restrictions()
     name = policy if isinstance(policy, str) else type(policy).__name__
-    runner: Policy = lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy
+    runner: Policy | Hindsight = lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy
     require_feasible(instance, restrictions)
     failed = Result(
         instance=instance, method=name, objective=objective, status=Status.FAILED, seed=seed, restrictions=restrictions
     )
     started = time.perf_counter()
+    restricted = restrictions.apply(instance)
     try:
-        schedule = run_policy(restrictions.apply(instance), runner)
+        if isinstance(runner, Hindsight):
+            runner = runner.informed(restricted, objective, restrictions)
+        schedule = run_policy(restricted, runner)
     except PolicyFailureError as failure:
         reason = f"{name}: {instance.label(failure.index)} at {failure.now_ps} ps: {failure.reason}"
         return replace(failed, runtime_s=time.perf_counter() - started, message=reason)

@@ -66,7 +66,7 @@ _BASELINES = frozenset({"infermax_milp", "class_flow_mip"})
 """Formulations to measure others against; ``auto`` leaves them out."""
 _NO_OPTIONS: Options = MappingProxyType({})
 _MOST_TOKENS = 2_000
-"""Output tokens of all requests beyond which ``auto`` does not build exact models."""
+"""Output tokens of all requests beyond which ``auto`` builds no exact models and only plans."""
 
 
 def method_names() -> tuple[str, ...]:
@@ -227,6 +227,8 @@ def solve(
             if best.bound is not None and elapsed() > time_limit:
                 break
         for name in policy_names():
+            if name in entries(FORMULATION_GROUP):
+                continue  # as a method it does more
             if best.settled or (best.value is not None and elapsed() > _START_SHARE * time_limit):
                 break
             played = simulate(instance, name, objective, restrictions=restrictions, seed=seed)
@@ -264,7 +266,7 @@ def solve(
 def _plan(instance: Instance, objective: Objective) -> tuple[tuple[str, float], ...]:
     """Return which formulations ``auto`` tries, in order, and the share of the time left that each may use."""
     if sum(request.output for request in instance.requests) > _MOST_TOKENS:
-        return ()
+        return (("planner", 1.0),)
     # For latencies the state search has no rival.
     crowded = objective == Objective.MAKESPAN and instance.kappa >= _CROWDED
     plan = _CROWDED_PLAN if crowded else _SPARSE_PLAN

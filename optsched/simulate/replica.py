@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from optsched.model.instance import Limits, Request, Rules
+from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Assignment, Progress
 
 _rank = attrgetter("rank")
@@ -104,5 +106,20 @@ class Policy(Protocol):
             If nothing can run now.
         PolicyFailureError
             If the policy can never serve the instance.
+        """
+        ...
+
+
+@runtime_checkable
+class Hindsight(Protocol):
+    """What becomes a policy once it knows all requests, those that are still to come included."""
+
+    def informed(self, instance: Instance, objective: Objective, restrictions: Restrictions) -> Policy:
+        """Return the policy for an instance, to whose rules the restrictions have been applied.
+
+        Raises
+        ------
+        PolicyFailureError
+            If it can never serve the instance.
         """
         ...

@@ -1,0 +1,52 @@
+"""The planner (`optsched.planner`) as a formulation: good schedules at any size, and no bound."""
+
+from __future__ import annotations
+
+import time
+from itertools import chain
+
+import numpy as np
+
+from optsched.model.result import Badge
+from optsched.planner.problem import TooLargeError
+from optsched.planner.search import Search, compile_loops
+from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
+from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
+
+
+class Planner:
+    """List scheduling in hindsight and search over its rules, as `optsched.solvers.formulation.Formulation`."""
+
+    def solve(self, task: Task) -> Outcome:
+        """Look for better schedules until time is up, or one is as good as ``at_most`` or the bound.
+
+        A deterministic limit counts millions of runs in the plans that are tried.
+
+        Raises
+        ------
+        UnsupportedError
+            If numbers are too large.
+        """
+        started = time.perf_counter()
+        try:
+            search = Search(task.instance, task.objective, task.restrictions, np.random.default_rng(task.seed))
+        except TooLargeError as error:
+            raise UnsupportedError(str(error)) from None
+        enough = max(task.bound, task.restrictions.at_most or 0)
+        value = task.incumbent_value
+        with until_interrupted() as interrupted:
+            # The compiler would complain of Ctrl-C.
+            wait_interruptibly(compile_loops, lambda: None)
+            for found in chain(search.start(), search.improve()):
+                elapsed = time.perf_counter() - started
+                if value is None or found.value < value:
+                    value = found.value
+                    task.progress(ProgressEvent(elapsed, value, task.bound))
+                if value <= enough or elapsed > task.time_limit_s or interrupted.is_set():
+                    break
+                if task.deterministic_limit is not None and search.work > task.deterministic_limit * 1e6:
+                    break
+        best = search.best
+        if best is None or (task.incumbent_value is not None and task.incumbent_value <= best.value):
+            return Outcome(Termination.LIMIT, task.incumbent, None, Badge.HEURISTIC)
+        return Outcome(Termination.LIMIT, best.plan.schedule(), None, Badge.HEURISTIC)

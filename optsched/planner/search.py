@@ -1,0 +1,237 @@
+"""Search over rules and orders of list scheduling: a fixed start, then changes that are kept where they pay.
+
+Late acceptance (Burke and Bykov 2017, European Journal of Operational Research 258) decides what pays: a change is
+kept if it is no worse than what was current some changes ago.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count, pairwise, product
+
+import numpy as np
+
+from optsched.model.cost import CostModel
+from optsched.model.instance import Instance, Request, Rules
+from optsched.model.instance import Limits as InstanceLimits
+from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
+from optsched.planner.backward import backward
+from optsched.planner.forward import forward
+from optsched.planner.objective import value_of
+from optsched.planner.plan import Plan
+from optsched.planner.problem import LEAST_CHUNK, Ints, Problem, Rule, problem_of
+from optsched.planner.ranking import Feature, Weights, features, ranking, weights
+
+_ONE = 16
+"""A weight of 1."""
+_LATE = 30
+"""Changes after which a value is forgotten."""
+_SHARES = (0, 4, 8, 12)
+"""Sixteenths of the requests with long prompts that are kept for the start of the schedule."""
+
+_SHORT_FIRST = (
+    weights(fill=22, decode=_ONE, volume=4),
+    weights(fill=_ONE, decode=_ONE, volume=_ONE),
+    weights(fill=_ONE, output=_ONE),
+)
+_START: dict[Objective, tuple[Weights, ...]] = {
+    Objective.MAKESPAN: (weights(arrival=_ONE), weights(output=-_ONE), weights(decode=-_ONE), weights(fill=_ONE)),
+    Objective.MEAN_TTFT: (weights(fill=_ONE), *_SHORT_FIRST),
+    Objective.MAX_TTFT: (weights(arrival=_ONE), weights(arrival=_ONE, fill=_ONE), weights(arrival=_ONE, fill=-_ONE)),
+    Objective.MEAN_E2E: _SHORT_FIRST,
+    Objective.MAX_E2E: (weights(arrival=_ONE), weights(arrival=_ONE, output=-_ONE), weights(output=-_ONE)),
+    Objective.WEIGHTED_E2E: _SHORT_FIRST,
+    Objective.SLO_MISSES: (
+        weights(deadline=_ONE),
+        weights(deadline=_ONE, fill=-_ONE, output=-_ONE),
+        weights(deadline=1, fill=_ONE, output=_ONE),
+        *_SHORT_FIRST,
+    ),
+}
+_BACKWARD = (weights(output=-_ONE, fill=-1), weights(fill=_ONE, output=-1), weights(fill=-_ONE, output=-1))
+"""Who ends last."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a plan is made: the direction, the rule, the rank of every request, and the weights that it came from."""
+
+    backwards: bool
+    rule: Rule
+    rank: Ints
+    weights: Weights | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A recipe's plan and its value."""
+
+    recipe: Recipe
+    plan: Plan
+    value: int
+
+
+class Search:
+    """The search for one instance, objective and class of schedules.
+
+    Parameters
+    ----------
+    instance
+        The problem, restrictions already applied to its rules.
+    objective
+        What to minimise.
+    restrictions
+        The order in which first runs must stand; nothing is evicted anyway.
+    rng
+        Where chance comes from.
+
+    Attributes
+    ----------
+    best
+        The best plan so far, None before the first.
+    work
+        Runs in all plans tried, a measure of time that does not depend on the machine.
+
+    Raises
+    ------
+    TooLargeError
+        If times could exceed 64 bits.
+    """
+
+    def __init__(
+        self, instance: Instance, objective: Objective, restrictions: Restrictions, rng: np.random.Generator
+    ) -> None:
+        self.best: Found | None = None
+        self.work = 0
+        self._instance, self._objective, self._rng = instance, objective, rng
+        self._problem: Problem = problem_of(instance, restrictions)
+        self._features = features(instance, objective)
+        self._levels = _levels(self._problem)
+
+    def start(self) -> Iterator[Found]:
+        """Yield the plans of a fixed set of recipes: orders first, then one parameter of the rule after the other."""
+        middle = self._levels[len(self._levels) // 2]
+        for backwards, ranks in self._orders():
+            tries = 1 if backwards else 8
+            best: Found | None = None
+            for (chosen, rank), level in product(ranks, sorted({middle, self._levels[-1]})):
+                found = self._try(Recipe(backwards, Rule(level, 4 * LEAST_CHUNK, tries), rank, chosen))
+                yield found
+                best = _better(best, found)
+            assert best is not None, "there are ranks"
+            for change in (
+                [{"level": level} for level in self._levels],
+                [{"least": least * LEAST_CHUNK} for least in (1, 8, 16)],
+                [{"tries": tries} for tries in (1, 8, 64)],
+            ):
+                rule = best.recipe.rule
+                for fields in change:
+                    found = self._try(replace(best.recipe, rule=rule._replace(**fields)))
+                    yield found
+                    best = _better(best, found)
+
+    def improve(self) -> Iterator[Found]:
+        """Yield plans of changed recipes for ever, from the best one on."""
+        current = self.best
+        assert current is not None, "the search has been started"
+        history = [current.value] * _LATE
+        for turn in count():
+            found = self._try(self._changed(current.recipe))
+            if found.value <= max(current.value, history[turn % _LATE]):
+                current = found
+            history[turn % _LATE] = current.value
+            yield found
+
+    def _try(self, recipe: Recipe) -> Found:
+        make = backward if recipe.backwards else forward
+        plan = make(self._problem, recipe.rule, recipe.rank)
+        self.work += plan.runs
+        value = value_of(self._instance, self._problem.requests.arrival, self._objective, plan)
+        found = Found(recipe, plan, value)
+        self.best = _better(self.best, found)
+        return found
+
+    def _orders(self) -> Iterator[tuple[bool, list[tuple[Weights | None, Ints]]]]:
+        """Yield the directions that the instance allows, with ranks to start from and what they were made of."""
+        rows = self._features
+        yield False, [(chosen, ranking(rows, chosen)) for chosen in _START[self._objective]]
+        problem = self._problem
+        if problem.limits.hybrid and problem.offline and not len(problem.queue):
+            mixed = [(None, _interleaved(rows, share)) for share in _SHARES]
+            yield True, [*((chosen, ranking(rows, chosen)) for chosen in _BACKWARD), *mixed]
+
+    def _changed(self, recipe: Recipe) -> Recipe:
+        """Return a recipe with something else, drawn at random: a parameter of the rule, a weight, or the order."""
+        rng, rule = self._rng, recipe.rule
+        match int(rng.integers(6)):
+            case 0 | 1:
+                level = int(rule.level * 2.0 ** rng.normal(0, 0.3))
+                return replace(recipe, rule=rule._replace(level=min(max(level, LEAST_CHUNK), self._levels[-1])))
+            case 2:
+                least = int(rule.least * 2.0 ** rng.normal(0, 0.5))
+                return replace(recipe, rule=rule._replace(least=max(least, LEAST_CHUNK)))
+            case 3:
+                return replace(recipe, rule=rule._replace(tries=int(2 ** rng.integers(8))))
+            case 4 if recipe.weights is not None:
+                changed = list(recipe.weights)
+                changed[int(rng.integers(len(Feature)))] += int(rng.integers(-4, 5))
+                return replace(recipe, rank=ranking(self._features, tuple(changed)), weights=tuple(changed))
+            case _:
+                return replace(recipe, rank=_shifted(recipe.rank, rng), weights=None)
+
+
+def _better(one: Found | None, other: Found) -> Found:
+    """Return the better one, the first if they are equal."""
+    return other if one is None or other.value < one.value else one
+
+
+def _levels(problem: Problem) -> list[int]:
+    """Return levels to try, ascending: where the next piece of the batch time takes over, and powers of two between."""
+    limits, costs = problem.limits, problem.costs
+    most = min(limits.tokens, limits.prefill)
+    found = {most}
+    pieces = sorted(zip(costs.token.tolist(), costs.base.tolist(), strict=True))
+    for (slope, base), (steeper, lower) in pairwise(pieces):
+        if steeper > slope:
+            found.add((base - lower) // (steeper - slope))
+    for power in range(2 * most.bit_length()):
+        found.add(2 ** (power // 2) * (2 + power % 2) // 2)
+    return sorted(level for level in found if min(most, 2 * LEAST_CHUNK) <= level <= most)
+
+
+def _interleaved(rows: Ints, share: int) -> Ints:
+    """Return ranks by output, long first, in which prompts come evenly, but for so many sixteenths that come last.
+
+    Requests whose prompts weigh more than their memory, compared to all requests, are those to be spread.
+    """
+    fill, volume = rows[Feature.FILL].tolist(), rows[Feature.VOLUME].tolist()
+    fills, volumes = sum(fill), sum(volume)
+    heavy = np.array([one * volumes > other * fills for one, other in zip(fill, volume, strict=True)])
+    longest = np.argsort(-rows[Feature.OUTPUT], kind="stable")
+    rank = np.empty(len(fill), dtype=np.int64)
+    for members, spread in ((longest[~heavy[longest]], 16), (longest[heavy[longest]], 16 - share)):
+        rank[members] = (np.arange(len(members)) << 30) // max(1, len(members) * spread)
+    return rank
+
+
+def _shifted(rank: Ints, rng: np.random.Generator) -> Ints:
+    """Return the ranks with a stretch of the order, drawn at random, moved elsewhere."""
+    order = np.argsort(rank, kind="stable")
+    total = len(order)
+    length = int(2.0 ** rng.uniform(0, np.log2(max(2, total // 2))))
+    begin, to = int(rng.integers(total - length + 1)), int(rng.integers(total - length + 1))
+    rest = np.concatenate((order[:begin], order[begin + length :]))
+    moved = np.concatenate((rest[:to], order[begin : begin + length], rest[to:]))
+    placed = np.empty(total, dtype=np.int64)
+    placed[moved] = np.arange(total)
+    return placed
+
+
+def compile_loops() -> None:
+    """Compile all loops, or load them as compiled before, by planning for one request."""
+    cost = CostModel(base=1, token=1)
+    tiny = Instance("tiny", InstanceLimits(2, 1, 1), Rules(), cost, (Request(1, 2),))
+    for _ in Search(tiny, Objective.MAKESPAN, Restrictions(), np.random.default_rng(0)).start():
+        pass

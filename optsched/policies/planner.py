@@ -1,0 +1,51 @@
+"""The planner (`optsched.planner`) as a policy: it plans ahead, and then does as planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from optsched.model.instance import Instance
+from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
+from optsched.model.schedule import Assignment, Batch, Schedule
+from optsched.planner.problem import TooLargeError
+from optsched.planner.search import Search
+from optsched.simulate.replica import NoBatchError, Policy, PolicyFailureError, Replica
+
+
+class Planner:
+    """Knows all lengths and arrivals: the planner's list scheduling for an objective, without its long search."""
+
+    def informed(self, instance: Instance, objective: Objective, restrictions: Restrictions) -> Policy:
+        """Plan, and return the policy that follows the plan."""
+        try:
+            search = Search(instance, objective, restrictions, np.random.default_rng(0))
+        except TooLargeError as error:
+            raise PolicyFailureError(0, instance.start_ps, str(error)) from None
+        for _ in search.start():
+            pass
+        assert search.best is not None, "there is always a list to schedule by"
+        return Following(search.best.plan.schedule())
+
+
+class Following:
+    """Follows a schedule whose batches start as early as they can, or when somebody arrives."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._batches: Iterator[Batch] = iter(schedule.batches)
+        self._next = next(self._batches, None)
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        """Return what the schedule's next batch does, once it is due."""
+        batch = self._next
+        if batch is None or batch.start_ps > replica.now_ps:
+            due = "never" if batch is None else f"at {batch.start_ps} ps"
+            job = (replica.running or replica.waiting)[0]
+            raise NoBatchError(job.index, replica.now_ps, f"the next batch of the plan is due {due}")
+        self._next = next(self._batches, None)
+        return Assignment(batch.run, batch.evict)
+
+
+PLANNER = Planner()
