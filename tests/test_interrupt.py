@@ -49,7 +49,7 @@ signal.setitimer(signal.ITIMER_REAL, 3, 1)
 outcome = formulation.solve(Task(instance, Objective.MAKESPAN, workers=1))
 signal.setitimer(signal.ITIMER_REAL, 0)
 assert outcome.schedule is None or not check_schedule(instance, outcome.schedule)[0]
-assert outcome.bound is not None and outcome.bound > 0
+assert outcome.bound is None if sys.argv[2] == "planner" else outcome.bound > 0
 print(outcome.termination.value)
 """
 

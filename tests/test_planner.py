@@ -6,7 +6,7 @@ from itertools import chain, islice
 
 import numpy as np
 from brute_force import optimum
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import instances, restrictions
 
@@ -19,9 +19,7 @@ QUICK = settings(
 )
 
 
-def searched(
-    instance: Instance, objective: Objective, allowed: Restrictions = Restrictions(), turns: int = 30
-) -> Search:
+def searched(instance: Instance, objective: Objective, allowed: Restrictions = FREE, turns: int = 30) -> Search:
     """Return a search that has made its start and a few changes, every plan of which is legal and of its value."""
     search = Search(allowed.apply(instance), objective, allowed, np.random.default_rng(0))
     for found in chain(search.start(), islice(search.improve(), turns)):
@@ -38,7 +36,8 @@ def test_every_plan_is_legal_and_no_better_than_the_optimum(
 ) -> None:
     allowed = data.draw(restrictions(instance))
     best = optimum(instance, objective, restrictions=allowed)
-    assume(best is not None)
+    if best is None:
+        return  # the class is empty
     search = searched(instance, objective, allowed)
     assert search.best is not None
     assert search.best.value >= best

@@ -64,6 +64,7 @@ goes furthest where few requests fit the cache together, or few classes; where m
 class flow finds schedules between the two."""
 _BASELINES = frozenset({"infermax_milp", "class_flow_mip"})
 """Formulations to measure others against; ``auto`` leaves them out."""
+_PLANNER = "planner"
 _NO_OPTIONS: Options = MappingProxyType({})
 _MOST_TOKENS = 2_000
 """Output tokens of all requests beyond which ``auto`` builds no exact models and only plans."""
@@ -227,8 +228,8 @@ def solve(
             if best.bound is not None and elapsed() > time_limit:
                 break
         for name in policy_names():
-            if name in entries(FORMULATION_GROUP):
-                continue  # as a method it does more
+            if name == _PLANNER:
+                continue  # the method of that name does more
             if best.settled or (best.value is not None and elapsed() > _START_SHARE * time_limit):
                 break
             played = simulate(instance, name, objective, restrictions=restrictions, seed=seed)
@@ -266,7 +267,7 @@ def solve(
 def _plan(instance: Instance, objective: Objective) -> tuple[tuple[str, float], ...]:
     """Return which formulations ``auto`` tries, in order, and the share of the time left that each may use."""
     if sum(request.output for request in instance.requests) > _MOST_TOKENS:
-        return (("planner", 1.0),)
+        return ((_PLANNER, 1.0),)
     # For latencies the state search has no rival.
     crowded = objective == Objective.MAKESPAN and instance.kappa >= _CROWDED
     plan = _CROWDED_PLAN if crowded else _SPARSE_PLAN
