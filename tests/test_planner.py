@@ -8,6 +8,7 @@ import numpy as np
 from brute_force import optimum
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from outcomes import FREE
 from strategies import instances, restrictions
 
 from optsched import Instance, Objective, Restrictions, check_schedule

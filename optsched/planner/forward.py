@@ -48,7 +48,8 @@ _STUCK = -1
 
 
 @compiled
-def _linear_ps(base: Ints, token: Ints, tokens: int) -> int:
+def linear_ps(base: Ints, token: Ints, tokens: int) -> int:
+    """Return the non-attention time in ps of a batch."""
     most = 0
     for piece in range(len(base)):
         most = max(most, base[piece] + token[piece] * tokens)
@@ -74,7 +75,7 @@ def whole_of(left: int, rule: Rule, hard: int, tokens: int, alone: bool) -> int:
 def effective(rule: Rule, limits: Limits) -> Rule:
     """Return the rule with a level and a least chunk that an empty batch has room for."""
     level = max(rule.level, 1)
-    return Rule(level, max(1, min(rule.least, level, limits.tokens, limits.prefill)), rule.tries)
+    return Rule(level, max(1, min(rule.least, level, limits.tokens, limits.prefill)), rule.tries, rule.ahead)
 
 
 @compiled
@@ -141,7 +142,7 @@ def _forward(problem: Problem, rule: Rule, rank: Ints, batches: _Batches, made: 
     hybrid, chunked = limits.hybrid, limits.chunked
     room = min(most_tokens, most_prefill)
     rule = effective(rule, limits)
-    level, least, tries = rule
+    level, least, tries, _ = rule
     in_order = len(queue) > 0
     if in_order:
         rank = queue
@@ -233,7 +234,7 @@ def _forward(problem: Problem, rule: Rule, rank: Ints, batches: _Batches, made: 
                 left = prompt
                 while left > room:
                     start[batch] = now
-                    now += _linear_ps(base, token, room) + square * room * (room + 2 * held) + cached * held + each
+                    now += linear_ps(base, token, room) + square * room * (room + 2 * held) + cached * held + each
                     end[batch] = now
                     chunks[written, 0], chunks[written, 1], chunks[written, 2] = request, batch, room
                     written += 1
@@ -259,7 +260,7 @@ def _forward(problem: Problem, rule: Rule, rank: Ints, batches: _Batches, made: 
                 break
         if members > 0:
             start[batch] = now
-            now += _linear_ps(base, token, gathered) + work
+            now += linear_ps(base, token, gathered) + work
             end[batch] = now
             batch += 1
             continue
@@ -269,7 +270,7 @@ def _forward(problem: Problem, rule: Rule, rank: Ints, batches: _Batches, made: 
             now = max(now, arrival[coming[arrived]])
             continue
         start[batch] = now
-        now += _linear_ps(base, token, tokens[step]) + attention[step]
+        now += linear_ps(base, token, tokens[step]) + attention[step]
         end[batch] = now
         steps[step] = batch
         step += 1

@@ -33,7 +33,7 @@ class Requests(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Capacities: blocks of the cache and their size, C, P, N; and what batches may do."""
+    """Capacities: blocks of the cache and their size, C, P, N; and what batches may do, evictions without limit."""
 
     blocks: int
     block: int
@@ -69,11 +69,14 @@ class Rule(NamedTuple):
         before decode steps pause for them.
     tries
         How many that do not fit are passed over at a time.
+    ahead
+        Where requests are evicted: for how many batches all who are there must be able to grow when one is admitted.
     """
 
     level: int
     least: int
     tries: int
+    ahead: int
 
 
 class Problem(NamedTuple):
@@ -136,7 +139,7 @@ def problem_of(instance: Instance, restrictions: Restrictions) -> Problem:
             limits.batch_requests or _NO_LIMIT,
             rules.hybrid,
             rules.chunked_prefill,
-            rules.eviction,
+            rules.eviction and restrictions.max_evictions is None,
         ),
         Costs(
             np.array([base for base, _ in cost.affine], dtype=np.int64),

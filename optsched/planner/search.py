@@ -6,9 +6,9 @@ kept if it is no worse than what was current some changes ago.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count, pairwise, product
+from itertools import cycle, pairwise, product
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from optsched.model.instance import Limits as InstanceLimits
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.planner.backward import backward
+from optsched.planner.evicting import evicting, may_refill
+from optsched.planner.first_tokens import first_tokens, may_drop
 from optsched.planner.forward import forward
 from optsched.planner.objective import value_of
 from optsched.planner.plan import Plan
@@ -28,6 +30,8 @@ _ONE = 16
 """A weight of 1."""
 _LATE = 30
 """Changes after which a value is forgotten."""
+_PATIENCE = 1000
+"""Changes without a better plan after which the search starts anew from another way of making plans."""
 _SHARES = (0, 4, 8, 12)
 """Sixteenths of the requests with long prompts that are kept for the start of the schedule."""
 
@@ -54,11 +58,15 @@ _BACKWARD = (weights(output=-_ONE, fill=-1), weights(fill=_ONE, output=-1), weig
 """Who ends last."""
 
 
+Make = Callable[[Problem, Rule, Ints], Plan | None]
+"""A way of making plans: `forward`, `backward`, `evicting` or `first_tokens`; None if it makes no plan of use."""
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """How a plan is made: the direction, the rule, the rank of every request, and the weights that it came from."""
+    """How a plan is made: which way, the rule, the rank of every request, and the weights that it came from."""
 
-    backwards: bool
+    make: Make
     rule: Rule
     rank: Ints
     weights: Weights | None = None
@@ -109,58 +117,72 @@ class Search:
         self._problem: Problem = problem_of(instance, restrictions)
         self._features = features(instance, objective)
         self._levels = _levels(self._problem)
+        self._best_of: dict[Make, Found] = {}
 
     def start(self) -> Iterator[Found]:
         """Yield the plans of a fixed set of recipes: orders first, then one parameter of the rule after the other."""
         middle = self._levels[len(self._levels) // 2]
-        for backwards, ranks in self._orders():
-            tries = 1 if backwards else 8
+        for make, ranks in self._orders():
+            tries = 1 if make is backward else 8
             best: Found | None = None
             for (chosen, rank), level in product(ranks, sorted({middle, self._levels[-1]})):
-                found = self._try(Recipe(backwards, Rule(level, 4 * LEAST_CHUNK, tries), rank, chosen))
-                yield found
-                best = _better(best, found)
-            assert best is not None, "there are ranks"
-            for change in (
-                [{"level": level} for level in self._levels],
-                [{"least": least * LEAST_CHUNK} for least in (1, 8, 16)],
-                [{"tries": tries} for tries in (1, 8, 64)],
-            ):
-                rule = best.recipe.rule
-                for fields in change:
-                    found = self._try(replace(best.recipe, rule=rule._replace(**fields)))
+                for found in self._try(Recipe(make, Rule(level, 4 * LEAST_CHUNK, tries, 0), rank, chosen)):
                     yield found
                     best = _better(best, found)
+            if best is None or self.best is None or best.value * 4 > self.best.value * 5:
+                continue
+            for name, values in (
+                ("level", self._levels),
+                ("least", [LEAST_CHUNK, 8 * LEAST_CHUNK, 16 * LEAST_CHUNK]),
+                ("tries", [1, 8, 64]),
+                ("ahead", [4, 16, 64, 256] if make is evicting else []),
+            ):
+                rule = best.recipe.rule
+                for value in values:
+                    for found in self._try(replace(best.recipe, rule=rule._replace(**{name: value}))):
+                        yield found
+                        best = _better(best, found)
 
     def improve(self) -> Iterator[Found]:
-        """Yield plans of changed recipes for ever, from the best one on."""
-        current = self.best
-        assert current is not None, "the search has been started"
-        history = [current.value] * _LATE
-        for turn in count():
-            found = self._try(self._changed(current.recipe))
-            if found.value <= max(current.value, history[turn % _LATE]):
-                current = found
-            history[turn % _LATE] = current.value
-            yield found
+        """Yield plans of changed recipes for ever, from the best one of each way on in turn."""
+        for start in cycle(sorted(self._best_of.values(), key=lambda found: found.value)):
+            current = best = start
+            history = [current.value] * _LATE
+            fruitless = 0
+            while fruitless < _PATIENCE:
+                fruitless += 1
+                for found in self._try(self._changed(current.recipe)):
+                    if found.value <= max(current.value, history[fruitless % _LATE]):
+                        current = found
+                    history[fruitless % _LATE] = current.value
+                    if found.value < best.value:
+                        best, fruitless = found, 0
+                    yield found
 
-    def _try(self, recipe: Recipe) -> Found:
-        make = backward if recipe.backwards else forward
-        plan = make(self._problem, recipe.rule, recipe.rank)
+    def _try(self, recipe: Recipe) -> Iterator[Found]:
+        """Yield what a recipe makes, if it is of use."""
+        plan = recipe.make(self._problem, recipe.rule, recipe.rank)
+        if plan is None:
+            return
         self.work += plan.runs
         value = value_of(self._instance, self._problem.requests.arrival, self._objective, plan)
         found = Found(recipe, plan, value)
         self.best = _better(self.best, found)
-        return found
+        self._best_of[recipe.make] = _better(self._best_of.get(recipe.make), found)
+        yield found
 
-    def _orders(self) -> Iterator[tuple[bool, list[tuple[Weights | None, Ints]]]]:
-        """Yield the directions that the instance allows, with ranks to start from and what they were made of."""
+    def _orders(self) -> Iterator[tuple[Make, list[tuple[Weights | None, Ints]]]]:
+        """Yield the ways that the instance allows, with ranks to start from and what they were made of."""
         rows = self._features
-        yield False, [(chosen, ranking(rows, chosen)) for chosen in _START[self._objective]]
+        yield forward, [(chosen, ranking(rows, chosen)) for chosen in _START[self._objective]]
         problem = self._problem
+        if self._objective in {Objective.MEAN_TTFT, Objective.SLO_MISSES} and may_drop(problem):
+            yield first_tokens, [(chosen, ranking(rows, chosen)) for chosen in _SHORT_FIRST]
+        if may_refill(problem):
+            yield evicting, [(chosen, ranking(rows, chosen)) for chosen in _START[self._objective]]
         if problem.limits.hybrid and problem.offline and not len(problem.queue):
             mixed = [(None, _interleaved(rows, share)) for share in _SHARES]
-            yield True, [*((chosen, ranking(rows, chosen)) for chosen in _BACKWARD), *mixed]
+            yield backward, [*((chosen, ranking(rows, chosen)) for chosen in _BACKWARD), *mixed]
 
     def _changed(self, recipe: Recipe) -> Recipe:
         """Return a recipe with something else, drawn at random: a parameter of the rule, a weight, or the order."""
@@ -171,8 +193,10 @@ class Search:
                 return replace(recipe, rule=rule._replace(level=min(max(level, LEAST_CHUNK), self._levels[-1])))
             case 2:
                 least = int(rule.least * 2.0 ** rng.normal(0, 0.5))
-                return replace(recipe, rule=rule._replace(least=max(least, LEAST_CHUNK)))
+                return replace(recipe, rule=rule._replace(least=min(max(least, LEAST_CHUNK), self._levels[-1])))
             case 3:
+                if recipe.make is evicting and rng.integers(2):
+                    return replace(recipe, rule=rule._replace(ahead=int(2.0 ** rng.uniform(0, 10)) - 1))
                 return replace(recipe, rule=rule._replace(tries=int(2 ** rng.integers(8))))
             case 4 if recipe.weights is not None:
                 changed = list(recipe.weights)
