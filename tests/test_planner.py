@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from itertools import chain, islice
 
 import numpy as np
+import pytest
 from brute_force import optimum
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from outcomes import FREE
+from outcomes import FREE, legal_value
+from pair import BEST, PAIR, STAY, WORK
 from strategies import instances, restrictions
 
-from optsched import Instance, Objective, Restrictions, check_schedule
+from optsched import (
+    Instance,
+    Limits,
+    Objective,
+    Request,
+    Restrictions,
+    Rules,
+    Status,
+    check_schedule,
+    load_instance,
+    replace,
+    simulate,
+    solve,
+)
+from optsched.methods.simulate import policy_names
+from optsched.model.cost import CostModel
 from optsched.model.objectives import evaluate
+from optsched.planner.problem import TooLargeError, problem_of
 from optsched.planner.search import Search
+from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError
+from optsched_formulations.batching.planner import Planner
 
 QUICK = settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
 
@@ -50,3 +72,158 @@ def test_offline_too(instance: Instance, objective: Objective) -> None:
     search = searched(instance, objective)
     assert search.best is not None
     assert search.best.value >= optimum(instance, objective)
+
+
+LINEAR = CostModel(base=100, token=3, decode_kv=1, decode_req=2, prefill_sq=1, prefill_kv=1, prefill_req=5)
+
+
+def planned(instance: Instance, objective: Objective = Objective.MAKESPAN, **task: object) -> int:
+    """Return what the planner alone makes of an instance in a fixed effort."""
+    given = {"deterministic_limit": 0.01, "time_limit_s": 60.0} | task
+    outcome = Planner().solve(Task(instance, objective, **given))  # type: ignore[arg-type]
+    assert (outcome.termination, outcome.bound) == (Termination.LIMIT, None)
+    return legal_value(instance, outcome.schedule, objective)
+
+
+def test_one_request_runs_as_fast_as_it_can() -> None:
+    """I = 3, O = 3 in one piece: (100 + 9 + 9 + 5) + (100 + 3 + 3 + 2) + (100 + 3 + 4 + 2)."""
+    alone = Instance("alone", Limits(5, 9, 9), Rules(), LINEAR, (Request(3, 3, arrival_ps=50),))
+    for objective in Objective:
+        expected = 0 if objective == Objective.SLO_MISSES else 123 + (0 if "ttft" in objective else 108 + 109)
+        assert planned(alone, objective) == expected
+
+
+def test_the_shortest_goes_first() -> None:
+    """One at a time, prompts of 5, 1 and 3 and one output token each: a batch takes 100 + 3 I + I² + 5.
+
+    109, 123 and 145 in this order end at 109, 232 and 377. Two in a batch would need more memory than there is.
+    """
+    requests = (Request(5, 1), Request(1, 1), Request(3, 1))
+    instance = Instance("spt", Limits(5, 5, 5, batch_requests=1), Rules(chunked_prefill=False), LINEAR, requests)
+    assert planned(instance, Objective.MEAN_E2E) == planned(instance, Objective.MEAN_TTFT) == 109 + 232 + 377
+    assert planned(instance, Objective.MAKESPAN) == planned(instance, Objective.MAX_E2E) == 377
+
+
+def test_starts_are_staggered() -> None:
+    """Twelve requests with I = 1, O = 4 in M = 10: in any three batches in a row one starts in each, and ends in each.
+
+    Sizes 1 + 2 + 3 + 4 = 10 fill the cache, so a start in every batch takes 12 + 3 batches; lockstep lets two run at a
+    time, and takes 6 × 4 = 24. Their sizes add up to 120, so no schedule has fewer than 12 batches; backward the first
+    comes when the cache holds nobody, so two may come at once where one is small: 14 would need 140 / 10 and three
+    batches that are not full at the start.
+    """
+    instance = Instance("stairs", Limits(10, 99, 99), Rules(), CostModel(base=100, token=0), (Request(1, 4),) * 12)
+    assert planned(instance) <= 1500
+
+
+def test_eviction_or_waiting_by_cost() -> None:
+    """The pair with its arithmetic: with evictions three batches and a refill, else four batches."""
+    assert planned(PAIR) == BEST
+    assert planned(replace(PAIR, rules=STAY)) == WORK + 400
+    dear = replace(PAIR, cost=replace(PAIR.cost, prefill_req=107))
+    assert planned(dear) == WORK + 2 * 100 + 400  # a refill is 138 more than a decode step now, a batch 100
+
+
+def test_first_tokens_come_before_anything_else() -> None:
+    """Twenty prompts of 10, M = 30: all first tokens in a row, two prompts a batch where that pays, evictions between.
+
+    A decode step in between would delay those behind. Every request alone takes 100 + 30 + 100 + 5 = 235.
+    """
+    instance = Instance("first", Limits(30, 10, 10), Rules(), LINEAR, (Request(10, 20),) * 20)
+    assert planned(instance, Objective.MEAN_TTFT) == sum(235 * k for k in range(1, 21))
+
+
+@pytest.mark.parametrize("name", ["infermax-b32-I32-O32", "ladder-n16-LILO+SISO-k2-poisson", "ladder-n12-I4-O8-k2"])
+@pytest.mark.parametrize("objective", list(Objective))
+def test_it_is_no_worse_than_any_policy(name: str, objective: Objective) -> None:
+    instance = load_instance(name)
+    best = min(
+        value
+        for policy in policy_names()
+        if policy != "planner" and (value := simulate(instance, policy, objective).value) is not None
+    )
+    played = simulate(instance, "planner", objective).value
+    assert played is not None
+    assert planned(instance, objective, deterministic_limit=1.0) <= min(best, played)
+
+
+@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.MEAN_E2E, Objective.MEAN_TTFT])
+def test_the_same_seed_gives_the_same_schedule(objective: Objective) -> None:
+    instance = load_instance("ladder-n16-LILO+SISO-k2-poisson")
+    task = Task(instance, objective, deterministic_limit=0.3, seed=5)
+    one, other = (Planner().solve(task).schedule for _ in range(2))
+    assert one == other
+
+
+@QUICK
+@given(st.data(), instances(online=True, most_requests=5))
+def test_the_order_of_requests_makes_no_difference_to_the_rules(data: st.DataObject, instance: Instance) -> None:
+    """Without ties among requests every order sees the same ranks, so the fixed start makes the same plans."""
+    distinct = tuple(
+        replace(request, arrival_ps=7 * k + request.arrival_ps, input=request.input)
+        for k, request in enumerate(dict.fromkeys(instance.requests))
+    )
+    order = data.draw(st.permutations(range(len(distinct))))
+    values = []
+    for requests in (distinct, tuple(distinct[k] for k in order)):
+        search = Search(replace(instance, requests=requests), Objective.MAX_TTFT, FREE, np.random.default_rng(0))
+        values.append(min(found.value for found in search.start()))
+    assert len({request.arrival_ps for request in distinct}) < len(distinct) or values[0] == values[1]
+
+
+def test_it_starts_from_the_incumbent_and_reports_progress() -> None:
+    instance = load_instance("infermax-fig15-I4")
+    best = solve(instance)
+    assert best.status == Status.OPTIMAL
+    events: list[ProgressEvent] = []
+    known = Task(
+        instance,
+        Objective.MAKESPAN,
+        incumbent=best.schedule,
+        incumbent_value=best.value,
+        deterministic_limit=0.01,
+        progress=events.append,
+    )
+    assert Planner().solve(known).schedule == best.schedule
+    assert events == []
+    Planner().solve(Task(instance, Objective.MAKESPAN, deterministic_limit=0.01, progress=events.append))
+    values = [event.incumbent for event in events]
+    assert values
+    assert values == sorted(values, reverse=True)  # type: ignore[type-var]
+
+
+def test_it_stops_when_a_schedule_is_as_good_as_asked() -> None:
+    instance = load_instance("infermax-b32-I32-O32")
+    allowed = Restrictions(at_most=10**15)
+    events: list[ProgressEvent] = []
+    Planner().solve(Task(instance, Objective.MAKESPAN, allowed, progress=events.append))
+    assert len(events) == 1
+
+
+def test_ctrl_c_keeps_the_plan() -> None:
+    instance = load_instance("infermax-b32-I32-O32")
+    timer = threading.Timer(2, lambda: signal.raise_signal(signal.SIGINT))
+    timer.start()
+    try:
+        outcome = Planner().solve(Task(instance, Objective.MEAN_E2E, time_limit_s=60))
+    finally:
+        timer.cancel()
+    legal_value(instance, outcome.schedule, Objective.MEAN_E2E)
+
+
+def test_times_beyond_64_bits_are_refused() -> None:
+    huge = Instance("huge", Limits(9, 9, 9), Rules(), CostModel(base=2**62, token=0), (Request(1, 2),) * 2)
+    with pytest.raises(TooLargeError, match="64 bits"):
+        problem_of(huge, FREE)
+    with pytest.raises(UnsupportedError, match="64 bits"):
+        Planner().solve(Task(huge, Objective.MAKESPAN))
+    assert simulate(huge, "planner").status == Status.FAILED
+
+
+def test_auto_plans_where_exact_models_end() -> None:
+    instance = load_instance("infermax-b32-I128-O128")
+    result, vllm = solve(instance, time_limit=3), simulate(instance, "vllm")
+    assert result.found_by["schedule"] == "planner"
+    assert result.value is not None
+    assert vllm.value is not None
+    assert result.value <= vllm.value

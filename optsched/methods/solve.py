@@ -43,6 +43,7 @@ _CROWDED = 5.0
 """κ from which many requests share the cache."""
 _SPARSE_PLAN = (
     ("token_cpsat", 0.02),
+    ("planner", 0.01),
     ("last_arrivals", 0.15),
     ("state_search", 0.85),
     ("pattern_cg", 0.4),
@@ -51,6 +52,7 @@ _SPARSE_PLAN = (
 )
 _CROWDED_PLAN = (
     ("token_cpsat", 0.02),
+    ("planner", 0.01),
     ("last_arrivals", 0.15),
     ("state_search", 0.3),
     ("pattern_cg", 0.4),
@@ -59,12 +61,14 @@ _CROWDED_PLAN = (
 )
 """The formulations that ``auto`` tries in turn, each with its share of the time that is left.
 
-The token-indexed model proves small instances at once; the last requests to arrive may decide alone; the state search
+The token-indexed model proves small instances at once; the planner soon finds a schedule to beat; the last requests to arrive may decide alone; the state search
 goes furthest where few requests fit the cache together, or few classes; where many do, patterns bound best, and the
 class flow finds schedules between the two."""
 _BASELINES = frozenset({"infermax_milp", "class_flow_mip"})
 """Formulations to measure others against; ``auto`` leaves them out."""
 _PLANNER = "planner"
+_PLAN_SHARE = 0.6
+"""Share of the time left that the planner may use where it is alone: its schedule has to be checked, too."""
 _NO_OPTIONS: Options = MappingProxyType({})
 _MOST_TOKENS = 2_000
 """Output tokens of all requests beyond which ``auto`` builds no exact models and only plans."""
@@ -160,14 +164,15 @@ def solve(
     """Find the best schedule and the best bound, proved optimal where time suffices.
 
     Policies give a first schedule, the volume bound a first bound; then the formulations that cover the
-    instance search between the two. Whatever is found before the time limit or an interrupt is returned.
+    instance search between the two. Large instances are left to the planner. Whatever is found before the time limit
+    or an interrupt is returned.
 
     Parameters
     ----------
     instance, objective
         The problem.
     method
-        A formulation's name; ``auto`` tries those that cover the instance in turn, and none if none does or the
+        A formulation's name; ``auto`` tries those that cover the instance in turn, and only the planner if the
         instance is large.
     options
         What the formulation leaves to choose, such as ``{"solver": "cbc"}`` for ``infermax_milp``.
@@ -221,12 +226,8 @@ def solve(
         )
 
     best = _Best(instance, objective, restrictions)
-    with until_interrupted() as interrupted:
-        for run in run_bounds(restricted, objective, tuple(BOUNDS)):
-            if run.bound is not None:
-                best.offer_bound(run.bound.value, Badge.CERTIFIED, run.bound.certificate, run.name)
-            if best.bound is not None and elapsed() > time_limit:
-                break
+
+    def play_policies() -> None:
         for name in policy_names():
             if name == _PLANNER:
                 continue  # the method of that name does more
@@ -235,7 +236,18 @@ def solve(
             played = simulate(instance, name, objective, restrictions=restrictions, seed=seed)
             if played.schedule is not None:
                 best.offer_schedule(played.schedule, name)
-        progress(ProgressEvent(elapsed(), best.value, best.bound))
+
+    with until_interrupted() as interrupted:
+        for run in run_bounds(restricted, objective, tuple(BOUNDS)):
+            if run.bound is not None:
+                best.offer_bound(run.bound.value, Badge.CERTIFIED, run.bound.certificate, run.name)
+            if best.bound is not None and elapsed() > time_limit:
+                break
+        # Where only the planner is asked it is quicker than the policies, and better.
+        planned = all(name == _PLANNER for name, _ in plan)
+        if not planned:
+            play_policies()
+            progress(ProgressEvent(elapsed(), best.value, best.bound))
         for name, share in plan:
             if best.settled or interrupted.is_set() or elapsed() >= time_limit:
                 break
@@ -259,6 +271,8 @@ def solve(
                     continue
                 raise InputError("method", method, f"a method that covers {unsupported}") from None
             best.offer_outcome(outcome, name)
+        if planned and not interrupted.is_set():
+            play_policies()
     cut_short = interrupted.is_set() and not best.settled
     result = _result(best, method, elapsed(), seed, INTERRUPTED if cut_short else None)
     return replace(result, time_limit_s=limit, options=dict(options))
@@ -267,7 +281,7 @@ def solve(
 def _plan(instance: Instance, objective: Objective) -> tuple[tuple[str, float], ...]:
     """Return which formulations ``auto`` tries, in order, and the share of the time left that each may use."""
     if sum(request.output for request in instance.requests) > _MOST_TOKENS:
-        return ((_PLANNER, 1.0),)
+        return ((_PLANNER, _PLAN_SHARE),)
     # For latencies the state search has no rival.
     crowded = objective == Objective.MAKESPAN and instance.kappa >= _CROWDED
     plan = _CROWDED_PLAN if crowded else _SPARSE_PLAN

@@ -129,7 +129,7 @@ class Search:
                 for found in self._try(Recipe(make, Rule(level, 4 * LEAST_CHUNK, tries, 0), rank, chosen)):
                     yield found
                     best = _better(best, found)
-            if best is None or self.best is None or best.value * 4 > self.best.value * 5:
+            if best is None or self.best is None or best.value * 16 > self.best.value * 17:
                 continue
             for name, values in (
                 ("level", self._levels),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from itertools import chain
+from threading import Event
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from optsched.model.result import Badge
 from optsched.planner.problem import TooLargeError
 from optsched.planner.search import Search, compile_loops
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
-from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
+from optsched.solvers.interrupt import wait_interruptibly
 
 
 class Planner:
@@ -32,21 +34,26 @@ class Planner:
             search = Search(task.instance, task.objective, task.restrictions, np.random.default_rng(task.seed))
         except TooLargeError as error:
             raise UnsupportedError(str(error)) from None
-        enough = max(task.bound, task.restrictions.at_most or 0)
-        value = task.incumbent_value
-        with until_interrupted() as interrupted:
-            # The compiler would complain of Ctrl-C.
-            wait_interruptibly(compile_loops, lambda: None)
-            for found in chain(search.start(), search.improve()):
-                elapsed = time.perf_counter() - started
-                if value is None or found.value < value:
-                    value = found.value
-                    task.progress(ProgressEvent(elapsed, value, task.bound))
-                if value <= enough or elapsed > task.time_limit_s or interrupted.is_set():
-                    break
-                if task.deterministic_limit is not None and search.work > task.deterministic_limit * 1e6:
-                    break
+        stopped = Event()
+        # Ctrl-C on the way into compiled code, which the search enters all the time, may crash the process.
+        wait_interruptibly(partial(_search, task, search, started, stopped), stopped.set)
         best = search.best
         if best is None or (task.incumbent_value is not None and task.incumbent_value <= best.value):
             return Outcome(Termination.LIMIT, task.incumbent, None, Badge.HEURISTIC)
         return Outcome(Termination.LIMIT, best.plan.schedule(), None, Badge.HEURISTIC)
+
+
+def _search(task: Task, search: Search, started: float, stopped: Event) -> None:
+    """Go on until time is up, a plan is good enough, or somebody says stop."""
+    compile_loops()
+    enough = max(task.bound, task.restrictions.at_most or 0)
+    value = task.incumbent_value
+    for found in chain(search.start(), search.improve()):
+        elapsed = time.perf_counter() - started
+        if value is None or found.value < value:
+            value = found.value
+            task.progress(ProgressEvent(elapsed, value, task.bound))
+        if value <= enough or elapsed > task.time_limit_s or stopped.is_set():
+            return
+        if task.deterministic_limit is not None and search.work > task.deterministic_limit * 1e6:
+            return
