@@ -61,9 +61,9 @@ _CROWDED_PLAN = (
 )
 """The formulations that ``auto`` tries in turn, each with its share of the time that is left.
 
-The token-indexed model proves small instances at once; the planner soon finds a schedule to beat; the last requests to arrive may decide alone; the state search
-goes furthest where few requests fit the cache together, or few classes; where many do, patterns bound best, and the
-class flow finds schedules between the two."""
+The token-indexed model proves small instances at once; the planner soon finds a schedule to beat; the last requests to
+arrive may decide alone; the state search goes furthest where few requests fit the cache together, or few classes; where
+many do, patterns bound best, and the class flow finds schedules between the two."""
 _BASELINES = frozenset({"infermax_milp", "class_flow_mip"})
 """Formulations to measure others against; ``auto`` leaves them out."""
 _PLANNER = "planner"
