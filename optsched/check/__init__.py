@@ -8,9 +8,8 @@ Batches and requests are numbered from 0, as in documents.
 
 `problem` says what is permitted, `replay` plays schedules, `document` checks results, and every kind of certificate
 has a file of its own with its proof: `alone`, `machine`, `late`, `percentile`, `congestion`, `volume`, `ramp`, `walk`,
-`search`, `patterns`,
-`last_arrivals`. `walk` and `search` have a graph in common, which `contents` describes and `least` measures; bounds on
-what requests take of batches are in `work`.
+`search`, `patterns`, `last_arrivals`. `walk` and `search` have a graph in common, which `contents` describes and
+`least` measures; bounds on what requests take of batches are in `work`.
 """
 
 from optsched.check.document import Report, check_result, proved_bound

@@ -15,7 +15,7 @@ import numpy as np
 from optsched.model.cost import CostModel
 from optsched.model.instance import Instance, Request, Rules
 from optsched.model.instance import Limits as InstanceLimits
-from optsched.model.objectives import Objective
+from optsched.model.objectives import Latency, Objective
 from optsched.model.restrictions import Restrictions
 from optsched.planner.backward import backward
 from optsched.planner.evicting import evicting, may_refill
@@ -53,6 +53,11 @@ _START: dict[Objective, tuple[Weights, ...]] = {
         weights(deadline=1, fill=_ONE, output=_ONE),
         *_SHORT_FIRST,
     ),
+}
+_START |= {
+    objective: (*_SHORT_FIRST, *_START[Objective.MAX_TTFT if objective.latency == Latency.TTFT else Objective.MAX_E2E])
+    for objective in Objective
+    if objective.percentile is not None
 }
 _BACKWARD = (weights(output=-_ONE, fill=-1), weights(fill=_ONE, output=-1), weights(fill=-_ONE, output=-1))
 """Who ends last."""
@@ -176,7 +181,9 @@ class Search:
         rows = self._features
         yield forward, [(chosen, ranking(rows, chosen)) for chosen in _START[self._objective]]
         problem = self._problem
-        if self._objective in {Objective.MEAN_TTFT, Objective.SLO_MISSES} and may_drop(problem):
+        objective = self._objective
+        hurry = objective.latency == Latency.TTFT and objective != Objective.MAX_TTFT
+        if (hurry or objective == Objective.SLO_MISSES) and may_drop(problem):
             yield first_tokens, [(chosen, ranking(rows, chosen)) for chosen in _SHORT_FIRST]
         if may_refill(problem):
             yield evicting, [(chosen, ranking(rows, chosen)) for chosen in _START[self._objective]]
