@@ -38,7 +38,7 @@ AUTO = "auto"
 INTERRUPTED = "interrupted"
 """The message of a result that Ctrl-C cut short."""
 _START_SHARE = 0.3
-"""Share of the time limit that policies may use to find a start."""
+"""Share of the time limit after which no further bound and no further policy is tried for a start."""
 _CROWDED = 5.0
 """κ from which many requests share the cache."""
 _SPARSE_PLAN = (
@@ -237,12 +237,17 @@ def solve(
             if played.schedule is not None:
                 best.offer_schedule(played.schedule, name)
 
-    with until_interrupted() as interrupted:
-        for run in run_bounds(restricted, objective, tuple(BOUNDS)):
+    runs = run_bounds(restricted, objective, tuple(BOUNDS))
+
+    def prove(until: float) -> None:
+        for run in runs:
             if run.bound is not None:
                 best.offer_bound(run.bound.value, Badge.CERTIFIED, run.bound.certificate, run.name)
-            if best.bound is not None and elapsed() > time_limit:
+            if best.bound is not None and elapsed() > until:
                 break
+
+    with until_interrupted() as interrupted:
+        prove(_START_SHARE * time_limit)
         # Where only the planner is asked it is quicker than the policies, and better.
         planned = all(name == _PLANNER for name, _ in plan)
         if not planned:
@@ -271,6 +276,8 @@ def solve(
                     continue
                 raise InputError("method", method, f"a method that covers {unsupported}") from None
             best.offer_outcome(outcome, name)
+        if not (best.settled or interrupted.is_set() or elapsed() >= time_limit):
+            prove(time_limit)
         if planned and not interrupted.is_set():
             play_policies()
     cut_short = interrupted.is_set() and not best.settled
