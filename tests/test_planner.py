@@ -38,7 +38,7 @@ from optsched.solvers.formulation import ProgressEvent, Task, Termination, Unsup
 from optsched_formulations.batching.planner import Planner
 
 QUICK = settings(
-    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
 
@@ -133,8 +133,8 @@ def test_first_tokens_come_before_anything_else() -> None:
     assert planned(instance, Objective.MEAN_TTFT) == sum(235 * k for k in range(1, 21))
 
 
-@pytest.mark.parametrize("name", ["infermax-b32-I32-O32", "ladder-n16-LILO+SISO-k2-poisson", "ladder-n12-I4-O8-k2"])
-@pytest.mark.parametrize("objective", list(Objective))
+@pytest.mark.parametrize("name", ["infermax-b32-I32-O32", "ladder-n16-LILO+SISO-k2-poisson"])
+@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.MEAN_E2E, Objective.MAX_TTFT, Objective.P95_TTFT])
 def test_it_is_no_worse_than_any_policy(name: str, objective: Objective) -> None:
     instance = load_instance(name)
     best = min(

@@ -3,9 +3,10 @@ r"""First tokens first: prompts alone, the shortest first, every request evicted
 For TTFT nothing counts but prompts. Decode steps would only slow them down, and the KV of who has its first token would
 only fill the cache; so it is dropped, and all that is left is done when everybody has a first token, by `forward`.
 
-Of those that wait whoever needs the least goes first, and others join its batch while the base that this saves all who
-wait outweighs that those already in it wait for their work. As arrivals are known, a long prompt runs up to the next
-arrival of one so short that going first pays, and goes on after it (shortest remaining time first, Schrage 1968).
+Of those that wait whoever needs the least goes first, or who has waited long, and others join its batch while the base
+that this saves all who wait outweighs that those already in it wait for their work. As arrivals are known, a long
+prompt runs up to the next arrival of one so short that going first pays, and goes on after it (shortest remaining time
+first, Schrage 1968).
 """
 
 from __future__ import annotations
@@ -56,13 +57,14 @@ def _first_tokens(problem: Problem, rule: Rule, made: _Made) -> tuple[int, int, 
     waiting = np.empty(count, dtype=np.int64)
     through = np.empty(count, dtype=np.int64)
     waits = arrived = batch = written = evicted = throughs = partial = done = 0
-    now = arrival[coming[0]]
+    now = begin = arrival[coming[0]]
+    late = rule.tries
     while done < count:
         if waits == 0:
             now = max(now, arrival[coming[arrived]])
         while arrived < count and arrival[coming[arrived]] <= now:
             request = coming[arrived]
-            rank[request] = _left_ps(prompts[request], 0, problem)
+            rank[request] = _left_ps(prompts[request], 0, problem) + (arrival[request] - begin) // 16 * late
             place = waits
             while place > 0 and rank[waiting[place - 1]] > rank[request]:
                 waiting[place] = waiting[place - 1]
@@ -101,7 +103,8 @@ def _first_tokens(problem: Problem, rule: Rule, made: _Made) -> tuple[int, int, 
             shorter = arrived
             while shorter < count and arrival[coming[shorter]] < until:
                 at = arrival[coming[shorter]]
-                if until - at > _left_ps(prompts[coming[shorter]], 0, problem) + lost * waits:
+                sooner = until - at - (at - arrival[head]) // 16 * late
+                if sooner > _left_ps(prompts[coming[shorter]], 0, problem) + lost * waits:
                     break
                 shorter += 1
             if shorter < count and arrival[coming[shorter]] < until:
@@ -138,7 +141,9 @@ def _first_tokens(problem: Problem, rule: Rule, made: _Made) -> tuple[int, int, 
                     throughs += 1
             else:
                 partial += (held[request] + block - 1) // block
-                rank[request] = _left_ps(prompts[request], held[request], problem)
+                rank[request] = (
+                    _left_ps(prompts[request], held[request], problem) + (arrival[request] - begin) // 16 * late
+                )
         if ends:
             waits -= members
             for k in range(waits):
@@ -158,7 +163,8 @@ def first_tokens(problem: Problem, rule: Rule, rank: Ints) -> Plan:
         An instance in which `may_drop` holds.
     rule
         ``level``: who waits counts so many sixteenths when somebody joins a batch; ``least``: who waits counts so many
-        sixteenths of an empty batch when a prompt is split. What follows the first tokens has a fixed rule.
+        sixteenths of an empty batch when a prompt is split; ``tries``: for how many sixteenths of the time since others
+        arrived a request stands behind them. What follows the first tokens has a fixed rule.
     rank
         The order in which the rest is done.
     """

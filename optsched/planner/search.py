@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import cycle, pairwise, product
+from itertools import cycle, pairwise
 
 import numpy as np
 
 from optsched.model.cost import CostModel
 from optsched.model.instance import Instance, Request, Rules
 from optsched.model.instance import Limits as InstanceLimits
-from optsched.model.objectives import Latency, Objective
+from optsched.model.objectives import Latency, Objective, value_at
 from optsched.model.restrictions import Restrictions
 from optsched.planner.backward import backward
 from optsched.planner.evicting import evicting, may_refill
 from optsched.planner.first_tokens import first_tokens, may_drop
 from optsched.planner.forward import forward
-from optsched.planner.objective import value_of
 from optsched.planner.plan import Plan
 from optsched.planner.problem import LEAST_CHUNK, Ints, Problem, Rule, problem_of
 from optsched.planner.ranking import Feature, Weights, features, ranking, weights
@@ -39,32 +38,29 @@ _SHORT_FIRST = (
     weights(fill=22, decode=_ONE, volume=4),
     weights(fill=_ONE, decode=_ONE, volume=_ONE),
     weights(fill=_ONE, output=_ONE),
+    weights(fill=_ONE),
 )
-_START: dict[Objective, tuple[Weights, ...]] = {
-    Objective.MAKESPAN: (weights(arrival=_ONE), weights(output=-_ONE), weights(decode=-_ONE), weights(fill=_ONE)),
-    Objective.MEAN_TTFT: (weights(fill=_ONE), *_SHORT_FIRST),
-    Objective.MAX_TTFT: (weights(arrival=_ONE), weights(arrival=_ONE, fill=_ONE), weights(arrival=_ONE, fill=-_ONE)),
-    Objective.MEAN_E2E: _SHORT_FIRST,
-    Objective.MAX_E2E: (weights(arrival=_ONE), weights(arrival=_ONE, output=-_ONE), weights(output=-_ONE)),
-    Objective.WEIGHTED_E2E: _SHORT_FIRST,
-    Objective.SLO_MISSES: (
-        weights(deadline=_ONE),
-        weights(deadline=_ONE, fill=-_ONE, output=-_ONE),
-        weights(deadline=1, fill=_ONE, output=_ONE),
-        *_SHORT_FIRST,
-    ),
-}
-_START |= {
-    objective: (*_SHORT_FIRST, *_START[Objective.MAX_TTFT if objective.latency == Latency.TTFT else Objective.MAX_E2E])
-    for objective in Objective
-    if objective.percentile is not None
-}
+_BY_ARRIVAL = (
+    weights(arrival=_ONE),
+    weights(arrival=_ONE, fill=_ONE),
+    weights(arrival=_ONE, output=-_ONE),
+    weights(output=-_ONE),
+)
+_BY_DEADLINE = (
+    weights(deadline=_ONE),
+    weights(deadline=_ONE, fill=-_ONE, output=-_ONE),
+    weights(deadline=1, fill=_ONE, output=_ONE),
+)
 _BACKWARD = (weights(output=-_ONE, fill=-1), weights(fill=_ONE, output=-1), weights(fill=-_ONE, output=-1))
 """Who ends last."""
 
 
 Make = Callable[[Problem, Rule, Ints], Plan | None]
 """A way of making plans: `forward`, `backward`, `evicting` or `first_tokens`; None if it makes no plan of use."""
+
+
+Ranks = list[tuple[Weights | None, Ints]]
+"""Ranks of the requests, with the weights that they came from."""
 
 
 @dataclass(frozen=True)
@@ -120,28 +116,24 @@ class Search:
         self.work = 0
         self._instance, self._objective, self._rng = instance, objective, rng
         self._problem: Problem = problem_of(instance, restrictions)
+        self._arrival = self._problem.requests.arrival
         self._features = features(instance, objective)
         self._levels = _levels(self._problem)
         self._best_of: dict[Make, Found] = {}
 
     def start(self) -> Iterator[Found]:
         """Yield the plans of a fixed set of recipes: orders first, then one parameter of the rule after the other."""
-        middle = self._levels[len(self._levels) // 2]
         for make, ranks in self._orders():
-            tries = 1 if make is backward else 8
             best: Found | None = None
-            for (chosen, rank), level in product(ranks, sorted({middle, self._levels[-1]})):
-                for found in self._try(Recipe(make, Rule(level, 4 * LEAST_CHUNK, tries, 0), rank, chosen)):
-                    yield found
-                    best = _better(best, found)
+            rule, choices = self._choices(make)
+            for chosen, rank in ranks:
+                for level in sorted({rule.level, choices["level"][-1]}):
+                    for found in self._try(Recipe(make, rule._replace(level=level), rank, chosen)):
+                        yield found
+                        best = _better(best, found)
             if best is None or self.best is None or best.value * 16 > self.best.value * 17:
                 continue
-            for name, values in (
-                ("level", self._levels),
-                ("least", [LEAST_CHUNK, 8 * LEAST_CHUNK, 16 * LEAST_CHUNK]),
-                ("tries", [1, 8, 64]),
-                ("ahead", [4, 16, 64, 256] if make is evicting else []),
-            ):
+            for name, values in choices.items():
                 rule = best.recipe.rule
                 for value in values:
                     for found in self._try(replace(best.recipe, rule=rule._replace(**{name: value}))):
@@ -170,26 +162,34 @@ class Search:
         if plan is None:
             return
         self.work += plan.runs
-        value = value_of(self._instance, self._problem.requests.arrival, self._objective, plan)
-        found = Found(recipe, plan, value)
+        ttft, e2e = ((plan.end_ps[batch] - self._arrival).tolist() for batch in (plan.first, plan.last))
+        found = Found(recipe, plan, value_at(self._instance, self._objective, ttft, e2e))
         self.best = _better(self.best, found)
         self._best_of[recipe.make] = _better(self._best_of.get(recipe.make), found)
         yield found
 
-    def _orders(self) -> Iterator[tuple[Make, list[tuple[Weights | None, Ints]]]]:
+    def _orders(self) -> Iterator[tuple[Make, Ranks]]:
         """Yield the ways that the instance allows, with ranks to start from and what they were made of."""
-        rows = self._features
-        yield forward, [(chosen, ranking(rows, chosen)) for chosen in _START[self._objective]]
-        problem = self._problem
-        objective = self._objective
-        hurry = objective.latency == Latency.TTFT and objective != Objective.MAX_TTFT
-        if (hurry or objective == Objective.SLO_MISSES) and may_drop(problem):
-            yield first_tokens, [(chosen, ranking(rows, chosen)) for chosen in _SHORT_FIRST]
+        rows, problem = self._features, self._problem
+        ranks: Ranks = [(chosen, ranking(rows, chosen)) for chosen in _orders_for(self._objective)]
+        yield forward, ranks
+        if self._objective.latency is Latency.TTFT and may_drop(problem):
+            yield first_tokens, ranks[:1]
         if may_refill(problem):
-            yield evicting, [(chosen, ranking(rows, chosen)) for chosen in _START[self._objective]]
+            yield evicting, ranks
         if problem.limits.hybrid and problem.offline and not len(problem.queue):
-            mixed = [(None, _interleaved(rows, share)) for share in _SHARES]
+            mixed: Ranks = [(None, _interleaved(rows, share)) for share in _SHARES]
             yield backward, [*((chosen, ranking(rows, chosen)) for chosen in _BACKWARD), *mixed]
+
+    def _choices(self, make: Make) -> tuple[Rule, dict[str, list[int]]]:
+        """Return the rule to start from, and the values to try of each of its parameters."""
+        if make is first_tokens:
+            return Rule(_ONE, _ONE, 0, 0), {"tries": [1, _ONE, 1000], "least": [8, 64, 128], "level": [8, 32, 64]}
+        middle, least = self._levels[len(self._levels) // 2], 4 * LEAST_CHUNK
+        choices = {"level": self._levels, "least": [LEAST_CHUNK, 8 * LEAST_CHUNK, 16 * LEAST_CHUNK]}
+        if make is evicting:
+            choices["ahead"] = [4, 16, 64, 256]
+        return Rule(middle, least, 1 if make is backward else 8, 0), choices | {"tries": [1, 8, 64]}
 
     def _changed(self, recipe: Recipe) -> Recipe:
         """Return a recipe with something else, drawn at random: a parameter of the rule, a weight, or the order."""
@@ -211,6 +211,15 @@ class Search:
                 return replace(recipe, rank=ranking(self._features, tuple(changed)), weights=tuple(changed))
             case _:
                 return replace(recipe, rank=_shifted(recipe.rank, rng), weights=None)
+
+
+def _orders_for(objective: Objective) -> tuple[Weights, ...]:
+    """Return who goes first, to start from."""
+    if objective.is_mean or objective == Objective.WEIGHTED_E2E:
+        return _SHORT_FIRST
+    if objective == Objective.SLO_MISSES:
+        return _BY_DEADLINE + _SHORT_FIRST
+    return _BY_ARRIVAL if objective.percentile is None else _BY_ARRIVAL + _SHORT_FIRST
 
 
 def _better(one: Found | None, other: Found) -> Found:
