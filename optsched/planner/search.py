@@ -92,7 +92,7 @@ class Search:
     objective
         What to minimise.
     restrictions
-        The order in which first runs must stand; nothing is evicted anyway.
+        The order in which first runs must stand. With a limit on their number nobody is evicted.
     rng
         Where chance comes from.
 
@@ -128,7 +128,8 @@ class Search:
             rule, choices = self._choices(make)
             for chosen, rank in ranks:
                 for level in sorted({rule.level, choices["level"][-1]}):
-                    for found in self._try(Recipe(make, rule._replace(level=level), rank, chosen)):
+                    found = self._try(Recipe(make, rule._replace(level=level), rank, chosen))
+                    if found is not None:
                         yield found
                         best = _better(best, found)
             if best is None or self.best is None or best.value * 16 > self.best.value * 17:
@@ -136,37 +137,38 @@ class Search:
             for name, values in choices.items():
                 rule = best.recipe.rule
                 for value in values:
-                    for found in self._try(replace(best.recipe, rule=rule._replace(**{name: value}))):
+                    found = self._try(replace(best.recipe, rule=rule._replace(**{name: value})))
+                    if found is not None:
                         yield found
                         best = _better(best, found)
 
     def improve(self) -> Iterator[Found]:
-        """Yield plans of changed recipes for ever, from the best one of each way on in turn."""
+        """Change recipes for ever, from the best one of each way on in turn; yield what is current after every change."""
         for start in cycle(sorted(self._best_of.values(), key=lambda found: found.value)):
             current = best = start
             history = [current.value] * _LATE
             fruitless = 0
             while fruitless < _PATIENCE:
                 fruitless += 1
-                for found in self._try(self._changed(current.recipe)):
-                    if found.value <= max(current.value, history[fruitless % _LATE]):
-                        current = found
-                    history[fruitless % _LATE] = current.value
-                    if found.value < best.value:
-                        best, fruitless = found, 0
-                    yield found
+                found = self._try(self._changed(current.recipe))
+                if found is not None and found.value <= max(current.value, history[fruitless % _LATE]):
+                    current = found
+                history[fruitless % _LATE] = current.value
+                if current.value < best.value:
+                    best, fruitless = current, 0
+                yield current
 
-    def _try(self, recipe: Recipe) -> Iterator[Found]:
-        """Yield what a recipe makes, if it is of use."""
+    def _try(self, recipe: Recipe) -> Found | None:
+        """Return what a recipe makes, if it is of use."""
         plan = recipe.make(self._problem, recipe.rule, recipe.rank)
         if plan is None:
-            return
+            return None
         self.work += plan.runs
         ttft, e2e = ((plan.end_ps[batch] - self._arrival).tolist() for batch in (plan.first, plan.last))
         found = Found(recipe, plan, value_at(self._instance, self._objective, ttft, e2e))
         self.best = _better(self.best, found)
         self._best_of[recipe.make] = _better(self._best_of.get(recipe.make), found)
-        yield found
+        return found
 
     def _orders(self) -> Iterator[tuple[Make, Ranks]]:
         """Yield the ways that the instance allows, with ranks to start from and what they were made of."""
