@@ -143,7 +143,7 @@ class Search:
                         best = _better(best, found)
 
     def improve(self) -> Iterator[Found]:
-        """Change recipes for ever, from the best one of each way on in turn; yield what is current after every change."""
+        """Change recipes for ever, from the best of each way on in turn; yield what is current after every change."""
         for start in cycle(sorted(self._best_of.values(), key=lambda found: found.value)):
             current = best = start
             history = [current.value] * _LATE

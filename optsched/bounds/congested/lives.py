@@ -13,6 +13,8 @@ from optsched.bounds.congested.terms import LARGEST, UNIT, Ints, Terms, Windows,
 from optsched.model.instance import Instance
 from optsched.solvers.compiled import compiled
 
+_BLOCK = 256
+"""Windows whose least is known beforehand, so that a search for the cheapest can end."""
 _FARTHEST = 10**15
 """Waiting beyond this many ps counts as this much, so that numbers stay in 64 bits."""
 
@@ -53,6 +55,12 @@ class Levels:
     def decodes(self) -> Ints:
         """What decodes are worth, by level and tokens read."""
         return np.stack([worth.decode for worth in self.worths])
+
+    @cached_property
+    def floors(self) -> Ints:
+        """The least that decodes are worth in a block of windows and the next one, by block; then in all windows."""
+        blocks = [np.unique(self.of[i : i + 2 * _BLOCK]) for i in range(0, self.of.size, _BLOCK)]
+        return np.stack([self.decodes[levels].min(axis=0) for levels in [*blocks, np.unique(self.of)]])
 
     @cached_property
     def factors(self) -> Ints:
@@ -133,8 +141,8 @@ class Lives:
     def _decodes(self, levels: Levels) -> tuple[Ints, Ints]:
         share = self.terms.kept * (UNIT - self.terms.prefill_share)
         runs = np.stack([self._from, self.read, self._free, self._parts])
-        worth = np.vstack([levels.decodes, levels.decodes.min(axis=0)])
-        return _cheapest_decodes(runs, levels.of, worth, self.terms.window_ps, share)
+        rate = np.array([self.terms.window_ps, share])
+        return _cheapest_decodes(runs, levels.of, levels.decodes, levels.floors, rate)
 
     def _prompts(self, levels: Levels) -> tuple[Ints, Ints]:
         bests = []
@@ -152,19 +160,24 @@ class Lives:
 
 
 @compiled
-def _cheapest_decodes(runs: Ints, of: Ints, worth: Ints, window_ps: int, share: int) -> tuple[Ints, Ints]:
+def _cheapest_decodes(runs: Ints, of: Ints, worth: Ints, floors: Ints, rate: Ints) -> tuple[Ints, Ints]:
     """Return the least cost of every decode, and its window.
 
     ``runs`` are its first window, the tokens that it reads, until when it keeps nothing, and in how many parts what it
-    keeps is shared; the last row of ``worth`` is the least of all.
+    keeps is shared; ``rate`` the length of a window, and how many parts of time are kept.
     """
     count, last = runs.shape[1], of.size - 1
+    window_ps, share = rate
     best, where = np.empty(count, np.int64), np.empty(count, np.int64)
     for i in range(count):
         window, read, least = runs[0, i], runs[1, i], np.int64(LARGEST)
+        block = window // _BLOCK
+        beyond = (block + 2) * _BLOCK
+        far = share * min(max(beyond * window_ps - runs[2, i], 0), _FARTHEST) // runs[3, i] + floors[-1, read]
         while True:
             kept = share * min(max(window * window_ps - runs[2, i], 0), _FARTHEST) // runs[3, i]
-            if kept + worth[-1, read] >= least:
+            near = window < beyond
+            if kept + floors[block if near else -1, read] >= least and (far >= least or not near):
                 break
             cost = kept + worth[of[window], read]
             if cost < least:
