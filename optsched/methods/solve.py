@@ -69,6 +69,8 @@ _BASELINES = frozenset({"infermax_milp", "class_flow_mip"})
 _PLANNER = "planner"
 _PLAN_SHARE = 0.6
 """Share of the time left that the planner may use where it is alone: its schedule has to be checked, too."""
+_QUICK_SHARE = 0.05
+"""Share of the time limit after which no bound begins before the planner has had its turn."""
 _NO_OPTIONS: Options = MappingProxyType({})
 _MOST_TOKENS = 2_000
 """Output tokens of all requests beyond which ``auto`` builds no exact models and only plans."""
@@ -247,9 +249,9 @@ def solve(
                 break
 
     with until_interrupted() as interrupted:
-        prove(_START_SHARE * time_limit)
-        # Where only the planner is asked it is quicker than the policies, and better.
+        # Where only the planner is asked it is quicker than the policies, and better, and than bounds that take long.
         planned = all(name == _PLANNER for name, _ in plan)
+        prove((_QUICK_SHARE if planned else _START_SHARE) * time_limit)
         if not planned:
             play_policies()
             progress(ProgressEvent(elapsed(), best.value, best.bound))
