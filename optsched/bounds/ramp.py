@@ -57,7 +57,7 @@ from optsched.model.objectives import Objective
 
 _FEWEST_TOKENS = 1_000
 """With fewer output tokens exact models say more."""
-_LEAST_SHARE = 0.01
+_LEAST_SHARE = 0.005
 """Where ramps take less than this of the time, little is to be gained: perhaps a fifth of it."""
 _MOST_STEPS = 20_000_000
 """Tokens in layers, of all prompts, that a proof may concern."""
