@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ def append_lines(path: Path, lines: Sequence[str]) -> None:
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
+            # Another process's write may be seen half done, as a line without its end.
+            fcntl.flock(file, fcntl.LOCK_EX)
             size = os.fstat(file).st_size
             unended = size > 0 and os.pread(file, 1, size - 1) != b"\n"
             data = ("\n" if unended else "").encode() + "".join(f"{line}\n" for line in lines).encode()
