@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from optsched.compiled import compiled
 from optsched.planner.forward import chunk_of, effective, most_chunks_of, whole_of
 from optsched.planner.plan import Plan
 from optsched.planner.problem import Ints, Problem, Rule
-from optsched.solvers.compiled import compiled
 
 
 class _Batches(NamedTuple):

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from optsched.compiled import compiled
 from optsched.planner.forward import chunk_of, effective, linear_ps, most_chunks_of, whole_of
 from optsched.planner.plan import Plan
 from optsched.planner.problem import Ints, Problem, Rule
-from optsched.solvers.compiled import compiled
 
 _REFILLS = 4
 """Evictions per request at which a rule is given up."""

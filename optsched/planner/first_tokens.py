@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from optsched.compiled import compiled
 from optsched.planner.forward import forward, linear_ps
 from optsched.planner.plan import Plan
 from optsched.planner.problem import LEAST_CHUNK, Ints, Problem, Requests, Rule
-from optsched.solvers.compiled import compiled
 
 
 class _Made(NamedTuple):

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from optsched.compiled import compiled
 from optsched.planner.plan import Plan
 from optsched.planner.problem import Ints, Limits, Problem, Rule
-from optsched.solvers.compiled import compiled
 
 
 class _Batches(NamedTuple):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optsched.compiled import compiled
 from optsched.model.schedule import Batch, Schedule
 from optsched.planner.problem import Ints
-from optsched.solvers.compiled import compiled
 
 
 @dataclass(frozen=True)

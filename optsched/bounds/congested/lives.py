@@ -10,8 +10,8 @@ import numpy as np
 from optsched.bounds.alone import alone
 from optsched.bounds.congested.batches import Batches, Worth
 from optsched.bounds.congested.terms import LARGEST, UNIT, Ints, Terms, Windows, surely_alive
+from optsched.compiled import compiled
 from optsched.model.instance import Instance
-from optsched.solvers.compiled import compiled
 
 _BLOCK = 256
 """Windows whose least is known beforehand, so that a search for the cheapest can end."""

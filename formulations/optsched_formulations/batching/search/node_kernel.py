@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optsched.solvers.compiled import compiled
+from optsched.compiled import compiled
 from optsched_formulations.batching.search.state_steps import BEGIN, RUN, Buffer, Ints, Words, arrived, step_of
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from optsched.solvers.compiled import compiled
+from optsched.compiled import compiled
 from optsched_formulations.batching.search.state_steps import (
     BEGIN,
     EVICT,

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from optsched.solvers.compiled import compiled
+from optsched.compiled import compiled
 from optsched_formulations.batching.search.node_kernel import Arcs, expand_node
 from optsched_formulations.batching.search.request_kernel import Requests, expand_requests
 from optsched_formulations.batching.search.state_steps import RUN, Buffer, Ints, Words, kind_of

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from optsched.solvers.compiled import compiled
+from optsched.compiled import compiled
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
