@@ -106,21 +106,24 @@ class _Slopes:
         self._reads = order[np.linspace(0, order.size - 1, _SAMPLE).astype(np.int64)] if order.size else order
         self._decodes_a_read = order.size / max(self._reads.size, 1)
         self._prompts, self._tokens = lives.input.size, int(lives.input.sum())
-        self._known: dict[tuple[int, int], tuple[int, int]] = {}
+        self._known: dict[tuple[int, int], int] = {}
+        self._part = _SLOPES // 2
+        self._step: int | None = None
 
     def chosen(self, price: Ints) -> Windows:
-        """Return windows of given prices."""
-        pairs = [self._of(*pair) for pair in zip(price.tolist(), self._alive.tolist(), strict=True)]
-        return Windows(price, *np.array(pairs, np.int64).T)
+        """Return windows of given prices; G is chosen when the first ones are, for the middle one of them."""
+        pairs = list(zip(price.tolist(), self._alive.tolist(), strict=True))
+        if self._step is None:
+            middle = sorted(pairs)[len(pairs) // 2]
+            steps = [half * UNIT * self._single // 2 for half in _STEPS]
+            self._step = max(steps, key=lambda step: self._climb(*middle, step)[0])
+        for pair in sorted(set(pairs) - self._known.keys()):
+            self._known[pair] = self._climb(*pair, self._step)[1]
+        slopes = np.array([self._known[pair] for pair in pairs], np.int64)
+        return Windows(price, slopes, np.full_like(slopes, self._step))
 
-    def _of(self, price: int, alive: int) -> tuple[int, int]:
-        if (price, alive) not in self._known:
-            found = [self._climb(price, alive, half * UNIT * self._single // 2) for half in _STEPS]
-            self._known[price, alive] = max(found)[1]
-        return self._known[price, alive]
-
-    def _climb(self, price: int, alive: int, step: int) -> tuple[float, tuple[int, int]]:
-        """Return what runs are worth at the slope up to which that rises, tried from the middle on, and β and G."""
+    def _climb(self, price: int, alive: int, step: int) -> tuple[float, int]:
+        """Return what runs are worth at the slope up to which that rises, tried from the last one on, and the slope."""
         values: dict[int, float] = {}
 
         def value(part: int) -> float:
@@ -129,12 +132,13 @@ class _Slopes:
                 values[part] = self._total(price, alive, part * self._steepest // _SLOPES, step) if inside else -1.0
             return values[part]
 
-        part = _SLOPES // 2
+        part = self._part
         while value(part + 1) > value(part):
             part += 1
         while part and (value(part - 1) > value(part) or value(part) < 0):
             part -= 1
-        return value(part), (part * self._steepest // _SLOPES, step)
+        self._part = part
+        return value(part), part * self._steepest // _SLOPES
 
     def _total(self, price: int, alive: int, slope: int, step: int) -> float:
         """Return what all runs would be worth in one window, negative if the theorem does not hold."""
