@@ -118,6 +118,29 @@ def test_a_slower_clock_scales_it() -> None:
     assert scaled.value == pytest.approx(3 * crowded_bound().value, rel=1e-4)
 
 
+def test_requests_of_one_token_have_prompts_alone() -> None:
+    """Each takes a batch of 10 µs with its tokens' 20 ns and their squares' 50 ps at least; in all they are proved."""
+    instance = crowd(100)
+    ones = replace(instance, requests=tuple(replace(r, input=r.input % 500 + 1, output=1) for r in instance.requests))
+    found = congestion_bound(ones, Objective.MEAN_E2E)
+    assert found is not None
+    assert proved(ones, found.certificate) == found.value
+    least = sum(10_000_000 + 20_000 * r.input + 50 * r.input**2 for r in ones.requests)
+    assert 0 < found.value <= least == alone_bound(ones, Objective.MEAN_E2E).value
+
+
+@pytest.mark.parametrize("decode_req", [300_000, 3_000_000, 30_000_000])
+@pytest.mark.parametrize("prompt", [1, 40])
+def test_whatever_is_chosen_can_be_proved(decode_req: int, prompt: int) -> None:
+    """Short prompts make steps of prefills dear, and long decodes prices high; the last window is always empty."""
+    cost = replace(crowd(100).cost, decode_req=decode_req)
+    requests = tuple(Request(prompt + i % 7, 3 + 5 * i % 20, arrival_ps=300_000_000 * i) for i in range(100))
+    instance = replace(crowd(100), cost=cost, requests=requests)
+    found = congestion_bound(instance, Objective.MEAN_E2E)
+    assert found is not None
+    assert proved(instance, found.certificate) == found.value
+
+
 def test_it_says_nothing_without_a_crowd_or_of_other_objectives() -> None:
     assert congestion_bound(crowd(20), Objective.MEAN_E2E) is None
     assert congestion_bound(crowd(100), Objective.MAKESPAN) is None

@@ -9,7 +9,7 @@ import numpy as np
 
 from optsched.bounds.alone import alone
 from optsched.bounds.congested.batches import Batches, Worth
-from optsched.bounds.congested.terms import LARGEST, UNIT, Ints, Terms, Windows, surely_alive
+from optsched.bounds.congested.terms import LARGEST, UNIT, Ints, Terms, Windows, least_alive
 from optsched.compiled import compiled
 from optsched.model.instance import Instance
 
@@ -108,7 +108,7 @@ class Lives:
         self.alone = np.array(least.e2e, np.int64)
         self.last = int(self.arrival.max() + max(least.e2e)) // terms.window_ps + 1
         """The window that does not end."""
-        self.alive = surely_alive(instance, terms.window_ps, self.last)
+        self.alive = least_alive(self.arrival, self.arrival + self.alone, terms.window_ps, self.last)
         self._kept_of_prompt = np.where(later > 0, terms.prefill_share, UNIT)
         self._owner = np.repeat(np.arange(len(requests)), later)
         self.number = np.arange(self._owner.size) - np.repeat(np.cumsum(later) - later, later) + 1

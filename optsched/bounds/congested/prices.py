@@ -11,7 +11,7 @@ import numpy.typing as npt
 from optsched.bounds.bound import Bound
 from optsched.bounds.congested.batches import Batches
 from optsched.bounds.congested.lives import Least, Levels, Lives
-from optsched.bounds.congested.terms import UNIT, Ints, Windows, terms_of
+from optsched.bounds.congested.terms import UNIT, Ints, Windows, alive_at, terms_of
 from optsched.model.instance import Instance
 
 Floats = npt.NDArray[np.float64]
@@ -24,8 +24,8 @@ _POWER = 1.25
 _ROUNDS = 10
 _SLOPES = 16
 """β is tried in so many parts of the largest slope of the batch time."""
-_STEPS = (0, 1, 2)
-"""G is tried in halves of f(1)."""
+_STEPS = (0, 1)
+"""G is tried in halves of f(1). A whole one is more than batches of a prompt alone are worth in an empty window."""
 _SAMPLE = 256
 
 
@@ -34,14 +34,12 @@ def priced_bound(instance: Instance) -> Bound | None:
     terms = terms_of(instance)
     if terms is None:
         return None
-    lives, batches = Lives(instance, terms), Batches(instance, terms)
-    windows = best_prices(lives, batches)
-    certificate = {"kind": "congestion", **asdict(terms), "windows": stated(windows)}
-    return Bound(lives.least(windows, lives.levels(batches, windows)).value, certificate)
+    value, windows = best_prices(Lives(instance, terms), Batches(instance, terms))
+    return Bound(value, {"kind": "congestion", **asdict(terms), "windows": stated(windows)})
 
 
-def best_prices(lives: Lives, batches: Batches) -> Windows:
-    """Return prices for which the bound is large.
+def best_prices(lives: Lives, batches: Batches) -> tuple[int, Windows]:
+    """Return a large bound, in ps, and the prices that give it.
 
     At the best prices requests that choose their cheapest windows take of each window just the machine time that it
     has; where they take more its price rises. Prices are affine between knots, and steps are those of Adam (Kingma and
@@ -66,7 +64,7 @@ def best_prices(lives: Lives, batches: Batches) -> Windows:
         mean, square = 0.8 * mean + 0.2 * pull, 0.95 * square + 0.05 * pull**2
         step = mean / (1 - 0.8**turn) / np.sqrt(square / (1 - 0.95**turn) + 1e-3)
         at = np.maximum(at + 0.25 / (1 + turn / 15) * np.sqrt(at + 0.3) * step, 0)
-    return max(found, key=lambda pair: pair[0])[1]
+    return max(found, key=lambda pair: pair[0])
 
 
 def stated(windows: Windows) -> list[list[int]]:
@@ -79,11 +77,10 @@ def stated(windows: Windows) -> list[list[int]]:
 def _first_guess(lives: Lives) -> Floats:
     """Return prices, in requests, that balance a batch of those who are probably alive."""
     begins = lives.terms.window_ps * np.arange(lives.last)
-    ends = np.sort(lives.arrival + (_STRETCH * lives.alone).astype(np.int64))
-    alive = np.searchsorted(np.sort(lives.arrival), begins, side="right") - np.searchsorted(ends, begins, side="right")
-    alive = np.convolve(np.pad(alive, _SMOOTH // 2, mode="edge"), np.full(_SMOOTH, 1 / _SMOOTH), mode="valid")
+    number = alive_at(begins, lives.arrival, lives.arrival + (_STRETCH * lives.alone).astype(np.int64))
+    alive = np.convolve(np.pad(number, _SMOOTH // 2, mode="edge"), np.full(_SMOOTH, 1 / _SMOOTH), mode="valid")
     base, token = lives.cost.affine[0]
-    own = token + lives.cost.decode_ps(int(lives.read.mean()))
+    own = token + lives.cost.decode_ps(int(lives.read.sum()) // max(lives.read.size, 1))
     guess: Floats = (alive**2).mean() * own / max(base, 1) * (alive / alive.mean()) ** _POWER
     return guess
 
@@ -155,7 +152,7 @@ def _taken(lives: Lives, batches: Batches, windows: Windows, levels: Levels, lea
     dearer = lives.levels(batches, Windows(windows.price + rise, windows.slope, windows.step))
     decodes = dearer.decode(least.decodes, lives.read) - levels.decode(least.decodes, lives.read)
     prompts = dearer.prompt(least.prompts, lives.input) - levels.prompt(least.prompts, lives.input)
-    taken = np.bincount(least.decodes, decodes.astype(np.float64), lives.last + 1)
-    taken += np.bincount(least.prompts, prompts.astype(np.float64), lives.last + 1)
+    count = lives.last + 1
+    taken = np.bincount(least.decodes, decodes, count) + np.bincount(least.prompts, prompts, count)
     share: Floats = taken / rise / lives.terms.window_ps
     return share[:-1]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from optsched.bounds.alone import alone
 from optsched.model.instance import Instance
 
 Ints = npt.NDArray[np.int64]
@@ -73,17 +72,16 @@ def terms_of(instance: Instance) -> Terms | None:
     return Terms(window, _SHORT_EIGHTHS * single // 8, _KEPT, _PREFILL_SHARE)
 
 
-def surely_alive(instance: Instance, window_ps: int, last: int) -> Ints:
-    """Return the least number of requests in each window that cannot have ended, 0 in the last, shape (last + 1,)."""
-    arrivals = np.array([request.arrival_ps for request in instance.requests], np.int64) - instance.start_ps
-    ends = arrivals + np.array(alone(instance).e2e, np.int64)
-    arrivals, ends = np.sort(arrivals), np.sort(ends)
-    begins = window_ps * np.arange(last, dtype=np.int64)
+def alive_at(times: Ints, arrivals: Ints, ends: Ints) -> Ints:
+    """Return how many requests have arrived and not ended at some times."""
+    begun = np.searchsorted(np.sort(arrivals), times, side="right")
+    number: Ints = begun - np.searchsorted(np.sort(ends), times, side="right")
+    return number
 
-    def alive(times: Ints) -> Ints:
-        return np.searchsorted(arrivals, times, side="right") - np.searchsorted(ends, times, side="right")
 
-    # The number falls at ends only.
-    least = np.append(alive(begins), 0)
-    np.minimum.at(least, np.minimum(ends // window_ps, last), alive(ends))
+def least_alive(arrivals: Ints, ends: Ints, window_ps: int, last: int) -> Ints:
+    """Return the least number alive at any time of each window, 0 in the last, shape (last + 1,)."""
+    least = np.append(alive_at(window_ps * np.arange(last), arrivals, ends), 0)
+    # It falls at ends only.
+    np.minimum.at(least, np.minimum(ends // window_ps, last), alive_at(ends, arrivals, ends))
     return least
