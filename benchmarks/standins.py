@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import ks_2samp, spearmanr
 
-from optsched.bounds.volume import volume_bound
+from optsched.bounds.volume import busy_ps
 from optsched.calibrate.library import cost_model
 from optsched.cli import BAD_INPUT
 from optsched.cli.options import blaming
@@ -60,9 +60,7 @@ def _instance(trace: Trace, name: str, load: str) -> Instance:
 
 def _sustainable(trace: Trace, name: str) -> float:
     """Return the rate that a load is a multiple of, in requests per second."""
-    instance = _instance(trace, name, "1")
-    together = replace(instance, requests=tuple(replace(r, arrival_ps=0) for r in instance.requests))
-    return len(trace.requests) * _SECOND / volume_bound(together).value
+    return len(trace.requests) * _SECOND / busy_ps(_instance(trace, name, "1"))
 
 
 def _dispersion(trace: Trace, mean: int) -> float:

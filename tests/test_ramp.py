@@ -27,7 +27,8 @@ Document = dict[str, Any]
 
 
 def proved(instance: Instance, *prices: Document, release_ps: int = 0, **stated: object) -> int:
-    certificate = {"kind": "ramp", "release_ps": release_ps, "prices": list(prices), **stated}
+    terms = {"release_ps": release_ps, "prefill_step_ps": instance.cost.prefill_req}
+    certificate = {"kind": "ramp", **terms, "prices": list(prices), **stated}
     return proved_bound(instance, Restrictions(), Objective.MAKESPAN, certificate)
 
 
@@ -136,20 +137,21 @@ def counted(part: Part, crowd: Crowd, stated: list[Prices]) -> int:
 
 
 @settings(QUICK, max_examples=200)
-@given(instances(online=True), st.lists(prices(), min_size=1, max_size=3))
+@given(instances(online=True), st.lists(prices(), min_size=1, max_size=3), st.data())
 def test_whatever_prices_are_stated_no_more_than_the_optimum_is_proved(
-    instance: Instance, stated: list[Prices]
+    instance: Instance, stated: list[Prices], data: st.DataObject
 ) -> None:
-    best = optimum(instance)
+    best, step = optimum(instance), data.draw(st.integers(0, instance.cost.prefill_req))
     assert best is not None
     limited = instance.limits.batch_requests is not None
     for release in {request.arrival_ps for request in instance.requests}:
-        assert proved(instance, *(document(one, runs=True) for one in stated), release_ps=release) <= best
+        terms = {"release_ps": release, "prefill_step_ps": step}
+        assert proved(instance, *(document(one, runs=True) for one in stated), **terms) <= best
         # The producer counts the same, but for runs that are not limited.
-        part = Part(instance, release)
+        part = Part(instance, release, step)
         used = [one if limited else replace(one, runs=(0,) * len(one.widths)) for one in stated]
         documents = [document(one, runs=limited) for one in stated]
-        assert proved(instance, *documents, release_ps=release) == counted(part, each(part.kinds), used)
+        assert proved(instance, *documents, **terms) == counted(part, each(part.kinds), used)
 
 
 @settings(QUICK, max_examples=100)
@@ -158,15 +160,17 @@ def test_prompts_between_others_prove_no_more_than_each_by_itself(
     instance: Instance, stated: list[Prices], count: int, data: st.DataObject
 ) -> None:
     instance = replace(instance, limits=replace(instance.limits, kv_block=1))
-    part, documents = Part(instance, 0), [document(one, runs=False) for one in stated]
-    alone = proved(instance, *documents)
+    step = data.draw(st.integers(0, instance.cost.prefill_req))
+    part, documents = Part(instance, 0, step), [document(one, runs=False) for one in stated]
+    alone = proved(instance, *documents, prefill_step_ps=step)
     low, high = min(prompt for prompt, _ in part.kinds), max(prompt for prompt, _ in part.kinds)
     others = data.draw(st.sets(st.integers(low, high + 3)))
     # A prompt beyond all others stands for whatever is between.
-    assert proved(instance, *documents, prompts=sorted({low, high + 1, *others})) <= alone
+    assert proved(instance, *documents, prefill_step_ps=step, prompts=sorted({low, high + 1, *others})) <= alone
     crowd = between(part.kinds, count)
     used = [replace(one, runs=(0,) * len(one.widths)) for one in stated]
-    assert counted(part, crowd, used) <= proved(instance, *documents, prompts=[at.tokens for at in crowd.numbers])
+    prompts = [at.tokens for at in crowd.numbers]
+    assert counted(part, crowd, used) <= proved(instance, *documents, prefill_step_ps=step, prompts=prompts)
 
 
 def test_worked_prompts() -> None:
@@ -186,13 +190,13 @@ def test_worked_prompts() -> None:
 @given(instances(online=True, most_requests=4))
 def test_prices_that_are_found_prove_no_more_than_the_optimum(instance: Instance) -> None:
     volume = volume_bound(instance)
-    found = priced_bound(Part(instance, volume.release_ps))
     best = optimum(instance)
     assert best is not None
-    if found is None:
-        return
-    assert volume.value < found.value <= best
-    assert proved_bound(instance, Restrictions(), Objective.MAKESPAN, found.certificate) == found.value
+    for step in {0, instance.cost.prefill_req}:
+        found = priced_bound(Part(instance, volume.release_ps, step))
+        if found is not None:
+            assert volume.value < found.value <= best
+            assert proved_bound(instance, Restrictions(), Objective.MAKESPAN, found.certificate) == found.value
 
 
 # At scale --------------------------------------------------------------------------------------------------
@@ -293,14 +297,17 @@ def test_prices_are_read_strictly(change: Document, reason: str) -> None:
 
 def test_certificates_are_read_strictly() -> None:
     def refusal(objective: Objective = Objective.MAKESPAN, **certificate: object) -> str:
+        terms = {"kind": "ramp", "prefill_step_ps": 0} | certificate
         with pytest.raises(UnprovedError) as error:
-            proved_bound(memory_bound(3, 10), Restrictions(), objective, {"kind": "ramp", **certificate})
+            proved_bound(memory_bound(3, 10), Restrictions(), objective, terms)
         return str(error.value)
 
     assert "release_ps is 7" in refusal(release_ps=7, prices=[SPIKE])
     assert "release_ps is None" in refusal(prices=[SPIKE])
     assert "prices is None" in refusal(release_ps=0)
     assert "prices is [3]" in refusal(release_ps=0, prices=[3])
+    for step in (1, -1, None, False, 0.0):
+        assert f"prefill_step_ps is {step}" in refusal(release_ps=0, prices=[SPIKE], prefill_step_ps=step)
     assert "prompts is []" in refusal(release_ps=0, prices=[SPIKE], prompts=[])
     assert "ascending" in refusal(release_ps=0, prices=[SPIKE], prompts=[2, 1])
     assert "both sides of 1" in refusal(release_ps=0, prices=[SPIKE], prompts=[2, 3])

@@ -25,11 +25,14 @@ from optsched.model.result import Status
 from optsched.model.schedule import Assignment, Batch, Schedule
 from optsched.policies.grouped import Group, GroupedPolicy, Members
 from optsched.policies.infermax import (
+    INFERMAX,
     SARATHI,
     SARATHI_EF,
     SARATHI_NOCP,
     VLLM,
     VLLM_HY,
+    Histogram,
+    InferMax,
 )
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica
@@ -973,3 +976,50 @@ def test_eviction_free_variant_differs_only_if_memory_is_short(instance: Instanc
     ample = sum(occupied(request.peak_tokens) for request in instance.requests)
     roomy = replace(instance, limits=replace(instance.limits, kv_tokens=ample))
     assert outcome(roomy, RUNNERS[f"{name}_ef"]) == outcome(roomy, RUNNERS[name])
+
+
+# InferMax's own --------------------------------------------------------------------------------------------
+
+
+def test_the_shortest_is_evicted() -> None:
+    """After two batches they hold 2 and 6 of 9 tokens, and only one can grow; Sarathi keeps the first to arrive."""
+    instance = problem(Request(1, 5), Request(5, 4), kv=9)
+    long_first = decisions(instance, InferMax(histogram=False).begun())
+    assert long_first == [
+        ([(0, 1), (1, 5)], []),
+        ([(1, 1), (0, 1)], []),
+        ([(1, 1)], [0]),
+        ([(1, 1)], []),
+        ([(0, 3)], []),
+        ([(0, 1)], []),
+        ([(0, 1)], []),
+    ]
+    assert ([(0, 1)], [1]) in decisions(instance, InferMax(long_first=False, histogram=False).begun())
+
+
+def test_memory_is_reserved_for_the_expected_output() -> None:
+    """The first request teaches that outputs are 3: the others take 2 + 3 - 1 of the 7 tokens each, one at a time."""
+    instance = problem(Request(2, 3), Request(2, 3, arrival_ps=35), Request(2, 3, arrival_ps=35), kv=7)
+    assert served(instance, INFERMAX.begun()).evictions == 0
+    assert decisions(instance, INFERMAX.begun())[3:] == [
+        *[([(1, count)], []) for count in (2, 1, 1)],
+        *[([(2, count)], []) for count in (2, 1, 1)],
+    ]
+    assert served(instance, InferMax(histogram=False).begun()).evictions == 1
+
+
+def test_worked_histogram() -> None:
+    histogram = Histogram()
+    assert [histogram.expected(generated) for generated in (0, 7)] == [1, 8]
+    for output in (2, 4, 4):
+        histogram.add(output)
+    # Of all 10/3, rounded up, of those beyond 2 tokens 4; nobody was longer than that.
+    assert [histogram.expected(generated) for generated in (0, 1, 2, 3, 4, 9)] == [4, 4, 4, 4, 5, 10]
+
+
+def test_every_run_has_its_own_histogram() -> None:
+    instance = problem(Request(2, 3), Request(2, 3, arrival_ps=35), Request(2, 3, arrival_ps=35), kv=7)
+    first, second = (simulate(instance, "infermax") for _ in range(2))
+    assert first.schedule == second.schedule
+    assert first.schedule is not None
+    assert first.schedule.evictions == 0

@@ -17,6 +17,7 @@ from commands import optsched
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp, spearmanr
+from shared_data import HERE, SHARED
 
 from optsched import Limits, Request, Rules, load_instance, replace
 from optsched.bounds.volume import volume_bound
@@ -29,11 +30,9 @@ from optsched.traces.statistics import BANDS, LEVELS, measure, parts, quantiles,
 from optsched.traces.trace import Trace, read_trace
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = ROOT.parent / "shared/data"
 FITTED = ROOT / "optsched/traces/fitted"
 NAMES = ("azure-conv", "azure-code")
 LOADS = ("0.5", "1", "2")
-HERE = pytest.mark.skipif(not SHARED.is_dir(), reason="the traces are not here")
 SOURCE = Source(file="f", repository="r", commit="c", licence="l", sha256="0" * 64)
 
 

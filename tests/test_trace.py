@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from commands import optsched
+from shared_data import HERE, SHARED
 
 from optsched import Instance, Limits, Request, Rules, load_instance, replace
 from optsched.bounds.volume import volume_bound
@@ -22,7 +23,7 @@ AZURE = (
     "2023-11-16 18:16:00.5000000,396,109\r\n"
     "2023-11-16 18:15:58.0000001,7,1"
 )
-SHARED = Path(__file__).resolve().parent.parent.parent / "shared/data/azure_llm_2023"
+TRACES = SHARED / "azure_llm_2023"
 
 
 def test_worked_rows() -> None:
@@ -129,7 +130,7 @@ def test_wrong_options(
     assert len(ended.err.splitlines()) == 1
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the traces are not here")
+@HERE
 @pytest.mark.parametrize(
     ("file", "rows", "span_s", "inputs", "outputs"),
     [
@@ -141,7 +142,7 @@ def test_azures_traces(
     file: str, rows: int, span_s: float, inputs: float, outputs: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The figures of the traces' own description: rows, span, mean lengths; then the three loads."""
-    trace = read_trace((SHARED / file).read_text(), "azure")
+    trace = read_trace((TRACES / file).read_text(), "azure")
     assert (len(trace.requests), trace.bad) == (rows, ())
     assert round(trace.requests[-1].arrival_ps / 1e12, 1) == span_s
     assert round(sum(request.input for request in trace.requests) / rows, 1) == inputs
@@ -149,7 +150,7 @@ def test_azures_traces(
     first = trace.requests[:2000]
     together = Instance("", DEFAULT_LIMITS, Rules(), cost_model("a100-llama2-7b"), tuple(map(at_once, first)))
     for load in ("0.5", "1", "2"):
-        ended = optsched(capsys, "trace", str(SHARED / file), "--limit", "2000", "--load", load)
+        ended = optsched(capsys, "trace", str(TRACES / file), "--limit", "2000", "--load", load)
         assert (ended.code, ended.err) == (0, "")
         made = parse_instance(ended.out.encode(), cost_model)
         assert made == replace(together, name=made.name, requests=made.requests)

@@ -8,26 +8,25 @@ Theorem
 -------
 Cut time into windows, from the first arrival on; give window i a price :math:`θ_i ≥ 0` of machine time, 0 in the last,
 which does not end, and let :math:`a_i` be the least number of requests that are alive at any time in it because not
-even alone could they have ended (`alone`). Take :math:`0 ≤ ε < 1`, a duration D, and for each window a slope β and a
-step G, all ≥ 0, and let
+even alone could they have ended (`alone`). Let f(x) be the batch time of x tokens without attention. Take
+:math:`0 ≤ ε < 1`, a duration D, and for each window a slope :math:`0 ≤ β_i ≤ \min_{1≤x≤C} f(x)/x`, and let
 
 .. math:: n_i = (1-ε) \max(1, a_i) + θ_i, \qquad B_i = β_i n_i.
 
-Let f(x) be the batch time of x tokens without attention. For every number q of runs let
+For y decodes in a batch and no prefill step let :math:`n' = \max(a_i, y)` and x = y, and with prefill steps
+:math:`n' = \max(a_i, y+1)` and x be any number of tokens from y + 1 on. In either case let
 
 .. math::
-   S_q &= q + (1-ε) (a_i-q)^+ + θ_i, \qquad L_q = (1-ε) \max(a_i, q) + θ_i, \\
-   s_q &= \min \bigl\{ S_q f(q) / q,\; (S_q f(x) - εD - G_i - B_i (x-q+1)) / (q-1) : x ≥ q \bigr\}, \\
-   l_q &= \min \bigl\{ (L_q f(q) + εDq) / q,\; (L_q f(x) + εD(q-1) - G_i - B_i (x-q+1)) / (q-1) : x ≥ q \bigr\},
+   S &= y + (1-ε) (n' - y) + θ_i, & s &= \min_x \bigl( S f(x) - B_i (x - y) \bigr) / y, \\
+   L &= (1-ε) n' + θ_i, & l &= \min_x \bigl( L f(x) - B_i (x - y) \bigr) / y + εD.
 
-the second terms where q ≥ 2, and suppose for all q and all x ≥ q that :math:`S_q f(x) ≥ εDq + G_i q + B_i x` and
-:math:`L_q f(x) ≥ G_i q + B_i x`. A decode that reads m tokens and takes attention time A(m) is worth
+A decode that reads m tokens and takes attention time A(m) is worth
 
-.. math:: u_i(m) = \min \bigl( G_i + B_i (m+1),\; \min_q \min(s_q + S_q A(m),\; l_q + L_q A(m)) \bigr)
+.. math:: u_i(m) = \min \bigl( B_i (m+1),\; \min \{ s + S A(m),\; l + L A(m) \} \bigr)
 
-without the first term where eviction is forbidden, and the prompt's x-th token is worth
+over all y ≥ 1 and both cases, without the first term where eviction is forbidden, and the prompt's x-th token is worth
 
-.. math:: F_i(x) = G_i/I + B_i + n_i (\mathrm{prefill\_sq} (2x-1) + \mathrm{prefill\_req}/I).
+.. math:: F_i(x) = B_i + n_i (\mathrm{prefill\_sq} (2x-1) + \mathrm{prefill\_req}/I).
 
 Then in every schedule the sum of e2e latencies is at least
 
@@ -40,17 +39,16 @@ the prompt, and after T and the least TTFT and (k-1) f(1) for decode k.
 
 Proof
 -----
-The sum is the integral of the number n(t) alive. Consider a batch of duration d with q runs, l of them prefill steps.
-All requests alive at its begin are alive to its end, at least max(q, a) of them at any time. Of each request that runs
-take :math:`\min(d, (1-ε)d + εD)` into a pool, of others :math:`(1-ε)d`; add θd; and give each prefill step εD back.
-What requests keep of a batch in which they decode is at least ε(d - D), of all other time ε times it.
+The sum is the integral of the number n(t) alive. Consider a batch of duration d with y decodes. All requests alive at
+its begin are alive to its end, those that run among them, so at least n' of them at any time. Of each that decodes take
+:math:`\min(d, (1-ε)d + εD)` into a pool, of others :math:`(1-ε)d`; and add θd. What requests keep of a batch in which
+they decode is at least ε(d - D), of all other time ε times it.
 
-*The pool pays for the runs, at the prices of each window in turn.* It is at least the lesser of
-:math:`S_q d` and :math:`L_q d + εDq`, less εDl, where d is f(x) and the attention, whose factor is at least n; so that
-of prefill steps pays for their terms in F. For the rest and x tokens, x - (q-l) of prompts, both are affine in l: it
-suffices that :math:`S_q f(x)` and :math:`L_q f(x) + εDq` pay for no prefill (then x = q), one, and q; that is how s and
-l were chosen, and what was supposed. A token by refill takes a prefill step or more over m + 1 tokens.
-Over a batch that crosses windows take each for its part of the duration.
+*The pool pays for the runs, at the prices of each window in turn.* It is at least the lesser of :math:`S d` and
+:math:`L d + εDy`, where d is at least f(x) and the attention of all steps. Both factors are at least n, which pays for
+the attention of prefill steps in F, and S and L for that of decodes. What is left, S f(x) or L f(x) + εDy, pays for the
+x - y tokens of prompts and for y decodes by the choice of s and l, and where y = 0 because f(x) ≥ βx. A token by refill
+takes prefill steps over m + 1 tokens. Over a batch that crosses windows take each for its part of the duration.
 
 *Requests.* So the sum, and θ over all batches, which is at most :math:`\sum θ|W|`, is at least what runs are worth,
 averages over windows, and what requests keep. Up to a time e in the batch of decode k the request has kept
@@ -61,7 +59,8 @@ Two roundings, both down: u is concave in m, so that it lies above its chords be
 other term is affine in x, so that the minimum over i is concave, and its sum at least I times the mean at 1 and I.
 
 Prices near :math:`n^2 A / \mathrm{base}`, with n the number alive, balance both sides of the batch inequality; they are
-then adjusted by how much machine time the least of every request takes of each window.
+then adjusted by how much machine time the least of every request takes of each window. What is lost most is that a
+prompt may run where few are *surely* alive.
 
 Source: this is Little's law with two clocks, time and batches, made a Lagrangian; cf. the processor-sharing bounds of
 queueing theory (Kleinrock, Queueing Systems II, 1976, chapter 4).
@@ -70,8 +69,7 @@ queueing theory (Kleinrock, Queueing Systems II, 1976, chapter 4).
 from __future__ import annotations
 
 from optsched.bounds.bound import Bound
-from optsched.bounds.volume import volume_bound
-from optsched.model.domain import replace
+from optsched.bounds.volume import busy_ps
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 
@@ -87,8 +85,7 @@ def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
     if objective != Objective.MEAN_E2E or len(requests) < _FEWEST or instance.offline:
         return None
     span = max(request.arrival_ps for request in requests) - instance.start_ps
-    together = replace(instance, requests=tuple(replace(request, arrival_ps=0) for request in requests))
-    if volume_bound(together).value > _MOST_LOAD * span:
+    if busy_ps(instance) > _MOST_LOAD * span:
         return None
     # Compiled code takes a while to load.
     from optsched.bounds.congested.prices import priced_bound  # noqa: PLC0415

@@ -41,7 +41,7 @@ import numpy as np
 
 from optsched.bounds.alone import out_of_reach
 from optsched.bounds.bound import Bound
-from optsched.bounds.machine import Split, best_share, needs
+from optsched.bounds.machine import Needs, Split, best_share
 from optsched.bounds.own import Rate
 from optsched.model.instance import Instance, Request
 from optsched.model.objectives import Objective
@@ -57,14 +57,14 @@ def late_bound(instance: Instance, objective: Objective) -> Bound | None:
         for r, request in enumerate(requests)
         if not missed[r] and (slo := _slo(request)) is not None
     }
-    outputs = [1 if request.slo_e2e_ps is None else request.output for request in requests]
+    needs = Needs(instance, [1 if request.slo_e2e_ps is None else request.output for request in requests])
 
     def misses(rate: Rate, split: Split) -> int:
-        needed = needs(instance, rate, split, outputs)
+        needed = needs.of(rate, split)
         jobs = [Job(requests[r].arrival_ps, needed[r], deadline) for r, deadline in deadlines.items()]
         return sum(missed) + len(jobs) - most_in_time(jobs)
 
-    return best_share(instance, "late", misses)
+    return best_share(needs, "late", misses)
 
 
 def _slo(request: Request) -> int | None:

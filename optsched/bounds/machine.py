@@ -6,8 +6,8 @@ r"""Requests share the machine's time: single-machine scheduling with preemption
           + c \frac{\text{runs}}{N}\Bigr)
 
 of the bases of batches, sizes in blocks. The shares of a batch add up to at most its base: it holds at most M, runs at
-most C tokens and N requests. With the own times of `own` (for one piece of the batch time, or one convex combination),
-the work of a batch is at most its duration. So any schedule is a preemptive schedule of one machine, on which r needs
+most C tokens and N requests. With the own times of `own`, for some rate, the work of a batch is at most its duration.
+So any schedule is a preemptive schedule of one machine, on which r needs
 
 .. math:: p_r = \sum_k w_{rk} + \mathrm{base} \Bigl(a \frac{V_r}{M} + b \frac{I_r + O_r - 1}{C}
           + c \frac{\lceil I_r/P \rceil + O_r - 1}{N}\Bigr)
@@ -60,38 +60,68 @@ class Split:
     runs: int
 
 
-def needs(instance: Instance, rate: Rate, split: Split, outputs: Sequence[int]) -> list[int]:
-    """Return what every request needs of the machine until it has generated so many tokens, in ps."""
-    own, limits = OwnTimes(instance, rate), instance.limits
-    most = limits.kv_blocks, limits.batch_tokens, limits.batch_requests or 1
-    parts = split.memory, split.tokens, split.runs if limits.batch_requests is not None else 0
-    below = prod(most) * (split.memory + split.tokens + split.runs)
-    shapes = [(request.input, output) for request, output in zip(instance.requests, outputs, strict=True)]
-    known: dict[tuple[int, int], int] = {}
-    for prompt, output in shapes:
-        if (prompt, output) in known:
-            continue
-        used = (
-            held_blocks(instance, prompt, output),
-            prompt + output - 1,
-            fewest_steps(instance, prompt) + output - 1,
-        )
-        shares = sum(part * use * prod(most) // all_of for part, use, all_of in zip(parts, used, most, strict=True))
-        known[prompt, output] = (own.of(prompt, output) * below + rate.base * shares) // (rate.scale * below)
-    return [known[shape] for shape in shapes]
+class Needs:
+    """What every request needs of the machine until it has generated some tokens.
+
+    Parameters
+    ----------
+    instance
+        The problem.
+    outputs
+        How many tokens, by request.
+    """
+
+    def __init__(self, instance: Instance, outputs: Sequence[int]) -> None:
+        self._instance = instance
+        self._shapes = [(request.input, output) for request, output in zip(instance.requests, outputs, strict=True)]
+        self._used = {
+            (prompt, output): (
+                held_blocks(instance, prompt, output),
+                prompt + output - 1,
+                fewest_steps(instance, prompt) + output - 1,
+            )
+            for prompt, output in set(self._shapes)
+        }
+        self._own: dict[Rate, dict[tuple[int, int], int]] = {}
+
+    def of(self, rate: Rate, split: Split) -> list[int]:
+        """Return the needs of all requests under a rate and a split, in ps."""
+        if rate not in self._own:
+            times = OwnTimes(self._instance, rate)
+            self._own[rate] = {shape: times.of(*shape) for shape in self._used}
+        own, limits = self._own[rate], self._instance.limits
+        most = limits.kv_blocks, limits.batch_tokens, limits.batch_requests or 1
+        parts = split.memory, split.tokens, split.runs if limits.batch_requests is not None else 0
+        below = prod(most) * (split.memory + split.tokens + split.runs)
+        # What a unit of every resource has of all products of the others.
+        shares = [part * prod(most) // all_of for part, all_of in zip(parts, most, strict=True)]
+        known = {
+            shape: (own[shape] * below + rate.base * sum(map(mul, shares, used))) // (rate.scale * below)
+            for shape, used in self._used.items()
+        }
+        return [known[shape] for shape in self._shapes]
+
+    def shares(self) -> Iterator[tuple[Rate, Split]]:
+        """Yield a few rates and splits: for each combination of pieces the price of steps at which most is needed."""
+        instance, cost = self._instance, self._instance.cost
+        for weights in _rates(instance):
+            rates = [rate_of(instance, weights, step) for step in dict.fromkeys((cost.prefill_req, 0))]
+            for split in _splits(instance):
+                yield max((rate for rate in rates if rate), key=lambda rate: sum(self.of(rate, split))), split
 
 
 def machine_bound(instance: Instance, objective: Objective) -> Bound | None:
     """Bound an objective by the best rate and split among a few (see the module); no percentile, no missed SLOs."""
     if objective == Objective.SLO_MISSES or objective.percentile is not None:
         return None
-    return best_share(instance, "machine", _Machine(instance, objective).value)
+    machine = _Machine(instance, objective)
+    return best_share(machine.needs, "machine", machine.value)
 
 
-def best_share(instance: Instance, kind: str, value_of: Callable[[Rate, Split], int]) -> Bound:
+def best_share(needs: Needs, kind: str, value_of: Callable[[Rate, Split], int]) -> Bound:
     """Return the largest value over a few rates and splits, with a certificate that names them."""
     best: Bound | None = None
-    for rate, split in shares(instance):
+    for rate, split in needs.shares():
         value = value_of(rate, split)
         if best is None or value > best.value:
             best = Bound(value, share_certificate(kind, rate, split))
@@ -99,14 +129,10 @@ def best_share(instance: Instance, kind: str, value_of: Callable[[Rate, Split], 
     return best
 
 
-def shares(instance: Instance) -> list[tuple[Rate, Split]]:
-    """Return a few rates and splits."""
-    return [(rate_of(instance, weights), split) for weights in _rates(instance) for split in _splits(instance)]
-
-
 def share_certificate(kind: str, rate: Rate, split: Split) -> dict[str, Any]:
     """Return a certificate that names a rate and a split."""
-    return {"kind": kind, "piece_weights": list(rate.weights), "share_weights": asdict(split)}
+    weights = {"piece_weights": list(rate.weights), "share_weights": asdict(split)}
+    return {"kind": kind, **weights, "prefill_step_ps": rate.step_ps}
 
 
 class _Machine:
@@ -116,7 +142,7 @@ class _Machine:
         requests, start = instance.requests, instance.start_ps
         first_tokens = objective.latency is Latency.TTFT
         self._instance, self._objective = instance, objective
-        self._outputs = [1 if first_tokens else request.output for request in requests]
+        self.needs = Needs(instance, [1 if first_tokens else request.output for request in requests])
         self._order = sorted(range(len(requests)), key=lambda r: requests[r].arrival_ps)
         self._arrivals = [requests[r].arrival_ps - start for r in self._order]
         self._weights = [requests[r].weight for r in self._order]
@@ -130,7 +156,7 @@ class _Machine:
 
     def value(self, rate: Rate, split: Split) -> int:
         """Return the bound of one rate and one split."""
-        needed = needs(self._instance, rate, split, self._outputs)
+        needed = self.needs.of(rate, split)
         jobs = [(arrival, needed[r]) for r, arrival in zip(self._order, self._arrivals, strict=True)]
         match self._objective:
             case Objective.MAKESPAN:

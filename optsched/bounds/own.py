@@ -1,13 +1,24 @@
-r"""The least own time of tokens, and the least time of a request that has the machine to itself.
+r"""What a batch takes at least for being one, and for every token: its base, and own times.
 
-The *own time* of a step is what it adds to its batch under one affine piece (base, token) of the batch time, or one
-convex combination of pieces: token × c and the attention. However a token is produced, by a decode, a refill, or a
-prefill in chunks, the own times of the steps that produce it add up to at least
+*Rates.* Take one affine piece (β, τ) of the batch time f, or one convex combination of pieces, and a price φ of a
+prefill step, 0 ≤ φ ≤ prefill_req. With at most Q decodes in a batch, let
 
-.. math:: w_1 = \mathrm{token}\, I + \mathrm{prefill\_sq}\, I^2 + \mathrm{prefill\_req} \lceil I / P \rceil, \qquad
+.. math:: \mathrm{base} = β + \mathrm{prefill\_req} - φ, \qquad
+          \mathrm{decode} = \min \Bigl( τ, \min_{1 ≤ x ≤ Q} \frac{f(x) - \mathrm{base}}{x} \Bigr).
+
+Then a batch of x tokens, q of them by decodes, and l prefill steps lasts, attention of decodes and the quadratic one of
+prefills aside, at least base + decode q + τ (x - q) + φ l. For without prefill steps x = q, and f(q) is that much by
+the choice of decode; and with them f(x) is at least β + τ x, and prefill_req l at least prefill_req - φ + φ l. With φ =
+prefill_req that is β + τ x and every step's own cost. With φ = 0 each batch has the cost of a step in its base: prompts
+are cut into as many chunks as there are batches, or else batches are uneven.
+
+*Own times.* However a token is produced, by a decode, a refill, or a prefill in chunks, what its steps take besides
+shares of bases adds up to at least
+
+.. math:: w_1 = τ I + \mathrm{prefill\_sq}\, I^2 + φ \lceil I / P \rceil, \qquad
           w_k = \min(\mathrm{decode}_k, \mathrm{refill}_k) \quad (k ≥ 2),
 
-with :math:`\mathrm{decode}_k = \mathrm{token} + \mathrm{decode\_kv} (I + k - 2) + \mathrm{decode\_req}` and
+with :math:`\mathrm{decode}_k = \mathrm{decode} + \mathrm{decode\_kv} (I + k - 2) + \mathrm{decode\_req}` and
 :math:`\mathrm{refill}_k = w_1` of a prompt of I + k − 1 tokens, where eviction and P allow it: the quadratic terms of
 chunks telescope, and a prompt needs at least ⌈I/P⌉ of them (one if prefills are whole).
 """
@@ -16,25 +27,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 from optsched.model.instance import Instance
 
 
 @dataclass(frozen=True)
 class Rate:
-    """A convex combination of the affine pieces of the batch time: base + token Σ c, divided by ``scale``.
+    """What a batch takes at least, all times in ps × ``scale`` but the last.
 
     Parameters
     ----------
     weights
-        Of the pieces, integers ≥ 0, not all 0.
-    base, token
-        Sums of the pieces' coefficients with these weights, ps × scale.
+        Of the pieces in the combination, integers ≥ 0, not all 0.
+    base
+        Of every batch.
+    decode, prompt
+        Of a token by a decode, and by a prefill step.
+    step_ps
+        φ, of a prefill step, ps.
     """
 
     weights: tuple[int, ...]
     base: int
-    token: int
+    decode: int
+    prompt: int
+    step_ps: int
 
     @property
     def scale(self) -> int:
@@ -42,12 +60,27 @@ class Rate:
         return sum(self.weights)
 
 
-def rate_of(instance: Instance, weights: tuple[int, ...]) -> Rate:
-    """Combine the pieces of an instance's batch time."""
-    pieces = instance.cost.affine
-    base = sum(weight * base for weight, (base, _) in zip(weights, pieces, strict=True))
-    token = sum(weight * token for weight, (_, token) in zip(weights, pieces, strict=True))
-    return Rate(weights, base, token)
+def rate_of(instance: Instance, weights: tuple[int, ...], step_ps: int | None = None) -> Rate | None:
+    """Combine the pieces of an instance's batch time; prefill steps have their whole cost unless φ is given.
+
+    None if then a decode would have a negative cost.
+    """
+    cost = instance.cost
+    base = sum(weight * base for weight, (base, _) in zip(weights, cost.affine, strict=True))
+    token = sum(weight * token for weight, (_, token) in zip(weights, cost.affine, strict=True))
+    if step_ps is None or step_ps == cost.prefill_req:
+        return Rate(weights, base, token, token, cost.prefill_req)
+    base += sum(weights) * (cost.prefill_req - step_ps)
+    spare = ((sum(weights) * cost.linear_ps(x) - base) // x for x in turns(instance, most_decodes(instance)))
+    decode = min(token, *spare)
+    return None if decode < 0 else Rate(weights, base, decode, token, step_ps)
+
+
+def plain_rate(instance: Instance, weights: tuple[int, ...]) -> Rate:
+    """Combine the pieces of an instance's batch time, with the whole cost of prefill steps."""
+    rate = rate_of(instance, weights)
+    assert rate is not None, "decodes cost as much as other tokens"
+    return rate
 
 
 class OwnTimes:
@@ -76,13 +109,13 @@ class OwnTimes:
     def _fill(self, tokens: int) -> int:
         cost, scale = self._instance.cost, self._rate.scale
         steps = fewest_steps(self._instance, tokens)
-        return self._rate.token * tokens + scale * (cost.prefill_sq * tokens**2 + cost.prefill_req * steps)
+        return self._rate.prompt * tokens + scale * (cost.prefill_sq * tokens**2 + self._rate.step_ps * steps)
 
     def _later(self, prompt: int, output: int) -> int:
         cost, scale, count = self._instance.cost, self._rate.scale, output - 1
         if self._decodes_are_cheapest(prompt, output):
             cached = count * prompt + count * (count - 1) // 2
-            return count * (self._rate.token + scale * cost.decode_req) + scale * cost.decode_kv * cached
+            return count * (self._rate.decode + scale * cost.decode_req) + scale * cost.decode_kv * cached
         return sum(
             min(self._decode(prompt + k - 1), self._fill(prompt + k - 1))
             if may_refill(self._instance, prompt + k - 1)
@@ -92,7 +125,7 @@ class OwnTimes:
 
     def _decode(self, size: int) -> int:
         """Return the own time of a decode that holds so many tokens, its own included."""
-        return self._rate.token + self._rate.scale * self._instance.cost.decode_ps(size - 1)
+        return self._rate.decode + self._rate.scale * self._instance.cost.decode_ps(size - 1)
 
     def _decodes_are_cheapest(self, prompt: int, output: int) -> bool:
         """Whether no refill of tokens 2 to O undercuts its decode; perhaps False although none does."""
@@ -105,7 +138,7 @@ class OwnTimes:
 
     def _one_step_fill(self, tokens: int) -> int:
         cost, scale = self._instance.cost, self._rate.scale
-        return self._rate.token * tokens + scale * (cost.prefill_sq * tokens**2 + cost.prefill_req)
+        return self._rate.prompt * tokens + scale * (cost.prefill_sq * tokens**2 + self._rate.step_ps)
 
     @cached_property
     def _flattest(self) -> tuple[int, ...]:
@@ -113,7 +146,7 @@ class OwnTimes:
         cost, scale = self._instance.cost, self._rate.scale
         if cost.prefill_sq == 0:
             return ()
-        place = (scale * cost.decode_kv - self._rate.token) // (2 * scale * cost.prefill_sq)
+        place = (scale * cost.decode_kv - self._rate.prompt) // (2 * scale * cost.prefill_sq)
         return place, place + 1
 
 
@@ -121,6 +154,23 @@ def single_pieces(instance: Instance) -> list[tuple[int, ...]]:
     """Return the weights that take one affine piece alone, for each of them."""
     pieces = range(len(instance.cost.affine))
     return [tuple(int(other == piece) for other in pieces) for piece in pieces]
+
+
+def most_decodes(instance: Instance) -> int:
+    """Return how many decodes a batch may hold, of however many requests."""
+    limits = instance.limits
+    most = min(limits.batch_tokens, limits.kv_blocks)
+    return most if limits.batch_requests is None else min(most, limits.batch_requests)
+
+
+def turns(instance: Instance, most: int) -> list[int]:
+    """Return numbers of tokens up to some, ascending, at one of which f(x) less a multiple of x is least, for any."""
+    places = {1, most}
+    for (base, token), (other_base, other_token) in combinations(instance.cost.affine, 2):
+        if token != other_token:
+            place = (other_base - base) // (token - other_token)
+            places |= {min(max(tokens, 1), most) for tokens in (place, place + 1)}
+    return sorted(places)
 
 
 def fewest_steps(instance: Instance, tokens: int) -> int:

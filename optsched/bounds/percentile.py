@@ -21,7 +21,7 @@ from itertools import islice
 from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
 from optsched.bounds.late import Job, crowded_out
-from optsched.bounds.machine import needs, share_certificate, shares
+from optsched.bounds.machine import Needs, share_certificate
 from optsched.model.instance import Instance
 from optsched.model.objectives import Latency, Objective, percentile, percentile_rank
 
@@ -32,7 +32,7 @@ def percentile_bound(instance: Instance, objective: Objective) -> Bound | None:
         return None
     requests, first_tokens = instance.requests, objective.latency is Latency.TTFT
     least = alone(instance).ttft if first_tokens else alone(instance).e2e
-    outputs = [1 if first_tokens else request.output for request in requests]
+    needs = Needs(instance, [1 if first_tokens else request.output for request in requests])
     order = sorted(range(len(requests)), key=lambda r: requests[r].arrival_ps)
     rank = percentile_rank(objective.percentile, len(requests))
 
@@ -44,7 +44,7 @@ def percentile_bound(instance: Instance, objective: Objective) -> Bound | None:
         return spare >= 0 and next(islice(crowded_out(jobs), spare, None), None) is None
 
     # Most work first, so that the others hardly ever bound more.
-    known = [(share, needs(instance, *share, outputs)) for share in shares(instance)]
+    known = [(share, needs.of(*share)) for share in needs.shares()]
     known.sort(key=lambda pair: -sum(pair[1]))
     bound, best = percentile(least, objective.percentile), known[0][0]
     for share, needed in known:

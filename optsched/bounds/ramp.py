@@ -9,21 +9,25 @@ Take the requests S that arrive at :math:`t_0` or later, and the batches from th
 J of them. Give the batches *layers* φ(1) ≤ … ≤ φ(J) from 1, …, H: either J ≤ H and φ(i) = i, or J ≥ H, and a layer p
 stands for J − H + 1 batches in a row and all others for one each. In layer j let a block that is held cost
 :math:`λ_j`, a token that is run :math:`μ_j`, a token of a prefill :math:`ν_j` more, and a run :math:`ρ_j`, all ≥ 0. Let
-f(x) be the batch time of x tokens without attention, and
+f(x) be the batch time of x tokens without attention, Q the most decodes in a batch, 0 ≤ φ ≤ prefill_req, and
 
-.. math:: G_j = \min_{1≤x≤C} (f(x) - μ_j x) - M λ_j - P ν_j - N ρ_j, \qquad G_p ≥ 0.
+.. math:: G_j &= \min \bigl\{ \min_{1≤x≤Q} (f(x) - μ_j x),\; \min_{1≤x≤C} (f(x) + \mathrm{prefill\_req} - φ - μ_j x
+          - ν_j \min(P, x)) \bigr\} - M λ_j - N ρ_j, \\
+          G_p &≥ 0.
 
-Let A be the attention times of a fill of every prompt and a decode of every later token, and :math:`D_r(J)` the least
-price of a life of r (`priced.lives`) that ends by layer min(J, H). Then every schedule ends no earlier than
+Let A be the attention times of a fill of every prompt and a decode of every later token, with φ for prefill_req, and
+:math:`D_r(J)` the least price of a life of r (`priced.lives`) that ends by layer min(J, H), with φ, too. Then every
+schedule ends no earlier than
 
 .. math:: t_0 + A + \sum_{j ≤ \min(J, H)} G_j + \sum_{r ∈ S} D_r(J).
 
 Proof
 -----
-Batch i lasts f(x) and its attention, where x ≥ 1 counts all its tokens; f(x) is at least
-:math:`\min (f(x) - μ x) + μ x`, and S runs x at most. What S holds and runs in it costs at most
-:math:`M λ + P ν + N ρ` besides μ times its tokens. So the batch lasts at least G, what S pays for it, and the attention
-of S; over batches the G add up to at least :math:`\sum_{j ≤ \min(J, H)} G_j`, as :math:`G_p ≥ 0` for all repetitions.
+Batch i lasts f(x) and its attention, where x ≥ 1 counts all its tokens. Without a prefill step x ≤ Q, and S pays μ x at
+most for tokens. With l ≥ 1 of them S pays :math:`μ x + ν \min(P, x)` at most, and prefill_req l is at least φ l and
+prefill_req - φ. Blocks and runs cost :math:`M λ + N ρ` at most. So the batch lasts at least G, what S pays for it, and
+the attention of S; over batches the G add up to at least :math:`\sum_{j ≤ \min(J, H)} G_j`, as :math:`G_p ≥ 0` for all
+repetitions.
 
 What r pays is at least the price of its life: tokens 1, …, O are generated in different batches, in layers that
 increase, or repeat p. Either its KV is kept between two of them, then the batches between hold it, among them one for
@@ -47,6 +51,7 @@ from bisect import bisect_left
 from typing import Any
 
 from optsched.bounds.bound import Bound
+from optsched.bounds.own import fewest_steps
 from optsched.bounds.priced.crowd import Crowd, Kinds, between, each, sketch
 from optsched.bounds.priced.lives import Prices
 from optsched.bounds.priced.proof import Part, Proof, bound_of, prove, weakest
@@ -79,9 +84,17 @@ def ramp_bound(instance: Instance, objective: Objective) -> Bound | None:
     """Bound the makespan by prices; None for other objectives, and where that would say nothing or take too long."""
     if objective != Objective.MAKESPAN or sum(request.output for request in instance.requests) < _FEWEST_TOKENS:
         return None
-    part = Part(instance, volume_bound(instance).release_ps)
+    part = _part(instance)
     ramps = 2 * usual_output(part.kinds) * instance.cost.linear_ps(1)
     return None if ramps < _LEAST_SHARE * part.plain(part.fewest) else priced_bound(part)
+
+
+def _part(instance: Instance) -> Part:
+    """Return the requests that decide `volume`, with φ = 0 if there are more batches than prefill steps."""
+    release, whole = volume_bound(instance).release_ps, instance.cost.prefill_req
+    part = Part(instance, release, 0)
+    steps = sum(count * fewest_steps(instance, prompt) for (prompt, _), count in part.kinds.items())
+    return part if part.fewest > steps else Part(instance, release, whole)
 
 
 def usual_output(kinds: Kinds) -> int:
@@ -107,7 +120,8 @@ def priced_bound(part: Part) -> Bound | None:
     value = part.release_ps - part.instance.start_ps + bound_of(part, proofs)
     prompts = {} if crowd.gap == 1 else {"prompts": [prompt.tokens for prompt in crowd.numbers]}
     stated = [_stated(proof.prices) for proof in proofs]
-    return Bound(value, {"kind": "ramp", "release_ps": part.release_ps, **prompts, "prices": stated})
+    terms = {"release_ps": part.release_ps, "prefill_step_ps": part.step_ps, **prompts}
+    return Bound(value, {"kind": "ramp", **terms, "prices": stated})
 
 
 class _Search:

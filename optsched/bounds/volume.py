@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from optsched.bounds.bound import Bound
-from optsched.bounds.own import OwnTimes, fewest_steps, held_blocks, rate_of, single_pieces
+from optsched.bounds.own import OwnTimes, fewest_steps, held_blocks, plain_rate, single_pieces
 from optsched.model.instance import Instance, Request
 from optsched.model.objectives import Objective
 
@@ -78,7 +78,7 @@ class Totals:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._own = [OwnTimes(instance, rate_of(instance, weights)) for weights in single_pieces(instance)]
+        self._own = [OwnTimes(instance, plain_rate(instance, weights)) for weights in single_pieces(instance)]
         self.volume = self.tokens = self.outputs = self.longest = 0
         self.work = [0] * len(self._own)
 
@@ -92,6 +92,11 @@ class Totals:
         for piece, own in enumerate(self._own):
             self.work[piece] += own.of(prompt, output)
 
+    def busy_ps(self, batches: int) -> list[int]:
+        """Return how long so many batches last at least, for every piece."""
+        pieces = zip(self._instance.cost.affine, self.work, strict=True)
+        return [base * batches + work for (base, _), work in pieces]
+
     def batches(self) -> int:
         """Return J."""
         limits = self._instance.limits
@@ -103,6 +108,14 @@ class Totals:
         if limits.batch_requests is not None:
             counts.append(-(-self.outputs // limits.batch_requests))
         return max(counts)
+
+
+def busy_ps(instance: Instance) -> int:
+    """Return how long the machine is busy with all requests at least: the volume bound if they arrived together."""
+    totals = Totals(instance)
+    for request in instance.requests:
+        totals.add(request)
+    return max(totals.busy_ps(totals.batches()))
 
 
 def volume_bound(instance: Instance) -> VolumeBound:
@@ -118,8 +131,8 @@ def volume_bound(instance: Instance) -> VolumeBound:
         if position + 1 < len(arrivals) and arrivals[position + 1].arrival_ps == release:
             continue
         batches = totals.batches()
-        for weights, (base, _), work in zip(singles, instance.cost.affine, totals.work, strict=True):
-            value = release - start + base * batches + work
+        for weights, busy in zip(singles, totals.busy_ps(batches), strict=True):
+            value = release - start + busy
             if best is None or value > best.value:
                 best = VolumeBound(value, batches, weights, release)
     assert best is not None, "an instance has at least one request"

@@ -186,9 +186,9 @@ def proved_bound(
 
 def _prove(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
     kind = certificate.get("kind")
-    if not isinstance(kind, str) or kind not in _PROOFS:
-        raise UnprovedError(f"kind is {shown(kind)}, expected one of {', '.join(_PROOFS)}")
-    return _PROOFS[kind](problem, objective, certificate)
+    if not isinstance(kind, str) or kind not in PROOFS:
+        raise UnprovedError(f"kind is {shown(kind)}, expected one of {', '.join(PROOFS)}")
+    return PROOFS[kind](problem, objective, certificate)
 
 
 def _congestion_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
@@ -198,7 +198,7 @@ def _congestion_bound(problem: Problem, objective: Objective, certificate: Mappi
     return congestion_bound(problem, objective, certificate)
 
 
-_PROOFS: Mapping[str, Proof] = MappingProxyType(
+PROOFS: Mapping[str, Proof] = MappingProxyType(
     {
         "alone": alone_bound,
         "machine": machine_bound,

@@ -30,9 +30,9 @@ def machine_bound(problem: Problem, objective: Objective, certificate: Mapping[s
     """Return the bound of a ``machine`` certificate.
 
     The certificate has ``piece_weights``, one integer ≥ 0 for each affine piece of the batch time and not all 0, and
-    ``share_weights`` with an integer ≥ 0 for ``memory``, ``tokens`` and ``runs`` each, not all 0, runs 0 if there is no
-    limit on them. Under the convex combination (base, token) of the pieces a batch lasts at least base, and for every
-    step token × c and its attention. Let every batch give its base to what it does: a share a of it in proportion to
+    ``prefill_step_ps``; and ``share_weights`` with an integer ≥ 0 for ``memory``, ``tokens`` and ``runs`` each, not all
+    0, runs 0 if there is no limit on them. By the first two (`rate_of`) a batch lasts at least a base, and something
+    for every token and its attention. Let every batch give its base to what it does: a share a of it in proportion to
     the blocks that requests hold which generate a token, of all blocks there are; a share b in proportion to tokens
     that are run for the first time, of C; and c in proportion to runs, of the N that are allowed; a + b + c = 1. It
     never gives more than it has. A request is given in all what `_need` says or more, and none of it before it arrives.
@@ -72,7 +72,7 @@ def machine_bound(problem: Problem, objective: Objective, certificate: Mapping[s
 
 def needs_of(problem: Problem, certificate: Mapping[str, Any], outputs: list[int]) -> list[int]:
     """Return what every request needs until it has generated so many tokens, by the weights that are stated."""
-    rate = rate_of(problem, certificate.get("piece_weights"))
+    rate = rate_of(problem, certificate.get("piece_weights"), certificate.get("prefill_step_ps"))
     shares = _shares(problem, certificate.get("share_weights"))
     known: dict[tuple[int, int], int] = {}
     for request, output in zip(problem.requests, outputs, strict=True):

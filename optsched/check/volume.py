@@ -36,7 +36,7 @@ def volume_bound(problem: Problem, objective: Objective, certificate: Mapping[st
     if objective is not Objective.MAKESPAN:
         raise UnprovedError(f"kind volume bounds the makespan, the objective is {objective.value}")
     require_blocks(problem)
-    rate = rate_of(problem, certificate.get("piece_weights"))
+    rate = rate_of(problem, certificate.get("piece_weights"), problem.cost.prefill_req)
     arrivals = [request.arrival_ps for request in problem.requests]
     release = certificate.get("release_ps")
     if type(release) is not int or release not in arrivals:

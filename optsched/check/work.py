@@ -12,16 +12,33 @@ from optsched.check.reading import UnprovedError, shown
 
 
 class Rate(NamedTuple):
-    """A combination of the affine pieces of the batch time: (base + token Σ c) / scale."""
+    """What a batch takes at least: base, and for each token by a decode or a prefill step, all divided by scale.
+
+    ``step`` is what a prefill step takes at least besides, in ps.
+    """
 
     base: int
-    token: int
+    decode: int
+    prompt: int
+    step: int
     scale: int
 
 
-def rate_of(problem: Problem, stated: object) -> Rate:
-    """Return the combination that ``piece_weights`` states: an integer ≥ 0 for each piece, not all 0."""
-    pieces = pieces_of(problem.cost)
+def plain_rate(problem: Problem, base: int, token: int) -> Rate:
+    """Return what an affine piece of the batch time says."""
+    return Rate(base, token, token, problem.cost.prefill_req, 1)
+
+
+def rate_of(problem: Problem, stated: object, step: object) -> Rate:
+    """Return the rate that ``piece_weights`` and ``prefill_step_ps`` state.
+
+    The first are integers ≥ 0 for each piece, not all 0: a convex combination of pieces. The second is φ, from 0 to
+    prefill_req. A batch with a prefill step has prefill_req - φ left beside the combination, if each of its steps takes
+    φ; this is added to the base. What this leaves of batches without one is what a decode may cost: at most the least
+    of (f(x) - base) / x over the numbers of decodes x that fit a batch. f(x) - base is affine between crossings of
+    pieces, so that this falls or rises from one to the next.
+    """
+    pieces, cost, limits = pieces_of(problem.cost), problem.cost, problem.limits
     if not are_weights(stated, len(pieces)):
         raise UnprovedError(
             f"piece_weights is {shown(stated)}, expected {len(pieces)} integers ≥ 0, one for each piece, not all 0"
@@ -29,7 +46,24 @@ def rate_of(problem: Problem, stated: object) -> Rate:
     assert isinstance(stated, list)
     base = sum(weight * piece[0] for weight, piece in zip(stated, pieces, strict=True))
     token = sum(weight * piece[1] for weight, piece in zip(stated, pieces, strict=True))
-    return Rate(base, token, sum(stated))
+    if type(step) is not int or not 0 <= step <= cost.prefill_req:
+        raise UnprovedError(f"prefill_step_ps is {shown(step)}, expected an integer from 0 to {cost.prefill_req}")
+    scale = sum(stated)
+    if step == cost.prefill_req:
+        return Rate(base, token, token, step, scale)
+    base += scale * (cost.prefill_req - step)
+    most = max(1, min(limits.batch_tokens, problem.blocks, problem.runs or limits.batch_tokens))
+    places = {1, most}
+    for constant, slope in pieces:
+        for other, steeper in pieces:
+            if steeper > slope:
+                crossing = (constant - other) // (steeper - slope)
+                places |= {x for x in (crossing, crossing + 1) if 1 <= x <= most}
+    spare = [scale * max(constant + slope * x for constant, slope in pieces) - base for x in places]
+    decode = min(token, *(left // x for left, x in zip(spare, places, strict=True)))
+    if decode < 0:
+        raise UnprovedError(f"prefill_step_ps is {step}, which leaves less than nothing for decodes")
+    return Rate(base, decode, token, step, scale)
 
 
 def are_weights(stated: object, count: int) -> bool:
@@ -59,10 +93,10 @@ def own_ps(problem: Problem, prompt: int, output: int, rate: Rate) -> int:
 
     def fill(tokens: int) -> int:
         steps = problem.fewest_steps(tokens)
-        return rate.token * tokens + rate.scale * (cost.prefill_sq * tokens**2 + cost.prefill_req * steps)
+        return rate.prompt * tokens + rate.scale * (cost.prefill_sq * tokens**2 + rate.step * steps)
 
     def decode(tokens: int) -> int:
-        return rate.token + rate.scale * (cost.decode_kv * (tokens - 1) + cost.decode_req)
+        return rate.decode + rate.scale * (cost.decode_kv * (tokens - 1) + cost.decode_req)
 
     return fill(prompt) + least_sum(problem, prompt, output, fill, decode)
 

@@ -72,6 +72,8 @@ from optsched.traces.trace import DEFAULT_LIMITS, READERS, read_trace, trace_ins
 
 _WIDE = 120
 """Columns of a table that is not printed to a terminal."""
+_MOST_BAD = 20
+"""Rows that are left out which are named one by one."""
 
 
 def _width() -> int:
@@ -282,10 +284,6 @@ def trace(
     if found.bad:
         click.echo(f"optsched: {file}: {len(found.bad)} rows left out, {len(instance.requests)} requests", err=True)
     write_out(out, dump(instance_document(instance)))
-
-
-_MOST_BAD = 20
-"""Rows that are left out which are named one by one."""
 
 
 @cli.command()

@@ -13,7 +13,7 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
 from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Hindsight, Policy, PolicyFailureError
+from optsched.simulate.replica import Hindsight, Learning, Policy, PolicyFailureError
 
 
 def policy_names() -> tuple[str, ...]:
@@ -23,7 +23,7 @@ def policy_names() -> tuple[str, ...]:
 
 def simulate(
     instance: Instance,
-    policy: str | Policy | Hindsight,
+    policy: str | Policy | Learning | Hindsight,
     objective: Objective | str = Objective.MAKESPAN,
     *,
     restrictions: Restrictions | None = None,
@@ -36,7 +36,7 @@ def simulate(
     instance
         The problem.
     policy
-        A policy's name, or any object with ``next_batch``, or ``informed`` (`optsched.simulate.replica.Hindsight`).
+        A policy's name, or any object with ``next_batch``, ``begun`` or ``informed`` (`optsched.simulate.replica`).
     objective
         Which objective ``value`` reports, and a policy with hindsight aims at.
     restrictions
@@ -62,7 +62,9 @@ def simulate(
     objective = Objective(objective)
     restrictions = restrictions or Restrictions()
     name = policy if isinstance(policy, str) else type(policy).__name__
-    runner: Policy | Hindsight = lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy
+    runner: Policy | Learning | Hindsight = (
+        lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy
+    )
     require_feasible(instance, restrictions)
     failed = Result(
         instance=instance, method=name, objective=objective, status=Status.FAILED, seed=seed, restrictions=restrictions
@@ -72,6 +74,8 @@ def simulate(
     try:
         if isinstance(runner, Hindsight):
             runner = runner.informed(restricted, objective, restrictions)
+        elif isinstance(runner, Learning):
+            runner = runner.begun()
         schedule = run_policy(restricted, runner)
     except PolicyFailureError as failure:
         reason = f"{name}: {instance.label(failure.index)} at {failure.now_ps} ps: {failure.reason}"

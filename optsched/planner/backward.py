@@ -17,19 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from optsched.compiled import compiled
-from optsched.planner.forward import chunk_of, effective, most_chunks_of, whole_of
 from optsched.planner.plan import Plan
 from optsched.planner.problem import Ints, Problem, Rule
-
-
-class _Batches(NamedTuple):
-    """Sums over everybody placed, by number of the batch, the last one first: blocks, tokens, …, ps of attention."""
-
-    blocks: Ints
-    tokens: Ints
-    prefill: Ints
-    runs: Ints
-    attention: Ints
+from optsched.planner.steps import Sums, blocks_of, effective, fill_ps, most_chunks_of, no_sums, run_of
 
 
 class _Lists(NamedTuple):
@@ -40,28 +30,14 @@ class _Lists(NamedTuple):
 
 
 @compiled
-def _backward(problem: Problem, rule: Rule, order: Ints, batches: _Batches, lists: _Lists) -> tuple[int, int]:
-    """Place everybody; return the numbers of batches and of chunks."""
+def _backward(problem: Problem, rule: Rule, order: Ints, sums: Sums, lists: _Lists) -> tuple[int, int]:
+    """Place everybody, the last batch first; return the numbers of batches and of chunks."""
     requests, limits, costs, _ = problem
     chunks, spans = lists
     prompts, outputs = requests.input, requests.output
-    blocks, tokens, prefill, runs, attention = (
-        batches.blocks,
-        batches.tokens,
-        batches.prefill,
-        batches.runs,
-        batches.attention,
-    )
-    most_blocks, block, most_tokens, most_prefill, most_runs = (
-        limits.blocks,
-        limits.block,
-        limits.tokens,
-        limits.prefill,
-        limits.runs,
-    )
-    square, cached, each = costs.prefill_sq, costs.prefill_kv, costs.prefill_req
+    blocks, tokens, prefill, runs, attention = sums
+    most_blocks, block, most_tokens, most_runs = limits.blocks, limits.block, limits.tokens, limits.runs
     kv, req = costs.decode_kv, costs.decode_req
-    chunked = limits.chunked
     rule = effective(rule, limits)
     count = len(order)
     waiting = order.copy()
@@ -71,7 +47,7 @@ def _backward(problem: Problem, rule: Rule, order: Ints, batches: _Batches, list
         while place < waits:
             request = waiting[place]
             prompt, output = prompts[request], outputs[request]
-            fits = failed < rule.tries and blocks[at] + (prompt + output - 1 + block - 1) // block <= most_blocks
+            fits = failed < rule.tries and blocks[at] + blocks_of(prompt + output - 1, block) <= most_blocks
             fill = at + output - 1
             if fits:
                 for batch in range(at, fill):
@@ -80,11 +56,7 @@ def _backward(problem: Problem, rule: Rule, order: Ints, batches: _Batches, list
                         break
             if fits and output == 1:
                 # Else a request without decode steps would come before it fits, to wait for room.
-                hard = min(most_tokens - tokens[at], most_prefill - prefill[at])
-                if chunked:
-                    fits = runs[at] < most_runs and chunk_of(prompt, rule, hard, tokens[at]) > 0
-                else:
-                    fits = runs[at] < most_runs and whole_of(prompt, rule, hard, tokens[at], prefill[at] == 0) > 0
+                fits = runs[at] < most_runs and run_of(prompt, rule, limits, tokens[at], prefill[at]) > 0
             if not fits:
                 failed += failed < rule.tries
                 waiting[kept] = request
@@ -93,27 +65,21 @@ def _backward(problem: Problem, rule: Rule, order: Ints, batches: _Batches, list
                 continue
             for batch in range(at, fill):
                 held = prompt + output - 1 - (batch - at)
-                blocks[batch] += (held + block - 1) // block
+                blocks[batch] += blocks_of(held, block)
                 tokens[batch] += 1
                 runs[batch] += 1
                 attention[batch] += kv * (held - 1) + req
             spans[request, 0], spans[request, 1], spans[request, 2] = request, at, output - 1
             left, batch = prompt, fill
             while left > 0:
-                hard = min(most_tokens - tokens[batch], most_prefill - prefill[batch])
-                run = 0
-                if runs[batch] < most_runs:
-                    if chunked:
-                        run = chunk_of(left, rule, hard, tokens[batch])
-                    else:
-                        run = whole_of(left, rule, hard, tokens[batch], prefill[batch] == 0)
-                blocks[batch] += (left + block - 1) // block
+                run = run_of(left, rule, limits, tokens[batch], prefill[batch]) if runs[batch] < most_runs else 0
+                blocks[batch] += blocks_of(left, block)
                 if run > 0:
                     held = left - run
                     tokens[batch] += run
                     prefill[batch] += run
                     runs[batch] += 1
-                    attention[batch] += square * run * (run + 2 * held) + cached * held + each
+                    attention[batch] += fill_ps(costs, run, held)
                     chunks[written, 0], chunks[written, 1], chunks[written, 2] = request, batch, run
                     written += 1
                     left = held
@@ -142,14 +108,14 @@ def backward(problem: Problem, rule: Rule, rank: Ints) -> Plan:
     outputs = requests.output
     most_chunks = most_chunks_of(problem, rule)
     most_batches = int(outputs.sum()) + most_chunks + 2
-    batches = _Batches(*(np.zeros(most_batches, dtype=np.int64) for _ in _Batches._fields))
+    sums = no_sums(most_batches)
     chunks = np.empty((most_chunks, 3), dtype=np.int64)
     spans = np.empty((len(order), 3), dtype=np.int64)
-    total, written = _backward(problem, rule, order, batches, _Lists(chunks, spans))
+    total, written = _backward(problem, rule, order, sums, _Lists(chunks, spans))
     chunks = chunks[:written][::-1].copy()
     chunks[:, 1] = total - 1 - chunks[:, 1]
     spans[:, 1] = total - spans[:, 1] - spans[:, 2]
-    tokens, attention = batches.tokens[:total][::-1], batches.attention[:total][::-1]
+    tokens, attention = sums.tokens[:total][::-1], sums.attention[:total][::-1]
     durations = (costs.base[:, None] + costs.token[:, None] * tokens).max(axis=0) + attention
     end = problem.start_ps + np.cumsum(durations)
     first = np.zeros(len(order), dtype=np.int64)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from optsched.compiled import compiled
-from optsched.planner.forward import chunk_of, effective, linear_ps, most_chunks_of, whole_of
 from optsched.planner.plan import Plan
 from optsched.planner.problem import Ints, Problem, Rule
+from optsched.planner.steps import blocks_of, effective, fill_ps, insert, linear_ps, most_chunks_of, run_of
 
 _REFILLS = 4
 """Evictions per request at which a rule is given up."""
@@ -33,21 +33,6 @@ class _Made(NamedTuple):
 
 
 @compiled
-def _insert(waiting: Ints, waits: int, request: int, rank: Ints) -> None:
-    """Put a request behind those of the same rank or less."""
-    place = waits
-    while place > 0 and rank[waiting[place - 1]] > rank[request]:
-        waiting[place] = waiting[place - 1]
-        place -= 1
-    waiting[place] = request
-
-
-@compiled
-def _blocks(tokens: int, block: int) -> int:
-    return (tokens + block - 1) // block
-
-
-@compiled
 def _victim(there: Ints, residents: int, rank: Ints) -> int:
     """Return the place of the resident that comes last."""
     worst = 0
@@ -64,9 +49,8 @@ def _evicting(problem: Problem, rule: Rule, rank: Ints, made: _Made) -> tuple[in
     arrival, prompts, outputs = requests
     chunks, spans, steps, evictions, start, end, first, last = made
     base, token = costs.base, costs.token
-    square, cached, each = costs.prefill_sq, costs.prefill_kv, costs.prefill_req
     kv, req = costs.decode_kv, costs.decode_req
-    most_blocks, block, chunked, hybrid = limits.blocks, limits.block, limits.chunked, limits.hybrid
+    most_blocks, block, hybrid = limits.blocks, limits.block, limits.hybrid
     most_runs = min(limits.runs, limits.tokens)
     rule = effective(rule, limits)
     count = len(arrival)
@@ -83,7 +67,7 @@ def _evicting(problem: Problem, rule: Rule, rank: Ints, made: _Made) -> tuple[in
     now = arrival[coming[0]]
     while done < count:
         while arrived < count and arrival[coming[arrived]] <= now:
-            _insert(waiting, waits, coming[arrived], rank)
+            insert(waiting, waits, coming[arrived], rank)
             waits += 1
             arrived += 1
         tokens = prefill = runs = 0
@@ -99,20 +83,20 @@ def _evicting(problem: Problem, rule: Rule, rank: Ints, made: _Made) -> tuple[in
             if decodes:
                 for k in range(residents):
                     if decoding[there[k]]:
-                        growth += _blocks(held[there[k]] + 1, block) - _blocks(held[there[k]], block)
+                        growth += blocks_of(held[there[k]] + 1, block) - blocks_of(held[there[k]], block)
             while used + growth > most_blocks:
                 victim = _victim(there, residents, rank)
                 request = there[victim]
                 if decoding[request]:
-                    growth -= _blocks(held[request] + 1, block) - _blocks(held[request], block)
+                    growth -= blocks_of(held[request] + 1, block) - blocks_of(held[request], block)
                     spans[closed] = request, opened[request], step - opened[request]
                     closed += 1
                     decoders -= 1
-                used -= _blocks(held[request], block)
+                used -= blocks_of(held[request], block)
                 held[request], decoding[request], dropped[request] = 0, False, batch
                 evictions[evicted, 0], evictions[evicted, 1] = request, batch
                 evicted += 1
-                _insert(waiting, waits, request, rank)
+                insert(waiting, waits, request, rank)
                 waits += 1
                 residents -= 1
                 for k in range(victim, residents):
@@ -135,17 +119,13 @@ def _evicting(problem: Problem, rule: Rule, rank: Ints, made: _Made) -> tuple[in
                         place += 1
                         continue
                     left = prompts[request] + generated[request] - held[request]
-                    hard = min(limits.tokens - tokens, limits.prefill - prefill)
-                    if chunked:
-                        run = chunk_of(left, rule, hard, tokens)
-                    else:
-                        run = whole_of(left, rule, hard, tokens, prefill == 0)
-                    more = _blocks(held[request] + run, block) - _blocks(held[request], block)
+                    run = run_of(left, rule, limits, tokens, prefill)
+                    more = blocks_of(held[request] + run, block) - blocks_of(held[request], block)
                     if resident:
                         fits = used + more <= most_blocks
                     else:
                         ahead = rule.ahead * (residents + 1) // block if residents > 0 else 0
-                        fits = used + max(more, _blocks(left, block) + ahead) <= most_blocks
+                        fits = used + max(more, blocks_of(left, block) + ahead) <= most_blocks
                     if run == 0 or runs >= most_runs or not fits:
                         if not resident:
                             place += 1
@@ -162,7 +142,7 @@ def _evicting(problem: Problem, rule: Rule, rank: Ints, made: _Made) -> tuple[in
                         return -1, step, written, closed, evicted
                     chunks[written, 0], chunks[written, 1], chunks[written, 2] = request, batch, run
                     written += 1
-                    attention += square * run * (run + 2 * held[request]) + cached * held[request] + each
+                    attention += fill_ps(costs, run, held[request])
                     held[request] += run
                     used += more
                     tokens += run
@@ -172,11 +152,11 @@ def _evicting(problem: Problem, rule: Rule, rank: Ints, made: _Made) -> tuple[in
                 # Prompts block each other: the last one gives way.
                 request = there[residents - 1]
                 residents -= 1
-                used -= _blocks(held[request], block)
+                used -= blocks_of(held[request], block)
                 held[request], dropped[request] = 0, batch
                 evictions[evicted, 0], evictions[evicted, 1] = request, batch
                 evicted += 1
-                _insert(waiting, waits, request, rank)
+                insert(waiting, waits, request, rank)
                 waits += 1
                 if evicted == len(evictions):
                     return -1, step, written, closed, evicted
@@ -210,7 +190,7 @@ def _evicting(problem: Problem, rule: Rule, rank: Ints, made: _Made) -> tuple[in
                     spans[closed] = request, opened[request], step - opened[request]
                     closed += 1
                     decoders -= 1
-                    used -= _blocks(held[request], block)
+                    used -= blocks_of(held[request], block)
                     done += 1
                     continue
             there[kept] = request

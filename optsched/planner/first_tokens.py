@@ -16,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from optsched.compiled import compiled
-from optsched.planner.forward import forward, linear_ps
+from optsched.planner.forward import forward
 from optsched.planner.plan import Plan
 from optsched.planner.problem import LEAST_CHUNK, Ints, Problem, Requests, Rule
+from optsched.planner.steps import blocks_of, fill_ps, insert, linear_ps
 
 
 class _Made(NamedTuple):
@@ -35,8 +36,7 @@ class _Made(NamedTuple):
 def _left_ps(prompt: int, held: int, problem: Problem) -> int:
     """Return how long a prompt of which so many tokens are held takes to fill, alone."""
     costs = problem.costs
-    own = costs.prefill_sq * (prompt - held) * (prompt + held) + costs.prefill_kv * held + costs.prefill_req
-    return linear_ps(costs.base, costs.token, prompt - held) + own
+    return linear_ps(costs.base, costs.token, prompt - held) + fill_ps(costs, prompt - held, held)
 
 
 @compiled
@@ -46,10 +46,9 @@ def _first_tokens(problem: Problem, rule: Rule, made: _Made) -> tuple[int, int, 
     arrival, prompts, outputs = requests
     chunks, evictions, start, end, first = made
     base, token = costs.base, costs.token
-    square, cached, each = costs.prefill_sq, costs.prefill_kv, costs.prefill_req
     most_blocks, block, most_runs = limits.blocks, limits.block, limits.runs
     room = min(limits.tokens, limits.prefill)
-    largest = (prompts.max() + block - 1) // block
+    largest = blocks_of(prompts.max(), block)
     count = len(arrival)
     coming = np.argsort(arrival, kind="mergesort")
     held = np.zeros(count, dtype=np.int64)
@@ -65,31 +64,27 @@ def _first_tokens(problem: Problem, rule: Rule, made: _Made) -> tuple[int, int, 
         while arrived < count and arrival[coming[arrived]] <= now:
             request = coming[arrived]
             rank[request] = _left_ps(prompts[request], 0, problem) + (arrival[request] - begin) // 16 * late
-            place = waits
-            while place > 0 and rank[waiting[place - 1]] > rank[request]:
-                waiting[place] = waiting[place - 1]
-                place -= 1
-            waiting[place] = request
+            insert(waiting, waits, request, rank)
             waits += 1
             arrived += 1
         head = waiting[0]
         prompt, kept = prompts[head], held[head]
         run = min(prompt - kept, room)
-        work = square * run * (run + 2 * kept) + cached * kept + each
+        work = fill_ps(costs, run, kept)
         tokens, members = run, 1
         ends = run == prompt - kept
-        others = partial - (kept + block - 1) // block
-        blocks = others + (kept + run + block - 1) // block
+        others = partial - blocks_of(kept, block)
+        blocks = others + blocks_of(kept + run, block)
         while ends and members < waits and members < most_runs:
             request = waiting[members]
             kept = held[request]
             more = prompts[request] - kept
-            grown = (prompts[request] + block - 1) // block - (kept + block - 1) // block
+            grown = blocks_of(prompts[request], block) - blocks_of(kept, block)
             if tokens + more > room or blocks + grown > most_blocks:
                 break
             joined = linear_ps(base, token, tokens + more)
             alone = linear_ps(base, token, tokens)
-            own = square * more * (more + 2 * kept) + cached * kept + each
+            own = fill_ps(costs, more, kept)
             saved = alone + linear_ps(base, token, more) - joined
             if members * (joined - alone + own) * 16 > saved * (waits - members) * rule.level:
                 break
@@ -99,7 +94,7 @@ def _first_tokens(problem: Problem, rule: Rule, made: _Made) -> tuple[int, int, 
             members += 1
         until = now + linear_ps(base, token, tokens) + work
         if members == 1 and limits.chunked:
-            lost = (linear_ps(base, token, 1) + each) * rule.least // 16
+            lost = (linear_ps(base, token, 1) + costs.prefill_req) * rule.least // 16
             shorter = arrived
             while shorter < count and arrival[coming[shorter]] < until:
                 at = arrival[coming[shorter]]
@@ -113,14 +108,14 @@ def _first_tokens(problem: Problem, rule: Rule, made: _Made) -> tuple[int, int, 
                 low, high = 1, run
                 while low < high:
                     middle = (low + high) // 2
-                    took = linear_ps(base, token, middle) + square * middle * (middle + 2 * kept) + cached * kept + each
+                    took = linear_ps(base, token, middle) + fill_ps(costs, middle, kept)
                     if now + took >= at:
                         high = middle
                     else:
                         low = middle + 1
-                if low < run and others + (kept + low + block - 1) // block + largest <= most_blocks:
+                if low < run and others + blocks_of(kept + low, block) + largest <= most_blocks:
                     run, tokens, ends = low, low, False
-                    work = square * run * (run + 2 * kept) + cached * kept + each
+                    work = fill_ps(costs, run, kept)
                     until = now + linear_ps(base, token, tokens) + work
         for k in range(throughs):
             evictions[evicted, 0], evictions[evicted, 1] = through[k], batch
@@ -131,7 +126,7 @@ def _first_tokens(problem: Problem, rule: Rule, made: _Made) -> tuple[int, int, 
             step = prompts[request] - held[request] if ends else run
             chunks[written, 0], chunks[written, 1], chunks[written, 2] = request, batch, step
             written += 1
-            partial -= (held[request] + block - 1) // block
+            partial -= blocks_of(held[request], block)
             held[request] += step
             if ends:
                 first[request] = batch
@@ -140,7 +135,7 @@ def _first_tokens(problem: Problem, rule: Rule, made: _Made) -> tuple[int, int, 
                     through[throughs] = request
                     throughs += 1
             else:
-                partial += (held[request] + block - 1) // block
+                partial += blocks_of(held[request], block)
                 rank[request] = (
                     _left_ps(prompts[request], held[request], problem) + (arrival[request] - begin) // 16 * late
                 )

@@ -19,16 +19,17 @@ import numpy as np
 from optsched.compiled import compiled
 from optsched.planner.plan import Plan
 from optsched.planner.problem import Ints, Limits, Problem, Rule
-
-
-class _Batches(NamedTuple):
-    """Sums over everybody admitted, by number of the decode step: blocks held, tokens, prefill tokens, runs, ps."""
-
-    blocks: Ints
-    tokens: Ints
-    prefill: Ints
-    runs: Ints
-    attention: Ints
+from optsched.planner.steps import (
+    Sums,
+    blocks_of,
+    effective,
+    fill_ps,
+    insert,
+    linear_ps,
+    most_chunks_of,
+    no_sums,
+    run_of,
+)
 
 
 class _Made(NamedTuple):
@@ -48,74 +49,37 @@ _STUCK = -1
 
 
 @compiled
-def linear_ps(base: Ints, token: Ints, tokens: int) -> int:
-    """Return the non-attention time in ps of a batch."""
-    most = 0
-    for piece in range(len(base)):
-        most = max(most, base[piece] + token[piece] * tokens)
-    return most
-
-
-@compiled
-def chunk_of(left: int, rule: Rule, hard: int, tokens: int) -> int:
-    """Return how many of a prompt's tokens that are left run in a batch of so many tokens; 0 for none."""
-    room = min(rule.level - tokens, hard)
-    if room >= 1 and left <= min(room + rule.least, hard):
-        return left
-    return room if room >= rule.least else 0
-
-
-@compiled
-def whole_of(left: int, rule: Rule, hard: int, tokens: int, alone: bool) -> int:
-    """Return the same where prompts run whole: only a prompt that is alone may go beyond the level."""
-    return left if left <= hard and (alone or tokens + left <= rule.level) else 0
-
-
-@compiled
-def effective(rule: Rule, limits: Limits) -> Rule:
-    """Return the rule with a level and a least chunk that an empty batch has room for."""
-    level = max(rule.level, 1)
-    return Rule(level, max(1, min(rule.least, level, limits.tokens, limits.prefill)), rule.tries, rule.ahead)
-
-
-@compiled
-def _decodes_fit(prompt: int, output: int, step: int, limits: Limits, batches: _Batches) -> bool:
+def _decodes_fit(prompt: int, output: int, step: int, limits: Limits, sums: Sums) -> bool:
     """Say whether the decode steps of a request fit, from a step on."""
     most, block, most_tokens, most_runs = limits.blocks, limits.block, limits.tokens, limits.runs
-    blocks, tokens, runs = batches.blocks, batches.tokens, batches.runs
+    blocks, tokens, runs = sums.blocks, sums.tokens, sums.runs
     for k in range(1, output):
         at = step + k - 1
-        held = prompt + k if block == 1 else (prompt + k + block - 1) // block
+        held = prompt + k if block == 1 else blocks_of(prompt + k, block)
         if blocks[at] + held > most or tokens[at] >= most_tokens or runs[at] >= most_runs:
             return False
     return True
 
 
 @compiled
-def _add_decodes(prompt: int, output: int, step: int, problem: Problem, batches: _Batches) -> None:
+def _add_decodes(prompt: int, output: int, step: int, problem: Problem, sums: Sums) -> None:
     """Count the decode steps of a request in, from a step on."""
     block, kv, req = problem.limits.block, problem.costs.decode_kv, problem.costs.decode_req
-    blocks, tokens, runs, attention = batches.blocks, batches.tokens, batches.runs, batches.attention
+    blocks, tokens, runs, attention = sums.blocks, sums.tokens, sums.runs, sums.attention
     for k in range(1, output):
         at = step + k - 1
-        blocks[at] += prompt + k if block == 1 else (prompt + k + block - 1) // block
+        blocks[at] += prompt + k if block == 1 else blocks_of(prompt + k, block)
         tokens[at] += 1
         runs[at] += 1
         attention[at] += kv * (prompt + k - 1) + req
 
 
 @compiled
-def _forward(problem: Problem, rule: Rule, rank: Ints, batches: _Batches, made: _Made) -> tuple[int, int, int]:
+def _forward(problem: Problem, rule: Rule, rank: Ints, sums: Sums, made: _Made) -> tuple[int, int, int]:
     """Admit everybody; return the numbers of batches, of decode steps and of chunks, the first `_STUCK` if it fails."""
     requests, limits, costs, queue = problem
     arrival, prompts, outputs = requests.arrival, requests.input, requests.output
-    blocks, tokens, prefill, runs, attention = (
-        batches.blocks,
-        batches.tokens,
-        batches.prefill,
-        batches.runs,
-        batches.attention,
-    )
+    blocks, tokens, prefill, runs, attention = sums
     chunks, spans, steps, start, end, first, last = (
         made.chunks,
         made.spans,
@@ -125,22 +89,9 @@ def _forward(problem: Problem, rule: Rule, rank: Ints, batches: _Batches, made: 
         made.first,
         made.last,
     )
-    most_blocks, block, most_tokens, most_prefill, most_runs = (
-        limits.blocks,
-        limits.block,
-        limits.tokens,
-        limits.prefill,
-        limits.runs,
-    )
-    base, token, square, cached, each = (
-        costs.base,
-        costs.token,
-        costs.prefill_sq,
-        costs.prefill_kv,
-        costs.prefill_req,
-    )
-    hybrid, chunked = limits.hybrid, limits.chunked
-    room = min(most_tokens, most_prefill)
+    most_blocks, block, most_runs, hybrid = limits.blocks, limits.block, limits.runs, limits.hybrid
+    base, token = costs.base, costs.token
+    room = min(limits.tokens, limits.prefill)
     rule = effective(rule, limits)
     level, least, tries, _ = rule
     in_order = len(queue) > 0
@@ -155,12 +106,7 @@ def _forward(problem: Problem, rule: Rule, rank: Ints, batches: _Batches, made: 
     now = arrival[coming[0]]
     while admitted < count or step < horizon:
         while arrived < count and arrival[coming[arrived]] <= now:
-            request = coming[arrived]
-            place = waits
-            while place > 0 and rank[waiting[place - 1]] > rank[request]:
-                waiting[place] = waiting[place - 1]
-                place -= 1
-            waiting[place] = request
+            insert(waiting, waits, coming[arrived], rank)
             waits += 1
             arrived += 1
         place = failed = 0
@@ -183,16 +129,10 @@ def _forward(problem: Problem, rule: Rule, rank: Ints, batches: _Batches, made: 
             if hybrid:
                 at, left, fits = step, prompt, True
                 while left > 0:
-                    hard = min(most_tokens - tokens[at], most_prefill - prefill[at])
-                    run = 0
-                    if runs[at] < most_runs:
-                        if chunked:
-                            run = chunk_of(left, rule, hard, tokens[at])
-                        else:
-                            run = whole_of(left, rule, hard, tokens[at], prefill[at] == 0)
+                    run = run_of(left, rule, limits, tokens[at], prefill[at]) if runs[at] < most_runs else 0
                     left -= run
                     held = prompt - left
-                    if held == 0 or blocks[at] + (held + block - 1) // block > most_blocks:
+                    if held == 0 or blocks[at] + blocks_of(held, block) > most_blocks:
                         fits = False
                         break
                     if run > 0:
@@ -201,14 +141,14 @@ def _forward(problem: Problem, rule: Rule, rank: Ints, batches: _Batches, made: 
                     at += 1
                 after = at
             else:
-                held = extra + (prompt + block - 1) // block
+                held = extra + blocks_of(prompt, block)
                 fits = blocks[step] + held <= most_blocks and members < most_runs
                 if prompt > room:
                     fits = fits and members == 0
                 else:
                     fits = fits and gathered + prompt <= room and (members == 0 or gathered + prompt <= level)
                 after = step
-            if not (fits and _decodes_fit(prompt, output, after, limits, batches)):
+            if not (fits and _decodes_fit(prompt, output, after, limits, sums)):
                 if in_order:
                     break
                 place += 1
@@ -223,18 +163,18 @@ def _forward(problem: Problem, rule: Rule, rank: Ints, batches: _Batches, made: 
                         tokens[at] += run
                         prefill[at] += run
                         runs[at] += 1
-                        attention[at] += square * run * (run + 2 * held) + cached * held + each
+                        attention[at] += fill_ps(costs, run, held)
                         chunks[written, 0], chunks[written, 1], chunks[written, 2] = request, at, run
                         written += 1
                         held += run
                         filled += 1
-                    blocks[at] += (held + block - 1) // block
+                    blocks[at] += blocks_of(held, block)
                 first[request] = after - 1
             else:
                 left = prompt
                 while left > room:
                     start[batch] = now
-                    now += linear_ps(base, token, room) + square * room * (room + 2 * held) + cached * held + each
+                    now += linear_ps(base, token, room) + fill_ps(costs, room, held)
                     end[batch] = now
                     chunks[written, 0], chunks[written, 1], chunks[written, 2] = request, batch, room
                     written += 1
@@ -242,14 +182,14 @@ def _forward(problem: Problem, rule: Rule, rank: Ints, batches: _Batches, made: 
                     left -= room
                     batch += 1
                 gathered += left
-                work += square * left * (left + 2 * held) + cached * held + each
+                work += fill_ps(costs, left, held)
                 chunks[written, 0], chunks[written, 1], chunks[written, 2] = request, batch, left
                 written += 1
                 members += 1
                 if output == 1:
-                    extra += (prompt + block - 1) // block
+                    extra += blocks_of(prompt, block)
                 first[request] = batch
-            _add_decodes(prompt, output, after, problem, batches)
+            _add_decodes(prompt, output, after, problem, sums)
             spans[request, 0], spans[request, 1], spans[request, 2] = request, after, output - 1
             horizon = max(horizon, after + output - 1)
             admitted += 1
@@ -299,13 +239,13 @@ def forward(problem: Problem, rule: Rule, rank: Ints) -> Plan:
     requests, count = problem.requests, len(rank)
     most_chunks = most_chunks_of(problem, rule)
     most_batches = int(requests.output.sum()) + most_chunks + 2
-    batches = _Batches(*(np.zeros(most_batches, dtype=np.int64) for _ in _Batches._fields))
+    sums = no_sums(most_batches)
     chunks = np.empty((most_chunks, 3), dtype=np.int64)
     spans = np.empty((count, 3), dtype=np.int64)
     steps, start, end = (np.empty(most_batches, dtype=np.int64) for _ in range(3))
     first, last = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     made = _Made(chunks, spans, steps, start, end, first, last)
-    made_batches, made_steps, made_chunks = _forward(problem, rule, rank, batches, made)
+    made_batches, made_steps, made_chunks = _forward(problem, rule, rank, sums, made)
     assert made_batches != _STUCK, "whoever is next fits when nothing runs"
     return Plan(
         chunks[:made_chunks],
@@ -317,12 +257,3 @@ def forward(problem: Problem, rule: Rule, rank: Ints) -> Plan:
         first,
         last,
     )
-
-
-def most_chunks_of(problem: Problem, rule: Rule) -> int:
-    """Return how many prefill steps a plan may have."""
-    limits, prompts = problem.limits, problem.requests.input
-    smallest = min(limits.tokens, limits.prefill)
-    if limits.hybrid:
-        smallest = effective(rule, limits).least if limits.chunked else int(prompts.max())
-    return int((prompts // smallest + 1).sum())

@@ -31,6 +31,8 @@ _LATE = 30
 """Changes after which a value is forgotten."""
 _PATIENCE = 1000
 """Changes without a better plan after which the search starts anew from another way of making plans."""
+_PROPOSALS = 4
+"""Every so many changes another order is proposed from outside."""
 _SHARES = (0, 4, 8, 12)
 """Sixteenths of the requests with long prompts that are kept for the start of the schedule."""
 
@@ -72,6 +74,10 @@ class Recipe:
     rank: Ints
     weights: Weights | None = None
 
+    def ordered(self, rank: Ints) -> Recipe:
+        """Return the recipe with another order."""
+        return replace(self, rank=rank, weights=None)
+
 
 @dataclass(frozen=True)
 class Found:
@@ -80,6 +86,10 @@ class Found:
     recipe: Recipe
     plan: Plan
     value: int
+
+
+Propose = Callable[[Found], Ints | None]
+"""Proposes another order of the requests for a plan's recipe; None if it has none."""
 
 
 class Search:
@@ -142,15 +152,20 @@ class Search:
                         yield found
                         best = _better(best, found)
 
-    def improve(self) -> Iterator[Found]:
-        """Change recipes for ever, from the best of each way on in turn; yield what is current after every change."""
+    def improve(self, propose: Propose | None = None) -> Iterator[Found]:
+        """Change recipes for ever, from the best of each way on in turn; yield what is current after every change.
+
+        Every so often ``propose`` says how the order changes.
+        """
         for start in cycle(sorted(self._best_of.values(), key=lambda found: found.value)):
             current = best = start
             history = [current.value] * _LATE
             fruitless = 0
             while fruitless < _PATIENCE:
                 fruitless += 1
-                found = self._try(self._changed(current.recipe))
+                order = propose(current) if propose is not None and fruitless % _PROPOSALS == 0 else None
+                recipe = self._changed(current.recipe) if order is None else current.recipe.ordered(order)
+                found = self._try(recipe)
                 if found is not None and found.value <= max(current.value, history[fruitless % _LATE]):
                     current = found
                 history[fruitless % _LATE] = current.value
@@ -212,7 +227,7 @@ class Search:
                 changed[int(rng.integers(len(Feature)))] += int(rng.integers(-4, 5))
                 return replace(recipe, rank=ranking(self._features, tuple(changed)), weights=tuple(changed))
             case _:
-                return replace(recipe, rank=_shifted(recipe.rank, rng), weights=None)
+                return recipe.ordered(_shifted(recipe.rank, rng))
 
 
 def _orders_for(objective: Objective) -> tuple[Weights, ...]:

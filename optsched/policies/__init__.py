@@ -8,6 +8,7 @@ POLICIES = MappingProxyType(
         for base in ("vllm", "sarathi", "sarathi_pc", "sarathi_nocp", "vllm_hy", "sarathi_nohy")
         for name in (base, f"{base}_ef")
     }
+    | {"infermax": "optsched.policies.infermax:INFERMAX"}
     | {"planner": "optsched.policies.planner:PLANNER"}
 )
 """Policy name → ``module:attribute``, resolved when it is asked for."""

@@ -1,4 +1,4 @@
-"""The schedulers that InferMax analyses (Kim et al., Table 1), and an eviction-free variant of each.
+"""The schedulers that InferMax analyses (Kim et al., Table 1), an eviction-free variant of each, and its own.
 
 ========  ========  ======  =======  =====
 name      priority  hybrid  chunked  P
@@ -14,13 +14,29 @@ sarathi   decode    yes     yes      512
 The table's P = 4096 is the model's context size C there. The eviction-free variants reserve I + O − 1 tokens
 at admission and so know the output length (section 4.1): they admit while the sum of the reservations of all
 admitted requests is at most M.
+
+InferMax's own scheduler (section 6) is Sarathi with two changes. Among the requests that decode those that hold more
+KV go first, so that the shortest is evicted if memory is short, whose refill costs least. And a histogram of the
+outputs so far says how much memory a request will take at most, which is reserved at admission. Either can be switched
+off. Decisions where the paper is silent:
+
+- The histogram says the mean output of the finished requests that were longer than what the request has generated; it
+  has generated its last token but one if there were none. I and this make the reservation, I + O − 1, but no more than
+  the cache holds.
+- A reservation is the job's share of memory until it ends or is evicted, as in all policies here, and follows the
+  histogram from batch to batch.
+- Requests that hold equally much go in order of arrival.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
+from optsched.model.schedule import Assignment
 from optsched.policies.grouped import Group, GroupedPolicy, Members, worst_case
+from optsched.simulate.replica import Job, Policy, Replica
 
 VLLM = GroupedPolicy(groups=(Group(Members.WAITING), Group(Members.RUNNING, evicts=True)), hybrid=False, chunked=False)
 """vLLM (Kwon et al. 2023): prefills first, in batches of their own."""
@@ -55,3 +71,92 @@ SARATHI_EF = replace(SARATHI, reserve=worst_case)
 SARATHI_PC_EF = replace(SARATHI_PC, reserve=worst_case)
 SARATHI_NOCP_EF = replace(SARATHI_NOCP, reserve=worst_case)
 SARATHI_NOHY_EF = replace(SARATHI_NOHY, reserve=worst_case)
+
+
+@dataclass(frozen=True)
+class InferMax:
+    """InferMax's scheduler.
+
+    Parameters
+    ----------
+    long_first
+        Whether who holds more KV decodes first, and is evicted last.
+    histogram
+        Whether memory is reserved for the output that is expected.
+    base
+        What it is made of.
+    """
+
+    long_first: bool = True
+    histogram: bool = True
+    base: GroupedPolicy = SARATHI
+
+    def begun(self) -> Policy:
+        """Return the policy of one run, whose histogram is empty."""
+        policy = self.base
+        if self.long_first:
+            groups = tuple(
+                replace(group, order=_longest) if group.members is Members.DECODING else group
+                for group in policy.groups
+            )
+            policy = replace(policy, groups=groups)
+        return _Reserving(policy) if self.histogram else policy
+
+
+def _longest(job: Job) -> int:
+    return -job.cached
+
+
+class Histogram:
+    """How many tokens finished requests have generated."""
+
+    def __init__(self) -> None:
+        self._seen = Counter[int]()
+        self._means: list[int] | None = None
+
+    def add(self, output: int) -> None:
+        """Count a finished request."""
+        self._seen[output] += 1
+        self._means = None
+
+    def expected(self, generated: int) -> int:
+        """Return the mean output, rounded up, of those that were longer; the next token is the last if there is none.
+
+        Parameters
+        ----------
+        generated
+            Tokens generated so far.
+        """
+        if self._means is None:
+            longest = max(self._seen, default=0)
+            counts = [self._seen[output] for output in range(longest, 0, -1)]
+            tokens = [output * self._seen[output] for output in range(longest, 0, -1)]
+            means = [-(-total // number) for total, number in zip(accumulate(tokens), accumulate(counts), strict=True)]
+            self._means = means[::-1]
+        return self._means[generated] if generated < len(self._means) else generated + 1
+
+
+class _Reserving:
+    """A policy that reserves what a histogram says, and keeps it up to date."""
+
+    def __init__(self, policy: GroupedPolicy) -> None:
+        self._policy = replace(policy, reserve=self._reserve)
+        self._histogram = Histogram()
+        self._there: list[Job] = []
+        self._capacity = 0
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        """Count who has ended, then form the next batch."""
+        for job in self._there:
+            if job.finished:
+                self._histogram.add(job.generated)
+        self._there = [*replica.running, *replica.waiting]
+        self._capacity = replica.limits.kv_tokens
+        return self._policy.next_batch(replica)
+
+    def _reserve(self, job: Job) -> int:
+        output = self._histogram.expected(job.generated)
+        return min(job.request.input + output - 1, self._capacity)
+
+
+INFERMAX = InferMax()

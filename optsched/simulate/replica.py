@@ -111,6 +111,15 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class Learning(Protocol):
+    """What becomes a policy with a memory of its own whenever a run begins."""
+
+    def begun(self) -> Policy:
+        """Return the policy of one run."""
+        ...
+
+
+@runtime_checkable
 class Hindsight(Protocol):
     """What becomes a policy once it knows all requests, those that are still to come included."""
 

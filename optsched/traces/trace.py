@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
-from optsched.bounds.volume import volume_bound
+from optsched.bounds.volume import busy_ps
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.errors import InputError, Said
@@ -90,7 +90,6 @@ def trace_instance(
     span = trace.requests[-1].arrival_ps
     if not span:
         raise InputError("load", str(load), "a trace whose requests do not all arrive together")
-    together = replace(instance, requests=tuple(replace(request, arrival_ps=0) for request in trace.requests))
-    factor = Fraction(volume_bound(together).value) / (load * span)
+    factor = Fraction(busy_ps(instance)) / (load * span)
     scaled = (replace(request, arrival_ps=int(request.arrival_ps * factor)) for request in trace.requests)
     return replace(instance, requests=tuple(scaled))

@@ -1,4 +1,8 @@
-"""The planner (`optsched.planner`) as a formulation: good schedules at any size, and no bound."""
+"""The planner (`optsched.planner`) as a formulation: good schedules at any size, and no bound.
+
+List scheduling in hindsight, then a search that changes rules and orders at random, and places a neighbourhood of
+requests anew by an exact model (`planning.neighbourhood`).
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,11 @@ from optsched.planner.problem import TooLargeError
 from optsched.planner.search import Search, compile_loops
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
 from optsched.solvers.interrupt import wait_interruptibly
+from optsched_formulations.batching.planning.neighbourhood import Neighbourhood
 
 
 class Planner:
-    """List scheduling in hindsight and search over its rules, as `optsched.solvers.formulation.Formulation`."""
+    """List scheduling in hindsight and large-neighbourhood search, as `optsched.solvers.formulation.Formulation`."""
 
     def solve(self, task: Task) -> Outcome:
         """Look for better schedules until time is up, or one is as good as ``at_most`` or the bound.
@@ -48,7 +53,8 @@ def _search(task: Task, search: Search, started: float, stopped: Event) -> None:
     compile_loops()
     enough = max(task.bound, task.restrictions.at_most or 0)
     value = task.incumbent_value
-    for found in chain(search.start(), search.improve()):
+    neighbourhood = Neighbourhood(task, np.random.default_rng([task.seed, 1]))
+    for found in chain(search.start(), search.improve(neighbourhood)):
         elapsed = time.perf_counter() - started
         if value is None or found.value < value:
             value = found.value

@@ -72,19 +72,13 @@ class Levels:
         """B by level."""
         return np.array([worth.token for worth in self.worths])
 
-    @cached_property
-    def steps(self) -> Ints:
-        """G by level."""
-        return np.array([worth.step for worth in self.worths])
-
     def decode(self, window: Ints, read: Ints) -> Ints:
         """Return what decodes are worth in windows."""
         return self.decodes[self.of[window], read]
 
     def prompt(self, window: Ints, size: Ints) -> Ints:
         """Return what prompts are worth in windows, without their attention."""
-        level = self.of[window]
-        return self.tokens[level] * size + self.steps[level]
+        return self.tokens[self.of[window]] * size
 
 
 class Lives:
@@ -125,17 +119,15 @@ class Lives:
 
     def levels(self, batches: Batches, windows: Windows) -> Levels:
         """Return what runs are worth in every window."""
-        keys = np.stack([windows.price, self.alive, windows.slope, windows.step])
+        keys = np.stack([windows.price, self.alive, windows.slope])
         distinct, of = np.unique(keys, axis=1, return_inverse=True)
-        worths = [batches.worth(*map(int, key)) for key in distinct.T]
-        assert None not in worths, "slopes are chosen so that the theorem holds"
-        return Levels(of.ravel(), [worth for worth in worths if worth is not None])
+        return Levels(of.ravel(), [batches.worth(*map(int, key)) for key in distinct.T])
 
     def least(self, windows: Windows, levels: Levels) -> Least:
         """Return the bound of prices, and where every run costs least."""
         decodes, where = self._decodes(levels)
-        prompts, places = self._prompts(levels)
-        total = _total(decodes) + _total(prompts) - self.terms.window_ps * int(windows.price.sum())
+        first, last, places = self._prompts(levels)
+        total = _total(decodes) + (_total(first) + _total(last)) // 2 - self.terms.window_ps * int(windows.price.sum())
         return Least(max(total, 0) // UNIT, where, places)
 
     def _decodes(self, levels: Levels) -> tuple[Ints, Ints]:
@@ -144,7 +136,8 @@ class Lives:
         rate = np.array([self.terms.window_ps, share])
         return _cheapest_decodes(runs, levels.of, levels.decodes, levels.floors, rate)
 
-    def _prompts(self, levels: Levels) -> tuple[Ints, Ints]:
+    def _prompts(self, levels: Levels) -> tuple[Ints, Ints, Ints]:
+        """Return I times the least cost at the place of the first token and of the last, and the latter's window."""
         bests = []
         for place in (np.ones_like(self.input), self.input):
             attention = self.cost.prefill_sq * (2 * place - 1) * self.input + self.cost.prefill_req
@@ -152,11 +145,11 @@ class Lives:
                 self.arrival,
                 np.stack([self.input, attention, self.terms.kept * self._kept_of_prompt]),
                 levels.of,
-                np.stack([levels.tokens, levels.factors, levels.steps]),
+                np.stack([levels.tokens, levels.factors]),
                 self.terms.window_ps,
             )
             bests.append(best)
-        return (bests[0] + bests[1]) // 2, where
+        return bests[0], bests[1], where
 
 
 @compiled
@@ -194,17 +187,17 @@ def _cheapest_prompts(arrival: Ints, prompts: Ints, of: Ints, worths: Ints, wind
     """Return the least cost of every prompt, and its window; ``prompts`` are tokens, attention, and what is kept."""
     best, where = np.empty(arrival.size, np.int64), np.empty(arrival.size, np.int64)
     last = of.size - 1
-    token, factor, step = worths[0].min(), worths[1].min(), worths[2].min()
+    token, factor = worths[0].min(), worths[1].min()
     for i in range(arrival.size):
         window, least = min(arrival[i] // window_ps, last), np.int64(LARGEST)
         size, attention, share = prompts[0, i], prompts[1, i], prompts[2, i]
         while True:
             waited = min(max(window * window_ps - arrival[i], 0), _FARTHEST)
             kept = share * waited // UNIT
-            if kept + token * size + factor * attention + step >= least:
+            if kept + token * size + factor * attention >= least:
                 break
             level = of[window]
-            cost = kept + worths[0, level] * size + worths[1, level] * attention + worths[2, level]
+            cost = kept + worths[0, level] * size + worths[1, level] * attention
             if cost < least:
                 least, where[i] = cost, window
             if window == last:

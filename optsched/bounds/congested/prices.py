@@ -18,14 +18,12 @@ Floats = npt.NDArray[np.float64]
 
 _STRETCH = 1.7
 """How much longer requests are alive than alone, at first guess."""
-_SMOOTH, _KNOT = 35, 20
+_SMOOTH, _KNOT = 21, 10
 """Windows over which the first guess is averaged, and between two prices that are adjusted."""
 _POWER = 1.25
-_ROUNDS = 10
+_ROUNDS = 14
 _SLOPES = 16
-"""β is tried in so many parts of the largest slope of the batch time."""
-_STEPS = (0, 1)
-"""G is tried in halves of f(1). A whole one is more than batches of a prompt alone are worth in an empty window."""
+"""β is tried in so many parts of the largest."""
 _SAMPLE = 256
 
 
@@ -68,8 +66,8 @@ def best_prices(lives: Lives, batches: Batches) -> tuple[int, Windows]:
 
 
 def stated(windows: Windows) -> list[list[int]]:
-    """Return windows as certificates have them: how many are alike, θ, β and G; the last one by itself."""
-    rows = list(zip(windows.price.tolist(), windows.slope.tolist(), windows.step.tolist(), strict=True))
+    """Return windows as certificates have them: how many are alike, θ and β; the last one by itself."""
+    rows = list(zip(windows.price.tolist(), windows.slope.tolist(), strict=True))
     runs = [[len(list(same)), *row] for row, same in groupby(rows[:-1])]
     return [*runs, [1, *rows[-1]]]
 
@@ -93,63 +91,55 @@ def _rounded(prices: Floats) -> Ints:
 
 
 class _Slopes:
-    """The β and G that suit a price and a number alive: prompts and decodes share what a batch can give."""
+    """The β that suits a price and a number alive: prompts and decodes share what a batch can give."""
 
     def __init__(self, lives: Lives, batches: Batches) -> None:
         self._batches, self._alive = batches, lives.alive
-        self._single = lives.cost.linear_ps(1)
-        self._steepest = max(token for _, token in lives.cost.affine)
         order = np.sort(lives.read)
         self._reads = order[np.linspace(0, order.size - 1, _SAMPLE).astype(np.int64)] if order.size else order
         self._decodes_a_read = order.size / max(self._reads.size, 1)
-        self._prompts, self._tokens = lives.input.size, int(lives.input.sum())
+        self._tokens = int(lives.input.sum())
         self._known: dict[tuple[int, int], int] = {}
         self._part = _SLOPES // 2
-        self._step: int | None = None
 
     def chosen(self, price: Ints) -> Windows:
-        """Return windows of given prices; G is chosen when the first ones are, for the middle one of them."""
+        """Return windows of given prices."""
         pairs = list(zip(price.tolist(), self._alive.tolist(), strict=True))
-        if self._step is None:
-            middle = sorted(pairs)[len(pairs) // 2]
-            steps = [half * UNIT * self._single // 2 for half in _STEPS]
-            self._step = max(steps, key=lambda step: self._climb(*middle, step)[0])
         for pair in sorted(set(pairs) - self._known.keys()):
-            self._known[pair] = self._climb(*pair, self._step)[1]
-        slopes = np.array([self._known[pair] for pair in pairs], np.int64)
-        return Windows(price, slopes, np.full_like(slopes, self._step))
+            self._known[pair] = self._climb(*pair)
+        return Windows(price, np.array([self._known[pair] for pair in pairs], np.int64))
 
-    def _climb(self, price: int, alive: int, step: int) -> tuple[float, int]:
-        """Return what runs are worth at the slope up to which that rises, tried from the last one on, and the slope."""
+    def _climb(self, price: int, alive: int) -> int:
+        """Return the slope up to which what runs are worth rises, tried from the last one on."""
         values: dict[int, float] = {}
 
         def value(part: int) -> float:
             if part not in values:
                 inside = 0 <= part <= _SLOPES
-                values[part] = self._total(price, alive, part * self._steepest // _SLOPES, step) if inside else -1.0
+                values[part] = self._total(price, alive, self._slope(part)) if inside else -1.0
             return values[part]
 
         part = self._part
         while value(part + 1) > value(part):
             part += 1
-        while part and (value(part - 1) > value(part) or value(part) < 0):
+        while part and value(part - 1) > value(part):
             part -= 1
         self._part = part
-        return value(part), part * self._steepest // _SLOPES
+        return self._slope(part)
 
-    def _total(self, price: int, alive: int, slope: int, step: int) -> float:
-        """Return what all runs would be worth in one window, negative if the theorem does not hold."""
-        worth = self._batches.worth(price, alive, slope, step)
-        if worth is None:
-            return -1.0
-        decodes = float(worth.decode[self._reads].sum()) * self._decodes_a_read
-        return decodes + float(worth.token) * self._tokens + float(step) * self._prompts
+    def _slope(self, part: int) -> int:
+        return part * self._batches.steepest // _SLOPES
+
+    def _total(self, price: int, alive: int, slope: int) -> float:
+        """Return what all runs would be worth in one window."""
+        worth = self._batches.worth(price, alive, slope)
+        return float(worth.decode[self._reads].sum()) * self._decodes_a_read + float(worth.token) * self._tokens
 
 
 def _taken(lives: Lives, batches: Batches, windows: Windows, levels: Levels, least: Least) -> Floats:
     """Return how much of each window's time the cheapest lives take, for each but the last."""
     rise = np.maximum(UNIT // 2, windows.price // 8 // UNIT * UNIT)
-    dearer = lives.levels(batches, Windows(windows.price + rise, windows.slope, windows.step))
+    dearer = lives.levels(batches, Windows(windows.price + rise, windows.slope))
     decodes = dearer.decode(least.decodes, lives.read) - levels.decode(least.decodes, lives.read)
     prompts = dearer.prompt(least.prompts, lives.input) - levels.prompt(least.prompts, lives.input)
     count = lives.last + 1

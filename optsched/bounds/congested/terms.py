@@ -50,13 +50,10 @@ class Windows:
         θ in 64ths of a request, ≥ 0; in the last window 0.
     slope
         β in ps per token.
-    step
-        G in 64ths of ps.
     """
 
     price: Ints
     slope: Ints
-    step: Ints
 
 
 def terms_of(instance: Instance) -> Terms | None:
@@ -66,7 +63,8 @@ def terms_of(instance: Instance) -> Terms | None:
         return None
     span = max(request.arrival_ps for request in instance.requests) - instance.start_ps
     longest = instance.cost.linear_ps(limits.batch_tokens)
-    if UNIT * (2 * len(instance.requests) + UNIT) * longest > LARGEST:
+    read = instance.cost.decode_ps(max(request.peak_tokens for request in instance.requests) + UNIT)
+    if UNIT * (2 * len(instance.requests) + UNIT) * (longest + read) > LARGEST:
         return None
     window = max(_WINDOW_STEPS * single, -(-span // _MOST_WINDOWS))
     return Terms(window, _SHORT_EIGHTHS * single // 8, _KEPT, _PREFILL_SHARE)

@@ -79,9 +79,9 @@ class Prices:
         return None if self.repeated is None else sum(self.widths[: self.repeated])
 
 
-def fill_ps(instance: Instance, tokens: int) -> int:
-    """Return the least attention time of a fill of so many tokens, in ps."""
-    return instance.cost.prefill_sq * tokens**2 + instance.cost.prefill_req * fewest_steps(instance, tokens)
+def fill_ps(instance: Instance, tokens: int, step_ps: int) -> int:
+    """Return the least attention time of a fill of so many tokens, at so much for each of its steps, in ps."""
+    return instance.cost.prefill_sq * tokens**2 + step_ps * fewest_steps(instance, tokens)
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,11 @@ class Prompt:
         """Whether the KV may be filled again when so many tokens are generated."""
         return may_refill(instance, self.least + generated)
 
-    def beyond_ps(self, instance: Instance, generated: int) -> int:
+    def beyond_ps(self, instance: Instance, generated: int, step_ps: int) -> int:
         """Return by how much a refill takes more attention time than a decode, at least."""
         size, least = self.tokens + generated, self.least + generated
         square = instance.cost.prefill_sq * (size**2 - (size - least) ** 2)
-        steps = instance.cost.prefill_req * fewest_steps(instance, least)
+        steps = step_ps * fewest_steps(instance, least)
         return square + steps - instance.cost.decode_ps(size - 1)
 
 
@@ -144,10 +144,14 @@ class Lives:
         I, and all O that are asked for.
     prices
         Prices of what batches take.
+    step_ps
+        φ, what a prefill step takes.
     """
 
-    def __init__(self, instance: Instance, prompt: Prompt, outputs: Sequence[int], prices: Prices) -> None:
-        self._instance, self._prompt = instance, prompt
+    def __init__(
+        self, instance: Instance, prompt: Prompt, outputs: Sequence[int], prices: Prices, step_ps: int
+    ) -> None:
+        self._instance, self._prompt, self._step_ps = instance, prompt, step_ps
         self._layers, self._repeated = prices.layers, prices.repeated_layer
         memory, run = prices.by_layer(prices.memory), prices.by_layer(prices.runs)
         token = prices.by_layer(prices.tokens)
@@ -180,7 +184,7 @@ class Lives:
                 if chunked:
                     paid, ran = _running_minimum(paid)
                     since = since[ran]
-                paid += prices.scale * prompt.beyond_ps(instance, k)
+                paid += prices.scale * prompt.beyond_ps(instance, k, step_ps)
                 refilled = paid < decoded
                 if refilled.any():
                     decoded = np.where(refilled, paid, decoded)
@@ -222,7 +226,7 @@ class Lives:
                 evicted = refills[here]
                 kept = ~evicted
                 np.add.at(refilled, (rows[evicted], ran[here][evicted]), size)
-                extra[evicted] += self._prompt.beyond_ps(self._instance, k)
+                extra[evicted] += self._prompt.beyond_ps(self._instance, k, self._step_ps)
                 before = np.where(evicted, since[here], before)
             np.add.at(decoded, (rows[kept], here[kept]), 1)
             _hold(steps, rows[kept], before[kept] + 1, np.maximum(here, before + 1)[kept], blocks(size - 1))

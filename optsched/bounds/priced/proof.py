@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 
+from optsched.bounds.own import most_decodes, turns
 from optsched.bounds.priced.crowd import Crowd, Kinds
 from optsched.bounds.priced.lives import NEVER, Ints, Lives, Prices, Prompt, fill_ps
 from optsched.bounds.volume import Totals
@@ -27,6 +27,8 @@ class Part:
         The problem.
     release_ps
         That time, t₀.
+    step_ps
+        φ, what a prefill step takes.
 
     Attributes
     ----------
@@ -38,45 +40,56 @@ class Part:
         Tokens that every schedule runs.
     attention
         Attention times of a fill of every prompt and of decodes of all later tokens, in ps.
-    turns
-        (tokens, time in ps without attention): from each of these to the next the time of a batch is affine.
+    decode_turns, prefill_turns
+        (tokens, time in ps without attention) of batches without a prefill step, and with one that takes what it does
+        beyond φ: from each of these to the next the time of a batch is affine, less any price of tokens.
     """
 
-    def __init__(self, instance: Instance, release_ps: int) -> None:
-        self.instance, self.release_ps = instance, release_ps
+    def __init__(self, instance: Instance, release_ps: int, step_ps: int) -> None:
+        self.instance, self.release_ps, self.step_ps = instance, release_ps, step_ps
         totals, counts = Totals(instance), Counter[tuple[int, int]]()
         for request in instance.requests:
             if request.arrival_ps >= release_ps:
                 totals.add(request)
                 counts[request.input, request.output] += 1
         self.kinds: Kinds = dict(sorted(counts.items()))
-        self.fewest, self.tokens, self._work = totals.batches(), totals.tokens, totals.work
+        self.fewest, self.tokens, self._totals = totals.batches(), totals.tokens, totals
         self.attention = sum(count * self._attention_ps(*kind) for kind, count in self.kinds.items())
-        self.turns = _turns(instance)
+        limits, time_ps = instance.limits, instance.cost.linear_ps
+        self.decode_turns = [(tokens, time_ps(tokens)) for tokens in turns(instance, most_decodes(instance))]
+        places = sorted({*turns(instance, limits.batch_tokens), limits.prefill_tokens})
+        more = instance.cost.prefill_req - step_ps
+        self.prefill_turns = [(tokens, time_ps(tokens) + more) for tokens in places]
 
     def _attention_ps(self, prompt: int, output: int) -> int:
         cost, decodes = self.instance.cost, output - 1
         read = decodes * prompt + decodes * (decodes - 1) // 2
-        return fill_ps(self.instance, prompt) + decodes * cost.decode_req + cost.decode_kv * read
+        fill = fill_ps(self.instance, prompt, self.step_ps)
+        return fill + decodes * cost.decode_req + cost.decode_kv * read
 
     def plain(self, batches: int) -> int:
         """Return what so many batches take by `volume`, in ps."""
-        pieces = self.instance.cost.affine
-        return max(base * batches + work for (base, _), work in zip(pieces, self._work, strict=True))
+        return max(self._totals.busy_ps(batches))
 
     def lives(self, crowd: Crowd, prices: Prices) -> dict[Prompt, Lives]:
         """Return the cheapest lives for every prompt of a crowd."""
         return {
-            prompt: Lives(self.instance, prompt, list(outputs), prices) for prompt, outputs in crowd.numbers.items()
+            prompt: Lives(self.instance, prompt, list(outputs), prices, self.step_ps)
+            for prompt, outputs in crowd.numbers.items()
         }
 
     def rooms(self, prices: Prices) -> list[int]:
         """Return the least time of a batch less the prices of all it can take, for every stretch, ps × scale."""
         limits = self.instance.limits
         return [
-            min(prices.scale * time - token * tokens for tokens, time in self.turns)
+            min(
+                *(prices.scale * time - token * tokens for tokens, time in self.decode_turns),
+                *(
+                    prices.scale * time - token * tokens - prefill * min(tokens, limits.prefill_tokens)
+                    for tokens, time in self.prefill_turns
+                ),
+            )
             - limits.kv_blocks * memory
-            - limits.prefill_tokens * prefill
             - (limits.batch_requests or 0) * run
             for memory, token, prefill, run in zip(
                 prices.memory, prices.tokens, prices.prefill_tokens, prices.runs, strict=True
@@ -87,20 +100,11 @@ class Part:
         """Whether what one token of a life costs fits 64 bits besides `NEVER`, and what batches have left."""
         limits, largest = self.instance.limits, 2 * max(prompt + output for prompt, output in self.kinds)
         dearest = max(prices.tokens) + max(prices.prefill_tokens)
-        fill = prices.scale * (fill_ps(self.instance, largest) + self.instance.cost.decode_ps(largest))
+        fill = prices.scale * (fill_ps(self.instance, largest, self.step_ps) + self.instance.cost.decode_ps(largest))
         step = largest * dearest + max(prices.runs) + fill
         held = sum(width * memory for width, memory in zip(prices.widths, prices.memory, strict=True))
         room = sum(width * abs(room) for width, room in zip(prices.widths, self.rooms(prices), strict=True))
         return max(step + max(limits.kv_blocks, largest) * held, room) < _MOST
-
-
-def _turns(instance: Instance) -> list[tuple[int, int]]:
-    most, places = instance.limits.batch_tokens, {1, instance.limits.batch_tokens}
-    for (base, token), (other_base, other_token) in combinations(instance.cost.affine, 2):
-        if token != other_token:
-            place = (other_base - base) // (token - other_token)
-            places |= {min(max(tokens, 1), most) for tokens in (place, place + 1)}
-    return [(tokens, instance.cost.linear_ps(tokens)) for tokens in sorted(places)]
 
 
 @dataclass(frozen=True)

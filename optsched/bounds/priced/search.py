@@ -103,10 +103,9 @@ class _Programme:
         self._widths = np.diff(self._edges)
         self._stretch = np.repeat(np.arange(len(self._widths)), self._widths)
         self._last = self._edges[self._edges >= range_.fewest].tolist()
-        self._unit = max(part.turns[0][1], 1)
-        self._all = {"memory": limits.kv_blocks, "tokens": max(1, part.tokens // part.fewest)}
-        if limits.prefill_tokens < limits.batch_tokens:
-            self._all["prefill_tokens"] = limits.prefill_tokens
+        self._unit = max(part.decode_turns[0][1], 1)
+        mean = max(1, part.tokens // part.fewest)
+        self._all = {"memory": limits.kv_blocks, "tokens": mean, "prefill_tokens": min(mean, limits.prefill_tokens)}
         if limits.batch_requests is not None:
             self._all["runs"] = limits.batch_requests
         count = len(self._widths)
@@ -132,17 +131,22 @@ class _Programme:
     def _frame(self) -> None:
         """Say what prices leave of a batch's time, and what follows for the bound."""
         count, at, mean = len(self._widths), self._column, self._all["tokens"]
-        for tokens, time in self._part.turns:
+        prefill, most = self._all["prefill_tokens"], self._part.instance.limits.prefill_tokens
+        for tokens, time in self._part.decode_turns:
             rows = [{at["tokens"] + s: tokens / mean, at["time"] + s: 1.0} for s in range(count)]
             self._add(rows, [time / self._unit] * count)
-        rows = [{at["fill"] + s: 1.0, at["tokens"] + s: -1.0} for s in range(count)]
-        if "prefill_tokens" in self._all:
+        for tokens, time in self._part.prefill_turns:
+            rows = [{at["tokens"] + s: tokens / mean, at["time"] + s: 1.0} for s in range(count)]
             for s, row in enumerate(rows):
-                row[at["prefill_tokens"] + s] = -mean / self._all["prefill_tokens"]
+                row[at["prefill_tokens"] + s] = min(tokens, most) / prefill
+            self._add(rows, [time / self._unit] * count)
+        rows = [{at["fill"] + s: 1.0, at["tokens"] + s: -1.0} for s in range(count)]
+        for s, row in enumerate(rows):
+            row[at["prefill_tokens"] + s] = -mean / prefill
         if self._part.instance.rules.chunked_prefill:
             rows += [{at["fill"] + s: 1.0, at["fill"] + s - 1: -1.0} for s in range(1, count)]
         self._add(rows, [0.0] * len(rows))
-        spent = [column for name, column in at.items() if name in self._all and name != "tokens"]
+        spent = [at[name] for name in ("memory", "runs") if name in at]
         if self._repeated is not None:
             s = int(self._stretch[self._repeated])
             self._add([{at["time"] + s: -1.0, **{column + s: 1.0 for column in spent}}], [0.0])

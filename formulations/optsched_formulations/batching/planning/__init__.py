@@ -1,0 +1,1 @@
+"""Parts of the planner that need a solver."""
