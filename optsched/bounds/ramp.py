@@ -51,7 +51,6 @@ from bisect import bisect_left
 from typing import Any
 
 from optsched.bounds.bound import Bound
-from optsched.bounds.own import fewest_steps
 from optsched.bounds.priced.crowd import Crowd, Kinds, between, each, sketch
 from optsched.bounds.priced.lives import Prices
 from optsched.bounds.priced.proof import Part, Proof, bound_of, prove, weakest
@@ -84,17 +83,13 @@ def ramp_bound(instance: Instance, objective: Objective) -> Bound | None:
     """Bound the makespan by prices; None for other objectives, and where that would say nothing or take too long."""
     if objective != Objective.MAKESPAN or sum(request.output for request in instance.requests) < _FEWEST_TOKENS:
         return None
-    part = _part(instance)
-    ramps = 2 * usual_output(part.kinds) * instance.cost.linear_ps(1)
-    return None if ramps < _LEAST_SHARE * part.plain(part.fewest) else priced_bound(part)
-
-
-def _part(instance: Instance) -> Part:
-    """Return the requests that decide `volume`, with φ = 0 if there are more batches than prefill steps."""
-    release, whole = volume_bound(instance).release_ps, instance.cost.prefill_req
-    part = Part(instance, release, 0)
-    steps = sum(count * fewest_steps(instance, prompt) for (prompt, _), count in part.kinds.items())
-    return part if part.fewest > steps else Part(instance, release, whole)
+    release, step = volume_bound(instance).release_ps, instance.cost.prefill_req
+    parts = [Part(instance, release, step_ps) for step_ps in dict.fromkeys((step, 0))]
+    plain = parts[0].plain(parts[0].fewest)
+    waste = 2 * usual_output(parts[0].kinds) * instance.cost.linear_ps(1)
+    if waste + step * parts[0].more_batches_than_steps < _LEAST_SHARE * plain:
+        return None
+    return priced_bound(*parts)
 
 
 def usual_output(kinds: Kinds) -> int:
@@ -103,42 +98,42 @@ def usual_output(kinds: Kinds) -> int:
     return -(-sum(output * tokens for (_, output), tokens in held.items()) // sum(held.values()))
 
 
-def priced_bound(part: Part) -> Bound | None:
-    """Return the best bound of a part that prices are found for; None if they prove no more than `volume`."""
+def priced_bound(*parts: Part) -> Bound | None:
+    """Return the best bound of the part that promises most; None if prices prove no more than `volume`."""
+    searches = [search for part in parts if (search := _search(part)) is not None]
+    if not searches:
+        return None
+    for search in searches:
+        search.begin()
+    best = max(searches, key=lambda search: search.known)
+    best.refine()
+    return best.bound()
+
+
+def _search(part: Part) -> _Search | None:
+    """Return the search for proofs of a part; None if there are too many kinds of requests."""
     usual = usual_output(part.kinds)
     crowd = _crowd(part, min(part.fewest, _MANY * usual) + usual)
-    if crowd is None:
-        return None
-    search = _Search(part, crowd)
-    if part.fewest >= _MANY * usual:
-        search.prove(Range(_MANY * usual, None), search.most)
-    else:
-        search.split(usual)
-    proofs = search.needed()
-    if not proofs:
-        return None
-    value = part.release_ps - part.instance.start_ps + bound_of(part, proofs)
-    prompts = {} if crowd.gap == 1 else {"prompts": [prompt.tokens for prompt in crowd.numbers]}
-    stated = [_stated(proof.prices) for proof in proofs]
-    terms = {"release_ps": part.release_ps, "prefill_step_ps": part.step_ps, **prompts}
-    return Bound(value, {"kind": "ramp", **terms, "prices": stated})
+    return None if crowd is None else _Search(part, crowd, usual)
 
 
 class _Search:
-    """Proofs for ranges of numbers of batches."""
+    """Proofs for ranges of numbers of batches; ``usual`` is a usual output."""
 
-    def __init__(self, part: Part, crowd: Crowd) -> None:
-        self._part, self._crowd = part, crowd
+    def __init__(self, part: Part, crowd: Crowd, usual: int) -> None:
+        self._part, self._crowd, self._usual = part, crowd, usual
         self._like = crowd if len(part.kinds) <= _MOST_KINDS else sketch(part.kinds, _MOST_KINDS)
         self._proofs: list[Proof] = []
-        self._steps = 0
+        self._steps = self._enough = 0
+        self._splits = part.fewest < _MANY * usual
+        self._beyond = part.fewest + max(1, 3 * usual // 4) if self._splits else _MANY * usual
 
     @property
-    def most(self) -> int:
+    def _most(self) -> int:
         """More than prices prove where they are of use, in ps."""
         return 2 * self._part.plain(self._part.fewest)
 
-    def prove(self, range_: Range, enough_ps: int) -> int:
+    def _prove(self, range_: Range, enough_ps: int) -> int:
         """Add what prices prove that are found for a range; return how much, 0 if there are none."""
         prices, rounds = best_prices(self._part, self._like, range_, enough_ps)
         self._steps += rounds * self._like.steps * range_.layers
@@ -148,25 +143,35 @@ class _Search:
         self._proofs.append(proof)
         return int(proof.curve[range_.fewest - 1 :].min())
 
-    def split(self, usual: int) -> None:
-        """Prove what is known of numbers of batches up to some, and from there on, and split where least is known."""
-        fewest = self._part.fewest
-        beyond, more = fewest + max(1, 3 * usual // 4), max(1, usual // 4)
-        enough = self.prove(Range(beyond, None), self.most)
-        self.prove(Range(fewest, beyond - 1), enough)
+    @property
+    def known(self) -> int:
+        """What is proved of any number of batches, in ps."""
+        return bound_of(self._part, self._proofs)
+
+    def begin(self) -> None:
+        """Prove what is known of many batches, which may be all there is, and of fewer."""
+        self._enough = self._prove(Range(self._beyond, None), self._most)
+        if self._splits:
+            self._prove(Range(self._part.fewest, self._beyond - 1), self._enough)
+
+    def refine(self) -> None:
+        """Split ranges where least is known."""
+        if not self._splits:
+            return
+        fewest, beyond, more, enough = self._part.fewest, self._beyond, max(1, self._usual // 4), self._enough
         ends = [fewest - 1, beyond - 1]
-        ceiling = self.most  # What a single number allows to prove of all of them.
+        ceiling = self._most  # What a single number allows to prove of all of them.
         for _ in range(_MOST_RANGES):
             batches, known = weakest(self._part, self._proofs)
             if known >= ceiling * (1 - _CLOSE) or self._steps >= _MOST_SPLIT:
                 break
             if batches >= beyond:
                 beyond += more
-                enough = max(enough, self.prove(Range(beyond, None), self.most))
-                self.prove(Range(beyond - more, beyond - 1), min(enough, ceiling))
+                enough = max(enough, self._prove(Range(beyond, None), self._most))
+                self._prove(Range(beyond - more, beyond - 1), min(enough, ceiling))
                 ends.append(beyond - 1)
                 continue
-            single = self.prove(Range(batches, batches), min(enough, ceiling))
+            single = self._prove(Range(batches, batches), min(enough, ceiling))
             if single < enough * (1 - _CLOSE):
                 ceiling = min(ceiling, max(single, known))
             place = bisect_left(ends, batches)
@@ -175,10 +180,21 @@ class _Search:
             for first, end in ((before + 1, middle), (middle + 1, last)):
                 wanted = min(enough, ceiling)
                 if first <= end and weakest(self._part, self._proofs, first, end)[1] < wanted * (1 - _CLOSE):
-                    self.prove(Range(first, end), wanted)
+                    self._prove(Range(first, end), wanted)
             ends.insert(place, middle)
 
-    def needed(self) -> list[Proof]:
+    def bound(self) -> Bound | None:
+        """Return what is proved; None if that is no more than `volume` says."""
+        proofs, part, crowd = self._needed(), self._part, self._crowd
+        if not proofs:
+            return None
+        value = part.release_ps - part.instance.start_ps + bound_of(part, proofs)
+        prompts = {} if crowd.gap == 1 else {"prompts": [prompt.tokens for prompt in crowd.numbers]}
+        stated = [_stated(proof.prices) for proof in proofs]
+        terms = {"release_ps": part.release_ps, "prefill_step_ps": part.step_ps, **prompts}
+        return Bound(value, {"kind": "ramp", **terms, "prices": stated})
+
+    def _needed(self) -> list[Proof]:
         """Return proofs without those that add next to nothing."""
         needed = list(self._proofs)
         enough = weakest(self._part, needed)[1] * (1 - _NEXT_TO_NOTHING)

@@ -31,8 +31,8 @@ _LATE = 30
 """Changes after which a value is forgotten."""
 _PATIENCE = 1000
 """Changes without a better plan after which the search starts anew from another way of making plans."""
-_PROPOSALS = 4
-"""Every so many changes another order is proposed from outside."""
+_PROPOSALS = 5_000_000
+"""After so many runs in plans another order is proposed from outside: some ten plans of 2,000 requests."""
 _SHARES = (0, 4, 8, 12)
 """Sixteenths of the requests with long prompts that are kept for the start of the schedule."""
 
@@ -155,15 +155,18 @@ class Search:
     def improve(self, propose: Propose | None = None) -> Iterator[Found]:
         """Change recipes for ever, from the best of each way on in turn; yield what is current after every change.
 
-        Every so often ``propose`` says how the order changes.
+        Now and then ``propose`` says how the order changes.
         """
+        due = self.work
         for start in cycle(sorted(self._best_of.values(), key=lambda found: found.value)):
             current = best = start
             history = [current.value] * _LATE
             fruitless = 0
             while fruitless < _PATIENCE:
                 fruitless += 1
-                order = propose(current) if propose is not None and fruitless % _PROPOSALS == 0 else None
+                order = None
+                if propose is not None and self.work >= due:
+                    order, due = propose(current), self.work + _PROPOSALS
                 recipe = self._changed(current.recipe) if order is None else current.recipe.ordered(order)
                 found = self._try(recipe)
                 if found is not None and found.value <= max(current.value, history[fruitless % _LATE]):

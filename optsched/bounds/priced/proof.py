@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optsched.bounds.own import most_decodes, turns
+from optsched.bounds.own import fewest_steps, most_decodes, turns
 from optsched.bounds.priced.crowd import Crowd, Kinds
 from optsched.bounds.priced.lives import NEVER, Ints, Lives, Prices, Prompt, fill_ps
 from optsched.bounds.volume import Totals
@@ -66,6 +66,12 @@ class Part:
         read = decodes * prompt + decodes * (decodes - 1) // 2
         fill = fill_ps(self.instance, prompt, self.step_ps)
         return fill + decodes * cost.decode_req + cost.decode_kv * read
+
+    @property
+    def more_batches_than_steps(self) -> int:
+        """How many more batches there are than prefill steps, at least; 0 if there may be none."""
+        steps = sum(count * fewest_steps(self.instance, prompt) for (prompt, _), count in self.kinds.items())
+        return max(0, self.fewest - steps)
 
     def plain(self, batches: int) -> int:
         """Return what so many batches take by `volume`, in ps."""
