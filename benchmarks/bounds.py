@@ -8,7 +8,6 @@ by the two. Figures go beside the page. It takes some minutes.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,7 +24,7 @@ import click
 from optsched.bounds.alone import alone
 from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.calibrate.library import cost_model
-from optsched.cli import BAD_INPUT
+from optsched.cli import run_program
 from optsched.cli.options import blaming
 from optsched.methods.simulate import simulate
 from optsched.model.documents import read_bytes, write_text
@@ -287,15 +286,5 @@ def main(page: str, only: str | None) -> None:
         click.echo(f"{picture}")
 
 
-def run() -> None:
-    """Run the command; what is wrong goes to stderr on one line."""
-    try:
-        main.main(prog_name="bounds.py", standalone_mode=False)
-    except (InputError, click.ClickException) as error:
-        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        click.echo(f"bounds.py: {message}", err=True)
-        sys.exit(BAD_INPUT)
-
-
 if __name__ == "__main__":
-    run()
+    run_program(main, "bounds.py")

@@ -11,14 +11,12 @@ from __future__ import annotations
 import datetime
 import os
 import subprocess
-import sys
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
 from optsched import library
-from optsched.cli import BAD_INPUT, INTERRUPTED
+from optsched.cli import run_program
 from optsched.cli.options import (
     blaming,
     ledger_option,
@@ -159,22 +157,5 @@ def _say(record: Record) -> None:
     click.echo(f"{time}  {record.method:<16} {record.instance}: {state}", err=True)
 
 
-def run() -> None:
-    """Run the command; what is wrong goes to stderr on one line."""
-    try:
-        main.main(prog_name="exact.py", standalone_mode=False)
-    except InputError as error:
-        _stop(str(error), BAD_INPUT)
-    except click.ClickException as error:
-        _stop(error.format_message(), BAD_INPUT)
-    except (click.Abort, KeyboardInterrupt):
-        _stop("interrupted; what was finished is kept", INTERRUPTED)
-
-
-def _stop(message: str, code: int) -> NoReturn:
-    click.echo(f"exact.py: {message}", err=True)
-    sys.exit(code)
-
-
 if __name__ == "__main__":
-    run()
+    run_program(main, "exact.py")

@@ -8,7 +8,6 @@ a policy serves the stand-in and every stretch of the trace that is as long.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import pairwise
@@ -21,12 +20,11 @@ from scipy.stats import ks_2samp, spearmanr
 
 from optsched.bounds.volume import busy_ps
 from optsched.calibrate.library import cost_model
-from optsched.cli import BAD_INPUT
+from optsched.cli import run_program
 from optsched.cli.options import blaming
 from optsched.methods.simulate import simulate
 from optsched.model.documents import check_writable, read_bytes, write_text
 from optsched.model.domain import replace
-from optsched.model.errors import InputError
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.report.benchmark import replace_section
@@ -194,15 +192,5 @@ def main(data: str, readme: str | None, picture: str | None) -> None:
                 write_text(readme, replace_section(text, name, as_markdown(table)))
 
 
-def run() -> None:
-    """Run the command; what is wrong goes to stderr on one line."""
-    try:
-        main.main(prog_name="standins.py", standalone_mode=False)
-    except (InputError, click.ClickException) as error:
-        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        click.echo(f"standins.py: {message}", err=True)
-        sys.exit(BAD_INPUT)
-
-
 if __name__ == "__main__":
-    run()
+    run_program(main, "standins.py")

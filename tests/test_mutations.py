@@ -145,36 +145,35 @@ def _violations(document: dict[str, Any], instance: Instance) -> tuple[str, ...]
     return check_result(claimed).violations
 
 
+def _honest(kind: str) -> dict[str, Any]:
+    """Return a result document that states what a witness proves."""
+    witness = witnesses()[kind]
+    instance, objective, certificate = witness.instance, witness.objective, witness.certificate
+    bound = proved_bound(instance, Restrictions(), objective, certificate)
+    result = Result(
+        instance, "test", objective, Status.BOUND_ONLY, Badge.CERTIFIED, bound=bound, certificate=certificate
+    )
+    return result_document(result)
+
+
 @pytest.mark.parametrize("kind", PROOFS)
 def test_no_more_than_a_certificate_proves_is_accepted(kind: str) -> None:
-    witness = witnesses()[kind]
-    bound = proved_bound(witness.instance, Restrictions(), witness.objective, witness.certificate)
-    result = Result(
-        witness.instance, "test", witness.objective, Status.BOUND_ONLY, Badge.CERTIFIED, bound=bound,
-        certificate=witness.certificate,
-    )  # fmt: skip
-    honest = result_document(result)
-    assert _violations(honest, witness.instance) == ()
-    for more in (bound + 1, 2 * bound, 10**18):
-        assert _violations(honest | {"bound": more}, witness.instance)
+    honest, instance = _honest(kind), witnesses()[kind].instance
+    assert _violations(honest, instance) == ()
+    for more in (honest["bound"] + 1, 2 * honest["bound"], 10**18):
+        assert _violations(honest | {"bound": more}, instance)
 
 
 @pytest.mark.parametrize("kind", PROOFS)
 def test_another_instance_is_not_the_one_that_was_solved(kind: str) -> None:
     """Every number of the instance counts for its hash, whether or not the bound still follows."""
-    witness = witnesses()[kind]
-    bound = proved_bound(witness.instance, Restrictions(), witness.objective, witness.certificate)
-    result = Result(
-        witness.instance, "test", witness.objective, Status.BOUND_ONLY, Badge.CERTIFIED, bound=bound,
-        certificate=witness.certificate,
-    )  # fmt: skip
-    honest = result_document(result)
+    honest, instance = _honest(kind), witnesses()[kind].instance
     for path in _paths(honest["instance"], ("instance",)):
         value = _at(honest, path)
         if type(value) is not int:
             continue
         try:
-            violations = _violations(_changed(honest, path, value + 1), witness.instance)
+            violations = _violations(_changed(honest, path, value + 1), instance)
         except InputError:
             continue
         assert any("sha256" in violation for violation in violations), path

@@ -44,6 +44,22 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code or OK)
 
 
+def run_program(command: click.Command, name: str) -> None:
+    """Run another program, of ``benchmarks/``; what is wrong goes to stderr on one line, with the same exit codes."""
+    try:
+        command.main(prog_name=name, standalone_mode=False)
+    except InputError as error:
+        message, code = str(error), BAD_INPUT
+    except click.ClickException as error:
+        message, code = error.format_message(), BAD_INPUT
+    except (click.Abort, KeyboardInterrupt):
+        message, code = "interrupted; what was finished is kept", INTERRUPTED
+    else:
+        return
+    click.echo(f"{name}: {message}", err=True)
+    sys.exit(code)
+
+
 def _say(message: str) -> None:
     """Print one line on stderr, whatever names the message quotes."""
     line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in message)

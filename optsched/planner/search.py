@@ -31,8 +31,8 @@ _LATE = 30
 """Changes after which a value is forgotten."""
 _PATIENCE = 1000
 """Changes without a better plan after which the search starts anew from another way of making plans."""
-_PROPOSALS = 5_000_000
-"""After so many runs in plans another order is proposed from outside: some ten plans of 2,000 requests."""
+_PROPOSALS = 50_000_000
+"""After so many runs in plans another order is proposed from outside: some hundred plans of 2,000 requests."""
 _SHARES = (0, 4, 8, 12)
 """Sixteenths of the requests with long prompts that are kept for the start of the schedule."""
 
