@@ -155,7 +155,7 @@ QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, Hea
 
 
 @pytest.mark.parametrize("name", SMALL)
-@settings(QUICK, max_examples=150)
+@settings(QUICK, max_examples=400)
 @given(instances(online=True), st.sampled_from(list(Objective)))
 def test_no_bound_exceeds_an_optimum(name: str, instance: Instance, objective: Objective) -> None:
     found = bound(name, instance, objective)
