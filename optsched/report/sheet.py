@@ -118,16 +118,20 @@ def class_texts(restrictions: Restrictions) -> list[str]:
 
 
 def make_sheet(table: BoundTable) -> Sheet:
-    """Lay a bound table out: features that vary, the optimum and its proof, every policy's gap in %."""
+    """Lay a bound table out: features that vary, the optimum and its proof, every policy's gap in %.
+
+    Instances that lengths and limits do not tell apart are named.
+    """
     described = {header: [text(row.instance) for row in table.rows] for header, _, text in _FEATURES}
     names = {header: name for header, name, _ in _FEATURES}
     single = len(table.rows) == 1
     varying = [header for header, texts in described.items() if len(set(texts)) > 1 or (single and header in "IM")]
     constant = [header for header, texts in described.items() if header not in varying and texts[0] != "–"]
     keys = [Column(h, names[h], tuple(Cell(text, text) for text in described[h]), key=True) for h in varying]
+    told = set(zip(*(described[header] for header in varying if header != "κ"), strict=True))
     instances = tuple(Cell(row.instance.name, row.instance.name) for row in table.rows)
     columns = [
-        Column("" if keys else "instance", "instance", instances, key=True),
+        Column("instance" if len(told) < len(table.rows) else "", "instance", instances, key=True),
         *keys,
         Column("batches", "batches", tuple(_metric(row, "batches") for row in table.rows)),
         *_value_columns(table),
