@@ -34,10 +34,14 @@ from optsched import (
 from optsched.methods.simulate import policy_names
 from optsched.model.cost import CostModel
 from optsched.model.objectives import evaluate
-from optsched.planner.problem import TooLargeError, problem_of
-from optsched.planner.search import Search
+from optsched.planner.backward import backward
+from optsched.planner.first_tokens import first_tokens
+from optsched.planner.forward import forward
+from optsched.planner.problem import Rule, TooLargeError, problem_of
+from optsched.planner.search import Found, Make, Recipe, Search
 from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError
 from optsched_formulations.batching.planner import Planner
+from optsched_formulations.batching.planning.neighbourhood import Neighbourhood
 
 QUICK = settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -228,3 +232,60 @@ def test_auto_plans_where_exact_models_end() -> None:
     assert result.value is not None
     assert vllm.value is not None
     assert result.value <= vllm.value
+
+
+# Neighbourhoods --------------------------------------------------------------------------------------------
+
+# They hold 10 to 19 and 10 to 11 of 20 tokens, so that one waits until the other has ended.
+ONE_AT_A_TIME = Instance("two", Limits(20, 64, 64), Rules(eviction=False), LINEAR, (Request(10, 10), Request(10, 2)))
+
+
+def listed(instance: Instance, make: Make, rank: list[int], objective: Objective) -> Found:
+    """Return what list scheduling makes of an order."""
+    rule, ranks = Rule(64, 16, 1, 0), np.array(rank, dtype=np.int64)
+    plan = make(problem_of(instance, FREE), rule, ranks)
+    assert plan is not None
+    return Found(Recipe(make, rule, ranks), plan, legal_value(instance, plan.schedule(), objective))
+
+
+def test_a_neighbourhood_is_placed_anew() -> None:
+    """The short request ends first, whoever went first; with weights of 9 and 1 it is the long one."""
+    for weights, objective, first in (((1, 1), Objective.MEAN_E2E, 1), ((9, 1), Objective.WEIGHTED_E2E, 0)):
+        requests = tuple(replace(r, weight=w) for r, w in zip(ONE_AT_A_TIME.requests, weights, strict=True))
+        instance = replace(ONE_AT_A_TIME, requests=requests)
+        propose = Neighbourhood(Task(instance, objective), np.random.default_rng(0))
+        best = optimum(instance, objective) if objective is Objective.MEAN_E2E else None
+        for rank in ([0, 1], [1, 0]):
+            order = propose(listed(instance, forward, rank, objective))
+            assert order is not None
+            assert int(np.argmin(order)) == first
+            found = listed(instance, forward, order.tolist(), objective)
+            assert best is None or found.value == best
+
+
+def test_whoever_has_not_arrived_waits() -> None:
+    late = replace(ONE_AT_A_TIME.requests[1], arrival_ps=10**6)
+    instance = replace(ONE_AT_A_TIME, requests=(ONE_AT_A_TIME.requests[0], late))
+    propose = Neighbourhood(Task(instance, Objective.MEAN_E2E), np.random.default_rng(0))
+    order = propose(listed(instance, forward, [1, 0], Objective.MEAN_E2E))
+    assert order is not None
+    assert order.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("make", [forward, backward])
+def test_a_proposal_is_an_order_and_the_same_for_a_seed(make: Make) -> None:
+    requests = tuple(Request(1 + 3 * i % 17, 1 + 7 * i % 13) for i in range(40))
+    instance = Instance("many", Limits(60, 64, 64), Rules(eviction=False), LINEAR, requests)
+    found = listed(instance, make, list(range(40)), Objective.MAKESPAN)
+    one, other = (Neighbourhood(Task(instance, Objective.MAKESPAN), np.random.default_rng(3))(found) for _ in range(2))
+    assert one is not None
+    assert other is not None
+    assert sorted(one.tolist()) == list(range(40))
+    assert one.tolist() == other.tolist()
+
+
+def test_there_is_no_model_of_other_ways_and_objectives() -> None:
+    instance = replace(ONE_AT_A_TIME, rules=Rules())
+    for make, objective in ((first_tokens, Objective.MEAN_E2E), (forward, Objective.MEAN_TTFT)):
+        propose = Neighbourhood(Task(instance, objective), np.random.default_rng(0))
+        assert propose(listed(instance, make, [0, 1], objective)) is None

@@ -39,8 +39,8 @@ _STRETCHES = 48
 """Stretches of batches from the first start to the last end of those taken out; half as many follow."""
 _EFFORT = 0.02
 """CP-SAT's deterministic limit."""
-_UNIT_PS = 10**6
-"""Costs are counted in microseconds."""
+_FINE = 10**6
+"""Times are counted in so many parts of the plan."""
 
 
 class Neighbourhood:
@@ -103,6 +103,7 @@ class Neighbourhood:
         room = self._capacity - np.where(middles < others.size, others[np.minimum(middles, others.size - 1)], 0)
         room = np.maximum(room, taken)
         ends = _Clock(plan)
+        unit = max(1, int(plan.end_ps[-1] - plan.start_ps[0]) // _FINE)
         model, terms, placed = cp_model.CpModel(), [], []
         loads: list[list[cp_model.LinearExprT]] = [[] for _ in range(taken.size)]
         for r, demand, place in zip(free.tolist(), demands, now.tolist(), strict=True):
@@ -113,7 +114,7 @@ class Neighbourhood:
             for s, var in chosen.items():
                 if sums:
                     end = ends.at(begin + s * width + int(lives.length[r]) - 1)
-                    cost = int(self._weight[r]) * (end - int(plan.start_ps[begin])) // _UNIT_PS
+                    cost = int(self._weight[r]) * (end - int(plan.start_ps[begin])) // unit
                 else:
                     cost = int((demand * (s + np.arange(demand.size))).sum())
                 terms.append(cost * var)
