@@ -12,6 +12,7 @@ import numpy.typing as npt
 from optsched.check.alone import latencies_alone
 from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError, shown
+from optsched.check.work import turns
 from optsched.model.objectives import Objective
 
 _Ints = npt.NDArray[np.int64]
@@ -217,14 +218,7 @@ def _require_prompts_paid(problem: Problem, stated: _Stated) -> None:
 
 def _where_least(problem: Problem, fewest: _Ints) -> list[_Ints]:
     """Return numbers of tokens, not below ``fewest``, at one of which f(x) less any multiple of x is least."""
-    pieces, most = pieces_of(problem.cost), problem.limits.batch_tokens
-    places = {1, most}
-    for base, token in pieces:
-        for other, steeper in pieces:
-            if steeper > token:
-                crossing = (base - other) // (steeper - token)
-                places |= {min(max(1, crossing), most), min(max(1, crossing + 1), most)}
-    return [np.maximum(fewest, place) for place in sorted(places)]
+    return [np.maximum(fewest, place) for place in turns(problem, problem.limits.batch_tokens)]
 
 
 def _decodes(problem: Problem, stated: _Stated, times: _Times, kind_of: _Ints, worth: _Ints) -> int:

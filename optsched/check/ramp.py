@@ -56,14 +56,14 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import accumulate, combinations
+from itertools import accumulate
 from math import ceil, inf, lcm
 from operator import mul
 from typing import Any
 
 from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError, shown
-from optsched.check.work import fewest_batches, own_ps, plain_rate, require_blocks
+from optsched.check.work import fewest_batches, most_decodes, own_ps, plain_rate, require_blocks, step_of, turns
 from optsched.model.objectives import Objective
 
 MOST_STEPS = 100_000_000
@@ -87,10 +87,7 @@ def ramp_bound(problem: Problem, objective: Objective, certificate: Mapping[str,
     entries = certificate.get("prices")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise UnprovedError(f"prices is {shown(entries)}, expected a list of objects")
-    step = certificate.get("prefill_step_ps")
-    if type(step) is not int or not 0 <= step <= problem.cost.prefill_req:
-        expected = f"an integer from 0 to {problem.cost.prefill_req}"
-        raise UnprovedError(f"prefill_step_ps is {shown(step)}, expected {expected}")
+    step = step_of(problem, certificate.get("prefill_step_ps"))
     proofs = [_Proof(problem, entry, step) for entry in entries]
     steps = sum(len(group.numbers) for group in groups) * sum(proof.layers for proof in proofs)
     if steps > MOST_STEPS:
@@ -214,18 +211,13 @@ class _Proof:
         memory, token, prefill, run = (self._rows[name][stretch] for name in _ROWS)
         pieces = pieces_of(problem.cost)
         runs = len(problem.requests) if problem.runs is None else problem.runs
-        ends = {1, limits.prefill_tokens, limits.batch_tokens}
-        for (base, slope), (other_base, other_slope) in combinations(pieces, 2):
-            if slope != other_slope:
-                crossing = (other_base - base) // (slope - other_slope)
-                ends |= {x for x in (crossing, crossing + 1) if 1 <= x <= limits.batch_tokens}
 
         def left(x: int, more: int) -> int:
             return self._scale * (max(base + slope * x for base, slope in pieces) + more) - token * x
 
-        most = min(limits.batch_tokens, problem.blocks, problem.runs or limits.batch_tokens)
-        least = min(left(x, 0) for x in {min(x, most) for x in ends})
+        least = min(left(x, 0) for x in turns(problem, most_decodes(problem)))
         beside = problem.cost.prefill_req - self._step
+        ends = {*turns(problem, limits.batch_tokens), limits.prefill_tokens}
         with_prefill = min(left(x, beside) - prefill * min(limits.prefill_tokens, x) for x in ends)
         return min(least, with_prefill) - memory * problem.blocks - run * runs
 

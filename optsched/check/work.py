@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from itertools import permutations
 from math import ceil
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ def rate_of(problem: Problem, stated: object, step: object) -> Rate:
     of (f(x) - base) / x over the numbers of decodes x that fit a batch. f(x) - base is affine between crossings of
     pieces, so that this falls or rises from one to the next.
     """
-    pieces, cost, limits = pieces_of(problem.cost), problem.cost, problem.limits
+    pieces, cost = pieces_of(problem.cost), problem.cost
     if not are_weights(stated, len(pieces)):
         raise UnprovedError(
             f"piece_weights is {shown(stated)}, expected {len(pieces)} integers ≥ 0, one for each piece, not all 0"
@@ -46,24 +47,43 @@ def rate_of(problem: Problem, stated: object, step: object) -> Rate:
     assert isinstance(stated, list)
     base = sum(weight * piece[0] for weight, piece in zip(stated, pieces, strict=True))
     token = sum(weight * piece[1] for weight, piece in zip(stated, pieces, strict=True))
-    if type(step) is not int or not 0 <= step <= cost.prefill_req:
-        raise UnprovedError(f"prefill_step_ps is {shown(step)}, expected an integer from 0 to {cost.prefill_req}")
-    scale = sum(stated)
+    step, scale = step_of(problem, step), sum(stated)
     if step == cost.prefill_req:
         return Rate(base, token, token, step, scale)
     base += scale * (cost.prefill_req - step)
-    most = max(1, min(limits.batch_tokens, problem.blocks, problem.runs or limits.batch_tokens))
-    places = {1, most}
-    for constant, slope in pieces:
-        for other, steeper in pieces:
-            if steeper > slope:
-                crossing = (constant - other) // (steeper - slope)
-                places |= {x for x in (crossing, crossing + 1) if 1 <= x <= most}
+    places = turns(problem, most_decodes(problem))
     spare = [scale * max(constant + slope * x for constant, slope in pieces) - base for x in places]
     decode = min(token, *(left // x for left, x in zip(spare, places, strict=True)))
     if decode < 0:
         raise UnprovedError(f"prefill_step_ps is {step}, which leaves less than nothing for decodes")
     return Rate(base, decode, token, step, scale)
+
+
+def step_of(problem: Problem, stated: object) -> int:
+    """Return what ``prefill_step_ps`` states, an integer from 0 to prefill_req."""
+    most = problem.cost.prefill_req
+    if type(stated) is not int or not 0 <= stated <= most:
+        raise UnprovedError(f"prefill_step_ps is {shown(stated)}, expected an integer from 0 to {most}")
+    return stated
+
+
+def most_decodes(problem: Problem) -> int:
+    """Return how many decodes fit a batch."""
+    tokens = problem.limits.batch_tokens
+    return max(1, min(tokens, problem.blocks, problem.runs or tokens))
+
+
+def turns(problem: Problem, most: int) -> list[int]:
+    """Return numbers of tokens from 1 to ``most``: the ends, and both beside every crossing of two pieces.
+
+    Between two that follow each other the non-attention time is affine.
+    """
+    places = {1, most}
+    for (base, slope), (other, steeper) in permutations(pieces_of(problem.cost), 2):
+        if steeper > slope:
+            crossing = (base - other) // (steeper - slope)
+            places |= {x for x in (crossing, crossing + 1) if 1 <= x <= most}
+    return sorted(places)
 
 
 def are_weights(stated: object, count: int) -> bool:
