@@ -41,8 +41,7 @@ import numpy as np
 
 from optsched.bounds.alone import out_of_reach
 from optsched.bounds.bound import Bound
-from optsched.bounds.machine import Needs, Split, best_share
-from optsched.bounds.own import Rate
+from optsched.bounds.machine import Needs, best_share
 from optsched.model.instance import Instance, Request
 from optsched.model.objectives import Objective
 
@@ -59,8 +58,7 @@ def late_bound(instance: Instance, objective: Objective) -> Bound | None:
     }
     needs = Needs(instance, [1 if request.slo_e2e_ps is None else request.output for request in requests])
 
-    def misses(rate: Rate, split: Split) -> int:
-        needed = needs.of(rate, split)
+    def misses(needed: list[int]) -> int:
         jobs = [Job(requests[r].arrival_ps, needed[r], deadline) for r, deadline in deadlines.items()]
         return sum(missed) + len(jobs) - most_in_time(jobs)
 

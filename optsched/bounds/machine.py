@@ -43,7 +43,7 @@ from typing import Any
 
 from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
-from optsched.bounds.own import OwnTimes, Rate, fewest_steps, held_blocks, rate_of, single_pieces
+from optsched.bounds.own import OwnTimes, Rate, fewest_steps, held_blocks, plain_rate, single_pieces, with_steps_in_base
 from optsched.model.instance import Instance
 from optsched.model.objectives import Latency, Objective
 
@@ -84,7 +84,7 @@ class Needs:
         }
         self._own: dict[Rate, dict[tuple[int, int], int]] = {}
 
-    def of(self, rate: Rate, split: Split) -> list[int]:
+    def _of(self, rate: Rate, split: Split) -> list[int]:
         """Return the needs of all requests under a rate and a split, in ps."""
         if rate not in self._own:
             times = OwnTimes(self._instance, rate)
@@ -101,28 +101,30 @@ class Needs:
         }
         return [known[shape] for shape in self._shapes]
 
-    def shares(self) -> Iterator[tuple[Rate, Split]]:
-        """Yield a few rates and splits: for each combination of pieces the price of steps at which most is needed."""
-        instance, cost = self._instance, self._instance.cost
-        for weights in _rates(instance):
-            rates = [rate_of(instance, weights, step) for step in dict.fromkeys((cost.prefill_req, 0))]
-            for split in _splits(instance):
-                yield max((rate for rate in rates if rate), key=lambda rate: sum(self.of(rate, split))), split
+    def shares(self) -> Iterator[tuple[Rate, Split, list[int]]]:
+        """Yield a few rates and splits, with what is needed: for each combination of pieces the φ with most needs."""
+        for weights in _rates(self._instance):
+            plain = plain_rate(self._instance, weights)
+            stepped = with_steps_in_base(self._instance, plain) if plain.step_ps else None
+            for split in _splits(self._instance):
+                found = [(rate, split, self._of(rate, split)) for rate in (plain, stepped) if rate is not None]
+                yield max(found, key=lambda share: sum(share[2]))
 
 
 def machine_bound(instance: Instance, objective: Objective) -> Bound | None:
     """Bound an objective by the best rate and split among a few (see the module); no percentile, no missed SLOs."""
     if objective == Objective.SLO_MISSES or objective.percentile is not None:
         return None
-    machine = _Machine(instance, objective)
-    return best_share(machine.needs, "machine", machine.value)
+    first_tokens = objective.latency is Latency.TTFT
+    needs = Needs(instance, [1 if first_tokens else request.output for request in instance.requests])
+    return best_share(needs, "machine", _Machine(instance, objective).value)
 
 
-def best_share(needs: Needs, kind: str, value_of: Callable[[Rate, Split], int]) -> Bound:
-    """Return the largest value over a few rates and splits, with a certificate that names them."""
+def best_share(needs: Needs, kind: str, value_of: Callable[[list[int]], int]) -> Bound:
+    """Return the largest value of needs over a few rates and splits, with a certificate that names these."""
     best: Bound | None = None
-    for rate, split in needs.shares():
-        value = value_of(rate, split)
+    for rate, split, needed in needs.shares():
+        value = value_of(needed)
         if best is None or value > best.value:
             best = Bound(value, share_certificate(kind, rate, split))
     assert best is not None, "there is a piece and a split"
@@ -140,9 +142,7 @@ class _Machine:
 
     def __init__(self, instance: Instance, objective: Objective) -> None:
         requests, start = instance.requests, instance.start_ps
-        first_tokens = objective.latency is Latency.TTFT
         self._instance, self._objective = instance, objective
-        self.needs = Needs(instance, [1 if first_tokens else request.output for request in requests])
         self._order = sorted(range(len(requests)), key=lambda r: requests[r].arrival_ps)
         self._arrivals = [requests[r].arrival_ps - start for r in self._order]
         self._weights = [requests[r].weight for r in self._order]
@@ -154,9 +154,8 @@ class _Machine:
         latencies = least.ttft if self._objective.latency is Latency.TTFT else least.e2e
         return sorted(arrival + latencies[r] for r, arrival in zip(self._order, self._arrivals, strict=True))
 
-    def value(self, rate: Rate, split: Split) -> int:
-        """Return the bound of one rate and one split."""
-        needed = self.needs.of(rate, split)
+    def value(self, needed: list[int]) -> int:
+        """Return the bound of what every request needs."""
         jobs = [(arrival, needed[r]) for r, arrival in zip(self._order, self._arrivals, strict=True)]
         match self._objective:
             case Objective.MAKESPAN:

@@ -60,27 +60,20 @@ class Rate:
         return sum(self.weights)
 
 
-def rate_of(instance: Instance, weights: tuple[int, ...], step_ps: int | None = None) -> Rate | None:
-    """Combine the pieces of an instance's batch time; prefill steps have their whole cost unless φ is given.
-
-    None if then a decode would have a negative cost.
-    """
+def plain_rate(instance: Instance, weights: tuple[int, ...]) -> Rate:
+    """Combine the pieces of an instance's batch time; prefill steps have their whole cost."""
     cost = instance.cost
     base = sum(weight * base for weight, (base, _) in zip(weights, cost.affine, strict=True))
     token = sum(weight * token for weight, (_, token) in zip(weights, cost.affine, strict=True))
-    if step_ps is None or step_ps == cost.prefill_req:
-        return Rate(weights, base, token, token, cost.prefill_req)
-    base += sum(weights) * (cost.prefill_req - step_ps)
-    spare = ((sum(weights) * cost.linear_ps(x) - base) // x for x in turns(instance, most_decodes(instance)))
-    decode = min(token, *spare)
-    return None if decode < 0 else Rate(weights, base, decode, token, step_ps)
+    return Rate(weights, base, token, token, cost.prefill_req)
 
 
-def plain_rate(instance: Instance, weights: tuple[int, ...]) -> Rate:
-    """Combine the pieces of an instance's batch time, with the whole cost of prefill steps."""
-    rate = rate_of(instance, weights)
-    assert rate is not None, "decodes cost as much as other tokens"
-    return rate
+def with_steps_in_base(instance: Instance, plain: Rate) -> Rate | None:
+    """Return a plain rate's combination with φ = 0; None if then a decode would have a negative cost."""
+    base = plain.base + plain.scale * plain.step_ps
+    places = turns(instance, most_decodes(instance))
+    decode = min(plain.prompt, *((plain.scale * instance.cost.linear_ps(x) - base) // x for x in places))
+    return None if decode < 0 else Rate(plain.weights, base, decode, plain.prompt, 0)
 
 
 class OwnTimes:

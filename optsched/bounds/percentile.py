@@ -44,12 +44,11 @@ def percentile_bound(instance: Instance, objective: Objective) -> Bound | None:
         return spare >= 0 and next(islice(crowded_out(jobs), spare, None), None) is None
 
     # Most work first, so that the others hardly ever bound more.
-    known = [(share, needs.of(*share)) for share in needs.shares()]
-    known.sort(key=lambda pair: -sum(pair[1]))
-    bound, best = percentile(least, objective.percentile), known[0][0]
-    for share, needed in known:
+    known = sorted(needs.shares(), key=lambda share: -sum(share[2]))
+    bound, best = percentile(least, objective.percentile), known[0][:2]
+    for rate, split, needed in known:
         if not enough(needed, bound):
-            bound, best = _least(partial(enough, needed), bound), share
+            bound, best = _least(partial(enough, needed), bound), (rate, split)
     return Bound(bound, {**share_certificate("percentile", *best), "bound": bound})
 
 

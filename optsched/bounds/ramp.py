@@ -84,12 +84,11 @@ def ramp_bound(instance: Instance, objective: Objective) -> Bound | None:
     if objective != Objective.MAKESPAN or sum(request.output for request in instance.requests) < _FEWEST_TOKENS:
         return None
     release, step = volume_bound(instance).release_ps, instance.cost.prefill_req
-    parts = [Part(instance, release, step_ps) for step_ps in dict.fromkeys((step, 0))]
-    plain = parts[0].plain(parts[0].fewest)
-    waste = 2 * usual_output(parts[0].kinds) * instance.cost.linear_ps(1)
-    if waste + step * parts[0].more_batches_than_steps < _LEAST_SHARE * plain:
+    part = Part(instance, release, step)
+    waste = 2 * usual_output(part.kinds) * instance.cost.linear_ps(1)
+    if waste + step * part.more_batches_than_steps < _LEAST_SHARE * part.plain(part.fewest):
         return None
-    return priced_bound(*parts)
+    return priced_bound(part, *([Part(instance, release, 0)] if step else []))
 
 
 def usual_output(kinds: Kinds) -> int:
