@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain, islice
 
 from optsched.model.schedule import Assignment
 from optsched.policies.grouped import Group, GroupedPolicy, Members, worst_case
@@ -142,17 +142,22 @@ class _Reserving:
     def __init__(self, policy: GroupedPolicy) -> None:
         self._policy = replace(policy, reserve=self._reserve)
         self._histogram = Histogram()
-        self._there: list[Job] = []
+        self._ran: list[Job] = []
         self._capacity = 0
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Count who has ended, then form the next batch."""
-        for job in self._there:
+        for job in self._ran:
             if job.finished:
                 self._histogram.add(job.generated)
-        self._there = [*replica.running, *replica.waiting]
+        self._ran = []
         self._capacity = replica.limits.kv_tokens
-        return self._policy.next_batch(replica)
+        assignment = self._policy.next_batch(replica)
+        ran = {index for index, _ in assignment.run}
+        # Those that are admitted stand among the first that wait.
+        found = (job for job in chain(replica.running, replica.waiting) if job.index in ran)
+        self._ran = list(islice(found, len(ran)))
+        return assignment
 
     def _reserve(self, job: Job) -> int:
         output = self._histogram.expected(job.generated)
