@@ -34,7 +34,7 @@ from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import Objective
 from optsched.report.benchmark import replace_section
 from optsched.report.docstring import as_markdown
-from optsched.report.profile_plot import COLORS, check_plot, save_figure
+from optsched.report.profile_plot import COLORS, check_plot, new_figure, save_figure
 from optsched.traces.standin import stand_in
 from optsched.traces.trace import Trace, trace_instance
 
@@ -215,11 +215,7 @@ class _Values:
 
 def draw(name: str, panels: Sequence[Panel], values: _Values, path: Path) -> None:
     """Draw one bound's figure."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    figure = Figure(figsize=(4.75 * len(panels) + 1.0 * (len(panels) == 1), 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(4.75 * len(panels) + 1.0 * (len(panels) == 1), 3.4)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         places = list(map(Fraction, panel.places))
         for number, curve in enumerate(panel.curves):

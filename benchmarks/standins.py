@@ -29,7 +29,7 @@ from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.report.benchmark import replace_section
 from optsched.report.formats import as_markdown, as_text
-from optsched.report.profile_plot import COLORS, check_plot, save_figure
+from optsched.report.profile_plot import COLORS, check_plot, new_figure, save_figure
 from optsched.report.sheet import Cell, Column, Sheet
 from optsched.traces.standin import COUNT, LOADS, stand_in
 from optsched.traces.statistics import shipped_statistics
@@ -140,11 +140,7 @@ def _shown(value: float) -> str:
 
 def plot(wholes: dict[str, Trace], path: Path) -> None:
     """Draw the distribution functions of lengths and times between arrivals."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    figure = Figure(figsize=(9.5, 5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(9.5, 5)
     shares = np.linspace(0, 1, 101)
     shown = [quantity for quantity in _QUANTITIES if quantity != "V"]
     for row, (name, whole) in zip(figure.subplots(len(wholes), len(shown), sharey=True), wholes.items(), strict=True):

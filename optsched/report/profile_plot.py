@@ -43,13 +43,9 @@ def plot_profile(runs: Runs, path: Path) -> None:
     Equal runs give equal bytes.
     """
     check_plot(path)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
     first = next(iter(runs.values()))
     limit = first[0].time_limit_s
-    figure = Figure(figsize=(9.5, 3.9), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(9.5, 3.9)
     over_time, profile = figure.subplots(1, 2, sharey=True)
     times = {
         method: sorted(math.inf if record.solved_s is None else record.solved_s for record in records)
@@ -68,6 +64,17 @@ def plot_profile(runs: Runs, path: Path) -> None:
     over_time.set_ylim(0, _ROOM)
     figure.suptitle(f"{first[0].suite}, {first[0].objective.value}: {len(first)} instances, limit {limit:g} s")
     save_figure(figure, path)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure, in inches, that needs no screen."""
+    # matplotlib is an extra.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def save_figure(figure: Figure, path: Path) -> None:
