@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -14,8 +15,10 @@ from strategies import instances
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace, simulate
 from optsched.bounds.alone import alone_bound
 from optsched.bounds.bound import Bound
+from optsched.bounds.congested.backlog import delayed
 from optsched.bounds.congestion import congestion_bound
 from optsched.bounds.machine import machine_bound
+from optsched.bounds.volume import busy_ps
 from optsched.check import UnprovedError, proved_bound
 from optsched.model.cost import CostModel
 
@@ -103,6 +106,32 @@ def test_more_is_proved_than_by_bounds_that_see_no_crowd() -> None:
     assert reached is not None
     assert 1.5 * others < crowded_bound().value < reached
     assert proved(instance, crowded_bound().certificate) == crowded_bound().value
+
+
+def test_where_requests_queue_more_is_proved_than_by_either_alone() -> None:
+    """At 1.05 times what the machine can sustain."""
+    calm = crowd(100)
+    span = max(request.arrival_ps for request in calm.requests)
+    share = Fraction(busy_ps(calm) * 20, span * 21)
+    instance = replace(calm, requests=tuple(replace(r, arrival_ps=int(r.arrival_ps * share)) for r in calm.requests))
+    found = congestion_bound(instance, Objective.MEAN_E2E)
+    machine = machine_bound(instance, Objective.MEAN_E2E)
+    reached = simulate(instance, "sarathi", Objective.MEAN_E2E).value
+    assert found is not None
+    assert machine is not None
+    assert reached is not None
+    assert max(machine.value, alone_bound(instance, Objective.MEAN_E2E).value) < found.value < reached
+    assert found.certificate["kept"] == 48
+    assert proved(instance, found.certificate) == found.value
+
+
+def test_whom_a_loss_of_machine_time_delays() -> None:
+    """The first job runs until 4, the second until 7, then the first until 13; a third one from 20 to 25.
+
+    Time lost before 13 delays the first, from 4 to 7 the second too, which waits for nothing that was before.
+    """
+    waiting = delayed([(0, 10), (4, 3), (20, 5)], 1, 26)
+    assert waiting.tolist() == [1] * 4 + [2] * 3 + [1] * 6 + [0] * 7 + [1] * 5 + [0]
 
 
 def test_a_slower_clock_scales_it() -> None:

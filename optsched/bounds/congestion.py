@@ -58,9 +58,11 @@ tokens by g and 1 - g. No token comes in a batch that begins before T, T and the
 Two roundings, both down: u is concave in m, so that it lies above its chords between multiples of 64; and F_i with its
 other term is affine in x, so that the minimum over i is concave, and its sum at least I times the mean at 1 and I.
 
-Prices near :math:`n^2 A / \mathrm{base}`, with n the number alive, balance both sides of the batch inequality; they are
-then adjusted by how much machine time the least of every request takes of each window. What is lost most is that a
-prompt may run where few are *surely* alive.
+Prices near :math:`n^2 A / \mathrm{base}`, with n the number alive, balance both sides of the batch inequality; where
+requests queue, prices start at ε times the number that a loss of time in the window would delay, if that is more. They
+are then adjusted by how much machine time the least of every request takes of each window. What is lost most is that
+a prompt may run where few are *surely* alive: prices cannot tell a window in which everybody decodes from one that is
+empty for half of its time.
 
 Source: this is Little's law with two clocks, time and batches, made a Lagrangian; cf. the processor-sharing bounds of
 queueing theory (Kleinrock, Queueing Systems II, 1976, chapter 4).
@@ -69,14 +71,16 @@ queueing theory (Kleinrock, Queueing Systems II, 1976, chapter 4).
 from __future__ import annotations
 
 from optsched.bounds.bound import Bound
+from optsched.bounds.machine import most_needs
 from optsched.bounds.volume import busy_ps
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 
 _FEWEST = 64
 """With fewer requests exact models, or `alone`, say more."""
-_MOST_LOAD = 0.9
-"""Where the machine is busy for more of the time in which requests arrive, they queue: see `machine`."""
+_QUEUES, _MOST_LOAD, _MOST_QUEUED = 0.9, 1.5, 4000
+"""Where the machine is busy for more of the time in which requests arrive, they queue. Above the second share, or with
+more requests that queue, `machine` says more."""
 
 
 def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
@@ -84,10 +88,12 @@ def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
     requests = instance.requests
     if objective != Objective.MEAN_E2E or len(requests) < _FEWEST or instance.offline:
         return None
-    span = max(request.arrival_ps for request in requests) - instance.start_ps
-    if busy_ps(instance) > _MOST_LOAD * span:
+    load = busy_ps(instance) / (max(request.arrival_ps for request in requests) - instance.start_ps)
+    queued = load > _QUEUES
+    if load > _MOST_LOAD or (queued and len(requests) > _MOST_QUEUED):
         return None
     # Compiled code takes a while to load.
     from optsched.bounds.congested.prices import priced_bound  # noqa: PLC0415
+    from optsched.bounds.congested.terms import QUEUED, SUSTAINED  # noqa: PLC0415
 
-    return priced_bound(instance)
+    return priced_bound(instance, QUEUED if queued else SUSTAINED, most_needs(instance))

@@ -120,6 +120,12 @@ def machine_bound(instance: Instance, objective: Objective) -> Bound | None:
     return best_share(needs, "machine", _Machine(instance, objective).value)
 
 
+def most_needs(instance: Instance) -> list[int]:
+    """Return what every request needs of the machine, by the rate and split with the most in all."""
+    needs = Needs(instance, [request.output for request in instance.requests])
+    return max((needed for _, _, needed in needs.shares()), key=sum)
+
+
 def best_share(needs: Needs, kind: str, value_of: Callable[[list[int]], int]) -> Bound:
     """Return the largest value of needs over a few rates and splits, with a certificate that names these."""
     best: Bound | None = None

@@ -20,6 +20,8 @@ _Window = tuple[int, int, int]
 """θ in 64ths of a request, requests that are surely alive, and β in ps per token."""
 
 _TOO_LARGE = 2**62
+_BLOCK, _LINES = 64, 64
+"""Windows, and affine functions, that are looked at or left out together."""
 _AGE = 10**15
 """What requests keep grows with their age up to this many ps only, so that 64 bits suffice."""
 
@@ -173,10 +175,10 @@ def _worth(problem: Problem, stated: _Stated, kind: _Window) -> _Ints:
     at_points = np.full(points.size, _TOO_LARGE)
 
     def pay(begin: _Ints, slant: _Ints) -> None:
-        # Lines that begin above where another ends are nowhere least.
-        low = begin + slant * attention[0] <= np.min(begin + slant * attention[-1])
-        for least, rise in zip(begin[low], slant[low], strict=True):
-            np.minimum(at_points, least + rise * attention, out=at_points)
+        for first in range(0, begin.size, _LINES):
+            some, rises = begin[first : first + _LINES], slant[first : first + _LINES]
+            if (some.min() + rises.min() * attention < at_points).any():
+                np.minimum(at_points, (some[:, None] + rises[:, None] * attention).min(axis=0), out=at_points)
 
     # Batches of decodes alone, and with at least one prefill step, of numbers of tokens at which least is left.
     batches = [(decodes, np.maximum(alive, decodes))]
@@ -236,7 +238,12 @@ def _decodes(problem: Problem, stated: _Stated, times: _Times, kind_of: _Ints, w
         return kept
 
     earliest = (times.first[r] + (k - 1) * _single(problem)) // stated.window
-    return _cheapest(earliest, kind_of, worth.min(axis=0)[read], keeps, lambda which, kind: worth[kind, read[which]])
+    least, least_later = _least_by_block(kind_of, worth)
+
+    def floors(which: _Ints, block: _Ints) -> tuple[_Ints, _Ints]:
+        return least[block, read[which]], least_later[block, read[which]]
+
+    return _cheapest(earliest, kind_of, floors, keeps, lambda which, kind: worth[kind, read[which]])
 
 
 def _prompts(problem: Problem, stated: _Stated, times: _Times, kind_of: _Ints, kinds: list[_Window]) -> int:
@@ -252,6 +259,7 @@ def _prompts(problem: Problem, stated: _Stated, times: _Times, kind_of: _Ints, k
         kept: _Ints = stated.kept * share[which] * age // 64
         return kept
 
+    least, least_later = _least_by_block(kind_of, np.stack([tokens, factors], axis=1))
     # Twice the sum: at the first token's place and at the last's.
     twice = 0
     for place in (np.ones_like(size), size):
@@ -261,30 +269,53 @@ def _prompts(problem: Problem, stated: _Stated, times: _Times, kind_of: _Ints, k
             spent: _Ints = tokens[kind] * size[which] + factors[kind] * attention[which]
             return spent
 
-        lowest = tokens.min() * size + factors.min() * attention
-        twice += _cheapest(times.arrival // stated.window, kind_of, lowest, keeps, paid)
+        def floors(which: _Ints, block: _Ints, attention: _Ints = attention) -> tuple[_Ints, _Ints]:
+            sizes = np.stack([size[which], attention[which]], axis=1)
+            return (least[block] * sizes).sum(axis=1), (least_later[block] * sizes).sum(axis=1)
+
+        twice += _cheapest(times.arrival // stated.window, kind_of, floors, keeps, paid)
     return twice // 2
+
+
+def _least_by_block(kind_of: _Ints, amounts: _Ints) -> tuple[_Ints, _Ints]:
+    """Return the least amounts in every block of windows, and in it and all later ones; the last window left out.
+
+    ``amounts`` have a row for each kind, the results one for each block.
+    """
+    ends = range(_BLOCK, kind_of.size + _BLOCK, _BLOCK)
+    kinds = [np.unique(kind_of[:-1][end - _BLOCK : end]) for end in ends]
+    # A block without windows is never looked at.
+    least = np.stack([amounts[block].min(axis=0) if block.size else amounts[kind_of[-1]] for block in kinds])
+    return least, np.minimum.accumulate(least[::-1])[::-1]
 
 
 def _cheapest(
     earliest: _Ints,
     kind_of: _Ints,
-    lowest: _Ints,
+    floors: Callable[[_Ints, _Ints], tuple[_Ints, _Ints]],
     keeps: Callable[[_Ints, _Ints], _Ints],
     paid: Callable[[_Ints, _Ints], _Ints],
 ) -> int:
     """Return the sum of what each of some tokens keeps and is paid in its cheapest window from its earliest on.
 
-    ``lowest`` is at most what it is paid in any window; ``keeps`` never falls from window to window.
+    ``floors`` are at most what it is paid in any window of a block, and there or later, in any but the last window;
+    ``keeps`` never falls from window to window.
     """
-    last = kind_of.size - 1
-    best, todo = np.full(earliest.size, _TOO_LARGE), np.arange(earliest.size)
+    last, todo = kind_of.size - 1, np.arange(earliest.size)
+    final = np.full(earliest.size, last)
+    best = keeps(todo, final) + paid(todo, kind_of[final])
     window = np.minimum(earliest, last)
     while todo.size:
+        near = window < last
+        todo, window = todo[near], window[near]
         kept = keeps(todo, window)
-        best[todo] = np.minimum(best[todo], kept + paid(todo, kind_of[window]))
-        later = (kept + lowest[todo] < best[todo]) & (window < last)
-        todo, window = todo[later], window[later] + 1
+        here, later = floors(todo, window // _BLOCK)
+        here_too = kept + here < best[todo]
+        look = todo[here_too]
+        best[look] = np.minimum(best[look], kept[here_too] + paid(look, kind_of[window[here_too]]))
+        window = np.where(here_too, window + 1, (window // _BLOCK + 1) * _BLOCK)
+        goes_on = kept + later < best[todo]
+        todo, window = todo[goes_on], window[goes_on]
     return _sum(best)
 
 

@@ -13,7 +13,7 @@ from optsched.model.instance import Instance
 STEP = 64
 """Tokens between the points at which u is computed; it lies above its chords."""
 _FEW = 128
-"""Half of the runs that are looked at first; more hardly ever matter."""
+"""Two thirds of the runs that are looked at first; more hardly ever matter."""
 
 
 @dataclass(frozen=True)
@@ -78,21 +78,31 @@ class Batches:
         factor = (UNIT - self._terms.kept) * max(1, alive) + price
         decodes, enough = _FEW, False
         while not enough:
-            decodes = min(2 * decodes, self._most)
+            decodes = min(decodes * 3 // 2, self._most)
             start, rise = self._lines(decodes, price, alive, slope * factor)
-            least: Ints = (start[:, None] + rise[:, None] * self._attention[None, :]).min(axis=0)
-            enough = decodes == self._most or bool((self._least_beyond(decodes, price, slope) >= least).all())
+            # Lines that begin above where another ends are nowhere least.
+            low = start + rise * self._attention[0] <= (start + rise * self._attention[-1]).min()
+            least: Ints = (start[low, None] + rise[low, None] * self._attention).min(axis=0)
+            enough = decodes == self._most or bool((self._least_beyond(decodes, price, alive, slope) >= least).all())
         parts = np.arange(STEP, dtype=np.int64)
         worth = (((STEP - parts) * least[:-1, None] + parts * least[1:, None]) // STEP).ravel()
         if self._eviction:
             np.minimum(worth, slope * factor * np.arange(1, worth.size + 1, dtype=np.int64), out=worth)
         return Worth(factor, slope * factor, worth)
 
-    def _least_beyond(self, decodes: int, price: int, slope: int) -> Ints:
+    def _least_beyond(self, decodes: int, price: int, alive: int, slope: int) -> Ints:
         """Return no more than what decodes are worth in batches of more."""
-        given, kept, time = UNIT - self._terms.kept, self._terms.kept, self._cost.linear_ps(decodes + 1)
-        rise = given * (decodes + 1) + price
-        return min(given * time + kept * min(time, self._terms.short_ps), rise * slope) + rise * self._attention
+        if decodes + 1 < alive:
+            return np.zeros_like(self._attention)
+        given, kept, fewest = UNIT - self._terms.kept, self._terms.kept, decodes + 1
+        rise = given * fewest + price
+        # A batch that runs prompts as well has this much time for each token at least that is not paid as a prompt's.
+        token = max(slope, *(token for _, token in self._cost.affine))
+        alone, beside = given * self._cost.linear_ps(fewest), rise * token
+        keep_alone, keep_beside = (
+            kept * min(time, self._terms.short_ps) for time in (self._cost.linear_ps(fewest), fewest * token)
+        )
+        return min(alone + keep_alone, beside + keep_beside) + rise * self._attention
 
     def _lines(self, most: int, price: int, alive: int, token: int) -> tuple[Ints, Ints]:
         """Return starts and rises of what up to ``most`` decodes in a batch are worth."""

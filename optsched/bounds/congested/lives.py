@@ -13,8 +13,8 @@ from optsched.bounds.congested.terms import LARGEST, UNIT, Ints, Terms, Windows,
 from optsched.compiled import compiled
 from optsched.model.instance import Instance
 
-_BLOCK = 256
-"""Windows whose least is known beforehand, so that a search for the cheapest can end."""
+_BLOCK = 64
+"""Windows whose least is known beforehand, so that a search for the cheapest can skip them, and end."""
 _FARTHEST = 10**15
 """Waiting beyond this many ps counts as this much, so that numbers stay in 64 bits."""
 
@@ -58,9 +58,17 @@ class Levels:
 
     @cached_property
     def floors(self) -> Ints:
-        """The least that decodes are worth in a block of windows and the next one, by block; then in all windows."""
-        blocks = [np.unique(self.of[i : i + 2 * _BLOCK]) for i in range(0, self.of.size, _BLOCK)]
-        return np.stack([self.decodes[levels].min(axis=0) for levels in [*blocks, np.unique(self.of)]])
+        """The least that decodes are worth in a block of windows, and from it on, shape (2, blocks, most tokens).
+
+        The last window is left out: it is far, and cheap.
+        """
+        least = np.stack(
+            [
+                self.decodes[np.unique(self.of[begin : min(begin + _BLOCK, self.of.size - 1)])].min(axis=0)
+                for begin in range(0, self.of.size - 1, _BLOCK)
+            ]
+        )
+        return np.stack([least, np.minimum.accumulate(least[::-1])[::-1]])
 
     @cached_property
     def factors(self) -> Ints:
@@ -163,20 +171,20 @@ def _cheapest_decodes(runs: Ints, of: Ints, worth: Ints, floors: Ints, rate: Int
     window_ps, share = rate
     best, where = np.empty(count, np.int64), np.empty(count, np.int64)
     for i in range(count):
-        window, read, least = runs[0, i], runs[1, i], np.int64(LARGEST)
-        block = window // _BLOCK
-        beyond = (block + 2) * _BLOCK
-        far = share * min(max(beyond * window_ps - runs[2, i], 0), _FARTHEST) // runs[3, i] + floors[-1, read]
-        while True:
+        window, read = runs[0, i], runs[1, i]
+        least = share * min(max(last * window_ps - runs[2, i], 0), _FARTHEST) // runs[3, i] + worth[of[last], read]
+        where[i] = last
+        while window < last:
+            block = window // _BLOCK
             kept = share * min(max(window * window_ps - runs[2, i], 0), _FARTHEST) // runs[3, i]
-            near = window < beyond
-            if kept + floors[block if near else -1, read] >= least and (far >= least or not near):
+            if kept + floors[1, block, read] >= least:
                 break
+            if kept + floors[0, block, read] >= least:
+                window = (block + 1) * _BLOCK
+                continue
             cost = kept + worth[of[window], read]
             if cost < least:
                 least, where[i] = cost, window
-            if window == last:
-                break
             window += 1
         best[i] = least
     return best, where
@@ -187,11 +195,16 @@ def _cheapest_prompts(arrival: Ints, prompts: Ints, of: Ints, worths: Ints, wind
     """Return the least cost of every prompt, and its window; ``prompts`` are tokens, attention, and what is kept."""
     best, where = np.empty(arrival.size, np.int64), np.empty(arrival.size, np.int64)
     last = of.size - 1
-    token, factor = worths[0].min(), worths[1].min()
+    token, factor = np.int64(LARGEST), np.int64(LARGEST)
+    for level in of[:-1]:
+        token, factor = min(token, worths[0, level]), min(factor, worths[1, level])
     for i in range(arrival.size):
-        window, least = min(arrival[i] // window_ps, last), np.int64(LARGEST)
         size, attention, share = prompts[0, i], prompts[1, i], prompts[2, i]
-        while True:
+        waited = min(max(last * window_ps - arrival[i], 0), _FARTHEST)
+        least = share * waited // UNIT + worths[0, of[last]] * size + worths[1, of[last]] * attention
+        where[i] = last
+        window = arrival[i] // window_ps
+        while window < last:
             waited = min(max(window * window_ps - arrival[i], 0), _FARTHEST)
             kept = share * waited // UNIT
             if kept + token * size + factor * attention >= least:
@@ -200,8 +213,6 @@ def _cheapest_prompts(arrival: Ints, prompts: Ints, of: Ints, worths: Ints, wind
             cost = kept + worths[0, level] * size + worths[1, level] * attention
             if cost < least:
                 least, where[i] = cost, window
-            if window == last:
-                break
             window += 1
         best[i] = least
     return best, where

@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 
 import numpy as np
-import numpy.typing as npt
 
 from optsched.bounds.bound import Bound
+from optsched.bounds.congested.backlog import Floats, delayed
 from optsched.bounds.congested.batches import Batches
 from optsched.bounds.congested.lives import Least, Levels, Lives
-from optsched.bounds.congested.terms import UNIT, Ints, Windows, alive_at, terms_of
+from optsched.bounds.congested.terms import UNIT, Ints, Setting, Windows, alive_at, terms_of
 from optsched.model.instance import Instance
-
-Floats = npt.NDArray[np.float64]
 
 _STRETCH = 1.7
 """How much longer requests are alive than alone, at first guess."""
 _SMOOTH, _KNOT = 21, 10
 """Windows over which the first guess is averaged, and between two prices that are adjusted."""
 _POWER = 1.25
-_ROUNDS = 14
+_SLOWER = 1.05
+"""How much more of a machine than they must requests take, at first guess."""
 _SLOPES = 16
 """β is tried in so many parts of the largest."""
 _SAMPLE = 256
 
 
-def priced_bound(instance: Instance) -> Bound | None:
-    """Return the bound of the best prices that are found; None if numbers are too large."""
-    terms = terms_of(instance)
+def priced_bound(instance: Instance, setting: Setting, needs: Sequence[int]) -> Bound | None:
+    """Return the bound of the best prices that are found; None if numbers are too large.
+
+    ``needs`` are what the requests, as the instance has them, take of a machine.
+    """
+    terms = terms_of(instance, setting)
     if terms is None:
         return None
-    value, windows = best_prices(Lives(instance, terms), Batches(instance, terms))
+    lives = Lives(instance, terms)
+    jobs = sorted(zip(lives.arrival.tolist(), (_SLOWER * need for need in needs), strict=True))
+    waiting = delayed(jobs, terms.window_ps, lives.last) * terms.kept / UNIT
+    guess = np.maximum(_balanced(lives), waiting)
+    value, windows = best_prices(lives, Batches(instance, terms), guess, setting.rounds)
     return Bound(value, {"kind": "congestion", **asdict(terms), "windows": stated(windows)})
 
 
-def best_prices(lives: Lives, batches: Batches) -> tuple[int, Windows]:
-    """Return a large bound, in ps, and the prices that give it.
+def best_prices(lives: Lives, batches: Batches, guess: Floats, rounds: int) -> tuple[int, Windows]:
+    """Return a large bound, in ps, and the prices that give it; a first guess is in requests, by window.
 
     At the best prices requests that choose their cheapest windows take of each window just the machine time that it
     has; where they take more its price rises. Prices are affine between knots, and steps are those of Adam (Kingma and
@@ -50,10 +57,10 @@ def best_prices(lives: Lives, batches: Batches) -> tuple[int, Windows]:
     spread[places // _KNOT, places] = 1 - places % _KNOT / _KNOT
     spread[places // _KNOT + 1, places] = places % _KNOT / _KNOT
     reach = spread.sum(axis=1) + 1e-9
-    at = spread @ _first_guess(lives) / reach
+    at = spread @ guess / reach
     mean, square = np.zeros(knots), np.zeros(knots)
     found: list[tuple[int, Windows]] = []
-    for turn in range(1, _ROUNDS + 1):
+    for turn in range(1, rounds + 1):
         windows = slopes.chosen(_rounded(at @ spread))
         levels = lives.levels(batches, windows)
         least = lives.least(windows, levels)
@@ -72,7 +79,7 @@ def stated(windows: Windows) -> list[list[int]]:
     return [*runs, [1, *rows[-1]]]
 
 
-def _first_guess(lives: Lives) -> Floats:
+def _balanced(lives: Lives) -> Floats:
     """Return prices, in requests, that balance a batch of those who are probably alive."""
     begins = lives.terms.window_ps * np.arange(lives.last)
     number = alive_at(begins, lives.arrival, lives.arrival + (_STRETCH * lives.alone).astype(np.int64))

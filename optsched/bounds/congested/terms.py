@@ -16,8 +16,7 @@ UNIT = 64
 LARGEST = 2**62
 """Numbers stay below."""
 _WINDOW_STEPS, _MOST_WINDOWS = 50, 20_000
-_SHORT_EIGHTHS = 14
-_KEPT, _PREFILL_SHARE = 16, 32
+_PREFILL_SHARE = 32
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,29 @@ class Terms:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """How to look for prices.
+
+    Parameters
+    ----------
+    kept
+        ε in 64ths.
+    short_eighths
+        D in eighths of the time of a batch of one token.
+    rounds
+        How often prices are adjusted.
+    """
+
+    kept: int
+    short_eighths: int
+    rounds: int
+
+
+SUSTAINED, QUEUED = Setting(16, 14, 14), Setting(48, 24, 12)
+"""Where few wait what counts is who runs; where many do, for how long."""
+
+
+@dataclass(frozen=True)
 class Windows:
     """Prices by window.
 
@@ -56,8 +78,8 @@ class Windows:
     slope: Ints
 
 
-def terms_of(instance: Instance) -> Terms | None:
-    """Return constants that suit an instance: windows of some 50 batches; None if its numbers are too large."""
+def terms_of(instance: Instance, setting: Setting) -> Terms | None:
+    """Return the constants of a setting, with windows of some 50 batches; None if numbers are too large."""
     single, limits = instance.cost.linear_ps(1), instance.limits
     if not single:
         return None
@@ -67,7 +89,7 @@ def terms_of(instance: Instance) -> Terms | None:
     if UNIT * (2 * len(instance.requests) + UNIT) * (longest + read) > LARGEST:
         return None
     window = max(_WINDOW_STEPS * single, -(-span // _MOST_WINDOWS))
-    return Terms(window, _SHORT_EIGHTHS * single // 8, _KEPT, _PREFILL_SHARE)
+    return Terms(window, setting.short_eighths * single // 8, setting.kept, _PREFILL_SHARE)
 
 
 def alive_at(times: Ints, arrivals: Ints, ends: Ints) -> Ints:
