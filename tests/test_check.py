@@ -1030,3 +1030,58 @@ def test_checker_takes_only_data_from_the_model(path: Path) -> None:
     assert not {(ast.unparse(node.value), node.attr) for node in attributes} & {
         ("instance", "start_ps"), ("result", "gap"), ("claimed.result", "gap"),
     }  # fmt: skip
+
+
+# Repeated batches ------------------------------------------------------------------------------------------
+
+FILL, STEPS = Batch(0, 155, ((0, 3),)), Batch(155, 392, ((0, 1),), repeat=2)
+"""The batches of `DECODES`, its two decode steps as one: 118 and 119."""
+
+
+def test_repeated_batches_are_the_same_as_one_by_one() -> None:
+    document = result_document(solved(status=Status.FEASIBLE))
+    document["schedule"]["batches"][1:] = [
+        {"replica": 0, "start_ps": 155, "end_ps": 392, "run": [[0, 1]], "evict": [], "repeat": 2}
+    ]
+    (claimed,) = parse_results(dump(document).encode(), no_profiles)
+    assert claimed.result.schedule == plan(FILL, STEPS)
+    assert check_result(claimed).ok
+    assert result_document(claimed.result)["schedule"] == document["schedule"]
+
+
+def test_blocks_that_are_taken_in_repeated_batches_count_from_then_on() -> None:
+    """In blocks of 4: 4 tokens in the first of three decode steps, 8 in the others, of 118, 119 and 120 ps."""
+    instance = replace(problem(Request(3, 4)), limits=Limits(8, 99, 99, kv_block=4))
+    violations, metrics = check_schedule(instance, plan(FILL, replace(STEPS, end_ps=512, repeat=3)))
+    assert violations == []
+    assert metrics is not None
+    assert metrics["peak_kv_tokens"] == 8
+    assert metrics["kv_utilisation"] == (155 * 4 + 118 * 4 + 119 * 8 + 120 * 8) / (8 * 512)
+    assert metrics["mean_batch_requests"] == 1
+
+
+@pytest.mark.parametrize(
+    ("batches", "violation"),
+    [
+        ((FILL, replace(STEPS, end_ps=391)), "batch 2: ends at 391 ps, but it starts at 273 ps"),
+        ((FILL, replace(STEPS, start_ps=154)), "batch 1: starts at 154 ps, before the previous batch has ended at 155"),
+        ((FILL, replace(STEPS, repeat=3)), "batch 1: is repeated 3 times, but request 0 has only 2 tokens to generate"),
+        (
+            (replace(FILL, repeat=2), STEPS),
+            "batch 0: is repeated 2 times, but it runs 3 tokens of request 0 in what is",
+        ),
+        ((FILL, replace(STEPS, run=((0, 2),))), "batch 1: is repeated 2 times, but it runs 2 tokens of request 0 in"),
+        (
+            (FILL, replace(STEPS, run=((0, 1), (0, 1)))),
+            "batch 1: is repeated 2 times, but it runs 1 tokens of request 0",
+        ),
+        (
+            (FILL, replace(STEPS, run=((1, 1),))),
+            "batch 1: is repeated 2 times, but it runs 1 tokens of request 1 in what",
+        ),
+        ((FILL, replace(STEPS, evict=(0,))), "batch 1: is repeated 2 times, but it evicts request 0"),
+        ((FILL, STEPS, replace(STEPS, repeat=2)), "batch 3: is repeated 2 times, but it runs 1 tokens of request 0 in"),
+    ],
+)
+def test_what_cannot_be_repeated(batches: tuple[Batch, ...], violation: str) -> None:
+    assert check_schedule(DECODES.instance, plan(*batches))[0][0].startswith(violation)

@@ -92,7 +92,7 @@ def test_legal_schedules_are_solutions_of_the_same_value(instance: Instance) -> 
         schedule = simulate(instance, name).schedule
         if schedule is None:
             continue
-        model = FlowModel(task, 1, len(schedule.batches) + 1, find_packing(task, 1.0))
+        model = FlowModel(task, 1, schedule.length + 1, find_packing(task, 1.0))
         flows = model.flows_of(schedule)
         if flows is None:
             assert not pauses_may_pay(task)

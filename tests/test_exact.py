@@ -94,7 +94,7 @@ def test_figure_15(position: int) -> None:
         assert best.value == without.value
     # No two requests overlap without eviction: when one holds I + 3 tokens, at most I - 3 are free; so each takes
     # its four batches alone.
-    assert len(without.schedule.batches) == 16
+    assert without.schedule.length == 16
 
 
 def test_auto_falls_back_to_policies_and_bounds() -> None:

@@ -22,7 +22,7 @@ from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import evaluate, gap, percentile
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Status
-from optsched.model.schedule import Assignment, Batch, Schedule
+from optsched.model.schedule import Assignment, Batch, Schedule, follow
 from optsched.policies.grouped import Group, GroupedPolicy, Members
 from optsched.policies.infermax import (
     INFERMAX,
@@ -78,13 +78,36 @@ def policy(name: str) -> Policy:
     return found
 
 
+def unrolled(instance: Instance, schedule: Schedule) -> Schedule:
+    """Write repeated batches one by one."""
+    batches: list[Batch] = []
+    for batch, states in follow(instance, schedule):
+        read, clock = sum(states[index].cached for index, _ in batch.run), batch.start_ps
+        count = len(batch.run)
+        for number in range(batch.repeat if batch.repeat > 1 else 0):
+            end = clock + instance.cost.batch_ps(count, count, read + number * count, ())
+            batches.append(replace(batch, start_ps=clock, end_ps=end, repeat=1))
+            clock = end
+        if batch.repeat == 1:
+            batches.append(batch)
+    return Schedule(tuple(batches))
+
+
 def served(instance: Instance, runner: str | Policy) -> Schedule:
-    """Run a policy; what it does must be legal, and the two evaluations must agree."""
-    schedule = run_policy(instance, policy(runner) if isinstance(runner, str) else runner)
+    """Run a policy batch by batch; it must be legal, evaluated alike twice, and the same with jumps."""
+    found = policy(runner) if isinstance(runner, str) else runner
+    schedule = run_policy(instance, found, jumps=False)
+    assert_jumps_change_nothing(instance, schedule, run_policy(instance, found))
+    return schedule
+
+
+def assert_jumps_change_nothing(instance: Instance, plain: Schedule, schedule: Schedule) -> None:
+    assert unrolled(instance, schedule) == plain
+    assert schedule.length == plain.length
     violations, metrics = check_schedule(instance, schedule)
     assert violations == []
-    assert metrics == evaluate(instance, schedule)
-    return schedule
+    assert metrics == evaluate(instance, schedule) == evaluate(instance, plain)
+    assert check_schedule(instance, plain) == ([], metrics)
 
 
 def decisions(instance: Instance, runner: str | Policy) -> list[Decision]:
@@ -873,9 +896,9 @@ Failure = tuple[int, int, str]
 """Request, time and reason."""
 
 
-def outcome(instance: Instance, runner: Policy) -> Schedule | Failure:
+def outcome(instance: Instance, runner: Policy, *, jumps: bool = False) -> Schedule | Failure:
     try:
-        return run_policy(instance, runner)
+        return run_policy(instance, runner, jumps=jumps)
     except PolicyFailureError as failure:
         return failure.index, failure.now_ps, failure.reason
 
@@ -886,12 +909,14 @@ def test_every_schedule_is_legal_or_the_policy_fails(instance: Instance, name: s
     runner = RUNNERS[name]
     schedule = outcome(instance, runner)
     assert outcome(instance, runner) == schedule
+    jumped = outcome(instance, runner, jumps=True)
     if not isinstance(schedule, Schedule):
+        assert jumped == schedule
         assert may_fail(instance, name)
         return
-    violations, metrics = check_schedule(instance, schedule)
-    assert violations == []
-    assert metrics == evaluate(instance, schedule)
+    assert isinstance(jumped, Schedule)
+    assert_jumps_change_nothing(instance, schedule, jumped)
+    metrics = evaluate(instance, schedule)
     if name.endswith("_ef"):
         assert schedule.evictions == metrics["recomputed_tokens"] == 0
     assert_own_limits(instance, runner, schedule)

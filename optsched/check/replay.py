@@ -41,8 +41,8 @@ def check_schedule(
     """
     problem = problem_of(instance, restrictions)
     replay = _Replay(problem)
-    for number, batch in enumerate(schedule.batches):
-        replay.play(number, batch)
+    for batch in schedule.batches:
+        replay.play(batch)
     replay.require_completion()
     replay.require_queue()
     if replay.violations:
@@ -91,8 +91,7 @@ class _Tally:
 class _Record:
     """What is remembered of one batch for the metrics."""
 
-    start_ps: int
-    end_ps: int
+    duration_ps: int
     tokens: int
     runs: int
     evictions: int
@@ -112,36 +111,75 @@ class _Replay:
         self.states = [_State(request) for request in problem.requests]
         self.violations: list[str] = []
         self.records: list[_Record] = []
+        self.end_ps = 0
+        self._batches = 0
         self._kv_blocks = 0
         self._resident = 0
-        self._free_at = 0
         self._evictions = 0
         self._first_runs: dict[int, int] = {}
 
-    def play(self, number: int, batch: Batch) -> None:
-        """Replay one batch."""
-        self._check_shape(number, batch)
+    def play(self, batch: Batch) -> None:
+        """Replay one batch, or as many as it stands for."""
+        start_ps = batch.start_ps
+        if batch.repeat > 1 and self._may_repeat(batch):
+            start_ps = self._play_all_but_last(batch)
+        number = self._batches
+        self._check_shape(number, batch, start_ps)
         for index in dict.fromkeys(batch.evict):
             self._evict(number, index)
         tally = _Tally()
         for index, count in batch.run:
             self._run(number, batch, index, count, tally)
         self._check_limits(number, batch, tally)
-        self._check_end(number, batch, tally)
-        self.records.append(
-            _Record(
-                start_ps=batch.start_ps,
-                end_ps=batch.end_ps,
-                tokens=tally.tokens,
-                runs=tally.prefills + tally.decodes,
-                evictions=len(batch.evict),
-                resident_requests=self._resident,
-                kv_blocks=self._kv_blocks,
-            )
-        )
-        self._free_at = batch.end_ps
+        self._check_end(number, batch, start_ps, tally)
+        self._record(batch.end_ps - start_ps, tally.tokens, len(batch.run), len(batch.evict), self._kv_blocks)
+        self.end_ps = batch.end_ps
         for state in tally.finished:  # only now: a finished request counts in its last batch
             self._hold(state, 0)
+
+    def _may_repeat(self, batch: Batch) -> bool:
+        """Say whether the runs can be repeated so often, and note it if not."""
+        wrong = "" if not batch.evict else f"it evicts request {batch.evict[0]}"
+        seen: set[int] = set()
+        for index, count in batch.run:
+            state = self.states[index] if 0 <= index < len(self.states) else None
+            if state is None or state.filling or state.finished or count != 1 or index in seen:
+                wrong = wrong or f"it runs {count} tokens of request {index} in what is no decode step"
+            elif state.request.output - state.generated < batch.repeat:
+                wrong = wrong or f"request {index} has only {state.request.output - state.generated} tokens to generate"
+            seen.add(index)
+        if wrong:
+            self._note(self._batches, f"is repeated {batch.repeat} times, but {wrong}")
+        return not wrong
+
+    def _play_all_but_last(self, batch: Batch) -> int:
+        """Replay decode steps that are repeated, up to the last time, and return when that starts.
+
+        What the cache holds only grows, and nothing else changes but how long they take, so that everything else that
+        is checked of the last of them holds for the others.
+        """
+        if batch.start_ps < self.end_ps:
+            self._note(self._batches, self._early(batch.start_ps))
+        cost, decodes, clock, block = self.problem.cost, len(batch.run), batch.start_ps, self.problem.limits.kv_block
+        states = [self.states[index] for index, _ in batch.run]
+        read = sum(state.cached for state in states)
+        filled = Counter(state.cached % block for state in states)
+        held = self._kv_blocks
+        for number in range(batch.repeat - 1):
+            held += filled[-number % block]  # whose last block is full
+            duration_ps = self._linear_ps(decodes) + cost.decode_kv * read + cost.decode_req * decodes
+            self._record(duration_ps, decodes, decodes, 0, held)
+            clock += duration_ps
+            read += decodes
+        for state in states:
+            self._hold(state, state.cached + batch.repeat - 1)
+            state.generated += batch.repeat - 1
+        self.end_ps = clock
+        return clock
+
+    def _record(self, duration_ps: int, tokens: int, runs: int, evictions: int, held: int) -> None:
+        self._batches += 1
+        self.records.append(_Record(duration_ps, tokens, runs, evictions, self._resident, held))
 
     def require_completion(self) -> None:
         """Note every request that is unfinished after the last batch."""
@@ -181,15 +219,15 @@ class _Replay:
         self._resident += (tokens > 0) - (state.cached > 0)
         state.cached = tokens
 
-    def _check_shape(self, number: int, batch: Batch) -> None:
+    def _early(self, start_ps: int) -> str:
+        return f"starts at {start_ps} ps, before the previous batch has ended at {self.end_ps} ps"
+
+    def _check_shape(self, number: int, batch: Batch, start_ps: int) -> None:
         """Check what can be seen without any request's state."""
         if batch.replica != 0:
             self._note(number, f"runs on replica {batch.replica}, the only replica is 0")
-        if batch.start_ps < self._free_at:
-            self._note(
-                number,
-                f"starts at {batch.start_ps} ps, before the previous batch has ended at {self._free_at} ps",
-            )
+        if start_ps < self.end_ps:
+            self._note(number, self._early(start_ps))
         if not batch.run:
             self._note(number, "has 0 runs, at least 1 is required")
         running = Counter(index for index, _ in batch.run)
@@ -328,15 +366,17 @@ class _Replay:
                 f"mixes {tally.prefills} prefill and {tally.decodes} decode steps, but hybrid batches are forbidden",
             )
 
-    def _check_end(self, number: int, batch: Batch, tally: _Tally) -> None:
-        linear_ps = max(base + token * tally.tokens for base, token in pieces_of(self.problem.cost))
-        duration_ps = linear_ps + tally.attention_ps
-        if batch.end_ps != batch.start_ps + duration_ps:
+    def _check_end(self, number: int, batch: Batch, start_ps: int, tally: _Tally) -> None:
+        duration_ps = self._linear_ps(tally.tokens) + tally.attention_ps
+        if batch.end_ps != start_ps + duration_ps:
             self._note(
                 number,
-                f"ends at {batch.end_ps} ps, but it starts at {batch.start_ps} ps and its runs take "
-                f"{duration_ps} ps, so it must end at {batch.start_ps + duration_ps} ps",
+                f"ends at {batch.end_ps} ps, but it starts at {start_ps} ps and its runs take "
+                f"{duration_ps} ps, so it must end at {start_ps + duration_ps} ps",
             )
+
+    def _linear_ps(self, tokens: int) -> int:
+        return max(base + token * tokens for base, token in pieces_of(self.problem.cost))
 
 
 def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
@@ -347,13 +387,11 @@ def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
     requests, limits, records, states = problem.requests, problem.limits, replay.records, replay.states
     waits = [state.first_token_ps - state.request.arrival_ps for state in states]
     stays = [state.last_token_ps - state.request.arrival_ps for state in states]
-    makespan = records[-1].end_ps - min(request.arrival_ps for request in requests)
+    makespan = replay.end_ps - min(request.arrival_ps for request in requests)
     missed = sum(map(_misses_slo, requests, waits, stays))
     tokens = sum(record.tokens for record in records)
-    durations = [record.end_ps - record.start_ps for record in records]
-    kv_time = sum(
-        record.kv_blocks * limits.kv_block * duration for record, duration in zip(records, durations, strict=True)
-    )
+    busy = sum(record.duration_ps for record in records)
+    kv_time = limits.kv_block * sum(record.kv_blocks * record.duration_ps for record in records)
     return {
         "objectives": {
             "makespan": makespan,
@@ -385,7 +423,7 @@ def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
         "requests_per_s": _ratio(len(requests) * _PS_PER_S, makespan),
         "goodput_requests_per_s": _ratio((len(requests) - missed) * _PS_PER_S, makespan),
         "slo_attainment": _ratio(len(requests) - missed, len(requests)),
-        "kv_utilisation": _ratio(kv_time, limits.kv_tokens * sum(durations)),
+        "kv_utilisation": _ratio(kv_time, limits.kv_tokens * busy),
         "token_utilisation": _ratio(tokens, limits.batch_tokens * len(records)),
         "mean_resident_requests": _ratio(sum(record.resident_requests for record in records), len(records)),
         "mean_batch_requests": _ratio(sum(record.runs for record in records), len(records)),

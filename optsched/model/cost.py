@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from optsched.model.domain import Picoseconds, domain
 
@@ -24,6 +24,25 @@ class BatchCost(Protocol):
             KV tokens that the decode steps read: the sum of their ``m`` before the step.
         prefills
             ``(c, m)`` of every prefill step: tokens run and tokens cached before.
+        """
+        ...
+
+
+@runtime_checkable
+class RepeatedCost(Protocol):
+    """What many batches of the same decode steps cost, if there is a closed form."""
+
+    def repeated_ps(self, decodes: int, decode_kv_tokens: int, times: int) -> int:
+        """Return the duration of so many batches in a row in ps.
+
+        Parameters
+        ----------
+        decodes
+            Number of decode steps of each; a batch runs nothing else.
+        decode_kv_tokens
+            KV tokens that the steps of the first batch read; those of each later one read ``decodes`` more.
+        times
+            Number of batches.
         """
         ...
 
@@ -87,3 +106,8 @@ class CostModel:
             + self.decode_req * decodes
             + sum(self.prefill_ps(run, cached) for run, cached in prefills)
         )
+
+    def repeated_ps(self, decodes: int, decode_kv_tokens: int, times: int) -> int:
+        """Return the duration in ps of so many batches of the same decode steps (see `RepeatedCost`)."""
+        first = self.batch_ps(decodes, decodes, decode_kv_tokens, ())
+        return times * first + self.decode_kv * decodes * (times * (times - 1) // 2)

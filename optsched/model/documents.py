@@ -304,6 +304,7 @@ def result_document(result: Result) -> dict[str, Any]:
         batches = [
             _fields(batch, ("replica", "start_ps", "end_ps"))
             | {"run": [list(step) for step in batch.run], "evict": list(batch.evict)}
+            | ({"repeat": batch.repeat} if batch.repeat > 1 else {})
             for batch in result.schedule.batches
         ]
         schedule = {"batches": batches}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Self
 
 from optsched.model.instance import Instance, Request
-from optsched.model.schedule import Schedule, follow
+from optsched.model.schedule import Batch, Progress, Schedule, follow
 
 PERCENTILES = (50, 90, 95, 99)
 
@@ -132,25 +133,28 @@ def evaluate(instance: Instance, schedule: Schedule) -> dict[str, Any]:
     for batch, states in follow(instance, schedule):
         for index in batch.evict:
             occupied -= resident.pop(index, 0)
+        begin = batch.start_ps
+        for held, duration in _before_the_last(instance, batch, states):
+            kv_time += (occupied + held) * duration
+            begin += duration
         done = []
         for index, count in batch.run:
             state = states[index]
-            held = limits.occupied(state.cached + count)
+            held = limits.occupied(state.cached + batch.repeat - 1 + count)
             occupied += held - resident.get(index, 0)
             resident[index] = held
-            tokens_run += count
+            tokens_run += count * batch.repeat
             if count == state.missing:
                 if state.generated == 0:
                     first[index] = batch.end_ps
-                if state.generated + 1 == requests[index].output:
+                if state.generated + batch.repeat == requests[index].output:
                     last[index] = batch.end_ps
                     done.append(index)
-        duration = batch.end_ps - batch.start_ps
-        kv_time += occupied * duration
-        busy += duration
+        kv_time += occupied * (batch.end_ps - begin)
+        busy += batch.end_ps - batch.start_ps
         peak = max(peak, occupied)
-        runs += len(batch.run)
-        resident_sum += len(resident)
+        runs += len(batch.run) * batch.repeat
+        resident_sum += len(resident) * batch.repeat
         for index in done:
             occupied -= resident.pop(index)
 
@@ -173,7 +177,7 @@ def evaluate(instance: Instance, schedule: Schedule) -> dict[str, Any]:
 
     return {
         "objectives": objectives,
-        "batches": len(schedule.batches),
+        "batches": schedule.length,
         "evictions": schedule.evictions,
         "recomputed_tokens": tokens_run - needed,
         "peak_kv_tokens": peak,
@@ -187,10 +191,24 @@ def evaluate(instance: Instance, schedule: Schedule) -> dict[str, Any]:
         "goodput_requests_per_s": per_second(count - misses),
         "slo_attainment": (count - misses) / count,
         "kv_utilisation": kv_time / (limits.kv_tokens * busy) if busy else None,
-        "token_utilisation": tokens_run / (limits.batch_tokens * len(schedule.batches)),
-        "mean_resident_requests": resident_sum / len(schedule.batches),
-        "mean_batch_requests": runs / len(schedule.batches),
+        "token_utilisation": tokens_run / (limits.batch_tokens * schedule.length),
+        "mean_resident_requests": resident_sum / schedule.length,
+        "mean_batch_requests": runs / schedule.length,
     }
+
+
+def _before_the_last(instance: Instance, batch: Batch, states: list[Progress]) -> Iterator[tuple[int, int]]:
+    """Say of all but the last of repeated batches how many more KV tokens are occupied in it, and how long it takes."""
+    if batch.repeat == 1:
+        return
+    block, decodes = instance.limits.kv_block, len(batch.run)
+    read = sum(states[index].cached for index, _ in batch.run)
+    places = Counter(states[index].cached % block for index, _ in batch.run)
+    held = 0
+    for number in range(batch.repeat - 1):
+        # Whoever has filled its last block takes another one.
+        held += block * places[-number % block]
+        yield held, instance.cost.batch_ps(decodes, decodes, read + number * decodes, ())
 
 
 def _summary(values: Sequence[int] | Sequence[Fraction]) -> dict[str, int | float] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from optsched.model.domain import Index, Picoseconds, Tokens, domain
@@ -14,18 +15,21 @@ Step = tuple[int, int]
 
 @domain
 class Batch:
-    """One batch.
+    """One batch, or several in a row that run the same decode steps.
 
     Parameters
     ----------
     start_ps, end_ps
-        When it starts and ends.
+        When the first starts and the last ends.
     run
         ``(request index, tokens)`` of every run.
     evict
         Indices of the requests that lose their KV cache in it.
     replica
         Index of the replica that runs it.
+    repeat
+        How many batches it is, each right after the one before. More than 1 only without evictions, and for decode
+        steps of requests none of which finishes before the last.
     """
 
     start_ps: Picoseconds
@@ -33,6 +37,7 @@ class Batch:
     run: tuple[tuple[Index, Tokens], ...]
     evict: tuple[Index, ...] = ()
     replica: Index = 0
+    repeat: Tokens = 1
 
 
 @domain
@@ -40,6 +45,16 @@ class Schedule:
     """Batches in the order in which they run."""
 
     batches: tuple[Batch, ...]
+
+    @property
+    def length(self) -> int:
+        """Number of batches, repeated ones included."""
+        return sum(batch.repeat for batch in self.batches)
+
+    def assignments(self) -> Iterator[Assignment]:
+        """Return what every batch does, repeated ones one by one."""
+        for batch in self.batches:
+            yield from repeat(Assignment(batch.run, batch.evict), batch.repeat)
 
     @property
     def evictions(self) -> int:
@@ -92,6 +107,11 @@ class Progress:
             self.cached = 0
         return True
 
+    def decode(self, times: int) -> None:
+        """Run so many decode steps, of which only the last may finish the request."""
+        self.generated += times
+        self.cached = 0 if self.finished else self.cached + times
+
 
 class Assignment(NamedTuple):
     """What one batch does, before it is known when: a formulation's answer."""
@@ -130,7 +150,7 @@ def timed(instance: Instance, assignments: Iterable[Assignment]) -> Schedule:
 
 
 class Followed(NamedTuple):
-    """One batch of a followed schedule: the batch and the requests' states before it runs."""
+    """A batch of a followed schedule, with its repeats, and the requests' states before it first runs."""
 
     batch: Batch
     states: list[Progress]
@@ -144,4 +164,7 @@ def follow(instance: Instance, schedule: Schedule) -> Iterator[Followed]:
             states[index].evict()
         yield Followed(batch, states)
         for index, count in batch.run:
-            states[index].run(count)
+            if batch.repeat == 1:
+                states[index].run(count)
+            else:
+                states[index].decode(batch.repeat)

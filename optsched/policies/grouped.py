@@ -8,6 +8,7 @@ of its own; and how much memory admission reserves.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -18,10 +19,14 @@ from optsched.model.schedule import Assignment, Step
 from optsched.simulate.replica import Job, NoBatchError, PolicyFailureError, Replica
 
 Order = Callable[[Job], Any]
-"""Sort key of the members of a group; the smallest goes first."""
+"""Sort key of the members of a group; the smallest goes first.
+
+While requests decode together the key must not change their order: it depends on what does not change, or grows by as
+much for each.
+"""
 
 Reserve = Callable[[Job], int]
-"""KV tokens that a policy sets aside for an admitted job, at least, whatever it holds now."""
+"""KV tokens that a policy sets aside for an admitted job, at least, whatever it holds now; they never get fewer."""
 
 
 def whole_prompt(job: Job) -> int:
@@ -191,6 +196,27 @@ class GroupedPolicy:
             step = "a decode step" if job.decoding else f"a {'chunked' if chunked else 'whole'} prefill"
             raise NoBatchError(job.index, replica.now_ps, f"no legal batch for {step}: {reason}")
         return Assignment(run, list(evicted))
+
+    def stands(self, replica: Replica, assignment: Assignment) -> int:
+        """Say for how many batches the same requests decode: as long as memory lasts.
+
+        Then nobody is evicted. Whoever did not run in this batch will not in the next: there is no more left of any
+        budget, and of memory there is less. The order of those who run does not change either (see `Order`); where an
+        order may change between those who run and those who do not, the decision stands for one batch.
+        """
+        ran = {index for index, _ in assignment.run}
+        held = _Held(replica.limits, self.reserve)
+        resting = [job for job in replica.running if job.index not in ran]
+        if resting and any(group.order is not None for group in self.groups):
+            return 1
+        free = replica.limits.kv_capacity - sum(held(job, job.cached) for job in resting)
+        jobs = [job for job in replica.running if job.index in ran]
+        most = min(job.request.output - job.generated for job in jobs)
+
+        def lasts(times: int) -> bool:
+            return sum(held(job, job.cached + times) for job in jobs) <= free
+
+        return most if lasts(most) else max(bisect_left(range(1, most), True, key=lambda times: not lasts(times)), 1)
 
     def _ladder(self, replica: Replica) -> list[Job]:
         """Return all jobs, highest priority first."""

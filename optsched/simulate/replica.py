@@ -111,6 +111,33 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class Steady(Protocol):
+    """A policy that says how long its decisions stand."""
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        """Decide on the next batch (see `Policy`)."""
+        ...
+
+    def stands(self, replica: Replica, assignment: Assignment) -> int:
+        """Say for how many batches a decision stands.
+
+        Parameters
+        ----------
+        replica
+            As it was when the policy decided.
+        assignment
+            What it decided: decode steps, and nothing else.
+
+        Returns
+        -------
+        int
+            A number, at least 1, of batches for each of which `next_batch` would answer the same, in the same order,
+            as long as nobody arrives and nobody ends.
+        """
+        ...
+
+
+@runtime_checkable
 class Learning(Protocol):
     """What becomes a policy with a memory of its own whenever a run begins."""
 

@@ -584,11 +584,12 @@ class _Model:
         """Set the integer variables' first values from the best schedule known, if the model admits it."""
         value, schedule = self.plan.start
         most = self.task.restrictions.at_most
-        if len(schedule.batches) > self.plan.batches or (most is not None and value > most):
+        if schedule.length > self.plan.batches or (most is not None and value > most):
             return
+        batches = timed(self._instance, schedule.assignments()).batches
         states = [Progress(request) for request in self._instance.requests]
         for j in self._batches:
-            batch = schedule.batches[j - 1] if j <= len(schedule.batches) else None
+            batch = batches[j - 1] if j <= len(batches) else None
             run = dict(batch.run) if batch else {}
             steps = set()
             for i, state in enumerate(states):

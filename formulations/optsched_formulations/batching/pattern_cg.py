@@ -331,7 +331,7 @@ def patterns_of(instance: Instance, members: list[list[int]], schedule: Schedule
     batches: dict[int, list[int]] = {r: [] for r in owner}
     filled: dict[int, list[bool]] = {r: [] for r in owner}
     evicted = set(owner)
-    for j, batch in enumerate(schedule.batches):
+    for j, batch in enumerate(schedule.assignments()):
         evicted.update(batch.evict)
         for r, _ in batch.run:
             batches[r].append(j)

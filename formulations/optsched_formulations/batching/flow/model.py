@@ -392,9 +392,9 @@ class FlowModel:
         last: dict[int, tuple[int, int]] = {}  # request -> token that it generated last, and its batch
         dropped: set[int] = set()
         passed: list[tuple[dict[Place, int], Place]] = []
-        if len(schedule.batches) > len(self._batches):
+        if schedule.length > len(self._batches):
             return None
-        for j, batch in enumerate(schedule.batches, start=1):
+        for j, batch in enumerate(schedule.assignments(), start=1):
             dropped.update(batch.evict)
             values[self._used[j]] = 1
             for r, _ in batch.run:

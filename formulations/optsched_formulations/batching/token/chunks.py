@@ -48,7 +48,7 @@ from itertools import pairwise
 from ortools.sat.python import cp_model
 
 from optsched.model.objectives import Objective
-from optsched.model.schedule import Assignment, Schedule, follow, timed
+from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.cpsat import Values
 from optsched.solvers.formulation import Task, UnsupportedError
 from optsched_formulations.batching.costs import Costs, Horizon, Token, interchangeable, value_to_beat
@@ -360,10 +360,10 @@ class ChunkModel:
 
     def _add_hint(self, schedule: Schedule) -> None:
         """Start from a schedule: what runs, what is evicted."""
-        for j, (batch, _) in enumerate(follow(self._instance, schedule)):
+        for j, assignment in enumerate(schedule.assignments()):
             if j >= self._count:
                 return
-            run, evict = dict(batch.run), set(batch.evict)
+            run, evict = dict(assignment.run), set(assignment.evict)
             self.cp.add_hint(self._used[j], 1)
             for r, states in enumerate(self._states):
                 self.cp.add_hint(states[j].run, int(r in run))

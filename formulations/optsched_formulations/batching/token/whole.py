@@ -278,7 +278,7 @@ class WholeModel:
         dropped: set[int] = set()
         hints: dict[Token, int] = {}
         keeps: dict[Token, int] = {}
-        for j, batch in enumerate(schedule.batches, start=1):
+        for j, batch in enumerate(schedule.assignments(), start=1):
             dropped.update(batch.evict)
             for r, _ in batch.run:
                 if generated[r]:
@@ -295,7 +295,7 @@ class WholeModel:
                     self.cp.add_hint(self._variables.time[model_r, k], hints[schedule_r, k])
                     if (schedule_r, k) in keeps:
                         self.cp.add_hint(self._variables.keep[model_r, k], keeps[schedule_r, k])
-        self.cp.add_hint(self._variables.batches, len(schedule.batches))
+        self.cp.add_hint(self._variables.batches, schedule.length)
 
     def _output(self, r: int) -> int:
         return self._instance.requests[r].output
