@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from optsched import Instance, Objective, Restrictions, check_schedule
-from optsched.model.objectives import evaluate
+from optsched.model.metrics import evaluate
 from optsched.model.result import Badge
 from optsched.model.schedule import Schedule
 from optsched.solvers.formulation import Formulation, Outcome, Task, Termination

@@ -19,7 +19,8 @@ from optsched.model.cost import CostModel
 from optsched.model.documents import dump, parse_results, result_document
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules
-from optsched.model.objectives import Objective, evaluate
+from optsched.model.metrics import evaluate
+from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Assignment, Batch, Progress, Schedule, timed

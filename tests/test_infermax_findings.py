@@ -15,7 +15,7 @@ import pytest
 
 from optsched import CostModel, Instance, check_schedule, cost_model, load_suite, replace
 from optsched.catalogue import POLICY_GROUP, lookup
-from optsched.model.objectives import evaluate
+from optsched.model.metrics import evaluate
 from optsched.model.schedule import Schedule, timed
 from optsched.simulate.engine import run_policy
 from optsched.traces.infermax import CONTEXT, KV_TOKENS, LENGTHS

@@ -16,7 +16,8 @@ from strategies import instances, restrictions
 from optsched import Instance, Limits, Request, Restrictions, Rules, check_schedule, load_suite, replace, solve
 from optsched.model.cost import CostModel
 from optsched.model.errors import InputError
-from optsched.model.objectives import Objective, evaluate
+from optsched.model.metrics import evaluate
+from optsched.model.objectives import Objective
 from optsched.model.result import Badge, Status
 from optsched.solvers import milp
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError

@@ -33,7 +33,7 @@ from optsched import (
 )
 from optsched.methods.simulate import policy_names
 from optsched.model.cost import CostModel
-from optsched.model.objectives import evaluate
+from optsched.model.metrics import evaluate
 from optsched.planner.backward import backward
 from optsched.planner.first_tokens import first_tokens
 from optsched.planner.forward import forward

@@ -36,7 +36,8 @@ from optsched.model.domain import replace
 from optsched.model.errors import InfeasibleInstanceError, InputError
 from optsched.model.feasibility import infeasibility, require_feasible
 from optsched.model.instance import Instance, Limits, Request, Rules
-from optsched.model.objectives import Objective, evaluate
+from optsched.model.metrics import evaluate
+from optsched.model.objectives import Objective
 from optsched.model.restrictions import FORBIDDABLE, Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Assignment, Batch, Schedule, timed

@@ -19,7 +19,8 @@ from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.errors import InfeasibleInstanceError
 from optsched.model.instance import Instance, Limits, Request, Rules
-from optsched.model.objectives import evaluate, gap, percentile
+from optsched.model.metrics import evaluate, metrics
+from optsched.model.objectives import gap, percentile
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Status
 from optsched.model.schedule import Assignment, Batch, Schedule, follow
@@ -35,7 +36,7 @@ from optsched.policies.infermax import (
     InferMax,
 )
 from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica
+from optsched.simulate.replica import Compiled, Job, NoBatchError, Policy, PolicyFailureError, Replica
 
 BASES = ("vllm", "sarathi", "sarathi_pc", "sarathi_nocp", "vllm_hy", "sarathi_nohy")
 EVICTION_FREE = tuple(f"{name}_ef" for name in BASES)
@@ -97,17 +98,25 @@ def served(instance: Instance, runner: str | Policy) -> Schedule:
     """Run a policy batch by batch; it must be legal, evaluated alike twice, and the same with jumps."""
     found = policy(runner) if isinstance(runner, str) else runner
     schedule = run_policy(instance, found, jumps=False)
-    assert_jumps_change_nothing(instance, schedule, run_policy(instance, found))
+    jumped = run_policy(instance, found)
+    assert_jumps_change_nothing(instance, schedule, jumped)
+    assert_compiled_the_same(instance, found, jumped)
     return schedule
+
+
+def assert_compiled_the_same(instance: Instance, runner: Policy, jumped: Schedule) -> None:
+    if isinstance(runner, Compiled) and (record := runner.serve(instance)) is not None:
+        assert record.schedule() == jumped
+        assert metrics(instance, record.tally()) == evaluate(instance, jumped)
 
 
 def assert_jumps_change_nothing(instance: Instance, plain: Schedule, schedule: Schedule) -> None:
     assert unrolled(instance, schedule) == plain
     assert schedule.length == plain.length
-    violations, metrics = check_schedule(instance, schedule)
+    violations, found = check_schedule(instance, schedule)
     assert violations == []
-    assert metrics == evaluate(instance, schedule) == evaluate(instance, plain)
-    assert check_schedule(instance, plain) == ([], metrics)
+    assert found == evaluate(instance, schedule) == evaluate(instance, plain)
+    assert check_schedule(instance, plain) == ([], found)
 
 
 def decisions(instance: Instance, runner: str | Policy) -> list[Decision]:
@@ -912,13 +921,15 @@ def test_every_schedule_is_legal_or_the_policy_fails(instance: Instance, name: s
     jumped = outcome(instance, runner, jumps=True)
     if not isinstance(schedule, Schedule):
         assert jumped == schedule
+        assert runner.serve(instance) is None
         assert may_fail(instance, name)
         return
     assert isinstance(jumped, Schedule)
     assert_jumps_change_nothing(instance, schedule, jumped)
-    metrics = evaluate(instance, schedule)
+    assert runner.serve(instance) is not None
+    assert_compiled_the_same(instance, runner, jumped)
     if name.endswith("_ef"):
-        assert schedule.evictions == metrics["recomputed_tokens"] == 0
+        assert schedule.evictions == evaluate(instance, schedule)["recomputed_tokens"] == 0
     assert_own_limits(instance, runner, schedule)
     assert_first_come_first_served(instance, schedule)
     assert_no_idling(instance, schedule)

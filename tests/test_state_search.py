@@ -14,7 +14,7 @@ from strategies import memory_only
 
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, check_schedule, replace, simulate
 from optsched.model.cost import CostModel
-from optsched.model.objectives import evaluate
+from optsched.model.metrics import evaluate
 from optsched.solvers.formulation import Task, Termination, UnsupportedError
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.memory_only import Classes, require_memory_only

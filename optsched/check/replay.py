@@ -382,7 +382,7 @@ class _Replay:
 def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
     """Return all objectives and metrics of a complete legal replay, each ratio rounded once.
 
-    For the meaning of each see `optsched.model.objectives.evaluate`, of which this is the second writing.
+    For the meaning of each see `optsched.model.metrics.evaluate`, of which this is the second writing.
     """
     requests, limits, records, states = problem.requests, problem.limits, replay.records, replay.states
     waits = [state.first_token_ps - state.request.arrival_ps for state in states]

@@ -6,7 +6,8 @@ from typing import Any
 
 from optsched.check import UnprovedError, check_schedule, proved_bound
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, evaluate
+from optsched.model.metrics import Tally, metrics, tally_of
+from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Schedule
 
@@ -32,9 +33,13 @@ class IllegalScheduleError(DefectError):
 
 
 def checked_metrics(
-    instance: Instance, schedule: Schedule, origin: str, restrictions: Restrictions | None = None
+    instance: Instance,
+    schedule: Schedule,
+    origin: str,
+    restrictions: Restrictions | None = None,
+    tally: Tally | None = None,
 ) -> dict[str, Any]:
-    """Return the metrics of a schedule that the checker finds legal.
+    """Return the metrics of a schedule that the checker finds legal; of its tally, where there is one.
 
     Raises
     ------
@@ -46,10 +51,10 @@ def checked_metrics(
     violations, recomputed = check_schedule(instance, schedule, restrictions or Restrictions())
     if violations:
         raise IllegalScheduleError(origin, violations)
-    metrics = evaluate(instance, schedule)
-    if metrics != recomputed:
+    found = metrics(instance, tally_of(instance, schedule) if tally is None else tally)
+    if found != recomputed:
         raise DefectError(f"{origin}: the checker computes other metrics of the same schedule")
-    return metrics
+    return found
 
 
 def is_proved(

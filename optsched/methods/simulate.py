@@ -13,7 +13,11 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
 from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Hindsight, Learning, Policy, PolicyFailureError
+from optsched.simulate.replica import Compiled, Hindsight, Learning, Policy, PolicyFailureError
+
+
+_COMPILED_TOKENS = 50_000
+"""With fewer tokens to generate the engine has finished before compiled code is loaded."""
 
 
 def policy_names() -> tuple[str, ...]:
@@ -76,13 +80,18 @@ def simulate(
             runner = runner.informed(restricted, objective, restrictions)
         elif isinstance(runner, Learning):
             runner = runner.begun()
-        schedule = run_policy(restricted, runner)
+        worth_it = sum(request.output for request in instance.requests) >= _COMPILED_TOKENS
+        record = runner.serve(restricted) if worth_it and isinstance(runner, Compiled) else None
+        if record is None:
+            schedule, tally = run_policy(restricted, runner), None
+        else:
+            schedule, tally = record.schedule(), record.tally()
     except PolicyFailureError as failure:
         reason = f"{name}: {instance.label(failure.index)} at {failure.now_ps} ps: {failure.reason}"
         return replace(failed, runtime_s=time.perf_counter() - started, message=reason)
     failed = replace(failed, runtime_s=time.perf_counter() - started)
     try:
-        metrics = checked_metrics(instance, schedule, f"policy {name}", restrictions)
+        metrics = checked_metrics(instance, schedule, f"policy {name}", restrictions, tally)
     except IllegalScheduleError as illegal:
         return replace(failed, message=f"{name}: {illegal.violations[0]}")
     value = metrics["objectives"][objective.value]

@@ -1,17 +1,12 @@
-"""Objectives and metrics of a legal schedule, exact."""
+"""Objectives, exact."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from fractions import Fraction
 from typing import Any, Self
 
 from optsched.model.instance import Instance, Request
-from optsched.model.schedule import Batch, Progress, Schedule, follow
-
-PERCENTILES = (50, 90, 95, 99)
 
 
 class Latency(StrEnum):
@@ -107,119 +102,3 @@ def value_at(instance: Instance, objective: Objective, ttft: Sequence[int], e2e:
             return sum(map(misses_slo, requests, ttft, e2e))
         case _:
             return sum(latencies) if objective.is_mean else max(latencies)
-
-
-def evaluate(instance: Instance, schedule: Schedule) -> dict[str, Any]:
-    """Return all objective values and metrics of a legal schedule.
-
-    Returns
-    -------
-    dict
-        ``objectives``: every objective of `Objective`, integers (ps, for means the sum over requests in
-        ps, for ``slo_misses`` a number of requests). Besides: counts (``batches``, ``evictions``,
-        ``recomputed_tokens``: tokens run beyond the I + O − 1 that each request needs), ``peak_kv_tokens``
-        (occupied, in whole blocks), percentiles and means of TTFT, e2e latency (ps), TPOT (ps per token;
-        requests with one output token left out), normalised TTFT (TTFT / I) and latency (e2e / O),
-        throughputs, SLO attainment, goodput (requests per second that meet their SLOs), time-weighted KV
-        utilisation (occupied share of M while a batch runs), token-budget utilisation (share of C, per
-        batch) and mean numbers per batch of resident requests and of runs. Ratios are floats, each rounded
-        once from an exact quotient.
-    """
-    requests, limits = instance.requests, instance.limits
-    first, last = [0] * len(requests), [0] * len(requests)
-    resident: dict[int, int] = {}  # request -> occupied KV tokens in its latest batch
-    occupied = tokens_run = runs = resident_sum = peak = 0
-    kv_time = busy = 0
-    for batch, states in follow(instance, schedule):
-        for index in batch.evict:
-            occupied -= resident.pop(index, 0)
-        begin = batch.start_ps
-        for held, duration in _before_the_last(instance, batch, states):
-            kv_time += (occupied + held) * duration
-            begin += duration
-        done = []
-        for index, count in batch.run:
-            state = states[index]
-            held = limits.occupied(state.cached + batch.repeat - 1 + count)
-            occupied += held - resident.get(index, 0)
-            resident[index] = held
-            tokens_run += count * batch.repeat
-            if count == state.missing:
-                if state.generated == 0:
-                    first[index] = batch.end_ps
-                if state.generated + batch.repeat == requests[index].output:
-                    last[index] = batch.end_ps
-                    done.append(index)
-        kv_time += occupied * (batch.end_ps - begin)
-        busy += batch.end_ps - batch.start_ps
-        peak = max(peak, occupied)
-        runs += len(batch.run) * batch.repeat
-        resident_sum += len(resident) * batch.repeat
-        for index in done:
-            occupied -= resident.pop(index)
-
-    ttft = [end - request.arrival_ps for end, request in zip(first, requests, strict=True)]
-    e2e = [end - request.arrival_ps for end, request in zip(last, requests, strict=True)]
-    tpot = [
-        Fraction(whole - start, request.output - 1)
-        for start, whole, request in zip(ttft, e2e, requests, strict=True)
-        if request.output > 1
-    ]
-    objectives = {objective.value: value_at(instance, objective, ttft, e2e) for objective in Objective}
-    makespan, misses = objectives[Objective.MAKESPAN.value], objectives[Objective.SLO_MISSES.value]
-    count, output = len(requests), sum(request.output for request in requests)
-    needed = sum(request.peak_tokens for request in requests)
-    norm_ttft = [Fraction(t, request.input) for t, request in zip(ttft, requests, strict=True)]
-    norm_e2e = [Fraction(t, request.output) for t, request in zip(e2e, requests, strict=True)]
-
-    def per_second(amount: int) -> float | None:
-        return amount * 10**12 / makespan if makespan else None
-
-    return {
-        "objectives": objectives,
-        "batches": schedule.length,
-        "evictions": schedule.evictions,
-        "recomputed_tokens": tokens_run - needed,
-        "peak_kv_tokens": peak,
-        "ttft_ps": _summary(ttft),
-        "tpot_ps": _summary(tpot),
-        "e2e_ps": _summary(e2e),
-        "ttft_per_input_ps": _summary(norm_ttft),
-        "e2e_per_output_ps": _summary(norm_e2e),
-        "output_tokens_per_s": per_second(output),
-        "requests_per_s": per_second(count),
-        "goodput_requests_per_s": per_second(count - misses),
-        "slo_attainment": (count - misses) / count,
-        "kv_utilisation": kv_time / (limits.kv_tokens * busy) if busy else None,
-        "token_utilisation": tokens_run / (limits.batch_tokens * schedule.length),
-        "mean_resident_requests": resident_sum / schedule.length,
-        "mean_batch_requests": runs / schedule.length,
-    }
-
-
-def _before_the_last(instance: Instance, batch: Batch, states: list[Progress]) -> Iterator[tuple[int, int]]:
-    """Say of all but the last of repeated batches how many more KV tokens are occupied in it, and how long it takes."""
-    if batch.repeat == 1:
-        return
-    block, decodes = instance.limits.kv_block, len(batch.run)
-    read = sum(states[index].cached for index, _ in batch.run)
-    places = Counter(states[index].cached % block for index, _ in batch.run)
-    held = 0
-    for number in range(batch.repeat - 1):
-        # Whoever has filled its last block takes another one.
-        held += block * places[-number % block]
-        yield held, instance.cost.batch_ps(decodes, decodes, read + number * decodes, ())
-
-
-def _summary(values: Sequence[int] | Sequence[Fraction]) -> dict[str, int | float] | None:
-    """Mean and percentiles of ``values``; None of no values."""
-    if not values:
-        return None
-    exact = sum(values, Fraction(0)) / len(values)
-    ordered = sorted(values)
-    shares = {f"p{q}": percentile(ordered, q) for q in PERCENTILES} | {"max": ordered[-1]}
-    return {"mean": float(exact)} | {name: _plain(value) for name, value in shares.items()}
-
-
-def _plain(value: int | Fraction) -> int | float:
-    return value if isinstance(value, int) else float(value)

@@ -76,7 +76,7 @@ class Result:
     bound
         Proved lower bound in the same unit; None if there is none.
     schedule, metrics
-        The schedule and what `optsched.model.objectives.evaluate` says of it.
+        The schedule and what `optsched.model.metrics.evaluate` says of it.
     certificate
         What `optsched.check` needs to re-prove the bound.
     message

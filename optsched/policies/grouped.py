@@ -12,11 +12,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from optsched.model.instance import Limits
+import numpy as np
+
+from optsched.model.instance import Instance, Limits
 from optsched.model.schedule import Assignment, Step
 from optsched.simulate.replica import Job, NoBatchError, PolicyFailureError, Replica
+
+if TYPE_CHECKING:
+    from optsched.simulate.record import Record
 
 Order = Callable[[Job], Any]
 """Sort key of the members of a group; the smallest goes first.
@@ -58,6 +63,10 @@ class Members(Enum):
                 return [job for job in replica.running if job.decoding]
             case Members.FILLING:
                 return [job for job in replica.running if not job.decoding]
+
+
+_CODES = {Members.WAITING: 0, Members.FILLING: 1, Members.DECODING: 2, Members.RUNNING: 3}
+"""What `optsched.simulate.kernel` calls them."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +205,37 @@ class GroupedPolicy:
             step = "a decode step" if job.decoding else f"a {'chunked' if chunked else 'whole'} prefill"
             raise NoBatchError(job.index, replica.now_ps, f"no legal batch for {step}: {reason}")
         return Assignment(run, list(evicted))
+
+    def serve(self, instance: Instance) -> Record | None:
+        """Serve an instance in machine code, if groups are in order of arrival; None if the engine has to."""
+        if not self._is_plain:
+            return None
+        # Compiled code takes a while to load.
+        from optsched.simulate.kernel import Rule, served  # noqa: PLC0415
+
+        limits, rules = instance.limits, instance.rules
+        rule = Rule(
+            np.array([_CODES[group.members] for group in self.groups]),
+            np.array([group.evicts for group in self.groups]),
+            self.hybrid and rules.hybrid,
+            self.chunked and rules.chunked_prefill,
+            self.reserve is worst_case,
+            limits.batch_tokens if self.token_budget is None else self.token_budget,
+        )
+        return served(instance, rule)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether nothing but Algorithm 1 decides: no order or reservation of the policy's own."""
+        groups = [group.members for group in self.groups]
+        return (
+            type(self) is GroupedPolicy
+            and self.reserve in {whole_prompt, worst_case}
+            and all(group.order is None for group in self.groups)
+            and not any(group.evicts for group in self.groups if group.members is Members.WAITING)
+            # Those that decode form one group: the log says no more than how many of them run.
+            and not (self.chunked and Members.RUNNING in groups)
+        )
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:
         """Say for how many batches the same requests decode: as long as memory lasts.

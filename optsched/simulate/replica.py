@@ -5,12 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Assignment, Progress
+
+if TYPE_CHECKING:
+    from optsched.simulate.record import Record
 
 _rank = attrgetter("rank")
 
@@ -134,6 +137,15 @@ class Steady(Protocol):
             A number, at least 1, of batches for each of which `next_batch` would answer the same, in the same order,
             as long as nobody arrives and nobody ends.
         """
+        ...
+
+
+@runtime_checkable
+class Compiled(Protocol):
+    """A policy that serves whole instances in machine code, exactly as the engine would let it."""
+
+    def serve(self, instance: Instance) -> Record | None:
+        """Serve an instance; None if the engine has to, which then also says why if the policy fails."""
         ...
 
 

@@ -13,7 +13,8 @@ from math import gcd
 
 from optsched.model.errors import InputError
 from optsched.model.instance import Instance, Request
-from optsched.model.objectives import Objective, evaluate
+from optsched.model.metrics import evaluate
+from optsched.model.objectives import Objective
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.formulation import Task, UnsupportedError
 

@@ -112,7 +112,8 @@ from typing import Any
 
 import pulp
 
-from optsched.model.objectives import Latency, Objective, evaluate
+from optsched.model.metrics import evaluate
+from optsched.model.objectives import Latency, Objective
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Progress, Schedule, timed
 from optsched.solvers.formulation import (

@@ -66,7 +66,7 @@ from collections.abc import Collection
 import numpy as np
 
 from optsched.model.instance import Instance
-from optsched.model.objectives import evaluate
+from optsched.model.metrics import evaluate
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError

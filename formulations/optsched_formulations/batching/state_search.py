@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, evaluate
+from optsched.model.metrics import evaluate
+from optsched.model.objectives import Objective
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.formulation import (

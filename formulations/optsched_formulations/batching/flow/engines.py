@@ -22,7 +22,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 from scipy.sparse import csc_array
 
-from optsched.model.objectives import evaluate
+from optsched.model.metrics import evaluate
 from optsched.model.schedule import Schedule
 from optsched.solvers.cpsat import minimize_cpsat
 from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError

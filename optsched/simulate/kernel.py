@@ -1,0 +1,457 @@
+"""InferMax's Algorithm 1 in machine code: what `optsched.policies.grouped` does, for groups in order of arrival.
+
+Requests are named by their rank, the place in the order of arrival. Who waits are those that were evicted and then, as
+nobody is admitted before an earlier one, a stretch of ranks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from optsched.compiled import compiled
+from optsched.model.instance import Instance
+from optsched.simulate.record import (
+    CHANGES,
+    ENTRIES,
+    EVICTIONS,
+    FINISHED,
+    KV_HIGH,
+    NOTED_CHANGES,
+    Ints,
+    Log,
+    Record,
+    new_log,
+    note_batch,
+    note_change,
+    note_entry,
+    note_step,
+    with_room,
+)
+
+WAITING, FILLING, DECODING, RUNNING = range(4)
+MOST = 2**61
+"""Times, and sums of KV tokens over time, stay below."""
+
+
+class Problem(NamedTuple):
+    """What a policy has to serve; times in ps, sizes in tokens.
+
+    Parameters
+    ----------
+    arrival, input, output
+        By rank.
+    pieces
+        Base and token of every piece, shape (pieces, 2).
+    decode_kv, decode_req, prefill_sq, prefill_kv, prefill_req
+        Coefficients of the cost model.
+    capacity, block, batch_tokens, prefill_tokens, most
+        M in whole blocks, b, C, P, and N.
+    eviction
+        Whether evictions are allowed.
+    """
+
+    arrival: Ints
+    input: Ints
+    output: Ints
+    pieces: Ints
+    decode_kv: int
+    decode_req: int
+    prefill_sq: int
+    prefill_kv: int
+    prefill_req: int
+    capacity: int
+    block: int
+    batch_tokens: int
+    prefill_tokens: int
+    most: int
+    eviction: bool
+
+
+class Rule(NamedTuple):
+    """The policy.
+
+    Parameters
+    ----------
+    members, evicts
+        By group.
+    hybrid, chunked
+        As far as the instance allows them.
+    worst_case
+        Whether I + O - 1 is reserved, or the whole prompt.
+    budget
+        The policy's own P.
+    """
+
+    members: Ints
+    evicts: Ints
+    hybrid: bool
+    chunked: bool
+    worst_case: bool
+    budget: int
+
+
+class _Jobs(NamedTuple):
+    """All requests, by rank; who runs, in order of rank; and who was evicted and waits, in order of rank.
+
+    ``sizes`` says how many run, how many were evicted, have been admitted for the first time, have arrived, and how
+    many KV tokens are occupied, and held in the policy's view. ``reserved`` is I + O - 1 if that is reserved, else 0.
+    """
+
+    generated: Ints
+    cached: Ints
+    decoding: Ints
+    held: Ints
+    reserved: Ints
+    running: Ints
+    returned: Ints
+    sizes: Ints
+
+
+_RUNNING, _RETURNED, _FRESH, _ARRIVED, _OCCUPIED, _HELD = range(6)
+
+
+class _Batch(NamedTuple):
+    """A decision: runs as rank and tokens, who is evicted, and everybody who runs by priority, lowest last.
+
+    ``sizes`` says how many run, how many of these decode, after how many others, and how many are evicted.
+    """
+
+    rank: Ints
+    tokens: Ints
+    evicted: Ints
+    gone: Ints
+    ladder: Ints
+    sizes: Ints
+
+
+_RUNS, _DECODES, _PLACE, _EVICTED = range(4)
+
+
+@compiled
+def serve(problem: Problem, rule: Rule) -> tuple[Log, Ints]:
+    """Serve everybody; return the log, and when every request has its first and its last token, shape (2, requests).
+
+    The log ends early where the policy fails, or numbers get too large.
+    """
+    number = problem.arrival.size
+    states = np.zeros((6, number), np.int64)
+    reserved = problem.input + problem.output - 1 if rule.worst_case else np.zeros(number, np.int64)
+    sizes = np.zeros(6, np.int64)
+    jobs = _Jobs(states[0], states[1], states[2], states[3], reserved, states[4], states[5], sizes)
+    scratch = np.zeros((5, number), np.int64)
+    batch = _Batch(scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], np.zeros(4, np.int64))
+    ends = np.zeros((2, number), np.int64)
+    patience = problem.input.sum() + problem.output.sum()
+    log, now, fruitless = new_log(), problem.arrival[0], 0
+    while log.totals[FINISHED] < number and fruitless <= patience:
+        if sizes[_RUNNING] == 0 and sizes[_RETURNED] == 0 and sizes[_FRESH] == sizes[_ARRIVED]:
+            now = max(now, problem.arrival[sizes[_ARRIVED]])
+        while sizes[_ARRIVED] < number and problem.arrival[sizes[_ARRIVED]] <= now:
+            sizes[_ARRIVED] += 1
+        if not _decide(problem, rule, jobs, batch):
+            break
+        if batch.sizes[_RUNS] == 0:
+            if sizes[_ARRIVED] == number:
+                break
+            now = problem.arrival[sizes[_ARRIVED]]
+            continue
+        runs, evicted = batch.sizes[_RUNS], batch.sizes[_EVICTED]
+        log = with_room(log, runs, 2 * runs + evicted)
+        if runs == batch.sizes[_DECODES] and evicted == 0:
+            now, fruitless = _decode(problem, rule, jobs, batch, log, now), 0
+        else:
+            _evict(problem, jobs, batch, log)
+            generated, now = _run(problem, jobs, batch, log, ends, now)
+            fruitless = 0 if generated else fruitless + 1
+        _let_go(problem, jobs, log, ends, now)
+        row = log.totals[ENTRIES] - 1
+        log.entries[row, CHANGES] = log.totals[NOTED_CHANGES]
+        if max(now, log.totals[KV_HIGH]) > MOST:
+            break
+    return log, ends
+
+
+@compiled
+def _occupied(block: int, tokens: int) -> int:
+    return -(-tokens // block) * block
+
+
+@compiled
+def _held(block: int, reserved: int, prompt: int, decoding: int, cached: int) -> int:
+    """Return what a job takes of memory in the policy's view: the worst case if that is reserved, or the whole prompt.
+
+    ``reserved`` is I + O - 1, or 0; ``prompt`` is I and what has been generated.
+    """
+    return _occupied(block, max(cached, reserved, 0 if decoding else prompt))
+
+
+@compiled
+def _decide(problem: Problem, rule: Rule, jobs: _Jobs, batch: _Batch) -> bool:
+    """Form the next batch (Algorithm 1, GETNEXTBATCH); say whether the instance allows what it needs."""
+    running, sizes = jobs.running, jobs.sizes
+    generated, cached, decoding, held, reserved = jobs.generated, jobs.cached, jobs.decoding, jobs.held, jobs.reserved
+    inputs, block, gone, runners, steps = problem.input, problem.block, batch.gone, batch.rank, batch.tokens
+    free = problem.capacity - sizes[_HELD]
+    for i in range(batch.sizes[_EVICTED]):
+        gone[batch.evicted[i]] = 0
+    runs = decodes = place = evicted = tokens = prefill_tokens = 0
+    earliest, kind, left = problem.arrival.size, -1, -1
+    for group in range(rule.members.size):
+        members = rule.members[group]
+        size = sizes[_RETURNED] + sizes[_ARRIVED] - sizes[_FRESH] if members == WAITING else sizes[_RUNNING]
+        for i in range(size):
+            if members != WAITING:
+                rank = running[i]
+                if gone[rank] or (members != RUNNING and decoding[rank] != (members == DECODING)):
+                    continue
+            else:
+                rank = jobs.returned[i] if i < sizes[_RETURNED] else sizes[_FRESH] + i - sizes[_RETURNED]
+            decode = decoding[rank]
+            if not rule.hybrid and kind >= 0 and kind != decode:
+                if members == WAITING:
+                    break
+                continue
+            prompt = inputs[rank] + generated[rank]
+            need_tokens = prompt - cached[rank]
+            budget = problem.batch_tokens - tokens
+            if not decode:
+                budget = min(budget, problem.prefill_tokens - prefill_tokens, rule.budget - tokens)
+                if rule.chunked:
+                    need_tokens = min(need_tokens, budget)
+            if need_tokens < 1 or need_tokens > budget or runs == problem.most:
+                break
+            if cached[rank] == 0 and earliest < rank:
+                break
+            need = _held(block, reserved[rank], prompt, decode, cached[rank] + need_tokens) - held[rank]
+            if need > free and rule.evicts[group]:
+                if left < 0:
+                    left = _climb(rule, jobs, batch)
+                while left > 0 and need > free and not gone[rank]:
+                    if not problem.eviction:
+                        return False
+                    left -= 1
+                    victim = batch.ladder[left]
+                    gone[victim], batch.evicted[evicted] = 1, victim
+                    evicted, earliest = evicted + 1, min(earliest, victim)
+                    free += held[victim]
+                if gone[rank]:
+                    continue
+            if need > free:
+                break
+            free -= need
+            tokens += need_tokens
+            kind = decode
+            if decode:
+                place = runs if decodes == 0 else place
+                decodes += 1
+            else:
+                prefill_tokens += need_tokens
+            runners[runs], steps[runs] = rank, need_tokens
+            runs += 1
+    found = batch.sizes
+    found[_RUNS], found[_DECODES], found[_PLACE], found[_EVICTED] = runs, decodes, place, evicted
+    return True
+
+
+@compiled
+def _climb(rule: Rule, jobs: _Jobs, batch: _Batch) -> int:
+    """Order everybody who runs by priority; return how many they are."""
+    size = 0
+    for members in rule.members:
+        for i in range(jobs.sizes[_RUNNING]):
+            rank = jobs.running[i]
+            if members == RUNNING or (members != WAITING and jobs.decoding[rank] == (members == DECODING)):
+                batch.ladder[size] = rank
+                size += 1
+    return size
+
+
+@compiled
+def _evict(problem: Problem, jobs: _Jobs, batch: _Batch, log: Log) -> None:
+    """Take the KV of whoever is to lose it."""
+    for i in range(batch.sizes[_EVICTED]):
+        rank = batch.evicted[i]
+        jobs.sizes[_OCCUPIED] -= _occupied(problem.block, jobs.cached[rank])
+        jobs.sizes[_HELD] -= jobs.held[rank]
+        jobs.cached[rank] = jobs.decoding[rank] = jobs.held[rank] = 0
+        _remove(jobs.running, jobs.sizes, _RUNNING, rank)
+        _insert(jobs.returned, jobs.sizes, _RETURNED, rank)
+        note_change(log, rank, 0)
+        log.totals[EVICTIONS] += 1
+
+
+@compiled
+def _insert(ranks: Ints, sizes: Ints, which: int, rank: int) -> None:
+    place = sizes[which]
+    while place > 0 and ranks[place - 1] > rank:
+        ranks[place] = ranks[place - 1]
+        place -= 1
+    ranks[place] = rank
+    sizes[which] += 1
+
+
+@compiled
+def _remove(ranks: Ints, sizes: Ints, which: int, rank: int) -> None:
+    place = sizes[which] - 1
+    kept = rank
+    while ranks[place] != rank:
+        ranks[place], kept = kept, ranks[place]
+        place -= 1
+    ranks[place] = kept
+    sizes[which] -= 1
+
+
+@compiled
+def _linear_ps(problem: Problem, tokens: int) -> int:
+    longest = 0
+    for piece in range(len(problem.pieces)):
+        longest = max(longest, problem.pieces[piece, 0] + problem.pieces[piece, 1] * tokens)
+    return longest
+
+
+@compiled
+def _run(  # noqa: PLR0917 - compiled functions take positions
+    problem: Problem, jobs: _Jobs, batch: _Batch, log: Log, ends: Ints, now: int
+) -> tuple[bool, int]:
+    """Run one batch; say whether it generates a token, and when it ends."""
+    tokens = decodes = read = attention = 0
+    generated = False
+    runs, place = batch.sizes[_RUNS], batch.sizes[_PLACE]
+    for i in range(runs):
+        rank, step = batch.rank[i], batch.tokens[i]
+        cached = jobs.cached[rank]
+        tokens += step
+        if jobs.decoding[rank]:
+            decodes += 1
+            read += cached
+        else:
+            attention += problem.prefill_sq * step * (step + 2 * cached) + problem.prefill_kv * cached
+            attention += problem.prefill_req
+            note_step(log, rank, step)
+            if cached == 0:
+                if rank == jobs.sizes[_FRESH]:
+                    jobs.sizes[_FRESH] += 1
+                else:
+                    _remove(jobs.returned, jobs.sizes, _RETURNED, rank)
+                _insert(jobs.running, jobs.sizes, _RUNNING, rank)
+        jobs.sizes[_OCCUPIED] += _occupied(problem.block, cached + step) - _occupied(problem.block, cached)
+        jobs.cached[rank] = cached + step
+    attention += problem.decode_kv * read + problem.decode_req * decodes
+    end = now + _linear_ps(problem, tokens) + attention
+    for i in range(runs):
+        rank = batch.rank[i]
+        if jobs.cached[rank] == problem.input[rank] + jobs.generated[rank]:
+            jobs.generated[rank] += 1
+            generated = True
+            if jobs.generated[rank] == 1:
+                ends[0, rank] = end
+            if not jobs.decoding[rank]:
+                jobs.decoding[rank] = 1
+                note_change(log, rank, 1)
+        prompt = problem.input[rank] + jobs.generated[rank]
+        held = _held(problem.block, jobs.reserved[rank], prompt, jobs.decoding[rank], jobs.cached[rank])
+        jobs.sizes[_HELD] += held - jobs.held[rank]
+        jobs.held[rank] = held
+    note_batch(log.totals, end - now, tokens, runs, jobs.sizes[_RUNNING], jobs.sizes[_OCCUPIED])
+    note_entry(log, now, end, 1, decodes, place)
+    return generated, end
+
+
+@compiled
+def _decode(  # noqa: PLR0917 - compiled functions take positions
+    problem: Problem, rule: Rule, jobs: _Jobs, batch: _Batch, log: Log, start: int
+) -> int:
+    """Run decode steps until somebody ends or has arrived, or memory does not suffice; return when they end."""
+    runs, sizes = batch.sizes[_RUNS], jobs.sizes
+    most, read, now, times = problem.output.max(), 0, start, 0
+    filled = np.zeros(problem.block, np.int64)
+    for i in range(runs):
+        rank = batch.rank[i]
+        most = min(most, problem.output[rank] - jobs.generated[rank])
+        read += jobs.cached[rank]
+        filled[jobs.cached[rank] % problem.block] += 1
+    free = problem.capacity - sizes[_HELD]
+    until = problem.arrival[sizes[_ARRIVED]] if sizes[_ARRIVED] < problem.arrival.size else MOST * 2
+    base = _linear_ps(problem, runs) + problem.decode_req * runs
+    while times < most:
+        # Whoever has filled its last block takes another one.
+        growth = problem.block * filled[-times % problem.block]
+        if times > 0 and (now >= until or (not rule.worst_case and growth > free)):
+            break
+        free -= growth
+        sizes[_OCCUPIED] += growth
+        duration = base + problem.decode_kv * read
+        note_batch(log.totals, duration, runs, runs, sizes[_RUNNING], sizes[_OCCUPIED])
+        now += duration
+        read += runs
+        times += 1
+    for i in range(runs):
+        rank = batch.rank[i]
+        jobs.cached[rank] += times
+        jobs.generated[rank] += times
+        held = _occupied(problem.block, max(jobs.cached[rank], jobs.reserved[rank]))
+        sizes[_HELD] += held - jobs.held[rank]
+        jobs.held[rank] = held
+    note_entry(log, start, now, times, runs, 0)
+    return now
+
+
+@compiled
+def _let_go(problem: Problem, jobs: _Jobs, log: Log, ends: Ints, now: int) -> None:
+    """Let those leave who have all their tokens."""
+    running, sizes, generated, cached, decoding = jobs.running, jobs.sizes, jobs.generated, jobs.cached, jobs.decoding
+    outputs, kept = problem.output, 0
+    for i in range(sizes[_RUNNING]):
+        rank = running[i]
+        if generated[rank] == outputs[rank]:
+            ends[1, rank] = now
+            sizes[_OCCUPIED] -= _occupied(problem.block, cached[rank])
+            sizes[_HELD] -= jobs.held[rank]
+            cached[rank] = decoding[rank] = jobs.held[rank] = 0
+            note_change(log, rank, 2)
+            log.totals[FINISHED] += 1
+        else:
+            running[kept] = rank
+            kept += 1
+    sizes[_RUNNING] = kept
+
+
+def served(instance: Instance, rule: Rule) -> Record | None:
+    """Return what a policy does; None where it fails, numbers get too large, or the cost model has no coefficients.
+
+    The engine then says why.
+    """
+    cost, limits, requests = instance.cost, instance.limits, instance.requests
+    order = sorted(range(len(requests)), key=lambda index: requests[index].arrival_ps)
+    problem = Problem(
+        np.array([requests[index].arrival_ps for index in order]),
+        np.array([requests[index].input for index in order]),
+        np.array([requests[index].output for index in order]),
+        np.array(cost.affine),
+        cost.decode_kv,
+        cost.decode_req,
+        cost.prefill_sq,
+        cost.prefill_kv,
+        cost.prefill_req,
+        limits.kv_capacity,
+        limits.kv_block,
+        limits.batch_tokens,
+        limits.prefill_tokens,
+        len(requests) if limits.batch_requests is None else limits.batch_requests,
+        instance.rules.eviction,
+    )
+    if _longest_batch_ps(instance) > MOST or problem.arrival[-1] > MOST:
+        return None
+    log, ends = serve(problem, rule)
+    return Record(order, log, ends) if log.totals[FINISHED] == len(requests) else None
+
+
+def _longest_batch_ps(instance: Instance) -> int:
+    """Return more than any batch takes, or any part of that."""
+    cost, limits, requests = instance.cost, instance.limits, instance.requests
+    longest = max(request.input + request.output for request in requests)
+    prefill = cost.prefill_sq * 2 * longest**2 + cost.prefill_kv * longest + cost.prefill_req
+    decode = cost.decode_kv * longest + cost.decode_req
+    return cost.linear_ps(limits.batch_tokens) + min(len(requests), limits.batch_tokens) * (prefill + decode)
