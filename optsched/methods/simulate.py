@@ -15,7 +15,6 @@ from optsched.model.result import Result, Status
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import Compiled, Hindsight, Learning, Policy, PolicyFailureError
 
-
 _COMPILED_TOKENS = 50_000
 """With fewer tokens to generate the engine has finished before compiled code is loaded."""
 
