@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,6 +102,33 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Margins:
+    """What a policy leaves free, or counts, beyond what Algorithm 1 needs.
+
+    Parameters
+    ----------
+    residents
+        The most requests that hold KV; None for no limit.
+    watermark
+        The share of the cache that stays free when a request is admitted, in whole blocks, rounded down.
+    spare_block
+        Whether a decode step needs a free block although it takes none.
+    padded
+        Whether every prefill of a batch counts as many tokens as its longest.
+    """
+
+    residents: int | None = None
+    watermark: Fraction = Fraction(0)
+    spare_block: bool = False
+    padded: bool = False
+
+    def tokens(self, limits: Limits) -> tuple[int, int]:
+        """Return the watermark, and what a decode step asks for at least, in tokens."""
+        watermark = int(self.watermark * limits.kv_blocks) * limits.kv_block
+        return watermark, limits.kv_block if self.spare_block else 0
+
+
+@dataclass(frozen=True)
 class GroupedPolicy:
     """InferMax's Algorithm 1 (Kim et al., section 3.1).
 
@@ -132,6 +160,8 @@ class GroupedPolicy:
         How much memory an admitted request holds at least.
     token_budget
         The policy's own P. It counts all tokens of the batch, decodes too; None for no own limit.
+    margins
+        What it leaves free or counts besides.
     """
 
     groups: tuple[Group, ...]
@@ -139,6 +169,7 @@ class GroupedPolicy:
     chunked: bool
     reserve: Reserve = whole_prompt
     token_budget: int | None = None
+    margins: Margins = Margins()
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Form the next batch (Algorithm 1, GETNEXTBATCH)."""
@@ -147,10 +178,12 @@ class GroupedPolicy:
         chunked = self.chunked and replica.rules.chunked_prefill
         own_budget = limits.batch_tokens if self.token_budget is None else self.token_budget
         most = math.inf if limits.batch_requests is None else limits.batch_requests
+        watermark, spare = self.margins.tokens(limits)
+        rooms = math.inf if self.margins.residents is None else self.margins.residents - len(replica.running)
         held = _Held(replica.limits, self.reserve)
         holds = {job.index: held(job, job.cached) for job in replica.running}
         free = limits.kv_capacity - sum(holds.values())
-        tokens = prefill_tokens = 0
+        tokens = prefill_tokens = prefills = longest = 0
         run: list[Step] = []
         evicted: dict[int, Job] = {}
         batch_prefills: bool | None = None
@@ -172,32 +205,43 @@ class GroupedPolicy:
                 if not 1 <= count <= budget or len(run) == most:
                     blocked = blocked or (job, f"{count} tokens do not fit what the batch has left, {budget}")
                     break
-                if not job.cached and any(group.before(victim, job) for victim in evicted.values()):
+                padded = max(longest, count) * (prefills + 1)
+                if prefill and self.margins.padded and padded > min(own_budget, limits.prefill_tokens):
+                    blocked = blocked or (job, f"{padded} tokens, all prefills as long as the longest, are too many")
                     break
+                if not job.cached:
+                    if any(group.before(victim, job) for victim in evicted.values()):
+                        break
+                    if rooms + len(evicted) < 1:
+                        blocked = blocked or (job, f"{self.margins.residents} requests hold KV, and no more may")
+                        break
                 need = held(job, job.cached + count) - holds.get(job.index, 0)
-                if need > free and group.evicts:
+                asked = max(need, spare) if job.decoding else need if job.cached else need + watermark
+                if asked > free and group.evicts:
                     ladder = ladder or self._ladder(replica)
                     for victim in self._victims(job, ladder):
                         if not replica.rules.eviction:
                             raise PolicyFailureError(
                                 job.index,
                                 replica.now_ps,
-                                f"it needs {need} more KV tokens, {free} are free, and the instance forbids "
+                                f"it needs {asked} more KV tokens, {free} are free, and the instance forbids "
                                 f"the eviction of request {victim.index}",
                             )
                         evicted[victim.index] = victim
                         free += holds[victim.index]
-                        if need <= free:
+                        if asked <= free:
                             break
                     if job.index in evicted:
                         continue
-                if need > free:
-                    blocked = blocked or (job, f"{need} more KV tokens do not fit the {free} that are free")
+                if asked > free:
+                    blocked = blocked or (job, f"{asked} more KV tokens do not fit the {free} that are free")
                     break
                 free -= need
                 tokens += count
                 if prefill:
                     prefill_tokens += count
+                    prefills, longest = prefills + 1, max(longest, count)
+                    rooms -= not job.cached
                 batch_prefills = prefill
                 run.append((job.index, count))
         if not run:
@@ -230,6 +274,7 @@ class GroupedPolicy:
         groups = [group.members for group in self.groups]
         return (
             type(self) is GroupedPolicy
+            and self.margins == Margins()
             and self.reserve in {whole_prompt, worst_case}
             and all(group.order is None for group in self.groups)
             and not any(group.evicts for group in self.groups if group.members is Members.WAITING)
@@ -249,7 +294,8 @@ class GroupedPolicy:
         resting = [job for job in replica.running if job.index not in ran]
         if resting and any(group.order is not None for group in self.groups):
             return 1
-        free = replica.limits.kv_capacity - sum(held(job, job.cached) for job in resting)
+        _, spare = self.margins.tokens(replica.limits)
+        free = replica.limits.kv_capacity - sum(held(job, job.cached) for job in resting) - spare
         jobs = [job for job in replica.running if job.index in ran]
         most = min(job.request.output - job.generated for job in jobs)
 
