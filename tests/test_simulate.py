@@ -8,6 +8,7 @@ from dataclasses import replace as tuned
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from optsched.model.domain import replace
 from optsched.model.errors import InfeasibleInstanceError
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.metrics import evaluate, metrics
-from optsched.model.objectives import gap, percentile
+from optsched.model.objectives import Objective, gap, percentile
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Status
 from optsched.model.schedule import Assignment, Batch, Schedule, follow
@@ -36,7 +37,7 @@ from optsched.policies.infermax import (
     InferMax,
 )
 from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Compiled, Job, NoBatchError, Policy, PolicyFailureError, Replica
+from optsched.simulate.replica import Compiled, Job, NoBatchError, Occasion, Policy, PolicyFailureError, Replica
 
 BASES = ("vllm", "sarathi", "sarathi_pc", "sarathi_nocp", "vllm_hy", "sarathi_nohy")
 EVICTION_FREE = tuple(f"{name}_ef" for name in BASES)
@@ -92,6 +93,10 @@ def unrolled(instance: Instance, schedule: Schedule) -> Schedule:
         if batch.repeat == 1:
             batches.append(batch)
     return Schedule(tuple(batches))
+
+
+def occasion(instance: Instance) -> Occasion:
+    return Occasion(instance, Objective.MAKESPAN, Restrictions(), np.random.default_rng(0))
 
 
 def served(instance: Instance, runner: str | Policy) -> Schedule:
@@ -621,7 +626,7 @@ def test_runs_per_batch_are_limited(name: str, expected: list[list[tuple[int, in
 # Policies of one's own -------------------------------------------------------------------------------------
 
 
-def shortest_prompt(job: Job) -> int:
+def shortest_prompt(job: Job, _: Replica) -> int:
     return job.request.input
 
 
@@ -655,12 +660,12 @@ def test_candidate_evicts_nobody_of_higher_priority() -> None:
 def test_candidate_order_breaks_ties_by_arrival() -> None:
     group = Group(Members.WAITING, shortest_prompt)
     early, late, short = (Job(Request(size, 1), rank, rank) for rank, size in enumerate((2, 2, 1)))
-    assert group.before(early, late)
-    assert not group.before(late, early)
-    assert group.before(short, early)
-    assert not group.before(early, early)
     replica = Replica(Limits(9, 9, 9), Rules(), 0, [early, late, short])
-    assert group.candidates(replica) == [short, early, late]
+    assert group.before(early, late, replica)
+    assert not group.before(late, early, replica)
+    assert group.before(short, early, replica)
+    assert not group.before(early, early, replica)
+    assert list(group.candidates(replica)) == [short, early, late]
 
 
 @dataclass
@@ -1020,7 +1025,7 @@ def test_eviction_free_variant_differs_only_if_memory_is_short(instance: Instanc
 def test_the_shortest_is_evicted() -> None:
     """After two batches they hold 2 and 6 of 9 tokens, and only one can grow; Sarathi keeps the first to arrive."""
     instance = problem(Request(1, 5), Request(5, 4), kv=9)
-    long_first = decisions(instance, InferMax(histogram=False).begun())
+    long_first = decisions(instance, InferMax(histogram=False).prepared(occasion(instance)))
     assert long_first == [
         ([(0, 1), (1, 5)], []),
         ([(1, 1), (0, 1)], []),
@@ -1030,18 +1035,20 @@ def test_the_shortest_is_evicted() -> None:
         ([(0, 1)], []),
         ([(0, 1)], []),
     ]
-    assert ([(0, 1)], [1]) in decisions(instance, InferMax(long_first=False, histogram=False).begun())
+    assert ([(0, 1)], [1]) in decisions(
+        instance, InferMax(long_first=False, histogram=False).prepared(occasion(instance))
+    )
 
 
 def test_memory_is_reserved_for_the_expected_output() -> None:
     """The first request teaches that outputs are 3: the others take 2 + 3 - 1 of the 7 tokens each, one at a time."""
     instance = problem(Request(2, 3), Request(2, 3, arrival_ps=35), Request(2, 3, arrival_ps=35), kv=7)
-    assert served(instance, INFERMAX.begun()).evictions == 0
-    assert decisions(instance, INFERMAX.begun())[3:] == [
+    assert served(instance, INFERMAX.prepared(occasion(instance))).evictions == 0
+    assert decisions(instance, INFERMAX.prepared(occasion(instance)))[3:] == [
         *[([(1, count)], []) for count in (2, 1, 1)],
         *[([(2, count)], []) for count in (2, 1, 1)],
     ]
-    assert served(instance, InferMax(histogram=False).begun()).evictions == 1
+    assert served(instance, InferMax(histogram=False).prepared(occasion(instance))).evictions == 1
 
 
 def test_worked_histogram() -> None:

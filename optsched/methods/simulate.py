@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
+
 from optsched.catalogue import POLICY_GROUP, entries, lookup
 from optsched.methods.checked import IllegalScheduleError, checked_metrics
 from optsched.model.domain import replace
@@ -13,7 +15,7 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
 from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Compiled, Hindsight, Learning, Policy, PolicyFailureError
+from optsched.simulate.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
 
 _COMPILED_TOKENS = 50_000
 """With fewer tokens to generate the engine has finished before compiled code is loaded."""
@@ -26,7 +28,7 @@ def policy_names() -> tuple[str, ...]:
 
 def simulate(
     instance: Instance,
-    policy: str | Policy | Learning | Hindsight,
+    policy: str | Policy | Preparing,
     objective: Objective | str = Objective.MAKESPAN,
     *,
     restrictions: Restrictions | None = None,
@@ -39,13 +41,13 @@ def simulate(
     instance
         The problem.
     policy
-        A policy's name, or any object with ``next_batch``, ``begun`` or ``informed`` (`optsched.simulate.replica`).
+        A policy's name, or any object with ``next_batch`` or ``prepared`` (`optsched.simulate.replica`).
     objective
         Which objective ``value`` reports, and a policy with hindsight aims at.
     restrictions
         A smaller class of schedules that the policy must stay in.
     seed
-        Recorded in the result; the policies so far use no randomness.
+        Of whatever a policy leaves to chance, such as the errors of predictions.
 
     Returns
     -------
@@ -65,9 +67,7 @@ def simulate(
     objective = Objective(objective)
     restrictions = restrictions or Restrictions()
     name = policy if isinstance(policy, str) else type(policy).__name__
-    runner: Policy | Learning | Hindsight = (
-        lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy
-    )
+    runner: Policy | Preparing = lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy
     require_feasible(instance, restrictions)
     failed = Result(
         instance=instance, method=name, objective=objective, status=Status.FAILED, seed=seed, restrictions=restrictions
@@ -75,10 +75,8 @@ def simulate(
     started = time.perf_counter()
     restricted = restrictions.apply(instance)
     try:
-        if isinstance(runner, Hindsight):
-            runner = runner.informed(restricted, objective, restrictions)
-        elif isinstance(runner, Learning):
-            runner = runner.begun()
+        if isinstance(runner, Preparing):
+            runner = runner.prepared(Occasion(restricted, objective, restrictions, np.random.default_rng(seed)))
         worth_it = sum(request.output for request in instance.requests) >= _COMPILED_TOKENS
         record = runner.serve(restricted) if worth_it and isinstance(runner, Compiled) else None
         if record is None:

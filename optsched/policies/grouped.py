@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from fractions import Fraction
+from heapq import heapify, heappop
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,12 +26,15 @@ from optsched.simulate.replica import Job, NoBatchError, PolicyFailureError, Rep
 if TYPE_CHECKING:
     from optsched.simulate.record import Record
 
-Order = Callable[[Job], Any]
+Order = Callable[[Job, Replica], Any]
 """Sort key of the members of a group; the smallest goes first.
 
-While requests decode together the key must not change their order: it depends on what does not change, or grows by as
-much for each.
+Until somebody arrives, ends, starts or is evicted, time must not change the order of those who wait, nor of those who
+decode together, nor bring anybody who waits before one of these.
 """
+
+Filter = Callable[[Job], bool]
+"""Whether a request is among the members of a group; while it decodes it may only change to a group before."""
 
 Reserve = Callable[[Job], int]
 """KV tokens that a policy sets aside for an admitted job, at least, whatever it holds now; they never get fewer."""
@@ -45,9 +50,13 @@ def worst_case(job: Job) -> int:
     return job.request.peak_tokens
 
 
+_rank = attrgetter("rank")
+
+
 class Members(Enum):
     """Which requests form a group."""
 
+    ALL = auto()
     WAITING = auto()
     FILLING = auto()
     DECODING = auto()
@@ -56,6 +65,8 @@ class Members(Enum):
     def of(self, replica: Replica) -> list[Job]:
         """Return the members in order of arrival."""
         match self:
+            case Members.ALL:
+                return sorted(replica.running + replica.waiting, key=_rank)
             case Members.WAITING:
                 return replica.waiting
             case Members.RUNNING:
@@ -64,6 +75,14 @@ class Members(Enum):
                 return [job for job in replica.running if job.decoding]
             case Members.FILLING:
                 return [job for job in replica.running if not job.decoding]
+
+
+def _by_key(jobs: list[Job], order: Order, replica: Replica) -> Iterator[Job]:
+    """Yield jobs by key; mostly only the first few are asked for."""
+    heap = [(order(job, replica), job.rank, job) for job in jobs]
+    heapify(heap)
+    while heap:
+        yield heappop(heap)[-1]
 
 
 _CODES = {Members.WAITING: 0, Members.FILLING: 1, Members.DECODING: 2, Members.RUNNING: 3}
@@ -83,22 +102,27 @@ class Group:
     evicts
         What happens when memory does not suffice for a candidate: running requests of lower priority are
         evicted, or (if False) the rest of the group is skipped.
+    where
+        Which of the members; None for all.
     """
 
     members: Members
     order: Order | None = None
     evicts: bool = False
+    where: Filter | None = None
 
-    def before(self, one: Job, other: Job) -> bool:
+    def before(self, one: Job, other: Job, replica: Replica) -> bool:
         """Say whether ``one`` would be a candidate before ``other``."""
         if self.order is None:
             return one.rank < other.rank
-        return bool((self.order(one), one.rank) < (self.order(other), other.rank))
+        return bool((self.order(one, replica), one.rank) < (self.order(other, replica), other.rank))
 
-    def candidates(self, replica: Replica) -> list[Job]:
+    def candidates(self, replica: Replica) -> Iterable[Job]:
         """Return the members, first candidate first."""
         found = self.members.of(replica)
-        return found if self.order is None else sorted(found, key=self.order)
+        if self.where is not None:
+            found = [job for job in found if self.where(job)]
+        return found if self.order is None else _by_key(found, self.order, replica)
 
 
 @dataclass(frozen=True)
@@ -115,12 +139,15 @@ class Margins:
         Whether a decode step needs a free block although it takes none.
     padded
         Whether every prefill of a batch counts as many tokens as its longest.
+    together
+        Whether requests are admitted only when nobody holds KV.
     """
 
     residents: int | None = None
     watermark: Fraction = Fraction(0)
     spare_block: bool = False
     padded: bool = False
+    together: bool = False
 
     def tokens(self, limits: Limits) -> tuple[int, int]:
         """Return the watermark, and what a decode step asks for at least, in tokens."""
@@ -180,6 +207,8 @@ class GroupedPolicy:
         most = math.inf if limits.batch_requests is None else limits.batch_requests
         watermark, spare = self.margins.tokens(limits)
         rooms = math.inf if self.margins.residents is None else self.margins.residents - len(replica.running)
+        if self.margins.together and replica.running:
+            rooms = -math.inf
         held = _Held(replica.limits, self.reserve)
         holds = {job.index: held(job, job.cached) for job in replica.running}
         free = limits.kv_capacity - sum(holds.values())
@@ -210,10 +239,10 @@ class GroupedPolicy:
                     blocked = blocked or (job, f"{padded} tokens, all prefills as long as the longest, are too many")
                     break
                 if not job.cached:
-                    if any(group.before(victim, job) for victim in evicted.values()):
+                    if any(group.before(victim, job, replica) for victim in evicted.values()):
                         break
                     if rooms + len(evicted) < 1:
-                        blocked = blocked or (job, f"{self.margins.residents} requests hold KV, and no more may")
+                        blocked = blocked or (job, "no more requests may hold KV now")
                         break
                 need = held(job, job.cached + count) - holds.get(job.index, 0)
                 asked = max(need, spare) if job.decoding else need if job.cached else need + watermark
@@ -276,7 +305,8 @@ class GroupedPolicy:
             type(self) is GroupedPolicy
             and self.margins == Margins()
             and self.reserve in {whole_prompt, worst_case}
-            and all(group.order is None for group in self.groups)
+            and all(group.order is None and group.where is None for group in self.groups)
+            and Members.ALL not in groups
             and not any(group.evicts for group in self.groups if group.members is Members.WAITING)
             # Those that decode form one group: the log says no more than how many of them run.
             and not (self.chunked and Members.RUNNING in groups)

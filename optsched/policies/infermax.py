@@ -36,7 +36,7 @@ from itertools import accumulate, chain, islice
 
 from optsched.model.schedule import Assignment
 from optsched.policies.grouped import Group, GroupedPolicy, Members, worst_case
-from optsched.simulate.replica import Job, Policy, Replica
+from optsched.simulate.replica import Job, Occasion, Policy, Replica
 
 VLLM = GroupedPolicy(groups=(Group(Members.WAITING), Group(Members.RUNNING, evicts=True)), hybrid=False, chunked=False)
 """vLLM (Kwon et al. 2023): prefills first, in batches of their own."""
@@ -91,7 +91,7 @@ class InferMax:
     histogram: bool = True
     base: GroupedPolicy = SARATHI
 
-    def begun(self) -> Policy:
+    def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of one run, whose histogram is empty."""
         policy = self.base
         if self.long_first:
@@ -103,7 +103,7 @@ class InferMax:
         return _Reserving(policy) if self.histogram else policy
 
 
-def _longest(job: Job) -> int:
+def _longest(job: Job, _: Replica) -> int:
     return -job.cached
 
 

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
-from optsched.model.instance import Instance
-from optsched.model.objectives import Objective
-from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Assignment, Batch, Schedule
 from optsched.planner.problem import TooLargeError
 from optsched.planner.search import Search
-from optsched.simulate.replica import NoBatchError, Policy, PolicyFailureError, Replica
+from optsched.simulate.replica import NoBatchError, Occasion, Policy, PolicyFailureError, Replica
 
 
 class Planner:
     """Knows all lengths and arrivals: the planner's list scheduling for an objective, without its long search."""
 
-    def informed(self, instance: Instance, objective: Objective, restrictions: Restrictions) -> Policy:
+    def prepared(self, occasion: Occasion) -> Policy:
         """Plan, and return the policy that follows the plan."""
+        instance = occasion.instance
         try:
-            search = Search(instance, objective, restrictions, np.random.default_rng(0))
+            search = Search(instance, occasion.objective, occasion.restrictions, occasion.rng)
         except TooLargeError as error:
             raise PolicyFailureError(0, instance.start_ps, str(error)) from None
         for _ in search.start():

@@ -113,6 +113,7 @@ class _Run:
                 reason = f"the policy evicts request {index}, which holds no KV"
                 raise PolicyFailureError(self._known(index), replica.now_ps, reason)
             job.evict()
+            job.queued_ps = replica.now_ps
             replica.drop(job)
             replica.enqueue(job)
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import numpy as np
+
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
@@ -27,14 +29,17 @@ class Job(Progress):
         The request's index in the instance.
     rank
         Its place in the order of arrival (ties by index).
+    queued_ps
+        Since when it has been waiting, or had been until it ran: its arrival, or its last eviction.
     """
 
-    __slots__ = ("index", "rank")
+    __slots__ = ("index", "queued_ps", "rank")
 
     def __init__(self, request: Request, index: int, rank: int) -> None:
         super().__init__(request)
         self.index = index
         self.rank = rank
+        self.queued_ps = request.arrival_ps
 
 
 @dataclass(slots=True)
@@ -149,21 +154,34 @@ class Compiled(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Occasion:
+    """What a policy is told before a run.
+
+    Parameters
+    ----------
+    instance
+        What is to be served, all lengths and arrivals; the restrictions have been applied to its rules.
+    objective
+        What counts.
+    restrictions
+        The class of schedules.
+    rng
+        The only source of chance.
+    """
+
+    instance: Instance
+    objective: Objective
+    restrictions: Restrictions
+    rng: np.random.Generator
+
+
 @runtime_checkable
-class Learning(Protocol):
-    """What becomes a policy with a memory of its own whenever a run begins."""
+class Preparing(Protocol):
+    """What becomes a policy for one run: it predicts, has a memory of its own, or knows the future."""
 
-    def begun(self) -> Policy:
-        """Return the policy of one run."""
-        ...
-
-
-@runtime_checkable
-class Hindsight(Protocol):
-    """What becomes a policy once it knows all requests, those that are still to come included."""
-
-    def informed(self, instance: Instance, objective: Objective, restrictions: Restrictions) -> Policy:
-        """Return the policy for an instance, to whose rules the restrictions have been applied.
+    def prepared(self, occasion: Occasion) -> Policy:
+        """Return the policy of a run.
 
         Raises
         ------

@@ -1,0 +1,201 @@
+r"""Predictions of output lengths, for policies that order or reserve by them.
+
+A predictor says of every request how many output tokens it expects, 1 at least. It knows the true lengths, and errs as
+its parameters say; all chance comes from the occasion's generator, one draw for each request in the order of the
+instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from optsched.simulate.replica import Job, Occasion, Policy
+
+Estimate = Callable[[Job], int]
+"""How many output tokens a job is expected to have in all, at least 1 and at least one more than it has generated."""
+
+
+class Predictor(Protocol):
+    """Predicts output lengths."""
+
+    def lengths(self, occasion: Occasion) -> Sequence[int]:
+        """Return the predicted output tokens of every request, in the order of the instance."""
+        ...
+
+
+def _outputs(occasion: Occasion) -> npt.NDArray[np.float64]:
+    return np.array([float(request.output) for request in occasion.instance.requests])
+
+
+def _whole(lengths: npt.NDArray[np.float64], ceiling: int | None = None) -> list[int]:
+    """Round to tokens, 1 at least."""
+    return [int(length) for length in np.clip(np.rint(lengths), 1, ceiling)]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Knows all lengths: the oracle of the papers."""
+
+    def lengths(self, occasion: Occasion) -> Sequence[int]:
+        """Return the true lengths."""
+        return [request.output for request in occasion.instance.requests]
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    r"""Errs by so many tokens, whatever the length: :math:`O + \mathcal N(0, σ^2)`, from 1 to a ceiling.
+
+    Parameters
+    ----------
+    sigma
+        σ, in tokens.
+    ceiling
+        The most that is predicted; None for no limit.
+
+    References
+    ----------
+    RR-SJF (Gogineni et al.), section 3.5: σ = 25 and more, a floor of 1 and a ceiling of 1024.
+    """
+
+    sigma: float
+    ceiling: int | None = 1024
+
+    def lengths(self, occasion: Occasion) -> Sequence[int]:
+        """Return noisy lengths."""
+        outputs = _outputs(occasion)
+        return _whole(outputs + occasion.rng.normal(0, self.sigma, outputs.size), self.ceiling)
+
+
+@dataclass(frozen=True)
+class Relative:
+    r"""Errs in proportion to the length: :math:`O e^{\mathcal N(0, σ^2)}`, whose median is the truth.
+
+    Parameters
+    ----------
+    sigma
+        σ, about the relative error where it is small.
+    """
+
+    sigma: float
+
+    def lengths(self, occasion: Occasion) -> Sequence[int]:
+        """Return noisy lengths."""
+        outputs = _outputs(occasion)
+        return _whole(outputs * np.exp(occasion.rng.normal(0, self.sigma, outputs.size)))
+
+
+@dataclass(frozen=True)
+class Bucketed:
+    """Predicts one of equally wide buckets of lengths, the right one or one beside it, and says its middle.
+
+    Parameters
+    ----------
+    width
+        Of a bucket, in tokens: the first one is 1 to ``width``.
+    wrong
+        How often it is a neighbour, each as often; there is none below the first.
+    """
+
+    width: int
+    wrong: float = 0.0
+
+    def lengths(self, occasion: Occasion) -> Sequence[int]:
+        """Return the middles of buckets."""
+        outputs = _outputs(occasion)
+        draws = occasion.rng.random(outputs.size)
+        beside = np.where(draws < self.wrong / 2, -1, np.where(draws < self.wrong, 1, 0))
+        bucket = np.maximum((outputs - 1) // self.width + beside, 0)
+        return _whole(bucket * self.width + (self.width + 1) / 2)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    r"""Ranks requests by length, with errors; who has rank i is said to have the i-th smallest length.
+
+    The normal scores of the true ranks are mixed with noise so that the correlation is :math:`\sin(π τ / 2)`, which
+    gives two normal variables a Kendall correlation of τ. Equal lengths are ranked by chance.
+
+    Parameters
+    ----------
+    tau
+        Kendall's τ between true and predicted order, from 0 (none) to 1 (the truth).
+
+    References
+    ----------
+    Fu et al. 2024, "Efficient LLM scheduling by learning to rank", judge rankings by Kendall's τ; Kruskal 1958,
+    "Ordinal measures of association", for the arcsine relation.
+    """
+
+    tau: float
+
+    def lengths(self, occasion: Occasion) -> Sequence[int]:
+        """Return the lengths, permuted."""
+        from scipy.special import ndtri  # noqa: PLC0415 - a second of loading for one policy
+
+        outputs = _outputs(occasion)
+        count, correlation = outputs.size, np.sin(np.pi * self.tau / 2)
+        order = np.lexsort((occasion.rng.random(count), outputs))
+        scores = np.empty(count)
+        scores[order] = ndtri((np.arange(count) + 0.5) / count)
+        mixed = correlation * scores + np.sqrt(1 - correlation**2) * occasion.rng.normal(size=count)
+        found = np.empty(count)
+        found[np.argsort(mixed, kind="stable")] = np.sort(outputs)
+        return _whole(found)
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Adds a share to what another predictor says, rounded up, so as to under-predict less often.
+
+    Parameters
+    ----------
+    ratio
+        The share.
+    base
+        The other predictor.
+
+    References
+    ----------
+    EconoServe (Shen, Sen), section 2.3: 10, 15 and 20 % suit Alpaca, ShareGPT and BookCorpus.
+    """
+
+    ratio: float
+    base: Predictor = Truth()
+
+    def lengths(self, occasion: Occasion) -> Sequence[int]:
+        """Return longer lengths."""
+        return [ceil(length * (1 + self.ratio)) for length in self.base.lengths(occasion)]
+
+
+@dataclass(frozen=True)
+class Predicting:
+    """A policy that needs predictions.
+
+    Parameters
+    ----------
+    make
+        Makes the policy of a run from what is expected of jobs.
+    predictor
+        Who expects it.
+    """
+
+    make: Callable[[Estimate], Policy]
+    predictor: Predictor = Truth()
+
+    def prepared(self, occasion: Occasion) -> Policy:
+        """Predict, and return the policy of the run.
+
+        Whoever has generated as much as was predicted is expected to end with the next token.
+        """
+        lengths = self.predictor.lengths(occasion)
+
+        def estimate(job: Job) -> int:
+            return max(lengths[job.index], job.generated + 1)
+
+        return self.make(estimate)
