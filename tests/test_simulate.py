@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from dataclasses import replace as tuned
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from playing import (
+    COST,
+    Decision,
+    assert_compiled_the_same,
+    assert_jumps_change_nothing,
+    decisions,
+    instances,
+    outcome,
+    problem,
+    refused,
+    served,
+    whole,
+)
 
 from optsched.catalogue import POLICY_GROUP, lookup
-from optsched.check import check_schedule
 from optsched.methods.simulate import policy_names, simulate
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.errors import InfeasibleInstanceError
 from optsched.model.instance import Instance, Limits, Request, Rules
-from optsched.model.metrics import evaluate, metrics
-from optsched.model.objectives import Objective, gap, percentile
+from optsched.model.metrics import evaluate
+from optsched.model.objectives import gap, percentile
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Status
-from optsched.model.schedule import Assignment, Batch, Schedule, follow
+from optsched.model.schedule import Assignment, Batch, Schedule
 from optsched.policies.grouped import Group, GroupedPolicy, Members
 from optsched.policies.infermax import (
     INFERMAX,
@@ -37,106 +47,10 @@ from optsched.policies.infermax import (
     InferMax,
 )
 from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Compiled, Job, NoBatchError, Occasion, Policy, PolicyFailureError, Replica
+from optsched.simulate.replica import Job, NoBatchError, Replica
 
 BASES = ("vllm", "sarathi", "sarathi_pc", "sarathi_nocp", "vllm_hy", "sarathi_nohy")
 EVICTION_FREE = tuple(f"{name}_ef" for name in BASES)
-
-# Non-attention time of x tokens: max(100 + 10 x, 40 x); the second piece counts from x = 4 on.
-# Decode attention on m cached tokens: m + 5. Prefill attention: 2 (c² + 2 m c) + 3 m + 7.
-COST = CostModel(
-    base=100,
-    token=10,
-    pieces=((0, 40),),
-    decode_kv=1,
-    decode_req=5,
-    prefill_sq=2,
-    prefill_kv=3,
-    prefill_req=7,
-)
-TEN = CostModel(base=10, token=0)
-"""Every batch takes 10 ps."""
-
-Decision = tuple[list[tuple[int, int]], list[int]]
-"""``(runs, evictions)`` of one batch."""
-
-
-def problem(
-    *requests: Request,
-    kv: int = 1000,
-    budget: int = 1000,
-    prefill: int | None = None,
-    runs: int | None = None,
-    block: int = 1,
-    rules: Rules = Rules(),  # noqa: B008 - frozen
-    cost: CostModel = TEN,
-) -> Instance:
-    limits = Limits(kv, budget, budget if prefill is None else prefill, runs, block)
-    return Instance("test", limits, rules, cost, requests)
-
-
-def policy(name: str) -> Policy:
-    found: Policy = lookup(POLICY_GROUP, name, "policy")
-    return found
-
-
-def unrolled(instance: Instance, schedule: Schedule) -> Schedule:
-    """Write repeated batches one by one."""
-    batches: list[Batch] = []
-    for batch, states in follow(instance, schedule):
-        read, clock = sum(states[index].cached for index, _ in batch.run), batch.start_ps
-        count = len(batch.run)
-        for number in range(batch.repeat if batch.repeat > 1 else 0):
-            end = clock + instance.cost.batch_ps(count, count, read + number * count, ())
-            batches.append(replace(batch, start_ps=clock, end_ps=end, repeat=1))
-            clock = end
-        if batch.repeat == 1:
-            batches.append(batch)
-    return Schedule(tuple(batches))
-
-
-def occasion(instance: Instance) -> Occasion:
-    return Occasion(instance, Objective.MAKESPAN, Restrictions(), np.random.default_rng(0))
-
-
-def served(instance: Instance, runner: str | Policy) -> Schedule:
-    """Run a policy batch by batch; it must be legal, evaluated alike twice, and the same with jumps."""
-    found = policy(runner) if isinstance(runner, str) else runner
-    schedule = run_policy(instance, found, jumps=False)
-    jumped = run_policy(instance, found)
-    assert_jumps_change_nothing(instance, schedule, jumped)
-    assert_compiled_the_same(instance, found, jumped)
-    return schedule
-
-
-def assert_compiled_the_same(instance: Instance, runner: Policy, jumped: Schedule) -> None:
-    if isinstance(runner, Compiled) and (record := runner.serve(instance)) is not None:
-        assert record.schedule() == jumped
-        assert metrics(instance, record.tally()) == evaluate(instance, jumped)
-
-
-def assert_jumps_change_nothing(instance: Instance, plain: Schedule, schedule: Schedule) -> None:
-    assert unrolled(instance, schedule) == plain
-    assert schedule.length == plain.length
-    violations, found = check_schedule(instance, schedule)
-    assert violations == []
-    assert found == evaluate(instance, schedule) == evaluate(instance, plain)
-    assert check_schedule(instance, plain) == ([], found)
-
-
-def decisions(instance: Instance, runner: str | Policy) -> list[Decision]:
-    return [(list(batch.run), list(batch.evict)) for batch in served(instance, runner).batches]
-
-
-def refused(instance: Instance, runner: str | Policy) -> PolicyFailureError:
-    with pytest.raises(PolicyFailureError) as failure:
-        run_policy(instance, policy(runner) if isinstance(runner, str) else runner)
-    return failure.value
-
-
-def whole(runs: Iterable[list[tuple[int, int]]]) -> list[Decision]:
-    """Give decisions without evictions."""
-    return [(run, []) for run in runs]
 
 
 def test_table_1_is_installed() -> None:
@@ -845,47 +759,6 @@ def test_infeasible_instance_is_refused_before_any_batch() -> None:
 small = st.integers(0, 3)
 
 
-@st.composite
-def instances(draw: st.DrawFn) -> Instance:
-    cost = CostModel(
-        base=draw(st.integers(0, 20)),
-        token=draw(small),
-        pieces=tuple(draw(st.lists(st.tuples(small, small), max_size=2))),
-        decode_kv=draw(small),
-        decode_req=draw(small),
-        prefill_sq=draw(small),
-        prefill_kv=draw(small),
-        prefill_req=draw(small),
-    )
-    slo = st.none() | st.integers(0, 60)
-    requests = st.builds(
-        Request,
-        input=st.integers(1, 8),
-        output=st.integers(1, 6),
-        arrival_ps=st.just(0) | st.integers(0, 120),
-        weight=small,
-        slo_ttft_ps=slo,
-        slo_e2e_ps=slo,
-    )
-    chosen = draw(st.lists(requests, min_size=1, max_size=6))
-    block = draw(st.integers(1, 4))
-    # Tight, but mostly feasible.
-    most = max(-(-request.peak_tokens // block) * block for request in chosen)
-    prefill = draw(st.integers(1, 10))
-    instance = problem(
-        *chosen,
-        kv=most + draw(st.integers(0, 2 * most)),
-        budget=draw(st.integers(prefill, 12)),
-        prefill=prefill,
-        runs=draw(st.none() | st.integers(1, 4)),
-        block=block,
-        rules=Rules(draw(st.booleans()), draw(st.booleans()), draw(st.booleans())),
-        cost=cost,
-    )
-    assume(not instance.infeasibilities())
-    return instance
-
-
 # Sarathi's own budget of 512 never matters for small requests, so it is drawn with small ones too.
 RUNNERS: dict[str, GroupedPolicy] = {
     name: lookup(POLICY_GROUP, name, "policy") for name in (*BASES, *EVICTION_FREE)
@@ -904,17 +777,6 @@ def may_fail(instance: Instance, name: str) -> bool:
         if most > budget:
             return True
     return not (name.endswith("_ef") or rules.eviction)
-
-
-Failure = tuple[int, int, str]
-"""Request, time and reason."""
-
-
-def outcome(instance: Instance, runner: Policy, *, jumps: bool = False) -> Schedule | Failure:
-    try:
-        return run_policy(instance, runner, jumps=jumps)
-    except PolicyFailureError as failure:
-        return failure.index, failure.now_ps, failure.reason
 
 
 @settings(max_examples=600, deadline=None)
@@ -1025,30 +887,28 @@ def test_eviction_free_variant_differs_only_if_memory_is_short(instance: Instanc
 def test_the_shortest_is_evicted() -> None:
     """After two batches they hold 2 and 6 of 9 tokens, and only one can grow; Sarathi keeps the first to arrive."""
     instance = problem(Request(1, 5), Request(5, 4), kv=9)
-    long_first = decisions(instance, InferMax(histogram=False).prepared(occasion(instance)))
+    long_first = decisions(instance, InferMax(histogram=False))
     assert long_first == [
         ([(0, 1), (1, 5)], []),
-        ([(1, 1), (0, 1)], []),
+        ([(0, 1), (1, 1)], []),
         ([(1, 1)], [0]),
         ([(1, 1)], []),
         ([(0, 3)], []),
         ([(0, 1)], []),
         ([(0, 1)], []),
     ]
-    assert ([(0, 1)], [1]) in decisions(
-        instance, InferMax(long_first=False, histogram=False).prepared(occasion(instance))
-    )
+    assert ([(0, 1)], [1]) in decisions(instance, InferMax(long_first=False, histogram=False))
 
 
 def test_memory_is_reserved_for_the_expected_output() -> None:
     """The first request teaches that outputs are 3: the others take 2 + 3 - 1 of the 7 tokens each, one at a time."""
     instance = problem(Request(2, 3), Request(2, 3, arrival_ps=35), Request(2, 3, arrival_ps=35), kv=7)
-    assert served(instance, INFERMAX.prepared(occasion(instance))).evictions == 0
-    assert decisions(instance, INFERMAX.prepared(occasion(instance)))[3:] == [
+    assert served(instance, INFERMAX).evictions == 0
+    assert decisions(instance, INFERMAX)[3:] == [
         *[([(1, count)], []) for count in (2, 1, 1)],
         *[([(2, count)], []) for count in (2, 1, 1)],
     ]
-    assert served(instance, InferMax(histogram=False).prepared(occasion(instance))).evictions == 1
+    assert served(instance, InferMax(histogram=False)).evictions == 1
 
 
 def test_worked_histogram() -> None:

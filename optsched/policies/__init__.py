@@ -2,13 +2,23 @@
 
 from types import MappingProxyType
 
+_TABLE_1 = ("vllm", "sarathi", "sarathi_pc", "sarathi_nocp", "vllm_hy", "sarathi_nohy")
+_FAMILIES = {
+    "infermax": ("infermax",),
+    "rank": ("rank_org", "rank_i", "rank_o"),
+    "fcfs": ("fcfs", "no_preempt", "orca", "static", "fastgen"),
+    "larry": ("larry",),
+    "shortest": ("sjf", "srtf", "ltr", "trail", "svf", "mc_sf"),
+    "round_robin": ("rr", "rr_sjf"),
+    "allocating": ("s3", "pia"),
+    "planner": ("planner",),
+}
+
+STANDARD = (*(name for base in _TABLE_1 for name in (base, f"{base}_ef")), "infermax", "planner")
+"""Policies that tables compare, and exact methods start from, unless others are asked for."""
+
 POLICIES = MappingProxyType(
-    {
-        name: f"optsched.policies.infermax:{name.upper()}"
-        for base in ("vllm", "sarathi", "sarathi_pc", "sarathi_nocp", "vllm_hy", "sarathi_nohy")
-        for name in (base, f"{base}_ef")
-    }
-    | {"infermax": "optsched.policies.infermax:INFERMAX"}
-    | {"planner": "optsched.policies.planner:PLANNER"}
+    {name: f"optsched.policies.infermax:{name.upper()}" for base in _TABLE_1 for name in (base, f"{base}_ef")}
+    | {name: f"optsched.policies.{family}:{name.upper()}" for family, names in _FAMILIES.items() for name in names}
 )
 """Policy name → ``module:attribute``, resolved when it is asked for."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from fractions import Fraction
@@ -51,6 +51,11 @@ def worst_case(job: Job) -> int:
 
 
 _rank = attrgetter("rank")
+_FULL = "no more requests may hold KV now"
+
+
+Admission = Callable[[Job, Sequence[Job]], bool]
+"""Whether a waiting request may join those that will hold KV, if everything else allows it."""
 
 
 class Members(Enum):
@@ -189,6 +194,8 @@ class GroupedPolicy:
         The policy's own P. It counts all tokens of the batch, decodes too; None for no own limit.
     margins
         What it leaves free or counts besides.
+    admits
+        What else has to allow that a waiting request runs; None for nothing.
     """
 
     groups: tuple[Group, ...]
@@ -197,6 +204,7 @@ class GroupedPolicy:
     reserve: Reserve = whole_prompt
     token_budget: int | None = None
     margins: Margins = Margins()
+    admits: Admission | None = None
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Form the next batch (Algorithm 1, GETNEXTBATCH)."""
@@ -217,8 +225,13 @@ class GroupedPolicy:
         evicted: dict[int, Job] = {}
         batch_prefills: bool | None = None
         ladder: list[Job] = []
+        admitted: list[Job] = []
         blocked: tuple[Job, str] | None = None
         for group in self.groups:
+            if group.members is Members.WAITING and rooms + len(evicted) < 1:
+                if replica.waiting:
+                    blocked = blocked or (replica.waiting[0], _FULL)
+                continue
             for job in group.candidates(replica):
                 if job.index in evicted:
                     continue
@@ -242,8 +255,13 @@ class GroupedPolicy:
                     if any(group.before(victim, job, replica) for victim in evicted.values()):
                         break
                     if rooms + len(evicted) < 1:
-                        blocked = blocked or (job, "no more requests may hold KV now")
+                        blocked = blocked or (job, _FULL)
                         break
+                    if self.admits is not None:
+                        joined = [other for other in replica.running if other.index not in evicted] + admitted
+                        if not self.admits(job, joined):
+                            blocked = blocked or (job, "it may not join those that hold KV now")
+                            break
                 need = held(job, job.cached + count) - holds.get(job.index, 0)
                 asked = max(need, spare) if job.decoding else need if job.cached else need + watermark
                 if asked > free and group.evicts:
@@ -270,13 +288,17 @@ class GroupedPolicy:
                 if prefill:
                     prefill_tokens += count
                     prefills, longest = prefills + 1, max(longest, count)
-                    rooms -= not job.cached
+                    if not job.cached:
+                        rooms -= 1
+                        admitted.append(job)
                 batch_prefills = prefill
                 run.append((job.index, count))
         if not run:
             job, reason = blocked or ((replica.running or replica.waiting)[0], "the batch may not hold its phase")
             step = "a decode step" if job.decoding else f"a {'chunked' if chunked else 'whole'} prefill"
             raise NoBatchError(job.index, replica.now_ps, f"no legal batch for {step}: {reason}")
+        if any(group.order is not None or group.where is not None for group in self.groups):
+            run = _decodes_by_arrival(run, replica)
         return Assignment(run, list(evicted))
 
     def serve(self, instance: Instance) -> Record | None:
@@ -304,6 +326,7 @@ class GroupedPolicy:
         return (
             type(self) is GroupedPolicy
             and self.margins == Margins()
+            and self.admits is None
             and self.reserve in {whole_prompt, worst_case}
             and all(group.order is None and group.where is None for group in self.groups)
             and Members.ALL not in groups
@@ -324,6 +347,8 @@ class GroupedPolicy:
         resting = [job for job in replica.running if job.index not in ran]
         if resting and any(group.order is not None for group in self.groups):
             return 1
+        if replica.waiting and self.admits is not None:
+            return 1
         _, spare = self.margins.tokens(replica.limits)
         free = replica.limits.kv_capacity - sum(held(job, job.cached) for job in resting) - spare
         jobs = [job for job in replica.running if job.index in ran]
@@ -332,7 +357,7 @@ class GroupedPolicy:
         def lasts(times: int) -> bool:
             return sum(held(job, job.cached + times) for job in jobs) <= free
 
-        return most if lasts(most) else max(bisect_left(range(1, most), True, key=lambda times: not lasts(times)), 1)
+        return longest(most, lasts)
 
     def _ladder(self, replica: Replica) -> list[Job]:
         """Return all jobs, highest priority first."""
@@ -342,15 +367,28 @@ class GroupedPolicy:
     def _victims(candidate: Job, ladder: list[Job]) -> Iterator[Job]:
         """Take jobs with KV off the ladder, lowest priority first, down to the candidate itself.
 
-        What is taken off stays off: it is evicted, and whoever asks next has lower priority than this
-        candidate had. What is in the batch stands above the candidate and stays on.
+        What is taken off stays off: it is evicted, or waits. Whoever asks next has lower priority than this candidate
+        had; if it was taken off, nobody is left below it. What is in the batch stands above and stays on.
         """
-        while ladder:
+        place = ladder.index(candidate) if candidate in ladder else len(ladder)
+        while len(ladder) > place:
             job = ladder.pop()
             if job.cached:
                 yield job
-            if job is candidate:
-                return
+
+
+def longest(most: int, lasts: Callable[[int], bool]) -> int:
+    """Return the most batches, up to ``most`` and at least 1, that memory lasts for; it lasts for all fewer, too."""
+    return most if lasts(most) else max(bisect_left(range(1, most), True, key=lambda times: not lasts(times)), 1)
+
+
+def _decodes_by_arrival(run: list[Step], replica: Replica) -> list[Step]:
+    """List decode steps, which take place at the same time, in an order that does not change from batch to batch."""
+    running = {job.index: job.rank for job in replica.running if job.decoding}
+    decodes = sorted((step for step in run if step[0] in running), key=lambda step: running[step[0]])
+    place = next((number for number, step in enumerate(run) if step[0] in running), 0)
+    others = [step for step in run if step[0] not in running]
+    return others[:place] + decodes + others[place:]
 
 
 class _Held:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from optsched.simulate.replica import Job, Occasion, Policy
 
 Estimate = Callable[[Job], int]
-"""How many output tokens a job is expected to have in all, at least 1 and at least one more than it has generated."""
+"""How many output tokens were predicted for a job, 1 at least; it may have generated more."""
 
 
 class Predictor(Protocol):
@@ -45,6 +45,9 @@ class Truth:
     def lengths(self, occasion: Occasion) -> Sequence[int]:
         """Return the true lengths."""
         return [request.output for request in occasion.instance.requests]
+
+
+TRUTH = Truth()
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ class Padded:
     """
 
     ratio: float
-    base: Predictor = Truth()
+    base: Predictor = TRUTH
 
     def lengths(self, occasion: Occasion) -> Sequence[int]:
         """Return longer lengths."""
@@ -186,16 +189,9 @@ class Predicting:
     """
 
     make: Callable[[Estimate], Policy]
-    predictor: Predictor = Truth()
+    predictor: Predictor = TRUTH
 
     def prepared(self, occasion: Occasion) -> Policy:
-        """Predict, and return the policy of the run.
-
-        Whoever has generated as much as was predicted is expected to end with the next token.
-        """
+        """Predict, and return the policy of the run."""
         lengths = self.predictor.lengths(occasion)
-
-        def estimate(job: Job) -> int:
-            return max(lengths[job.index], job.generated + 1)
-
-        return self.make(estimate)
+        return self.make(lambda job: lengths[job.index])

@@ -365,7 +365,7 @@ def _decode(  # noqa: PLR0917 - compiled functions take positions
 ) -> int:
     """Run decode steps until somebody ends or has arrived, or memory does not suffice; return when they end."""
     runs, sizes = batch.sizes[_RUNS], jobs.sizes
-    most, read, now, times = problem.output.max(), 0, start, 0
+    most, read, now, times = MOST, 0, start, 0
     filled = np.zeros(problem.block, np.int64)
     for i in range(runs):
         rank = batch.rank[i]

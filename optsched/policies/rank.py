@@ -1,0 +1,33 @@
+"""InferMax's ranking schedulers (Kim et al., section 5.3): requests in order of size, whatever their phase.
+
+- `rank_org`: no size, the order of arrival.
+- `rank_i`: short prompts first.
+- `rank_o`: short outputs first, which nobody knows: the truth, or a prediction.
+
+The paper groups by size in Algorithm 1 and does not say of which scheduler. Here the base is Sarathi with P = C: hybrid
+batches, chunked prefills, all requests in one group, which evicts. So a small request that waits takes the memory of a
+larger one that runs.
+"""
+
+from __future__ import annotations
+
+from optsched.policies.grouped import Group, GroupedPolicy, Members, Order
+from optsched.policies.predictors import Estimate, Predicting
+from optsched.simulate.replica import Job, Replica
+
+
+def _ranked(order: Order | None) -> GroupedPolicy:
+    return GroupedPolicy(groups=(Group(Members.ALL, order, evicts=True),), hybrid=True, chunked=True)
+
+
+def _input(job: Job, _: Replica) -> int:
+    return job.request.input
+
+
+def _by_output(estimate: Estimate) -> GroupedPolicy:
+    return _ranked(lambda job, _: estimate(job))
+
+
+RANK_ORG = _ranked(None)
+RANK_I = _ranked(_input)
+RANK_O = Predicting(_by_output)

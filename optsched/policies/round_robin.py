@@ -1,0 +1,135 @@
+"""Round robin between requests, and RR-SJF (Gogineni et al., Algorithm 1).
+
+Whoever has waited longest goes next, ties by priority. If memory is short for it, requests are preempted that have
+generated at least so many tokens since they started or resumed, the worst priority first. In `rr_sjf` the priority is
+the predicted output, in `rr` the order of arrival.
+
+Decisions where the paper is silent:
+
+- It is vLLM otherwise: whole prefills in batches of their own, then everybody decodes. Algorithm 1 is repeated while
+  the next request can start in the same batch.
+- If even all who may be preempted do not free enough, nobody is preempted.
+- Tokens are counted since the request last started: its time slice.
+- If memory is short for a decode step, the worst priority is evicted, whatever it has generated.
+- Recompute is the preemption mechanism, as in the paper's experiments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optsched.model.schedule import Assignment, Step
+from optsched.policies.grouped import longest
+from optsched.policies.predictors import TRUTH, Estimate, Predicting, Predictor
+from optsched.simulate.replica import Job, NoBatchError, Occasion, Policy, PolicyFailureError, Replica
+
+
+@dataclass(frozen=True)
+class RoundRobin:
+    """Round robin with time slices in tokens.
+
+    Parameters
+    ----------
+    shortest
+        Whether priority is the predicted output, the smallest first; or the order of arrival.
+    steps
+        Tokens that a request may generate before it can be preempted.
+    predictor
+        Who predicts.
+    """
+
+    shortest: bool
+    steps: int = 5
+    predictor: Predictor = TRUTH
+
+    def prepared(self, occasion: Occasion) -> Policy:
+        """Return the policy of a run."""
+        if not self.shortest:
+            return _Slices(lambda job: job.rank, self.steps)
+        return Predicting(lambda estimate: _Slices(estimate, self.steps), self.predictor).prepared(occasion)
+
+
+class _Slices:
+    """Algorithm 1, with a memory of when everybody's slice began."""
+
+    def __init__(self, priority: Estimate, steps: int) -> None:
+        self._priority, self._steps = priority, steps
+        self._begun: dict[int, int] = {}
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        """Start who has waited longest, else let everybody decode."""
+        found = self._starts(replica) if replica.waiting else None
+        if found is None:
+            return self._decodes(replica)
+        for index, _ in found.run:
+            self._begun[index] = next(job.generated for job in replica.waiting if job.index == index)
+        return found
+
+    def stands(self, replica: Replica, assignment: Assignment) -> int:
+        """Say how long everybody can decode: until somebody's slice ends who might make room, or memory is full."""
+        jobs = replica.running
+        most = min(job.request.output - job.generated for job in jobs)
+        if replica.waiting or len(assignment.run) < len(jobs):
+            # Whoever can be preempted now does not make enough room; somebody else's slice may.
+            ends = [self._steps - self._generated(job) for job in jobs]
+            later = [end for end in ends if end > 0]
+            if len(later) < len(ends) or len(assignment.run) < len(jobs):
+                return 1
+            most = min(most, *later)
+        limits = replica.limits
+
+        def lasts(times: int) -> bool:
+            return sum(limits.occupied(job.cached + times) for job in jobs) <= limits.kv_capacity
+
+        return longest(most, lasts)
+
+    def _generated(self, job: Job) -> int:
+        """Return the tokens of its slice so far."""
+        return job.generated - self._begun[job.index]
+
+    def _order(self, job: Job) -> tuple[int, int]:
+        return self._priority(job), job.rank
+
+    def _starts(self, replica: Replica) -> Assignment | None:
+        """Return a batch of prefills, or None if nobody can start."""
+        limits = replica.limits
+        free = limits.kv_capacity - sum(limits.occupied(job.cached) for job in replica.running)
+        most = len(replica.waiting) if limits.batch_requests is None else limits.batch_requests
+        budget = min(limits.batch_tokens, limits.prefill_tokens)
+        eligible = sorted((job for job in replica.running if self._generated(job) >= self._steps), key=self._order)
+        run: list[Step] = []
+        evict: list[int] = []
+        for job in sorted(replica.waiting, key=lambda job: (job.queued_ps, *self._order(job))):
+            need, room, victims = limits.occupied(job.missing), free, 0
+            while room < need and victims < len(eligible) and replica.rules.eviction:
+                victims += 1
+                room += limits.occupied(eligible[-victims].cached)
+            if job.missing > budget or room < need or len(run) == most:
+                break
+            evict += [eligible.pop().index for _ in range(victims)]
+            free, budget = room - need, budget - job.missing
+            run.append((job.index, job.missing))
+        return Assignment(run, evict) if run else None
+
+    def _decodes(self, replica: Replica) -> Assignment:
+        """Let everybody decode, as far as memory and budgets allow."""
+        limits = replica.limits
+        most = limits.batch_tokens
+        if limits.batch_requests is not None:
+            most = min(most, limits.batch_requests)
+        staying = sorted(replica.running, key=self._order)
+        evict: list[int] = []
+        while staying:
+            run = staying[:most]
+            held = sum(limits.occupied(job.cached + 1) for job in run)
+            if held + sum(limits.occupied(job.cached) for job in staying[most:]) <= limits.kv_capacity:
+                return Assignment([(job.index, 1) for job in sorted(run, key=lambda job: job.rank)], evict)
+            if not replica.rules.eviction:
+                raise PolicyFailureError(run[0].index, replica.now_ps, "memory is full, and eviction is forbidden")
+            evict.append(staying.pop().index)
+        job = min(replica.waiting or replica.running, key=self._order)
+        raise NoBatchError(job.index, replica.now_ps, f"its {job.missing} tokens fit no batch, and nobody can decode")
+
+
+RR = RoundRobin(shortest=False)
+RR_SJF = RoundRobin(shortest=True)

@@ -1,0 +1,157 @@
+"""Shortest first: policies that serve by the length of outputs, as far as it is known.
+
+- `sjf`: the shortest predicted output first, not preemptive (RR-SJF, section 3.4).
+- `srtf`: the fewest predicted tokens left first, preemptive, from iteration to iteration.
+- `ltr`: waiting requests by predicted rank (Fu et al. 2024; Kossmann et al., section 2.2).
+- `trail`: the fewest predicted tokens left first; whoever has generated the share c of its prediction is not
+  preempted any more (Shahout et al. 2024; Kossmann et al., section 2.2). With the truth it is their TRAIL+, with c = 0
+  the setting that they find best: no preemption at all.
+- `svf`: the smallest memory-time volume first, as far as all that run will fit until they end (Wang, Ye and Zhou 2025).
+- `mc_sf`: the shortest output first, as far as all that run will fit until they end (Jaillet et al. 2025, MC-SF).
+
+Decisions where the papers are silent:
+
+- `sjf` is vLLM with an ordered queue, `ltr` and `trail` are Sarathi, as the engine of Kossmann et al. was, and the
+  others have hybrid batches with whole prefills. If memory is short, whoever is last by the policy's order is evicted.
+- `ltr` has no counter against starvation; Kossmann et al. do not mention one.
+- `srtf` allocates what is held, not the most that may be needed.
+- Whoever has generated more than was predicted is the first; where it matters, it is expected to end with its next
+  token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from optsched.policies.grouped import Admission, Group, GroupedPolicy, Members, Order
+from optsched.policies.infermax import SARATHI, VLLM
+from optsched.policies.predictors import TRUTH, Estimate, Predicting, Predictor
+from optsched.simulate.replica import Job, Occasion, Policy, Replica
+
+
+def _length(estimate: Estimate) -> Order:
+    return lambda job, _: estimate(job)
+
+
+def _left(estimate: Estimate) -> Order:
+    return lambda job, _: estimate(job) - job.generated
+
+
+def _sjf(estimate: Estimate) -> GroupedPolicy:
+    order = _length(estimate)
+    return replace(VLLM, groups=(Group(Members.WAITING, order), Group(Members.RUNNING, order, evicts=True)))
+
+
+def _srtf(estimate: Estimate) -> GroupedPolicy:
+    return GroupedPolicy(groups=(Group(Members.ALL, _left(estimate), evicts=True),), hybrid=True, chunked=False)
+
+
+def _ltr(estimate: Estimate) -> GroupedPolicy:
+    *running, waiting = SARATHI.groups
+    return replace(SARATHI, groups=(*running, replace(waiting, order=_length(estimate))))
+
+
+SJF = Predicting(_sjf)
+SRTF = Predicting(_srtf)
+LTR = Predicting(_ltr)
+
+
+@dataclass(frozen=True)
+class Trail:
+    """Shortest predicted remaining time, with limited preemption.
+
+    Parameters
+    ----------
+    share
+        c, from 0 (never preempted) to 1 (always).
+    predictor
+        Who predicts.
+    """
+
+    share: Fraction = Fraction(0)
+    predictor: Predictor = TRUTH
+
+    def prepared(self, occasion: Occasion) -> Policy:
+        """Return the policy of a run."""
+        return Predicting(self._make, self.predictor).prepared(occasion)
+
+    def _make(self, estimate: Estimate) -> GroupedPolicy:
+        def kept(job: Job) -> bool:
+            return job.cached > 0 and job.generated >= self.share * estimate(job)
+
+        order = _left(estimate)
+        groups = (
+            Group(Members.RUNNING, order, evicts=True, where=kept),
+            Group(Members.ALL, order, evicts=True, where=lambda job: not kept(job)),
+        )
+        return replace(SARATHI, groups=groups)
+
+
+TRAIL = Trail()
+
+
+def fits_until_the_end(estimate: Estimate, capacity: int, block: int) -> Admission:
+    r"""Return whether all that hold KV, and one more, will fit until they have ended, if all run in every batch.
+
+    After k batches whoever has :math:`r ≥ k` tokens left holds :math:`m + k` tokens; who starts holds its prompt after
+    the first, and one more after each later one. What all hold is most in a batch in which somebody ends.
+    """
+
+    def admits(job: Job, others: Sequence[Job]) -> bool:
+        jobs = [*others, job]
+        left = np.array([max(estimate(one) - one.generated, 1) for one in jobs])
+        begin = np.array([one.cached if one.decoding else one.request.input + one.generated - 1 for one in jobs])
+        for batches in np.unique(left):
+            held = begin[left >= batches] + batches
+            if int((-(-held // block)).sum()) * block > capacity:
+                return False
+        return True
+
+    return admits
+
+
+@dataclass(frozen=True)
+class MemoryChecked:
+    """Requests in some order, admitted as far as all that run will fit until they have ended.
+
+    Parameters
+    ----------
+    order
+        The order of those that wait, given what is predicted.
+    predictor
+        Who predicts.
+    """
+
+    order: Callable[[Estimate], Order]
+    predictor: Predictor = TRUTH
+
+    def prepared(self, occasion: Occasion) -> Policy:
+        """Return the policy of a run."""
+        limits = occasion.instance.limits
+
+        def make(estimate: Estimate) -> GroupedPolicy:
+            order = self.order(estimate)
+            return GroupedPolicy(
+                groups=(Group(Members.RUNNING, _left(estimate), evicts=True), Group(Members.WAITING, order)),
+                hybrid=True,
+                chunked=False,
+                admits=fits_until_the_end(estimate, limits.kv_capacity, limits.kv_block),
+            )
+
+        return Predicting(make, self.predictor).prepared(occasion)
+
+
+def _volume(estimate: Estimate) -> Order:
+    def volume(job: Job, _: Replica) -> int:
+        output = estimate(job)
+        return output * job.request.input + output * (output - 1) // 2
+
+    return volume
+
+
+MC_SF = MemoryChecked(_length)
+SVF = MemoryChecked(_volume)

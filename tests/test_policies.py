@@ -1,0 +1,335 @@
+"""Published policies against decisions worked by hand, and all of them with jumps against the plain engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace as tuned
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from playing import (
+    TEN,
+    assert_jumps_change_nothing,
+    decisions,
+    instances,
+    outcome,
+    problem,
+    refused,
+    served,
+    whole,
+)
+from scipy.stats import kendalltau
+
+from optsched import Instance, Limits, Request, Rules
+from optsched.calibrate.library import cost_model
+from optsched.catalogue import POLICY_GROUP, lookup
+from optsched.model.cost import CostModel
+from optsched.model.domain import replace
+from optsched.model.metrics import evaluate
+from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
+from optsched.model.schedule import Schedule
+from optsched.policies import POLICIES
+from optsched.policies.allocating import S3, Pia
+from optsched.policies.fcfs import FCFS, NO_PREEMPT, ORCA, STATIC, FastGen, MaxAllocation, saturating_tokens
+from optsched.policies.grouped import Margins
+from optsched.policies.infermax import SARATHI
+from optsched.policies.larry import Larry
+from optsched.policies.predictors import Bucketed, Gaussian, Padded, Predicting, Predictor, Ranked, Relative, Truth
+from optsched.policies.round_robin import RR, RoundRobin
+from optsched.policies.shortest import MC_SF, SJF, SRTF, SVF, Trail
+from optsched.simulate.replica import Occasion
+
+NAMES = sorted(set(POLICIES) - {"planner"})
+
+
+@settings(max_examples=1000, deadline=None)
+@given(instances(), st.sampled_from(NAMES))
+def test_jumps_change_nothing_and_schedules_are_legal(instance: Instance, name: str) -> None:
+    plain, jumped = outcome(instance, name), outcome(instance, name, jumps=True)
+    if isinstance(plain, Schedule):
+        assert isinstance(jumped, Schedule)
+        assert_jumps_change_nothing(instance, plain, jumped)
+    else:
+        assert jumped == plain
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_jumps_change_nothing_where_many_wait(name: str) -> None:
+    """A few dozen requests of all lengths, memory for a few: every policy waits, evicts or reserves."""
+    rng = np.random.default_rng(1)
+    requests = tuple(
+        Request(int(rng.integers(1, 60)), int(rng.integers(1, 50)), arrival_ps=int(rng.integers(0, 20_000_000_000)))
+        for _ in range(50)
+    )
+    instance = Instance("crowd", Limits(260, 128, 128), Rules(), cost_model("a100-llama2-7b"), requests)
+    schedule = served(instance, name)
+    assert schedule.length > 100
+
+
+# First come, first served -----------------------------------------------------------------------------------
+
+
+def test_fcfs_caps_the_requests_that_hold_kv() -> None:
+    capped = tuned(FCFS, margins=Margins(residents=2))
+    assert decisions(problem(*[Request(2, 3)] * 3), capped) == whole(
+        [[(0, 2), (1, 2)], [(0, 1), (1, 1)], [(0, 1), (1, 1)], [(2, 2)], [(2, 1)], [(2, 1)]]
+    )
+
+
+def test_no_preempt_reserves_the_longest_output_of_all() -> None:
+    # Outputs are 1 and 4 tokens: both reserve 2 + 4 - 1 = 5 of 9. With 3 as the limit of users it is 4.
+    instance = problem(Request(2, 1), Request(2, 4), kv=9)
+    assert decisions(instance, NO_PREEMPT)[0] == ([(0, 2)], [])
+    assert decisions(instance, MaxAllocation(FCFS, most_output=3))[0] == ([(0, 2), (1, 2)], [])
+
+
+def test_orca_mixes_phases_and_runs_eight_requests() -> None:
+    instance = problem(*[Request(1, 2)] * 9, Request(1, 1, 5))
+    assert decisions(instance, ORCA) == whole(
+        [[(r, 1) for r in range(8)], [(r, 1) for r in range(8)], [(8, 1), (9, 1)], [(8, 1)]]
+    )
+    # The ninth joins those that decode as soon as one has ended.
+    shorter = problem(Request(1, 1), *[Request(1, 3)] * 7, Request(3, 1))
+    assert decisions(shorter, ORCA)[1] == ([(r, 1) for r in range(1, 8)] + [(8, 3)], [])
+
+
+def test_static_batches_admit_nobody_before_all_have_ended() -> None:
+    instance = problem(Request(1, 3), Request(1, 1), Request(1, 1, 1))
+    assert decisions(instance, STATIC) == whole([[(0, 1), (1, 1)], [(0, 1)], [(0, 1)], [(2, 1)]])
+
+
+def test_fastgen_fills_the_forward_size() -> None:
+    instance = problem(Request(2, 3), Request(7, 1))
+    assert decisions(instance, FastGen(4)) == whole([[(0, 2), (1, 2)], [(0, 1), (1, 3)], [(0, 1), (1, 2)]])
+
+
+def test_the_forward_size_nearly_saturates_the_machine() -> None:
+    # 100 + x: at most 1.1 times the (100 + 1000)/1000 of 1000 tokens, 1.21, from x = 477 on: 577/477 = 1.2096.
+    assert saturating_tokens(CostModel(100, 1), 1000) == 477
+    # Flat up to 64 tokens, then linear without a base: a token takes 1 from 64 on, 1.1 from 64/1.1 = 58.2 on.
+    assert saturating_tokens(CostModel(64, 0, pieces=((0, 1),)), 1000) == 59
+
+
+# By size ----------------------------------------------------------------------------------------------------
+
+
+def test_rank_policies_evict_larger_requests_whatever_their_phase() -> None:
+    # After a batch request 1 arrives, I = 1, O = 3; with the 6 tokens of request 0 it does not fit M = 7.
+    instance = problem(Request(5, 2), Request(1, 3, 1), kv=6)
+    assert decisions(instance, "rank_i")[:2] == [([(0, 5)], []), ([(1, 1)], [0])]
+    # Request 0 has the shorter output, and is older.
+    assert decisions(instance, "rank_o")[:2] == whole([[(0, 5)], [(0, 1)]])
+    assert decisions(instance, "rank_org")[:2] == whole([[(0, 5)], [(0, 1)]])
+
+
+def test_sjf_does_not_preempt_and_srtf_does() -> None:
+    # Requests 1 and 2 arrive in the first batch; memory of 6 holds one of them, and not beside request 0.
+    instance = problem(Request(2, 4), Request(5, 2, 1), Request(5, 1, 1), kv=6)
+    assert decisions(instance, SJF) == whole([[(0, 2)], [(0, 1)], [(0, 1)], [(0, 1)], [(2, 5)], [(1, 5)], [(1, 1)]])
+    # Three tokens are left of request 0, fewer of the others; its refill is of 2 + 1.
+    assert decisions(instance, SRTF) == [
+        ([(0, 2)], []),
+        ([(2, 5)], [0]),
+        ([(1, 5)], []),
+        ([(1, 1)], []),
+        ([(0, 3)], []),
+        ([(0, 1)], []),
+        ([(0, 1)], []),
+    ]
+
+
+def test_predictions_decide_not_the_truth() -> None:
+    # The first is said to be the longer one.
+    instance = problem(Request(2, 1), Request(2, 5), kv=6)
+    assert decisions(instance, SJF)[0][0] == [(0, 2), (1, 2)]
+    assert decisions(instance, tuned(SJF, predictor=Said((9, 1))))[0][0] == [(1, 2), (0, 2)]
+
+
+class Said:
+    """Predicts what it is told."""
+
+    def __init__(self, lengths: tuple[int, ...]) -> None:
+        self._lengths = lengths
+
+    def lengths(self, occasion: Occasion) -> tuple[int, ...]:
+        return self._lengths
+
+
+def test_trail_starts_the_fewest_tokens_left_first() -> None:
+    # Beside the 3 tokens of request 0 one prompt of 4 fits M = 8: the one with 2 tokens to generate, not with 5.
+    instance = problem(Request(2, 2), Request(4, 5, 1), Request(4, 2, 1), kv=8)
+    assert decisions(instance, Trail())[1] == ([(0, 1), (2, 4)], [])
+
+
+def test_trail_with_c_0_never_lets_a_waiting_request_preempt() -> None:
+    # Memory of 12: request 0 holds 5 when request 1 (I = 8) arrives; 8 fit only without it.
+    instance = problem(Request(3, 8), Request(8, 1, 25), kv=12)
+    never, always = decisions(instance, Trail(Fraction(0))), decisions(instance, Trail(Fraction(1)))
+    assert [evict for _, evict in never if evict] == []
+    # At 30 request 0 has 3 of 8 tokens: c = 1/4 protects it, c = 1/2 does not.
+    assert ([(1, 8)], [0]) in always
+    assert ([(1, 8)], [0]) in decisions(instance, Trail(Fraction(1, 2)))
+    assert [evict for _, evict in decisions(instance, Trail(Fraction(1, 4))) if evict] == []
+
+
+def test_memory_checked_policies_admit_what_fits_until_the_end() -> None:
+    # Each holds 2 + 4 - 1 = 5 tokens in its last batch. Started together they would hold 10, but M = 8; a batch later
+    # the second would hold 4 when the first ends with 5, two batches later 3.
+    instance = problem(Request(2, 4), Request(2, 4), kv=8)
+    for policy in (MC_SF, SVF):
+        assert decisions(instance, policy) == whole(
+            [[(0, 2)], [(0, 1)], [(0, 1), (1, 2)], [(0, 1), (1, 1)], [(1, 1)], [(1, 1)]]
+        )
+
+
+def test_memory_checked_policies_differ_in_their_order() -> None:
+    # Outputs of 2 and 3; volumes of 9 + 10 = 19 and 1 + 2 + 3 = 6.
+    instance = problem(Request(9, 2), Request(1, 3), kv=10)
+    assert decisions(instance, MC_SF)[0] == ([(0, 9)], [])
+    assert decisions(instance, SVF)[0] == ([(1, 1)], [])
+
+
+# LARRY ------------------------------------------------------------------------------------------------------
+
+
+def test_larry_puts_large_prompts_off_while_many_wait() -> None:
+    # Memory for one prompt at a time. In units of seconds: request 0 runs from 0 to 10; then 1 has waited 9, 2 has 5.
+    second = 10**12
+    ten = replace(TEN, base=10 * second)
+    instance = problem(Request(4, 1), Request(5, 1, second), Request(2, 1, 5 * second), kv=6, cost=ten)
+    # α = 1: 9 - 2·5 = -1 against 5 - 2·2 = 1; α = 2: 18 - 10 = 8 against 10 - 4 = 6.
+    assert decisions(instance, Larry(1))[1][0] == [(2, 2)]
+    assert decisions(instance, Larry(2))[1][0] == [(1, 5)]
+
+
+def test_larry_with_a_large_alpha_is_first_come_first_served() -> None:
+    rng = np.random.default_rng(2)
+    requests = tuple(
+        Request(int(rng.integers(1, 90)), int(rng.integers(1, 30)), arrival_ps=int(number) * 10**10)
+        for number in range(60)
+    )
+    instance = Instance("queue", Limits(200, 128, 128), Rules(), cost_model("a100-llama2-7b"), requests)
+    first_come = decisions(instance, SARATHI)
+    assert decisions(instance, Larry(10**9)) == first_come
+    assert decisions(instance, Larry(1)) != first_come
+
+
+# Round robin ------------------------------------------------------------------------------------------------
+
+
+def test_round_robin_preempts_whoever_has_had_its_slice() -> None:
+    # Slices of 2 tokens; both prompts fit M = 5, and then one request.
+    instance = problem(Request(2, 4), Request(2, 3), kv=5)
+    assert decisions(instance, RoundRobin(shortest=False, steps=2)) == [
+        ([(0, 2), (1, 2)], []),
+        ([(0, 1)], [1]),  # 3 + 3 tokens are too many: the later one goes
+        ([(1, 3)], [0]),  # request 0 has generated 2 tokens in its slice
+        ([(1, 1)], []),  # request 1 has generated one since it came back, and ends with this one
+        ([(0, 4)], []),
+        ([(0, 1)], []),
+    ]
+
+
+def test_rr_sjf_starts_the_shortest_first_and_evicts_the_longest() -> None:
+    # All prompts fit M = 11, but not 12 tokens after the next step: the longest goes, or the last to arrive.
+    instance = problem(Request(3, 9), Request(3, 2), Request(3, 5), kv=11)
+    shortest = RoundRobin(shortest=True, steps=3)
+    assert decisions(instance, shortest)[:2] == [([(1, 3), (2, 3), (0, 3)], []), ([(1, 1), (2, 1)], [0])]
+    assert decisions(instance, RR)[:2] == [([(0, 3), (1, 3), (2, 3)], []), ([(0, 1), (1, 1)], [2])]
+
+
+# Allocation by prediction -----------------------------------------------------------------------------------
+
+
+def test_s3_restarts_whoever_needs_more_than_was_predicted() -> None:
+    # Both are said to have 2 tokens, and reserve 2 + 2 - 1 = 3 of 6. Request 0 has 3, and is stopped after two.
+    instance = problem(Request(2, 3), Request(2, 2), Request(2, 1, 1), kv=6)
+    assert decisions(instance, tuned(S3, predictor=Said((2, 2, 2)))) == [
+        ([(0, 2), (1, 2)], []),
+        ([(0, 1), (1, 1)], []),
+        ([(2, 2)], [0]),  # request 1 has ended, request 2 takes its place, and request 0 its leave
+        ([(0, 4)], []),  # 2 + 2·2 - 1 = 5 tokens are allocated now
+    ]
+    # Alone it goes on.
+    assert (
+        evaluate(alone := problem(Request(2, 3), kv=6), served(alone, tuned(S3, predictor=Said((1,)))))["evictions"]
+        == 0
+    )
+
+
+def test_pia_batches_like_predictions() -> None:
+    instance = problem(Request(1, 5), Request(1, 1), Request(1, 4), Request(1, 2))
+    # Batches of two: the first with the one of 4 tokens, then those of 1 and 2.
+    starts = [run for run, _ in decisions(instance, Pia(size=2)) if len(run) == 2 and run[0][1] == 1]
+    assert starts[0] == [(0, 1), (2, 1)]
+    assert [(1, 1), (3, 1)] in starts
+
+
+# Predictors -------------------------------------------------------------------------------------------------
+
+
+def occasion(lengths: list[int], seed: int = 0) -> Occasion:
+    instance = problem(*[Request(1, length) for length in lengths], kv=10**6)
+    return Occasion(instance, Objective.MAKESPAN, Restrictions(), np.random.default_rng(seed))
+
+
+LENGTHS = [int(length) for length in np.random.default_rng(5).lognormal(4.5, 0.8, 4000) + 1]
+
+
+def test_truth_padding_and_buckets_without_errors() -> None:
+    lengths = [1, 10, 11, 100]
+    assert list(Truth().lengths(occasion(lengths))) == lengths
+    assert list(Padded(0.15).lengths(occasion(lengths))) == [2, 12, 13, 115]
+    # Middles of 1-10, 11-20, 91-100: 5.5 and 15.5 to the even neighbour, 95.5 likewise.
+    assert list(Bucketed(10).lengths(occasion(lengths))) == [6, 6, 16, 96]
+
+
+def test_gaussian_errors_have_their_deviation_floor_and_ceiling() -> None:
+    found = np.array(Gaussian(25, None).lengths(occasion([500] * 4000)))
+    assert abs(found.mean() - 500) < 3 * 25 / 4000**0.5
+    assert abs(found.std() - 25) < 1
+    low, high = Gaussian(100).lengths(occasion([1] * 999)), Gaussian(100).lengths(occasion([1024] * 999))
+    assert min(low) == 1 and max(high) == 1024  # noqa: PT018
+    assert 400 < sum(length == 1024 for length in high) < 600
+
+
+def test_relative_errors_have_the_truth_as_median() -> None:
+    ratios = np.array(Relative(0.3).lengths(occasion([10_000] * 4000))) / 10_000
+    assert abs(np.median(ratios) - 1) < 0.02
+    assert abs(np.log(ratios).std() - 0.3) < 0.01
+
+
+def test_buckets_err_as_often_as_said() -> None:
+    found = np.array(Bucketed(10, wrong=0.4).lengths(occasion([55] * 4000)))
+    shares = [np.mean(found == middle) for middle in (46, 56, 66)]
+    assert np.allclose(shares, [0.2, 0.6, 0.2], atol=0.02)
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.3, 0.6, 0.9, 1.0])
+def test_ranks_have_their_kendall_correlation(tau: float) -> None:
+    distinct = list(range(1, 3001))
+    found = Ranked(tau).lengths(occasion(distinct))
+    assert sorted(found) == distinct
+    assert abs(kendalltau(distinct, found).statistic - tau) < 0.03
+
+
+@pytest.mark.parametrize("predictor", [Gaussian(50), Relative(0.5), Bucketed(50, 0.3), Ranked(0.5), Padded(0.1)])
+def test_a_seed_decides(predictor: Predictor) -> None:
+    first, again, other = (list(predictor.lengths(occasion(LENGTHS, seed))) for seed in (1, 1, 2))
+    assert first == again
+    assert min(first) >= 1
+    assert (first == other) == isinstance(predictor, Padded)
+
+
+@pytest.mark.parametrize("name", ["sjf", "srtf", "ltr", "s3", "rank_o"])
+def test_requests_may_outlive_their_predictions(name: str) -> None:
+    instance = problem(*[Request(3, 9), Request(2, 7)] * 3, kv=30)
+    policy: Predicting = lookup(POLICY_GROUP, name, "policy")
+    assert served(instance, tuned(policy, predictor=Said((1,) * 6))).length >= 9
+
+
+def test_policies_that_cannot_serve_say_so() -> None:
+    assert "eviction" in refused(problem(Request(2, 4), Request(2, 4), kv=5, rules=Rules(eviction=False)), RR).reason
