@@ -133,13 +133,11 @@ class Record:
     def tally(self) -> Tally:
         """Return what metrics need (see `optsched.model.metrics.metrics`)."""
         totals = [int(total) for total in self._log.totals]
-        first, last = [0] * len(self._order), [0] * len(self._order)
-        for found, by_rank in ((first, self._ends[0].tolist()), (last, self._ends[1].tolist())):
-            for index, end in zip(self._order, by_rank, strict=True):
-                found[index] = end
+        ends = np.empty_like(self._ends)
+        ends[:, self._order] = self._ends
         return Tally(
-            first=first,
-            last=last,
+            first=ends[0].tolist(),
+            last=ends[1].tolist(),
             batches=totals[BATCHES],
             evictions=totals[EVICTIONS],
             tokens=totals[TOKENS],
