@@ -88,9 +88,25 @@ def load_instance(source: str | Path) -> Instance:
         raise InputError("INSTANCE", name, "a file, or an instance of the library (see: optsched instances list)")
     data = _read(name, "INSTANCE")
     try:
-        if _format(data) == SUITE_FORMAT:
-            raise InputError("format", SUITE_FORMAT, f"'{INSTANCE_FORMAT}' (one instance, not a suite)")
-        return parse_instance(data, cost_model)
+        return _parse(data)
+    except InputError as error:
+        raise error.located(name) from None
+
+
+def _parse(data: bytes) -> Instance:
+    if _format(data) == SUITE_FORMAT:
+        raise InputError("format", SUITE_FORMAT, f"'{INSTANCE_FORMAT}' (one instance, not a suite)")
+    return parse_instance(data, cost_model)
+
+
+def load_instances(source: str | Path) -> tuple[Instance, ...]:
+    """Return the instances of a suite, shipped or in a file, or an instance alone."""
+    name = str(source)
+    if not _is_file(name):
+        return _shipped(name).instances if name in suite_names() else (load_instance(name),)
+    data = _read(name, "INSTANCE")
+    try:
+        return parse_suite(data, cost_model).instances if _format(data) == SUITE_FORMAT else (_parse(data),)
     except InputError as error:
         raise error.located(name) from None
 

@@ -22,12 +22,13 @@ from commands import Outcome
 
 from optsched.bounds.catalogue import BOUNDS
 from optsched.library import load_instance, load_suite
-from optsched.methods.simulate import policy_names, simulate
+from optsched.methods.simulate import policy_names, simulate, simulate_each
 from optsched.methods.solve import solve as real_solve
 from optsched.model.documents import Suite, dump, instance_document, result_document, suite_document
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status, versions
 from optsched.report.formats import FORMATS, as_csv, as_latex, as_markdown, as_text
 from optsched.report.sheet import make_sheet
@@ -257,6 +258,28 @@ def test_several_policies_give_a_list(optsched: Command) -> None:
         code, out, _ = optsched("simulate", file, *policies, "--json")
         assert code == 0
         assert [document["method"] for document in json.loads(out)] == names
+
+
+def test_a_suite_gives_a_comparison_for_every_instance(optsched: Command) -> None:
+    suite = Suite("two", "…", (small(), replace(small(), name="other")))
+    Path("two.json").write_text(dump(suite_document(suite, "a100-llama2-7b")))
+    out = optsched("simulate", "two.json", "--policy", "vllm,orca").out
+    assert [line.split()[0] for line in out.splitlines() if re.match(r"[a-z]", line) and "policy" not in line] == [
+        "small", "vllm", "orca", "other", "vllm", "orca",
+    ]  # fmt: skip
+    documents = json.loads(optsched("simulate", "two.json", "--policy", "vllm,orca", "--json").out)
+    assert [(entry["instance"]["name"], entry["method"]) for entry in documents] == [
+        (name, policy) for name in ("small", "other") for policy in ("vllm", "orca")
+    ]
+
+
+def test_processes_share_the_work_and_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("vllm", "orca", "rank_i")
+    instances = (small(), replace(small(), name="other"))
+    alone = list(simulate_each(instances, names, Objective.MAKESPAN, restrictions=Restrictions()))
+    monkeypatch.setattr("optsched.methods.simulate._PARALLEL_TOKENS", 0)
+    shared = list(simulate_each(instances, names, Objective.MAKESPAN, restrictions=Restrictions(), workers=2))
+    assert [replace(result, runtime_s=0) for result in shared] == [replace(result, runtime_s=0) for result in alone]
 
 
 def test_a_comparison_shows_every_policy(optsched: Command, monkeypatch: pytest.MonkeyPatch) -> None:

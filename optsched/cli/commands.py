@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import shutil
 import sys
 from fractions import Fraction
@@ -41,7 +42,7 @@ from optsched.methods.bound import ALL, BEST, bound_names
 from optsched.methods.bound import bound as run_bound
 from optsched.methods.export import export_model
 from optsched.methods.formulations import require_options
-from optsched.methods.simulate import simulate as run_simulation
+from optsched.methods.simulate import simulate_each
 from optsched.methods.solve import AUTO, INTERRUPTED, method_names
 from optsched.methods.solve import solve as run_solver
 from optsched.model.documents import (
@@ -207,9 +208,12 @@ def bound(
 
 @cli.command()
 @click.argument("instance")
-@click.option("--policy", "policies", multiple=True, required=True, metavar="NAME", help="all, or names; may repeat.")
+@click.option(
+    "--policy", "policies", multiple=True, required=True, metavar="NAME", help="all, standard, or names; may repeat."
+)
 @objective_option
 @restriction_options
+@workers_option
 @seed_option
 @out_option
 @json_option
@@ -218,16 +222,25 @@ def simulate(
     policies: tuple[str, ...],
     objective: str,
     restrictions: Restrictions,
+    workers: int | None,
     seed: int,
     out: str | None,
     as_json: bool,
 ) -> None:
-    """Run policies on the cost-model simulator."""
+    """Run policies on the cost-model simulator; INSTANCE may also be a suite."""
     names, goal = read_policies(policies, "--policy"), read_objective(objective)
-    problem = library.load_instance(instance)
-    with blaming(source=instance), naming_options():
-        results = [run_simulation(problem, name, goal, restrictions=restrictions, seed=seed) for name in names]
-    _deliver(results, out, as_json, policy_comparison(results, _width()))
+    problems = library.load_instances(instance)
+    results: list[Result] = []
+    tables: list[str] = []
+    processes = workers or os.cpu_count() or 1
+    with LiveLine(instance, goal, len(problems) * len(names)) as live, blaming(source=instance), naming_options():
+        runs = simulate_each(problems, names, goal, restrictions=restrictions, seed=seed, workers=processes)
+        for result in runs:
+            results.append(result)
+            live.advance()
+            if len(results) % len(names) == 0:
+                tables.append(policy_comparison(results[-len(names) :], _width()))
+    _deliver(results, out, as_json, "\n".join(tables))
 
 
 def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -> None:
@@ -309,7 +322,9 @@ def check(result: str) -> int:
 
 @cli.command()
 @click.argument("suite")
-@click.option("--policies", multiple=True, default=("all",), show_default=True, help="all, or names joined by commas.")
+@click.option(
+    "--policies", multiple=True, default=("standard",), show_default=True, help="standard, all, or names with commas."
+)
 @objective_option
 @click.option("--method", default=AUTO, show_default=True, help="auto, or the name of a formulation.")
 @click.option("--format", "style", default="text", show_default=True, help=f"One of {', '.join(FORMATS)}.")

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from optsched.methods.simulate import policy_names
+from optsched.methods.simulate import policy_names, standard_policies
 from optsched.model.documents import check_writable, write_text
 from optsched.model.domain import MAX_TOKENS
 from optsched.model.errors import InputError, Said, shown
@@ -137,7 +137,10 @@ time_limit_option: Decorator = click.option(
     help="Seconds for each instance.",
 )
 workers_option: Decorator = click.option(
-    "--workers", callback=_integer(1, 1024), metavar="INTEGER", help="Solver threads.  [default: one per core]"
+    "--workers",
+    callback=_integer(1, 1024),
+    metavar="INTEGER",
+    help="Threads or processes.  [default: one per core]",
 )
 
 
@@ -262,11 +265,12 @@ def read_objective(name: str) -> Objective:
 
 
 def read_policies(given: Sequence[str], option: str) -> tuple[str, ...]:
-    """Return the policies that ``option`` names, ``all`` standing for every one; names may be joined by commas."""
+    """Return the policies that ``option`` names: ``all``, the ``standard`` ones, or names; commas may join them."""
     known = policy_names()
+    several = {"all": known, "standard": standard_policies()}
     found: dict[str, None] = {}
     for name in (part for text in given for part in text.split(",")):
-        if name != "all" and name not in known:
-            raise InputError(option, name, f"all, or one of {', '.join(known)}")
-        found.update(dict.fromkeys(known if name == "all" else (name,)))
+        if name not in several and name not in known:
+            raise InputError(option, name, f"all, standard, or one of {', '.join(known)}")
+        found.update(dict.fromkeys(several.get(name, (name,))))
     return tuple(found)

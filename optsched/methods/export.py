@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optsched.methods.formulations import make_exporter
-from optsched.methods.simulate import policy_names, simulate
+from optsched.methods.simulate import simulate, standard_policies
 from optsched.model.errors import InputError
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
@@ -48,7 +48,7 @@ def export_model(
     restrictions = restrictions or Restrictions()
     exporter = make_exporter(method)
     require_feasible(instance, restrictions)
-    runs = [simulate(instance, name, objective, restrictions=restrictions, seed=seed) for name in policy_names()]
+    runs = [simulate(instance, name, objective, restrictions=restrictions, seed=seed) for name in standard_policies()]
     start = min(
         ((run.value, run.schedule) for run in runs if run.value is not None),
         key=lambda pair: pair[0],

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 
 import numpy as np
 
@@ -14,16 +19,24 @@ from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
+from optsched.policies import POLICIES, STANDARD
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
 
 _COMPILED_TOKENS = 50_000
 """With fewer tokens to generate the engine has finished before compiled code is loaded."""
+_PARALLEL_TOKENS = 3_000_000
+"""With fewer one process has finished before others are there."""
 
 
 def policy_names() -> tuple[str, ...]:
     """Return the names of all installed policies."""
     return tuple(entries(POLICY_GROUP))
+
+
+def standard_policies() -> tuple[str, ...]:
+    """Return the policies that tables compare and exact methods start from: a few of ours, and all others."""
+    return tuple(name for name in policy_names() if name in STANDARD or name not in POLICIES)
 
 
 def simulate(
@@ -96,3 +109,43 @@ def simulate(
         reason = f"{name}: {objective.value} is {value}, at most {restrictions.at_most} is allowed"
         return replace(failed, message=reason)
     return replace(failed, status=Status.FEASIBLE, value=value, schedule=schedule, metrics=metrics)
+
+
+def simulate_each(
+    instances: Sequence[Instance],
+    policies: Sequence[str],
+    objective: Objective,
+    *,
+    restrictions: Restrictions,
+    seed: int = 0,
+    workers: int = 1,
+) -> Iterator[Result]:
+    """Let every policy schedule every instance, and yield the results in order: all of the first instance first.
+
+    Parameters
+    ----------
+    workers
+        How many processes share the work, if it is worth starting them. The results are the same.
+    """
+    pairs = [(instance, policy) for instance in instances for policy in policies]
+    for instance in instances:
+        require_feasible(instance, restrictions)
+    run = partial(_simulate, objective=objective, restrictions=restrictions, seed=seed)
+    tokens = len(policies) * sum(request.output for instance in instances for request in instance.requests)
+    if workers == 1 or tokens < _PARALLEL_TOKENS:
+        yield from map(run, pairs)
+        return
+    pool = ProcessPoolExecutor(min(workers, len(pairs)), get_context("spawn"), _leave_interrupts)
+    try:
+        yield from pool.map(run, pairs)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _simulate(pair: tuple[Instance, str], objective: Objective, restrictions: Restrictions, seed: int) -> Result:
+    return simulate(*pair, objective, restrictions=restrictions, seed=seed)
+
+
+def _leave_interrupts() -> None:
+    """Leave Ctrl-C to the process that started this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

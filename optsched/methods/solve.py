@@ -14,7 +14,7 @@ from optsched.catalogue import FORMULATION_GROUP, entries
 from optsched.methods.bound import run_bounds
 from optsched.methods.checked import DefectError, checked_metrics, is_proved
 from optsched.methods.formulations import Options, make_formulation, require_options
-from optsched.methods.simulate import policy_names, simulate
+from optsched.methods.simulate import simulate, standard_policies
 from optsched.model.domain import replace
 from optsched.model.errors import InputError
 from optsched.model.feasibility import infeasibility
@@ -230,7 +230,7 @@ def solve(
     best = _Best(instance, objective, restrictions)
 
     def play_policies() -> None:
-        for name in policy_names():
+        for name in standard_policies():
             if name == _PLANNER:
                 continue  # the method of that name does more
             if best.settled or (best.value is not None and elapsed() > _START_SHARE * time_limit):

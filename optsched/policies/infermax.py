@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice
 
 from optsched.model.schedule import Assignment
-from optsched.policies.grouped import Group, GroupedPolicy, Members, worst_case
+from optsched.policies.grouped import Group, GroupedPolicy, Members, longest, worst_case
 from optsched.simulate.replica import Job, Occasion, Policy, Replica
 
 VLLM = GroupedPolicy(groups=(Group(Members.WAITING), Group(Members.RUNNING, evicts=True)), hybrid=False, chunked=False)
@@ -159,8 +159,24 @@ class _Reserving:
         self._ran = list(islice(found, len(ran)))
         return assignment
 
+    def stands(self, replica: Replica, assignment: Assignment) -> int:
+        """Say how long reservations fit, which grow with what is generated, if everybody runs who is admitted."""
+        jobs, limits = replica.running, replica.limits
+        if len(assignment.run) < len(jobs):
+            return 1
+
+        def lasts(times: int) -> bool:
+            # Reservations are those at the begin of the last batch.
+            reserved = (max(job.cached + times, self._reserved(job, job.generated + times - 1)) for job in jobs)
+            return sum(map(limits.occupied, reserved)) <= limits.kv_capacity
+
+        return longest(min(job.request.output - job.generated for job in jobs), lasts)
+
     def _reserve(self, job: Job) -> int:
-        output = self._histogram.expected(job.generated)
+        return self._reserved(job, job.generated)
+
+    def _reserved(self, job: Job, generated: int) -> int:
+        output = self._histogram.expected(generated)
         return min(job.request.input + output - 1, self._capacity)
 
 
