@@ -1,8 +1,8 @@
 """Round robin between requests, and RR-SJF (Gogineni et al., Algorithm 1).
 
-Whoever has waited longest goes next, ties by priority. If memory is short for it, requests are preempted that have
-generated at least so many tokens since they started or resumed, the worst priority first. In `rr_sjf` the priority is
-the predicted output, in `rr` the order of arrival.
+Whoever has waited longest goes next, ties by priority. If memory is short for it, or all N places are taken, requests
+are preempted that have generated at least so many tokens since they started or resumed, the worst priority first. In
+`rr_sjf` the priority is the predicted output, in `rr` the order of arrival.
 
 Decisions where the paper is silent:
 
@@ -94,20 +94,22 @@ class _Slices:
         """Return a batch of prefills, or None if nobody can start."""
         limits = replica.limits
         free = limits.kv_capacity - sum(limits.occupied(job.cached) for job in replica.running)
-        most = len(replica.waiting) if limits.batch_requests is None else limits.batch_requests
+        places = len(replica.waiting)
+        if limits.batch_requests is not None:
+            places = limits.batch_requests - len(replica.running)
         budget = min(limits.batch_tokens, limits.prefill_tokens)
         eligible = sorted((job for job in replica.running if self._generated(job) >= self._steps), key=self._order)
         run: list[Step] = []
         evict: list[int] = []
         for job in sorted(replica.waiting, key=lambda job: (job.queued_ps, *self._order(job))):
             need, room, victims = limits.occupied(job.missing), free, 0
-            while room < need and victims < len(eligible) and replica.rules.eviction:
+            while (room < need or places + victims < 1) and victims < len(eligible) and replica.rules.eviction:
                 victims += 1
                 room += limits.occupied(eligible[-victims].cached)
-            if job.missing > budget or room < need or len(run) == most:
+            if job.missing > budget or room < need or places + victims < 1:
                 break
             evict += [eligible.pop().index for _ in range(victims)]
-            free, budget = room - need, budget - job.missing
+            free, places, budget = room - need, places + victims - 1, budget - job.missing
             run.append((job.index, job.missing))
         return Assignment(run, evict) if run else None
 
