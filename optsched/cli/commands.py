@@ -288,20 +288,22 @@ def trace(
     with naming_options():
         cost = cost_model(profile)
         limits = Limits(kv_tokens, batch_tokens, prefill_tokens)
-        starts = None if arrivals is None else _arrival_times(arrivals, seed)
+        starts, replayed = (None, None) if arrivals is None else _arrival_times(arrivals, seed)
     with blaming(source=source), naming_options():
         rows = read_rows(source, style, limit, start, seed)
         found = make_trace(rows, limit, starts)
         instance = trace_instance(found, name or Path(source).name.partition(".")[0] or "trace", cost, limits, load)
+    if replayed is not None:
+        _report_bad(*replayed)
     _report_bad(source, found)
     write_out(out, dump(instance_document(instance)))
 
 
-def _arrival_times(arrivals: str, seed: int) -> Iterable[int]:
-    """Return the arrival times that ``--arrivals`` asks for, in ps."""
+def _arrival_times(arrivals: str, seed: int) -> tuple[Iterable[int], tuple[str, Trace] | None]:
+    """Return the arrival times that ``--arrivals`` asks for, in ps; if they are a trace's, its file and the trace."""
     kind, _, file = arrivals.partition(":")
     if kind in PROCESSES:
-        return read_process(arrivals).times(Random(f"{seed} arrivals"))
+        return read_process(arrivals).times(Random(f"{seed} arrivals")), None
     if kind not in READERS or not file:
         forms = ", ".join(process_forms())
         raise InputError(
@@ -309,11 +311,10 @@ def _arrival_times(arrivals: str, seed: int) -> Iterable[int]:
         )
     with blaming(source=file):
         replayed = make_trace(read_rows(file, kind))
-    _report_bad(file, replayed)
     times = [request.arrival_ps for request in replayed.requests]
     if not times[-1]:
         raise InputError("", Said("no arrival times"), "a trace whose requests do not all arrive together", file)
-    return times
+    return times, (file, replayed)
 
 
 def _report_bad(source: str, found: Trace) -> None:

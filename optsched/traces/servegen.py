@@ -26,6 +26,7 @@ from io import StringIO
 from itertools import accumulate, islice
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from optsched.model.documents import read_bytes
@@ -39,6 +40,8 @@ _PERIOD_S = 6 * 3600
 """How long a distribution of lengths holds."""
 _COLUMNS = ("start", "rate", "CV", "distribution", "shape", "scale")
 _GAMMA, _WEIBULL = "Gamma", "Weibull"
+_LEAST_SHAPE = MappingProxyType({_GAMMA: 0.001, _WEIBULL: 0.01})
+"""Below, gaps are beyond what floats can say."""
 _TRACE, _DATASET = "-trace.csv", "-dataset.json"
 
 
@@ -135,9 +138,10 @@ def _window(line: str) -> Window:
     _number(fields, "CV", 0, 1e6)
     if not rate:
         return Window(int(start), rate, "", 0)
-    if fields["distribution"] not in {_GAMMA, _WEIBULL}:
-        raise InputError("distribution", fields["distribution"], f"{_GAMMA} or {_WEIBULL}")
-    return Window(int(start), rate, fields["distribution"], _number(fields, "shape", 0.01, 1e6))
+    if fields["distribution"] not in _LEAST_SHAPE:
+        raise InputError("distribution", fields["distribution"], " or ".join(_LEAST_SHAPE))
+    shape = _number(fields, "shape", _LEAST_SHAPE[fields["distribution"]], 1e6)
+    return Window(int(start), rate, fields["distribution"], shape)
 
 
 def _number(fields: Mapping[str, str], name: str, least: float, most: float) -> float:
