@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -157,6 +158,15 @@ def test_wrong_input_is_one_line(arguments: str, message: str, capsys: pytest.Ca
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith(f"optsched: {message}")
     assert len(ended.err.splitlines()) == 1
+
+
+def test_the_example_of_the_page_runs() -> None:
+    page = (Path(__file__).parent.parent / "docs/traces.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    names: dict[str, Instance] = {}
+    exec(compile(example, "docs/traces.md", "exec"), names)
+    assert len(names["instance"].requests) == 200
+    assert not names["instance"].offline
 
 
 @HERE

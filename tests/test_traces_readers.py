@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from statistics import correlation, fmean, median
 from typing import Any
@@ -186,10 +188,12 @@ def mooncake(**changes: object) -> str:
         (mooncake(output_length=MAX_TOKENS + 1), f"output_length: got {MAX_TOKENS + 1}, expected {TOKENS}"),
         (mooncake(hash_ids=[0]), "hash_ids: got 1 blocks, expected 2, one for every 512 input tokens"),
         (mooncake(hash_ids=[0, 1, 2]), "hash_ids: got 3 blocks, expected 2, one for every 512 input tokens"),
-        (mooncake(hash_ids=[0, "1"]), "hash_ids: got [0, '1'], expected a list of integers"),
-        (mooncake(hash_ids=7), "hash_ids: got 7, expected a list of integers"),
+        (mooncake(hash_ids=[0, "1"]), "hash_ids[1]: got '1', expected an integer"),
+        (mooncake(hash_ids=[0.5, 1]), "hash_ids[0]: got 0.5, expected an integer"),
+        (mooncake(hash_ids=7), "hash_ids: got 7, expected a list"),
         (mooncake(hash_ids=None), "hash_ids: got nothing, expected this field"),
         ("[1, 2]", "got [1, 2], expected a JSON object"),
+        ("1.5", "got 1.5, expected a JSON object"),
         ("{", "got '{', expected a JSON object"),
         ("", "got '', expected a JSON object"),
         ("9" * 5000, "got '99999999999999999999999999999…99999999999999', expected a JSON object"),
@@ -275,6 +279,44 @@ def test_a_bad_request_leaves_the_others_of_its_conversation() -> None:
     rows, bad = rows_of(conversation(request(0, 1, 1), request(1, 2, 0), request(2, 3, 3)), "agentic")
     assert [row[1] for row in rows] == [1, 3]
     assert bad == [f"line 1: requests[1].out: got 0, expected {TOKENS}"]
+
+
+# Any text --------------------------------------------------------------------------------------------------
+
+EXCERPTS = (
+    ("burstgpt", BURSTGPT_1),
+    ("vidur", VIDUR_TIMES),
+    ("sharegpt", SHAREGPT),
+    ("mooncake", MOONCAKE),
+    ("agentic", AGENTIC),
+)
+SCRAPS = st.sampled_from(
+    ["", "-", "0", "1e9", "NaN", "null", "{}", "[", '"', ",", "\n", "\r", "\u2028", "é", "9" * 5000]
+)
+
+
+@given(
+    st.sampled_from(EXCERPTS), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 5), SCRAPS | st.text()), max_size=3)
+)
+def test_any_text_is_read_or_refused(excerpt: tuple[str, str], changes: list[tuple[float, int, str]]) -> None:
+    """Nothing but `InputError` is ever raised, every bad row names its line, and no line is lost."""
+    style, text = excerpt
+    for part, length, scrap in changes:
+        position = int(part * len(text))
+        text = text[:position] + scrap + text[position + length :]
+    lines = len(StringIO(text, newline=None).readlines())
+    try:
+        found = READERS[style](text)
+    except InputError:  # no such header
+        assert style not in {"mooncake", "agentic"}
+        return
+    named = {int(str(error).split()[1].rstrip(":")) for error in found.bad}
+    assert named <= set(range(1, lines + 1))
+    if style != "agentic":
+        header = 0 if style == "mooncake" else 1
+        assert len(found.rows) + len(found.bad) == lines - header
+    with suppress(InputError):
+        make_trace(found)
 
 
 # From rows to a trace --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from optsched.model.errors import InputError
 from optsched.traces.json_lines import Entry, as_entry, member, read_json_lines
-from optsched.traces.rows import Row, Rows, time_ps, token_count
+from optsched.traces.rows import Row, Rows, plain, time_ps, token_count
 
 
 def read_agentic(text: str) -> Rows:
@@ -39,7 +39,7 @@ def _requests(entry: Entry, start_ps: int, where: str) -> list[tuple[object, int
     """Return the requests of an entry, the last first, each with the entry's start and where it stands."""
     requests = member(entry, "requests")
     if not isinstance(requests, list):
-        raise InputError("requests", requests, "a list")
+        raise InputError("requests", plain(requests), "a list")
     prefix = f"{where}." if where else ""
     placed = [(request, start_ps, f"{prefix}requests[{index}]") for index, request in enumerate(requests)]
     return placed[::-1]

@@ -9,7 +9,7 @@ from io import StringIO
 from typing import Any
 
 from optsched.model.errors import InputError, Said
-from optsched.traces.rows import Row, Rows, collect
+from optsched.traces.rows import Row, Rows, collect, plain
 
 Entry = dict[str, Any]
 
@@ -47,7 +47,7 @@ def _entry(line: str) -> Entry:
 def as_entry(value: object, field: str) -> Entry:
     """Return an object, or raise `InputError`."""
     if not isinstance(value, dict):
-        raise InputError(field, value, "a JSON object")
+        raise InputError(field, plain(value), "a JSON object")
     return value
 
 

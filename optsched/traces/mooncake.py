@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from optsched.model.errors import InputError, Said
 from optsched.traces.json_lines import Entry, member, read_json_lines
-from optsched.traces.rows import SECOND_PS, Row, Rows, time_ps, token_count
+from optsched.traces.rows import SECOND_PS, Row, Rows, plain, time_ps, token_count
 
 _BLOCK = 512
 _TIME, _INPUT, _OUTPUT, _HASHES = "timestamp", "input_length", "output_length", "hash_ids"
@@ -27,8 +27,11 @@ def _row(entry: Entry) -> Row:
         token_count(member(entry, _OUTPUT), _OUTPUT),
     )
     hashes = member(entry, _HASHES)
-    if not isinstance(hashes, list) or not all(type(name) is int for name in hashes):
-        raise InputError(_HASHES, hashes, "a list of integers")
+    if not isinstance(hashes, list):
+        raise InputError(_HASHES, plain(hashes), "a list")
+    for index, name in enumerate(hashes):
+        if type(name) is not int:
+            raise InputError(f"{_HASHES}[{index}]", plain(name), "an integer")
     blocks = -(-row.input // _BLOCK)
     if len(hashes) != blocks:
         raise InputError(_HASHES, Said(f"{len(hashes)} blocks"), f"{blocks}, one for every {_BLOCK} input tokens")

@@ -73,7 +73,7 @@ def tokens(text: str, field: str) -> int:
 def token_count(value: object, field: str) -> int:
     """Return a number of tokens from a JSON document, or raise `InputError`."""
     if type(value) is not int or not 1 <= value <= MAX_TOKENS:
-        raise InputError(field, _plain(value), _TOKENS)
+        raise InputError(field, plain(value), _TOKENS)
     return value
 
 
@@ -96,10 +96,10 @@ def time_ps(value: object, field: str, unit_ps: int = SECOND_PS) -> int:
         except InvalidOperation:
             number = None
     if number is None or not number.is_finite() or not 0 <= number <= _MOST_TIME:
-        raise InputError(field, _plain(value), f"a number from 0 to {_MOST_TIME}")
+        raise InputError(field, plain(value), f"a number from 0 to {_MOST_TIME}")
     return round(number * unit_ps)
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """Return a value as people write it."""
     return float(value) if isinstance(value, Decimal) else value
