@@ -88,6 +88,13 @@ def test_an_mmpp(process: Mmpp) -> None:
     assert np.corrcoef(found[:-1], found[1:])[0, 1] == pytest.approx(lag, abs=0.02)
 
 
+def test_an_mmpp_is_steady_from_the_first_gap_on() -> None:
+    process = Mmpp(0.5, 10, 20, 2)
+    first = [next(islice(process.times(Random(seed)), 1, None)) / 1e12 for seed in range(4000)]
+    mean, cv, _ = mmpp_gaps(process)
+    assert np.mean(first) == pytest.approx(mean, abs=4 * cv * mean / 4000**0.5)
+
+
 def test_how_processes_are_written() -> None:
     assert process_forms() == ["poisson:RATE", "gamma:RATE,CV", "mmpp:RATE,STAY,BURST_RATE,BURST_STAY"]
     assert read_process("poisson:2.5") == Poisson(2.5)

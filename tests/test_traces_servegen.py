@@ -155,6 +155,14 @@ def test_gaps_have_the_windows_distribution(
     assert stats.kstest(gaps, expected).pvalue > 0.01
 
 
+def test_gaps_reach_across_windows() -> None:
+    """They are longer than a window here as often as not."""
+    rows = draw_clients([steady(0.002, "Gamma", 0.5, windows=5000)], 0, None, 1).rows
+    gaps = np.diff([row.arrival_ps for row in rows]) / 1e12 * 0.002
+    assert len(gaps) > 5000
+    assert stats.kstest(gaps, stats.gamma(0.5, scale=2).cdf).pvalue > 0.01
+
+
 @pytest.mark.parametrize(("distribution", "shape"), [("Gamma", 0.2), ("Weibull", 0.5), ("Gamma", 20)])
 def test_the_first_window_is_as_busy_as_any(distribution: str, shape: float) -> None:
     """The mean number of requests is rate × time from the first moment on, whatever the bursts."""
