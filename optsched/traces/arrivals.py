@@ -21,6 +21,8 @@ from optsched.traces.rows import SECOND_PS
 Rate = Annotated[float, Field(ge=1e-6, le=1e6)]
 """Requests per s."""
 Seconds = Annotated[float, Field(ge=1e-3, le=1e6)]
+_LEAST_REQUESTS = 1e-3
+"""In a stay in either state of an `Mmpp`, on average."""
 
 
 class Process(Protocol):
@@ -85,6 +87,11 @@ class Mmpp:
     stay: Seconds
     burst_rate: Rate
     burst_stay: Seconds
+
+    def __post_init__(self) -> None:
+        requests = self.rate * self.stay + self.burst_rate * self.burst_stay
+        if requests < _LEAST_REQUESTS:  # changes of state without a request take time to draw
+            raise InputError("rate", self.rate, f"higher: two stays have {requests:.2g} requests, < {_LEAST_REQUESTS}")
 
     def times(self, rng: Random) -> Iterator[int]:
         """Yield arrival times in ps."""
