@@ -121,6 +121,7 @@ requests = st.builds(
     slo_ttft_ps=st.none() | ps,
     slo_e2e_ps=st.none() | ps,
     id=st.none() | names,
+    predicted_output=st.none() | tokens,
 )
 
 
@@ -221,6 +222,7 @@ CHANGES: dict[str, Instance] = {
             "weight": 4,
             "slo_ttft_ps": None,
             "slo_e2e_ps": 901,
+            "predicted_output": 3,
         }.items()
     },
     "requests, one more": replace(INSTANCE, requests=(*INSTANCE.requests, INSTANCE.requests[2])),

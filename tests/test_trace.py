@@ -61,7 +61,7 @@ def test_bad_rows_are_named_and_left_out() -> None:
         ("", "azure", "line 1: got '', expected TIMESTAMP,ContextTokens,GeneratedTokens"),
         ("a,b\n", "azure", "line 1: got 'a,b', expected TIMESTAMP,ContextTokens,GeneratedTokens"),
         (AZURE.partition("\n")[0], "azure", "got no usable row, expected at least one request"),
-        (AZURE, "hope", "format: got 'hope', expected one of azure"),
+        (AZURE, "hope", "format: got 'hope', expected one of azure, burstgpt, mooncake, vidur, sharegpt, agentic"),
     ],
 )
 def test_what_is_no_trace(text: str, style: str, message: str) -> None:

@@ -6,8 +6,10 @@ import datetime
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
+from random import Random
 
 import click
 
@@ -16,6 +18,7 @@ from optsched.calibrate.library import cost_model
 from optsched.check import check_result
 from optsched.cli.live import LiveLine
 from optsched.cli.options import (
+    arrivals_option,
     blaming,
     decision_options,
     deterministic_limit_option,
@@ -32,6 +35,7 @@ from optsched.cli.options import (
     restriction_options,
     results_option,
     seed_option,
+    start_option,
     time_limit_option,
     token_option,
     workers_option,
@@ -49,7 +53,6 @@ from optsched.model.documents import (
     dump,
     instance_document,
     instance_sha256,
-    read_bytes,
     result_document,
     suite_document,
     write_text,
@@ -68,8 +71,10 @@ from optsched.study import ledger as ledgers
 from optsched.study.bound_table import Row, TableTask, finish, table_rows
 from optsched.study.ledger import Ledger
 from optsched.study.store import ResultStore
+from optsched.traces.arrivals import PROCESSES, process_forms, read_process
+from optsched.traces.sources import SERVEGEN, SOURCES, read_rows
 from optsched.traces.suites import SUITES
-from optsched.traces.trace import DEFAULT_LIMITS, READERS, read_trace, trace_instance
+from optsched.traces.trace import DEFAULT_LIMITS, READERS, Trace, make_trace, trace_instance
 
 _WIDE = 120
 """Columns of a table that is not printed to a terminal."""
@@ -256,21 +261,27 @@ def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -
 
 
 @cli.command()
-@click.argument("file")
-@click.option("--format", "style", default="azure", show_default=True, help=f"One of {', '.join(READERS)}.")
+@click.argument("source")
+@click.option("--format", "style", default="azure", show_default=True, help=f"One of {', '.join(SOURCES)}.")
 @limit_option
+@arrivals_option
 @load_option
+@start_option
+@seed_option
 @click.option("--profile", default="a100-llama2-7b", show_default=True, help="The cost profile.")
 @token_option("--kv-tokens", DEFAULT_LIMITS.kv_tokens, "M, the KV cache.")
 @token_option("--batch-tokens", DEFAULT_LIMITS.batch_tokens, "C, the token budget of a batch.")
 @token_option("--prefill-tokens", DEFAULT_LIMITS.prefill_tokens, "P, the prefill tokens of a batch.")
-@click.option("--name", help="What to call the instance.  [default: the file's name]")
+@click.option("--name", help="What to call the instance.  [default: the source's name]")
 @out_option
 def trace(
-    file: str,
+    source: str,
     style: str,
     limit: int | None,
+    arrivals: str | None,
     load: Fraction | None,
+    start: int,
+    seed: int,
     profile: str,
     kv_tokens: int,
     batch_tokens: int,
@@ -278,25 +289,53 @@ def trace(
     name: str | None,
     out: str | None,
 ) -> None:
-    """Make an instance of a request trace; what is wrong with rows that are left out goes to stderr."""
-    if style not in READERS:
-        raise InputError("--format", style, f"one of {', '.join(READERS)}")
+    """Make an instance of a request trace; what is wrong with rows that are left out goes to stderr.
+
+    SOURCE is the trace's file; with --format servegen a folder of client files, with --format workload the name of a
+    paper's workload (docs/traces.md), of which --limit requests are drawn.
+    """
+    if style not in SOURCES:
+        raise InputError("--format", style, f"one of {', '.join(SOURCES)}")
+    if style != SERVEGEN:
+        refuse_options("--format", ("start",), f"{SERVEGEN} with --start")
     with naming_options():
         cost = cost_model(profile)
         limits = Limits(kv_tokens, batch_tokens, prefill_tokens)
-    data = read_bytes(file)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError("", Said(error.reason), "text in UTF-8", file) from None
-    with blaming(source=file), naming_options():
-        found = read_trace(text, style, limit)
-        instance = trace_instance(found, name or Path(file).name.partition(".")[0] or "trace", cost, limits, load)
-    for wrong in found.bad[:_MOST_BAD]:
-        click.echo(f"optsched: {wrong.located(file)}", err=True)
-    if found.bad:
-        click.echo(f"optsched: {file}: {len(found.bad)} rows left out, {len(instance.requests)} requests", err=True)
+        starts, replayed = (None, None) if arrivals is None else _arrival_times(arrivals, seed)
+    with blaming(source=source), naming_options():
+        rows = read_rows(source, style, limit, start, seed)
+        found = make_trace(rows, limit, starts)
+        instance = trace_instance(found, name or Path(source).name.partition(".")[0] or "trace", cost, limits, load)
+    if replayed is not None:
+        _report_bad(*replayed)
+    _report_bad(source, found)
     write_out(out, dump(instance_document(instance)))
+
+
+def _arrival_times(arrivals: str, seed: int) -> tuple[Iterable[int], tuple[str, Trace] | None]:
+    """Return the arrival times that ``--arrivals`` asks for, in ps; if they are a trace's, its file and the trace."""
+    kind, _, file = arrivals.partition(":")
+    if kind in PROCESSES:
+        return read_process(arrivals).times(Random(f"{seed} arrivals")), None
+    if kind not in READERS or not file:
+        forms = ", ".join(process_forms())
+        raise InputError(
+            "arrivals", arrivals, f"one of {forms}, or FORMAT:FILE with FORMAT one of {', '.join(READERS)}"
+        )
+    with blaming(source=file):
+        replayed = make_trace(read_rows(file, kind))
+    times = [request.arrival_ps for request in replayed.requests]
+    if not times[-1]:
+        raise InputError("", Said("no arrival times"), "a trace whose requests do not all arrive together", file)
+    return times, (file, replayed)
+
+
+def _report_bad(source: str, found: Trace) -> None:
+    """Name the rows of a trace that are left out, or the first of them, and count them."""
+    for wrong in found.bad[:_MOST_BAD]:
+        click.echo(f"optsched: {wrong.located(source)}", err=True)
+    if found.bad:
+        click.echo(f"optsched: {source}: {len(found.bad)} rows left out, {len(found.requests)} requests", err=True)
 
 
 @cli.command()

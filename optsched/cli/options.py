@@ -18,6 +18,7 @@ from optsched.model.domain import MAX_TOKENS
 from optsched.model.errors import InputError, Said, shown
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import FORBIDDABLE, Restrictions
+from optsched.traces.arrivals import process_forms
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Reader = Callable[[click.Context, click.Parameter, str | None], Any]
@@ -173,6 +174,20 @@ load_option: Decorator = click.option(
     metavar="NUMBER",
     help="Scale arrivals to this multiple of the rate that the volume bound can sustain.",
 )
+arrivals_option: Decorator = click.option(
+    "--arrivals",
+    metavar="PROCESS",
+    help=f"New arrival times: {', '.join(process_forms())} (RATE in requests/s, STAY in s), or FORMAT:FILE for those "
+    "of another trace. Of conversations they are the starts.",
+)
+start_option: Decorator = click.option(
+    "--start",
+    callback=_integer(0, 10**9),
+    default="0",
+    metavar="SECONDS",
+    show_default=True,
+    help="Of a generator that covers a day (servegen): where to begin.",
+)
 out_option: Decorator = click.option(
     "--out", metavar="FILE", callback=_file_to_write, help="Write to a file; .gz packs it, - is standard output."
 )
@@ -234,6 +249,8 @@ _OPTIONS = {
     "profile": "--profile",
     "prefill_tokens": "--prefill-tokens",
     "load": "--load",
+    "limit": "--limit",
+    "arrivals": "--arrivals",
 }
 
 

@@ -149,7 +149,7 @@ class ClaimedResult:
     gap: float | None
 
 
-_REQUEST_FIELDS = ("input", "output", "arrival_ps", "weight", "slo_ttft_ps", "slo_e2e_ps", "id")
+_REQUEST_FIELDS = ("input", "output", "arrival_ps", "weight", "slo_ttft_ps", "slo_e2e_ps", "id", "predicted_output")
 _DEFAULT_REQUEST = Request(1, 1)
 _UNRESTRICTED = Restrictions()
 _INSTANCE, _SUITE = TypeAdapter(_InstanceBody), TypeAdapter(_SuiteBody)

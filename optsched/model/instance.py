@@ -93,6 +93,8 @@ class Request:
         Service-level objectives in ps; None for none.
     id
         A name for messages.
+    predicted_output
+        What the trace's own predictor says of `output`, in tokens; None where nobody predicts.
     """
 
     input: Tokens
@@ -102,6 +104,7 @@ class Request:
     slo_ttft_ps: Picoseconds | None = None
     slo_e2e_ps: Picoseconds | None = None
     id: str | None = None
+    predicted_output: Tokens | None = None
 
     @property
     def peak_tokens(self) -> int:

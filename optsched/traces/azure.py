@@ -7,41 +7,24 @@ time zone; lines may end in CR LF, the last one in nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from datetime import datetime
-from io import StringIO
 
 from optsched.model.errors import InputError
-from optsched.traces.rows import Row, Rows, collect, tokens
+from optsched.traces.rows import SECOND_PS, Row, Rows, tokens
+from optsched.traces.tables import Cells, read_table
 
-_HEADER = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]
+_TIME, _INPUT, _OUTPUT = "TIMESTAMP", "ContextTokens", "GeneratedTokens"
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.(\d{1,12}))?")
 _EPOCH = datetime(1970, 1, 1)
-_SECOND = 10**12
 
 
 def read_azure(text: str) -> Rows:
     """Read the text of a file (see the module)."""
-    lines = StringIO(text, newline=None)
-    header = lines.readline().rstrip("\n")
-    if header.split(",") != _HEADER:
-        raise InputError("line 1", header, ",".join(_HEADER))
-    return collect(_rows(lines))
+    return read_table(text, (_TIME, _INPUT, _OUTPUT), _row)
 
 
-def _rows(lines: Iterable[str]) -> Iterator[Row | InputError]:
-    for number, line in enumerate(lines, 2):
-        try:
-            yield _row(line.rstrip("\n"))
-        except InputError as error:
-            yield error.located(f"line {number}")
-
-
-def _row(line: str) -> Row:
-    cells = line.split(",")
-    if len(cells) != len(_HEADER):
-        raise InputError("", line, f"{len(_HEADER)} columns")
-    return Row(_stamp_ps(cells[0]), tokens(cells[1], _HEADER[1]), tokens(cells[2], _HEADER[2]))
+def _row(cells: Cells) -> Row:
+    return Row(_stamp_ps(cells[_TIME]), tokens(cells[_INPUT], _INPUT), tokens(cells[_OUTPUT], _OUTPUT))
 
 
 def _stamp_ps(text: str) -> int:
@@ -52,6 +35,6 @@ def _stamp_ps(text: str) -> int:
     except ValueError:
         moment = None
     if match is None or moment is None:
-        raise InputError(_HEADER[0], text, "a time such as 2023-11-16 18:15:46.6805900")
+        raise InputError(_TIME, text, "a time such as 2023-11-16 18:15:46.6805900")
     seconds = round((moment - _EPOCH).total_seconds())
-    return seconds * _SECOND + int((match[2] or "0").ljust(12, "0"))
+    return seconds * SECOND_PS + int((match[2] or "0").ljust(12, "0"))

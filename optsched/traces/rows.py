@@ -4,21 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 
 from optsched.model.domain import MAX_TOKENS
 from optsched.model.errors import InputError
 
+SECOND_PS = 10**12
 _MOST_DIGITS = 100
 """Leading zeros included; Python refuses to read a number of thousands of digits."""
+_MOST_TIME = 10**12
+"""The largest time in a trace, in its own unit."""
+_TOKENS = f"an integer from 1 to {MAX_TOKENS}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A request: when it arrives, in ps since any moment, and its tokens."""
+    """A request of a trace.
+
+    Parameters
+    ----------
+    arrival_ps
+        When it arrives, in ps since any moment that the trace's rows, or those of one conversation, share; 0 in a trace
+        without arrival times.
+    input, output
+        Its tokens.
+    predicted
+        What the trace's own predictor says of ``output``.
+    conversation
+        What the row is part of, where conversations have no common clock.
+    """
 
     arrival_ps: int
     input: int
     output: int
+    predicted: int | None = None
+    conversation: int | None = None
 
 
 @dataclass(frozen=True)
@@ -46,5 +66,40 @@ def tokens(text: str, field: str) -> int:
     digits = text.strip()
     number = int(digits) if digits.isdecimal() and len(digits) <= _MOST_DIGITS else 0
     if not 1 <= number <= MAX_TOKENS:
-        raise InputError(field, text, f"an integer from 1 to {MAX_TOKENS}")
+        raise InputError(field, text, _TOKENS)
     return number
+
+
+def token_count(value: object, field: str) -> int:
+    """Return a number of tokens from a JSON document, or raise `InputError`."""
+    if type(value) is not int or not 1 <= value <= MAX_TOKENS:
+        raise InputError(field, plain(value), _TOKENS)
+    return value
+
+
+def time_ps(value: object, field: str, unit_ps: int = SECOND_PS) -> int:
+    """Return a time ≥ 0 in ps, to the nearest where the trace is finer, or raise `InputError`.
+
+    Parameters
+    ----------
+    value
+        Text, or what a JSON document holds, its fractions read as decimals.
+    field
+        What it is called.
+    unit_ps
+        The trace's unit of time, in ps.
+    """
+    number = None
+    if isinstance(value, str | int | Decimal) and not isinstance(value, bool):
+        try:
+            number = Decimal(value)
+        except InvalidOperation:
+            number = None
+    if number is None or not number.is_finite() or not 0 <= number <= _MOST_TIME:
+        raise InputError(field, plain(value), f"a number from 0 to {_MOST_TIME}")
+    return round(number * unit_ps)
+
+
+def plain(value: object) -> object:
+    """Return a value as people write it."""
+    return float(value) if isinstance(value, Decimal) else value

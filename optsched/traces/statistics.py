@@ -8,9 +8,11 @@ between arrivals in equal parts of blocks of some `BLOCK` in a row, ascending by
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from importlib.resources import files
 from itertools import pairwise
+from random import Random
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter
@@ -108,6 +110,20 @@ def spread(table: Sequence[int], count: int) -> list[int]:
         width = (high - low) * 2 * count
         values.append(least + (2 * (most - least) * (level - low * 2 * count) + width) // (2 * width))
     return values
+
+
+def draw_lengths(statistics: Statistics, rng: Random) -> tuple[int, int]:
+    """Draw input and output of a request, independently of all others."""
+    level = rng.random()
+    return _quantile(statistics.input, level), _quantile(statistics.output[int(level * BANDS)], rng.random())
+
+
+def _quantile(table: Sequence[int], level: float) -> int:
+    """Return the quantile of a level below 1, linear between those of the table."""
+    segment = bisect_right(LEVELS, level * SCALE) - 1
+    (low, high), (least, most) = LEVELS[segment : segment + 2], table[segment : segment + 2]
+    share: float = (level * SCALE - low) / (high - low)
+    return round(least + (most - least) * share)
 
 
 def measure(name: str, description: str, source: Source, requests: Sequence[Request]) -> Statistics:

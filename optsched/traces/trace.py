@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from types import MappingProxyType
 
 from optsched.bounds.volume import busy_ps
@@ -12,10 +14,24 @@ from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.traces.agentic import read_agentic
 from optsched.traces.azure import read_azure
-from optsched.traces.rows import Rows
+from optsched.traces.burstgpt import read_burstgpt
+from optsched.traces.mooncake import read_mooncake
+from optsched.traces.rows import Row, Rows
+from optsched.traces.sharegpt import read_sharegpt
+from optsched.traces.vidur import read_vidur
 
-READERS: Mapping[str, Callable[[str], Rows]] = MappingProxyType({"azure": read_azure})
+READERS: Mapping[str, Callable[[str], Rows]] = MappingProxyType(
+    {
+        "azure": read_azure,
+        "burstgpt": read_burstgpt,
+        "mooncake": read_mooncake,
+        "vidur": read_vidur,
+        "sharegpt": read_sharegpt,
+        "agentic": read_agentic,
+    }
+)
 """Format → what reads the text of a file."""
 DEFAULT_LIMITS = Limits(kv_tokens=100_000, batch_tokens=16_384, prefill_tokens=16_384)
 
@@ -36,7 +52,7 @@ class Trace:
     bad: tuple[InputError, ...]
 
 
-def read_trace(text: str, style: str, limit: int | None = None) -> Trace:
+def read_trace(text: str, style: str, limit: int | None = None, starts: Iterable[int] | None = None) -> Trace:
     """Read the text of a trace file.
 
     Parameters
@@ -45,8 +61,8 @@ def read_trace(text: str, style: str, limit: int | None = None) -> Trace:
         What the file holds.
     style
         A name of `READERS`.
-    limit
-        Keep only so many requests, the first to arrive.
+    limit, starts
+        As in `make_trace`.
 
     Raises
     ------
@@ -55,13 +71,57 @@ def read_trace(text: str, style: str, limit: int | None = None) -> Trace:
     """
     if style not in READERS:
         raise InputError("format", style, f"one of {', '.join(READERS)}")
-    found = READERS[style](text)
+    return make_trace(READERS[style](text), limit, starts)
+
+
+def make_trace(found: Rows, limit: int | None = None, starts: Iterable[int] | None = None) -> Trace:
+    """Make a trace of rows.
+
+    Parameters
+    ----------
+    found
+        The rows, and what is wrong with others.
+    limit
+        Keep only so many requests, the first to arrive.
+    starts
+        When each conversation starts, and each request that is in none arrives, in ps, ascending; they take these
+        times in the order in which the rows have them. None keeps the rows' times.
+
+    Raises
+    ------
+    InputError
+        If there is no usable row, or there are fewer starts than are needed.
+    """
     if not found.rows:
         raise InputError("", Said("no usable row"), "at least one request")
-    rows = sorted(found.rows, key=lambda row: row.arrival_ps)[:limit]
-    start = rows[0].arrival_ps
-    requests = tuple(Request(row.input, row.output, arrival_ps=row.arrival_ps - start) for row in rows)
-    return Trace(requests, found.bad)
+    rows = sorted(found.rows, key=_arrival_ps)
+    if starts is not None:
+        rows = sorted(_restarted(rows, limit, starts), key=_arrival_ps)
+    first = rows[0].arrival_ps
+    requests = (
+        Request(row.input, row.output, arrival_ps=row.arrival_ps - first, predicted_output=row.predicted)
+        for row in rows[:limit]
+    )
+    return Trace(tuple(requests), found.bad)
+
+
+def _arrival_ps(row: Row) -> int:
+    return row.arrival_ps
+
+
+def _restarted(rows: list[Row], limit: int | None, starts: Iterable[int]) -> Iterator[Row]:
+    """Move conversations, and requests that are in none, to the starts, as far as the limit can reach."""
+    groups: dict[tuple[int | None, int], list[Row]] = {}
+    for index, row in enumerate(rows):
+        alone = row.conversation is None
+        groups.setdefault((row.conversation, index if alone else 0), []).append(row)
+    chosen = list(groups.values())[:limit]
+    times = list(islice(starts, len(chosen)))
+    if len(times) < len(chosen):
+        raise InputError("arrivals", Said(f"{len(times)} arrival times"), f"at least {len(chosen)}, or a lower limit")
+    for time, group in zip(times, chosen, strict=True):
+        for row in group:
+            yield dataclasses.replace(row, arrival_ps=time + row.arrival_ps - group[0].arrival_ps)
 
 
 def trace_instance(

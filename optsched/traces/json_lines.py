@@ -1,0 +1,58 @@
+"""Traces that are JSON lines: an object for each request, or for each conversation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
+from io import StringIO
+from typing import Any
+
+from optsched.model.errors import InputError, Said
+from optsched.traces.rows import Row, Rows, collect, plain
+
+Entry = dict[str, Any]
+
+
+def read_json_lines(text: str, rows: Callable[[Entry, int], Iterable[Row | InputError]]) -> Rows:
+    """Read a file with an object in each line.
+
+    Parameters
+    ----------
+    text
+        What the file holds.
+    rows
+        Makes rows, or errors, of an object and the number of its line, or raises `InputError`. Fractions are `Decimal`.
+    """
+    return collect(_rows(StringIO(text, newline=None), rows))
+
+
+def _rows(lines: Iterable[str], rows: Callable[[Entry, int], Iterable[Row | InputError]]) -> Iterator[Row | InputError]:
+    for number, line in enumerate(lines, 1):
+        try:
+            for item in rows(_entry(line), number):
+                yield item.located(f"line {number}") if isinstance(item, InputError) else item
+        except InputError as error:
+            yield error.located(f"line {number}")
+
+
+def _entry(line: str) -> Entry:
+    try:
+        entry = json.loads(line, parse_float=Decimal)
+    except (ValueError, RecursionError):
+        raise InputError("", line.rstrip("\n"), "a JSON object") from None
+    return as_entry(entry, "")
+
+
+def as_entry(value: object, field: str) -> Entry:
+    """Return an object, or raise `InputError`."""
+    if not isinstance(value, dict):
+        raise InputError(field, plain(value), "a JSON object")
+    return value
+
+
+def member(entry: Entry, field: str) -> object:
+    """Return what an object holds under a name, or raise `InputError`."""
+    if field not in entry:
+        raise InputError(field, Said("nothing"), "this field")
+    return entry[field]

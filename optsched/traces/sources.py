@@ -1,0 +1,47 @@
+"""Where requests come from: files of every format, folders of clients, workloads of papers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from optsched.model.documents import read_bytes
+from optsched.model.errors import InputError, Said
+from optsched.traces.rows import Rows
+from optsched.traces.servegen import draw_clients, read_clients
+from optsched.traces.trace import READERS
+from optsched.traces.workloads import draw_workload
+
+SERVEGEN: Final = "servegen"
+WORKLOAD: Final = "workload"
+SOURCES = (*READERS, SERVEGEN, WORKLOAD)
+"""Formats of files; what is a generator after them."""
+
+
+def read_rows(source: str, style: str, limit: int | None = None, start_s: int = 0, seed: int = 0) -> Rows:
+    """Read or draw the rows of a source.
+
+    Parameters
+    ----------
+    source
+        A file, a folder of clients, or a workload's name.
+    style
+        One of `SOURCES`.
+    limit, start_s, seed
+        For generators: how many requests, from which second of the day on, and what decides chance.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or is not of this kind.
+    """
+    if style == SERVEGEN:
+        return draw_clients(read_clients(source), start_s, limit, seed)
+    if style == WORKLOAD:
+        if limit is None:
+            raise InputError("limit", Said("nothing"), "how many requests to draw")
+        return draw_workload(source, limit, seed)
+    try:
+        text = read_bytes(source).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError("", Said(error.reason), "text in UTF-8", source) from None
+    return READERS[style](text)

@@ -1,0 +1,49 @@
+"""Traces that are tables: a line that names the columns, and a line with commas for each request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from io import StringIO
+
+from optsched.model.errors import InputError
+from optsched.traces.rows import Row, Rows, collect
+
+Cells = Mapping[str, str]
+"""Column → what stands in it."""
+
+
+def read_table(text: str, required: Sequence[str], row: Callable[[Cells], Row]) -> Rows:
+    """Read a table whose columns are found by name.
+
+    Parameters
+    ----------
+    text
+        What the file holds; lines end in LF or CR LF.
+    required
+        Columns that there must be, in any order; others may be among them.
+    row
+        Makes a row of a line, or raises `InputError`.
+    """
+    lines = StringIO(text, newline=None)
+    header = lines.readline().rstrip("\n")
+    columns = header.split(",")
+    if not set(required) <= set(columns) or len(set(columns)) < len(columns):
+        raise InputError("line 1", header, ",".join(required))
+    return collect(_rows(lines, columns, row))
+
+
+def _rows(lines: Iterable[str], columns: Sequence[str], row: Callable[[Cells], Row]) -> Iterator[Row | InputError]:
+    for number, line in enumerate(lines, 2):
+        try:
+            cells = line.rstrip("\n").split(",")
+            if len(cells) != len(columns):
+                raise InputError("", line.rstrip("\n"), f"{len(columns)} columns")
+            yield row(dict(zip(columns, cells, strict=True)))
+        except InputError as error:
+            yield error.located(f"line {number}")
+
+
+def require_sum(cells: Cells, total: str, parts: Sequence[int]) -> None:
+    """Raise `InputError` unless a column that says the sum of others does; columns may have been swapped."""
+    if cells[total].strip() != str(sum(parts)):
+        raise InputError(total, cells[total], f"{sum(parts)}, input and output together")

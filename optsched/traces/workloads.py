@@ -1,0 +1,104 @@
+"""Workloads of papers, as lengths to draw; arrivals are another matter (`arrivals`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from types import MappingProxyType
+
+from optsched.model.errors import InputError
+from optsched.traces.infermax import GROUPS, MIXES, draw_mix
+from optsched.traces.lengths import Draw, geometric, lognormal
+from optsched.traces.rows import Row, Rows
+from optsched.traces.statistics import draw_lengths, shipped_statistics
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests as a paper describes them.
+
+    Parameters
+    ----------
+    source
+        The paper, and where it says so.
+    draw
+        Draws so many requests, all arriving at 0.
+    """
+
+    source: str
+    draw: Callable[[int, Random], list[Row]]
+
+
+def draw_workload(name: str, count: int, seed: int) -> Rows:
+    """Draw requests of the workload of that name; an unknown one raises `InputError`."""
+    if name not in WORKLOADS:
+        raise InputError("workload", name, f"one of {', '.join(WORKLOADS)}")
+    return Rows(tuple(WORKLOADS[name].draw(count, Random(f"{seed} {name}"))), bad=())
+
+
+def _independent(inputs: Draw, outputs: Draw) -> Callable[[int, Random], list[Row]]:
+    """Draw input and output of a request one after the other; how they depend on each other is nowhere published."""
+    return lambda count, rng: [Row(0, inputs(rng), outputs(rng)) for _ in range(count)]
+
+
+def _econoserve(trace: str, inputs: Draw, outputs: Draw) -> Workload:
+    """Table 2 has mean, least and most; between them the lengths are `geometric`."""
+    return Workload(f"EconoServe, Table 2: {trace}", _independent(inputs, outputs))
+
+
+def _preble(workload: str, inputs: Draw, outputs: Draw) -> Workload:
+    """Table 1 has mean and standard deviation; the lengths are `lognormal`."""
+    return Workload(f"Preble, Table 1: {workload}", _independent(inputs, outputs))
+
+
+def _azure(name: str, count: int, rng: Random) -> list[Row]:
+    """Draw from the shipped quantiles of Azure's trace, which is what Kossmann et al. run (Figure 6)."""
+    statistics = shipped_statistics(name)
+    return [Row(0, *draw_lengths(statistics, rng)) for _ in range(count)]
+
+
+_MOST_OUTPUT = 1024
+
+
+def _rr_sjf(count: int, rng: Random) -> list[Row]:
+    """Draw requests of sections 3.1 and 4.3: outputs of 4 to 1024 tokens, half of them cut off at 1024.
+
+    The rest of the outputs are uniform here, and inputs are geometric with mean 64: the paper gives neither.
+    """
+    prompt = geometric(1, 64, 1024)
+    return [Row(0, prompt(rng), _MOST_OUTPUT if rng.random() < 0.5 else rng.randint(4, 1023)) for _ in range(count)]
+
+
+def _rr_sjf_noise(deviation: float, count: int, rng: Random) -> list[Row]:
+    """Predict outputs with the normal noise of section 3.5, at least 1 token and at most 1024."""
+    return [
+        replace(row, predicted=min(max(round(rng.gauss(row.output, deviation)), 1), _MOST_OUTPUT))
+        for row in _rr_sjf(count, rng)
+    ]
+
+
+def _mix(mix: tuple[str, str], count: int, rng: Random) -> list[Row]:
+    requests = draw_mix(mix, GROUPS, count + count % 2, rng)[:count]
+    return [Row(0, request.input, request.output) for request in requests]
+
+
+WORKLOADS: Mapping[str, Workload] = MappingProxyType(
+    {
+        "econoserve-alpaca": _econoserve("Alpaca", geometric(9, 19.31, 2470), geometric(13, 58.41, 292)),
+        "econoserve-sharegpt": _econoserve("ShareGPT", geometric(16, 161.31, 3200), geometric(19, 337.99, 991)),
+        "econoserve-bookcorpus": _econoserve("BookCorpus", geometric(18, 1952.11, 461_000), geometric(32, 681.2, 1041)),
+        "preble-toolbench": _preble("Toolbench", lognormal(1835, 742), lognormal(43, 16)),
+        "preble-embodied-agent": _preble("Embodied Agent", lognormal(2285, 471), lognormal(16, 13)),
+        "preble-programming": _preble("Programming", lognormal(3871, 1656), lognormal(190, 343)),
+        "preble-video-qa": _preble("Video QA", lognormal(9865, 5976), lognormal(4, 1.5)),
+        "preble-loogle": _preble("LooGLE", lognormal(23474, 6105), lognormal(16, 9.9)),
+        "sw-chat": Workload("Kossmann et al., Figure 6: SW-Chat", partial(_azure, "azure-conv")),
+        "sw-code": Workload("Kossmann et al., Figure 6: SW-Code", partial(_azure, "azure-code")),
+        "rr-sjf": Workload("RR-SJF, sections 3.1 and 4.3", _rr_sjf),
+        "rr-sjf-noise25": Workload("RR-SJF, section 3.5, σ = 25", partial(_rr_sjf_noise, 25)),
+        **{f"infermax-mix-{'+'.join(mix)}": Workload("InferMax, section 4.6", partial(_mix, mix)) for mix in MIXES},
+    }
+)
+"""Name → workload."""
