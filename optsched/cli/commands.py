@@ -218,6 +218,7 @@ def bound(
 )
 @objective_option
 @restriction_options
+@click.option("--predictor", metavar="SPEC", help="Predicts output lengths: truth, gaussian:25, … (docs/policies.md).")
 @workers_option
 @seed_option
 @out_option
@@ -227,6 +228,7 @@ def simulate(
     policies: tuple[str, ...],
     objective: str,
     restrictions: Restrictions,
+    predictor: str | None,
     workers: int | None,
     seed: int,
     out: str | None,
@@ -239,7 +241,9 @@ def simulate(
     tables: list[str] = []
     processes = workers or os.cpu_count() or 1
     with LiveLine(instance, goal, len(problems) * len(names)) as live, blaming(source=instance), naming_options():
-        runs = simulate_each(problems, names, goal, restrictions=restrictions, seed=seed, workers=processes)
+        runs = simulate_each(
+            problems, names, goal, restrictions=restrictions, predictor=predictor, seed=seed, workers=processes
+        )
         for result in runs:
             results.append(result)
             live.advance()

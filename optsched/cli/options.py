@@ -251,6 +251,7 @@ _OPTIONS = {
     "load": "--load",
     "limit": "--limit",
     "arrivals": "--arrivals",
+    "predictor": "--predictor",
 }
 
 

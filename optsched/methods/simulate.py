@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
 from optsched.policies import POLICIES, STANDARD
+from optsched.policies.predictors import read_predictor
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
 
@@ -45,6 +47,7 @@ def simulate(
     objective: Objective | str = Objective.MAKESPAN,
     *,
     restrictions: Restrictions | None = None,
+    predictor: str | None = None,
     seed: int = 0,
 ) -> Result:
     """Let a policy schedule an instance, and report its schedule and metrics.
@@ -59,6 +62,9 @@ def simulate(
         Which objective ``value`` reports, and a policy with hindsight aims at.
     restrictions
         A smaller class of schedules that the policy must stay in.
+    predictor
+        Who predicts output lengths for a policy that needs them, as `optsched.policies.predictors.read_predictor` reads
+        it; None for the policy's own choice, the truth. Other policies do not mind.
     seed
         Of whatever a policy leaves to chance, such as the errors of predictions.
 
@@ -82,8 +88,19 @@ def simulate(
     name = policy if isinstance(policy, str) else type(policy).__name__
     runner: Policy | Preparing = lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy
     require_feasible(instance, restrictions)
+    options: dict[str, str] = {}
+    if predictor is not None:
+        found = read_predictor(predictor)
+        if hasattr(runner, "predictor"):
+            runner, options = dataclasses.replace(runner, predictor=found), {"predictor": predictor}  # type: ignore[type-var]
     failed = Result(
-        instance=instance, method=name, objective=objective, status=Status.FAILED, seed=seed, restrictions=restrictions
+        instance=instance,
+        method=name,
+        objective=objective,
+        status=Status.FAILED,
+        seed=seed,
+        restrictions=restrictions,
+        options=options,
     )
     started = time.perf_counter()
     restricted = restrictions.apply(instance)
@@ -117,6 +134,7 @@ def simulate_each(
     objective: Objective,
     *,
     restrictions: Restrictions,
+    predictor: str | None = None,
     seed: int = 0,
     workers: int = 1,
 ) -> Iterator[Result]:
@@ -130,7 +148,7 @@ def simulate_each(
     pairs = [(instance, policy) for instance in instances for policy in policies]
     for instance in instances:
         require_feasible(instance, restrictions)
-    run = partial(_simulate, objective=objective, restrictions=restrictions, seed=seed)
+    run = partial(_simulate, objective=objective, restrictions=restrictions, predictor=predictor, seed=seed)
     tokens = len(policies) * sum(request.output for instance in instances for request in instance.requests)
     if workers == 1 or tokens < _PARALLEL_TOKENS:
         yield from map(run, pairs)
@@ -142,8 +160,15 @@ def simulate_each(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _simulate(pair: tuple[Instance, str], objective: Objective, restrictions: Restrictions, seed: int) -> Result:
-    return simulate(*pair, objective, restrictions=restrictions, seed=seed)
+def _simulate(
+    pair: tuple[Instance, str],
+    objective: Objective,
+    *,
+    restrictions: Restrictions,
+    predictor: str | None,
+    seed: int,
+) -> Result:
+    return simulate(*pair, objective, restrictions=restrictions, predictor=predictor, seed=seed)
 
 
 def _leave_interrupts() -> None:

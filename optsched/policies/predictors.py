@@ -10,15 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
-from optsched.simulate.replica import Job, Occasion, Policy
+from optsched.model.domain import Tokens, domain
+from optsched.model.errors import InputError
+from optsched.simulate.replica import Job, Occasion, Policy, PolicyFailureError
 
 Estimate = Callable[[Job], int]
 """How many output tokens were predicted for a job, 1 at least; it may have generated more."""
+
+
+Spread = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Predictor(Protocol):
@@ -50,7 +57,7 @@ class Truth:
 TRUTH = Truth()
 
 
-@dataclass(frozen=True)
+@domain
 class Gaussian:
     r"""Errs by so many tokens, whatever the length: :math:`O + \mathcal N(0, σ^2)`, from 1 to a ceiling.
 
@@ -66,8 +73,8 @@ class Gaussian:
     RR-SJF (Gogineni et al.), section 3.5: σ = 25 and more, a floor of 1 and a ceiling of 1024.
     """
 
-    sigma: float
-    ceiling: int | None = 1024
+    sigma: Spread
+    ceiling: Tokens | None = 1024
 
     def lengths(self, occasion: Occasion) -> Sequence[int]:
         """Return noisy lengths."""
@@ -75,7 +82,7 @@ class Gaussian:
         return _whole(outputs + occasion.rng.normal(0, self.sigma, outputs.size), self.ceiling)
 
 
-@dataclass(frozen=True)
+@domain
 class Relative:
     r"""Errs in proportion to the length: :math:`O e^{\mathcal N(0, σ^2)}`, whose median is the truth.
 
@@ -85,7 +92,7 @@ class Relative:
         σ, about the relative error where it is small.
     """
 
-    sigma: float
+    sigma: Spread
 
     def lengths(self, occasion: Occasion) -> Sequence[int]:
         """Return noisy lengths."""
@@ -93,7 +100,7 @@ class Relative:
         return _whole(outputs * np.exp(occasion.rng.normal(0, self.sigma, outputs.size)))
 
 
-@dataclass(frozen=True)
+@domain
 class Bucketed:
     """Predicts one of equally wide buckets of lengths, the right one or one beside it, and says its middle.
 
@@ -105,8 +112,8 @@ class Bucketed:
         How often it is a neighbour, each as often; there is none below the first.
     """
 
-    width: int
-    wrong: float = 0.0
+    width: Tokens
+    wrong: Share = 0.0
 
     def lengths(self, occasion: Occasion) -> Sequence[int]:
         """Return the middles of buckets."""
@@ -117,7 +124,7 @@ class Bucketed:
         return _whole(bucket * self.width + (self.width + 1) / 2)
 
 
-@dataclass(frozen=True)
+@domain
 class Ranked:
     r"""Ranks requests by length, with errors; who has rank i is said to have the i-th smallest length.
 
@@ -135,7 +142,7 @@ class Ranked:
     "Ordinal measures of association", for the arcsine relation.
     """
 
-    tau: float
+    tau: Share
 
     def lengths(self, occasion: Occasion) -> Sequence[int]:
         """Return the lengths, permuted."""
@@ -150,6 +157,20 @@ class Ranked:
         found = np.empty(count)
         found[np.argsort(mixed, kind="stable")] = np.sort(outputs)
         return _whole(found)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Says what the trace itself has predicted (``predicted_output`` of every request)."""
+
+    def lengths(self, occasion: Occasion) -> Sequence[int]:
+        """Return the trace's predictions; a request without one is a failure."""
+        found: list[int] = []
+        for index, request in enumerate(occasion.instance.requests):
+            if request.predicted_output is None:
+                raise PolicyFailureError(index, occasion.instance.start_ps, "the trace predicts no output for it")
+            found.append(request.predicted_output)
+        return found
 
 
 @dataclass(frozen=True)
@@ -195,3 +216,49 @@ class Predicting:
         """Predict, and return the policy of the run."""
         lengths = self.predictor.lengths(occasion)
         return self.make(lambda job: lengths[job.index])
+
+
+_FORMS = ("truth", "traced", "gaussian:SIGMA[,CEILING]", "relative:SIGMA", "bucketed:WIDTH[,WRONG]", "ranked:TAU")
+PREDICTOR_FORMS = f"{', '.join(_FORMS)}; +RATIO after any of them pads"
+"""How predictors are written (`read_predictor`)."""
+
+
+def read_predictor(text: str) -> Predictor:
+    """Read a predictor, such as ``gaussian:25`` or ``traced+0.15``.
+
+    Raises
+    ------
+    InputError
+        If it is none, or a number is out of range.
+    """
+    base, plus, ratio = text.partition("+")
+    name, _, numbers = base.partition(":")
+    try:
+        values = [float(number) for number in numbers.split(",")] if numbers else []
+        match name, values:
+            case "truth", []:
+                found: Predictor = TRUTH
+            case "traced", []:
+                found = Traced()
+            case "gaussian", [sigma]:
+                found = Gaussian(sigma)
+            case "gaussian", [sigma, ceiling]:
+                found = Gaussian(sigma, int(ceiling))
+            case "relative", [sigma]:
+                found = Relative(sigma)
+            case "bucketed", [width]:
+                found = Bucketed(int(width))
+            case "bucketed", [width, wrong]:
+                found = Bucketed(int(width), wrong)
+            case "ranked", [tau]:
+                found = Ranked(tau)
+            case _:
+                raise ValueError
+        padding = float(ratio) if plus else 0.0
+        if not 0 <= padding < float("inf"):
+            raise ValueError
+    except InputError as error:
+        raise InputError("predictor", text, f"{error.field} {error.expected}") from None
+    except (ValueError, OverflowError):
+        raise InputError("predictor", text, PREDICTOR_FORMS) from None
+    return Padded(padding, found) if plus else found

@@ -6,8 +6,9 @@ are preempted that have generated at least so many tokens since they started or 
 
 Decisions where the paper is silent:
 
-- It is vLLM otherwise: whole prefills in batches of their own, then everybody decodes. Algorithm 1 is repeated while
-  the next request can start in the same batch.
+- Every batch lets one request in that needs room, and after it those that find room as it is; everybody else decodes
+  beside them, where batches may be hybrid. (With batches of prefills alone, all whose slice has ended would be replaced
+  before anybody decodes again.)
 - If even all who may be preempted do not free enough, nobody is preempted.
 - Tokens are counted since the request last started: its time slice.
 - If memory is short for a decode step, the worst priority is evicted, whatever it has generated.
@@ -57,12 +58,12 @@ class _Slices:
         self._begun: dict[int, int] = {}
 
     def next_batch(self, replica: Replica) -> Assignment:
-        """Start who has waited longest, else let everybody decode."""
+        """Start who has waited longest, and let everybody decode."""
         found = self._starts(replica) if replica.waiting else None
         if found is None:
             return self._decodes(replica)
-        for index, _ in found.run:
-            self._begun[index] = next(job.generated for job in replica.waiting if job.index == index)
+        started = {index for index, _ in found.run}
+        self._begun |= {job.index: job.generated for job in replica.waiting if job.index in started}
         return found
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:
@@ -91,27 +92,35 @@ class _Slices:
         return self._priority(job), job.rank
 
     def _starts(self, replica: Replica) -> Assignment | None:
-        """Return a batch of prefills, or None if nobody can start."""
-        limits = replica.limits
-        free = limits.kv_capacity - sum(limits.occupied(job.cached) for job in replica.running)
-        places = len(replica.waiting)
-        if limits.batch_requests is not None:
-            places = limits.batch_requests - len(replica.running)
-        budget = min(limits.batch_tokens, limits.prefill_tokens)
-        eligible = sorted((job for job in replica.running if self._generated(job) >= self._steps), key=self._order)
+        """Return a batch in which somebody starts, or None if nobody can."""
+        limits, running = replica.limits, replica.running
+        grown = int(replica.rules.hybrid)
+        held = {job.index: limits.occupied(job.cached + grown) for job in running}
+        free = limits.kv_capacity - sum(held.values())
+        if free < 0:
+            return None
+        places = len(replica.waiting) if limits.batch_requests is None else limits.batch_requests - len(running)
+        budget = min(limits.batch_tokens - grown * len(running), limits.prefill_tokens)
+        eligible = sorted((job for job in running if self._generated(job) >= self._steps), key=self._order)
+        if not replica.rules.eviction:
+            eligible = []
         run: list[Step] = []
         evict: list[int] = []
         for job in sorted(replica.waiting, key=lambda job: (job.queued_ps, *self._order(job))):
             need, room, victims = limits.occupied(job.missing), free, 0
-            while (room < need or places + victims < 1) and victims < len(eligible) and replica.rules.eviction:
+            while (room < need or places + victims < 1) and victims < len(eligible):
                 victims += 1
-                room += limits.occupied(eligible[-victims].cached)
+                room += held[eligible[-victims].index]
             if job.missing > budget or room < need or places + victims < 1:
                 break
-            evict += [eligible.pop().index for _ in range(victims)]
+            evict = evict or [victim.index for victim in eligible[len(eligible) - victims :]]
+            eligible = []
             free, places, budget = room - need, places + victims - 1, budget - job.missing
             run.append((job.index, job.missing))
-        return Assignment(run, evict) if run else None
+        if not run:
+            return None
+        decodes = [(job.index, 1) for job in running if job.index not in evict] if grown else []
+        return Assignment([*decodes, *run], evict)
 
     def _decodes(self, replica: Replica) -> Assignment:
         """Let everybody decode, as far as memory and budgets allow."""

@@ -11,7 +11,7 @@
 
 Decisions where the papers are silent:
 
-- `sjf` is vLLM with an ordered queue, `ltr` and `trail` are Sarathi, as the engine of Kossmann et al. was, and the
+- `sjf` is `fcfs` with an ordered queue, `ltr` and `trail` are Sarathi, as the engine of Kossmann et al. was, and the
   others have hybrid batches with whole prefills. If memory is short, whoever is last by the policy's order is evicted.
 - `ltr` has no counter against starvation; Kossmann et al. do not mention one.
 - `srtf` allocates what is held, not the most that may be needed.
@@ -27,8 +27,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from optsched.policies.fcfs import FCFS
 from optsched.policies.grouped import Admission, Group, GroupedPolicy, Members, Order
-from optsched.policies.infermax import SARATHI, VLLM
+from optsched.policies.infermax import SARATHI
 from optsched.policies.predictors import TRUTH, Estimate, Predicting, Predictor
 from optsched.simulate.replica import Job, Occasion, Policy, Replica
 
@@ -43,7 +44,7 @@ def _left(estimate: Estimate) -> Order:
 
 def _sjf(estimate: Estimate) -> GroupedPolicy:
     order = _length(estimate)
-    return replace(VLLM, groups=(Group(Members.WAITING, order), Group(Members.RUNNING, order, evicts=True)))
+    return replace(FCFS, groups=(Group(Members.WAITING, order), Group(Members.RUNNING, order, evicts=True)))
 
 
 def _srtf(estimate: Estimate) -> GroupedPolicy:
