@@ -47,7 +47,13 @@ _PLAIN_MOST = 10_000
 _WIDTH = 120
 _KIB = 1024
 _SIZES = (1_000, 10_000, 100_000, 1_000_000)
-_COLD = "from simulate import *; POLICIES['vllm'].serve(uniform(10))"
+_COLD = """
+from optsched import Instance, Limits, Request, Rules
+from optsched.calibrate.library import cost_model
+from optsched.policies.infermax import VLLM
+requests = (Request(128, 128),) * 10
+VLLM.serve(Instance("ten", Limits(100_000, 4096, 4096), Rules(), cost_model("a100-llama2-7b"), requests)).tally()
+"""
 
 
 @dataclass(frozen=True)
@@ -121,10 +127,9 @@ def _measure(workload: Callable[[int], Instance], size: int, policy: str) -> Mea
 def cold_start_s() -> float:
     """Return how long a fresh process takes to serve ten requests, compiled code loaded from disk."""
     command = [sys.executable, "-c", _COLD]
-    folder = Path(__file__).parent
-    subprocess.run(command, check=True, cwd=folder)
+    subprocess.run(command, check=True)
     start = time.perf_counter()
-    subprocess.run(command, check=True, cwd=folder)
+    subprocess.run(command, check=True)
     return time.perf_counter() - start
 
 

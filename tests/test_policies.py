@@ -22,11 +22,12 @@ from playing import (
 )
 from scipy.stats import kendalltau
 
-from optsched import Instance, Limits, Request, Rules
+from optsched import Instance, Limits, Request, Rules, simulate
 from optsched.calibrate.library import cost_model
 from optsched.catalogue import POLICY_GROUP, lookup
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
+from optsched.model.errors import InputError
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
@@ -37,7 +38,18 @@ from optsched.policies.fcfs import FCFS, NO_PREEMPT, ORCA, STATIC, FastGen, MaxA
 from optsched.policies.grouped import Margins
 from optsched.policies.infermax import SARATHI
 from optsched.policies.larry import Larry
-from optsched.policies.predictors import Bucketed, Gaussian, Padded, Predicting, Predictor, Ranked, Relative, Truth
+from optsched.policies.predictors import (
+    Bucketed,
+    Gaussian,
+    Padded,
+    Predicting,
+    Predictor,
+    Ranked,
+    Relative,
+    Traced,
+    Truth,
+    read_predictor,
+)
 from optsched.policies.round_robin import RR, RoundRobin
 from optsched.policies.shortest import MC_SF, SJF, SRTF, SVF, Trail
 from optsched.simulate.replica import Occasion
@@ -314,6 +326,56 @@ def test_ranks_have_their_kendall_correlation(tau: float) -> None:
     found = Ranked(tau).lengths(occasion(distinct))
     assert sorted(found) == distinct
     assert abs(kendalltau(distinct, found).statistic - tau) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("text", "predictor"),
+    [
+        ("truth", Truth()),
+        ("traced", Traced()),
+        ("gaussian:25", Gaussian(25)),
+        ("gaussian:25,900", Gaussian(25, 900)),
+        ("relative:0.5", Relative(0.5)),
+        ("bucketed:50", Bucketed(50)),
+        ("bucketed:50,0.1", Bucketed(50, 0.1)),
+        ("ranked:0.7+0.2", Padded(0.2, Ranked(0.7))),
+    ],
+)
+def test_predictors_are_written(text: str, predictor: Predictor) -> None:
+    assert read_predictor(text) == predictor
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "truth, traced, gaussian:SIGMA[,CEILING]"),
+        ("oracle", "truth, traced, "),
+        ("truth:1", "truth, traced, "),
+        ("gaussian", "truth, traced, "),
+        ("gaussian:much", "truth, traced, "),
+        ("gaussian:-1", "sigma a number ≥ 0"),
+        ("gaussian:1,0", "ceiling an integer ≥ 1"),
+        ("bucketed:0", "width an integer ≥ 1"),
+        ("bucketed:inf", "truth, traced, "),
+        ("ranked:1.5", "tau a number ≤ 1"),
+        ("truth+", "truth, traced, "),
+        ("truth+-0.1", "truth, traced, "),
+    ],
+)
+def test_wrong_predictors_are_named(text: str, expected: str) -> None:
+    with pytest.raises(InputError) as error:
+        read_predictor(text)
+    assert str(error.value).startswith(f"predictor: got {text!r}, expected {expected}")
+
+
+def test_a_trace_predicts() -> None:
+    instance = problem(Request(2, 1, predicted_output=9), Request(2, 5, predicted_output=1), kv=6)
+    assert decisions(instance, tuned(SJF, predictor=Traced()))[0][0] == [(1, 2), (0, 2)]
+    without = replace(instance, requests=(*instance.requests, Request(1, 1)))
+    failed = simulate(without, "sjf", predictor="traced")
+    assert failed.message == "sjf: request 2 at 0 ps: the trace predicts no output for it"
+    assert failed.options == {"predictor": "traced"}
+    assert simulate(without, "vllm", predictor="traced").options == {}
 
 
 @pytest.mark.parametrize("predictor", [Gaussian(50), Relative(0.5), Bucketed(50, 0.3), Ranked(0.5), Padded(0.1)])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import truediv
 from typing import Any
 
 from optsched.model.instance import Instance
@@ -122,11 +123,8 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
     requests, limits = instance.requests, instance.limits
     ttft = [end - request.arrival_ps for end, request in zip(tally.first, requests, strict=True)]
     e2e = [end - request.arrival_ps for end, request in zip(tally.last, requests, strict=True)]
-    decodes = [
-        (whole - start, request.output - 1)
-        for start, whole, request in zip(ttft, e2e, requests, strict=True)
-        if request.output > 1
-    ]
+    decoding = [index for index, request in enumerate(requests) if request.output > 1]
+    decode_ps = [e2e[index] - ttft[index] for index in decoding]
     objectives = {objective.value: value_at(instance, objective, ttft, e2e) for objective in Objective}
     makespan, misses = objectives[Objective.MAKESPAN.value], objectives[Objective.SLO_MISSES.value]
     count, output = len(requests), sum(request.output for request in requests)
@@ -142,10 +140,10 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
         "recomputed_tokens": tally.tokens - needed,
         "peak_kv_tokens": tally.peak,
         "ttft_ps": _summary(ttft),
-        "tpot_ps": _ratios(decodes),
+        "tpot_ps": _ratios(decode_ps, [requests[index].output - 1 for index in decoding]),
         "e2e_ps": _summary(e2e),
-        "ttft_per_input_ps": _ratios(zip(ttft, (request.input for request in requests), strict=True)),
-        "e2e_per_output_ps": _ratios(zip(e2e, (request.output for request in requests), strict=True)),
+        "ttft_per_input_ps": _ratios(ttft, [request.input for request in requests]),
+        "e2e_per_output_ps": _ratios(e2e, [request.output for request in requests]),
         "output_tokens_per_s": per_second(output),
         "requests_per_s": per_second(count),
         "goodput_requests_per_s": per_second(count - misses),
@@ -165,19 +163,18 @@ def _summary(values: Sequence[int]) -> dict[str, int | float] | None:
     return {"mean": sum(values) / len(values)} | _shares(ordered)
 
 
-def _ratios(values: Iterable[tuple[int, int]]) -> dict[str, int | float] | None:
+def _ratios(numerators: Sequence[int], denominators: Sequence[int]) -> dict[str, int | float] | None:
     """Mean and percentiles of quotients, each rounded once; None of no values.
 
     Rounding keeps their order, so that percentiles of rounded quotients are rounded percentiles.
     """
-    pairs = list(values)
-    if not pairs:
+    if not numerators:
         return None
-    sums = Counter[int]()
-    for numerator, denominator in pairs:
+    sums = dict.fromkeys(denominators, 0)
+    for numerator, denominator in zip(numerators, denominators, strict=True):
         sums[denominator] += numerator
-    exact = sum((Fraction(total, denominator) for denominator, total in sums.items()), Fraction(0)) / len(pairs)
-    return {"mean": float(exact)} | _shares(sorted(numerator / denominator for numerator, denominator in pairs))
+    exact = sum((Fraction(total, denominator) for denominator, total in sums.items()), Fraction(0)) / len(numerators)
+    return {"mean": float(exact)} | _shares(sorted(map(truediv, numerators, denominators)))
 
 
 def _shares(ordered: Sequence[Any]) -> dict[str, Any]:

@@ -175,7 +175,8 @@ def serve(problem: Problem, rule: Rule) -> tuple[Log, Ints]:
 
 @compiled
 def _occupied(block: int, tokens: int) -> int:
-    return -(-tokens // block) * block
+    # Divisions take a third of the time.
+    return tokens if block == 1 else -(-tokens // block) * block
 
 
 @compiled
@@ -371,7 +372,7 @@ def _decode(  # noqa: PLR0917 - compiled functions take positions
         rank = batch.rank[i]
         most = min(most, problem.output[rank] - jobs.generated[rank])
         read += jobs.cached[rank]
-        filled[jobs.cached[rank] % problem.block] += 1
+        filled[jobs.cached[rank] % problem.block if problem.block > 1 else 0] += 1
     free = problem.capacity - sizes[_HELD]
     until = problem.arrival[sizes[_ARRIVED]] if sizes[_ARRIVED] < problem.arrival.size else MOST * 2
     base = _linear_ps(problem, runs) + problem.decode_req * runs
