@@ -10,8 +10,6 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 
-import numpy as np
-
 from optsched.catalogue import POLICY_GROUP, entries, lookup
 from optsched.methods.checked import IllegalScheduleError, checked_metrics
 from optsched.model.domain import replace
@@ -21,7 +19,6 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
 from optsched.policies import POLICIES, STANDARD
-from optsched.policies.predictors import read_predictor
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
 
@@ -90,6 +87,9 @@ def simulate(
     require_feasible(instance, restrictions)
     options: dict[str, str] = {}
     if predictor is not None:
+        # As numpy below, it takes a while to load.
+        from optsched.policies.predictors import read_predictor  # noqa: PLC0415
+
         found = read_predictor(predictor)
         if hasattr(runner, "predictor"):
             runner, options = dataclasses.replace(runner, predictor=found), {"predictor": predictor}  # type: ignore[type-var]
@@ -106,6 +106,8 @@ def simulate(
     restricted = restrictions.apply(instance)
     try:
         if isinstance(runner, Preparing):
+            import numpy as np  # noqa: PLC0415
+
             runner = runner.prepared(Occasion(restricted, objective, restrictions, np.random.default_rng(seed)))
         worth_it = sum(request.output for request in instance.requests) >= _COMPILED_TOKENS
         record = runner.serve(restricted) if worth_it and isinstance(runner, Compiled) else None

@@ -17,8 +17,6 @@ from heapq import heapify, heappop
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from optsched.model.instance import Instance, Limits
 from optsched.model.schedule import Assignment, Step
 from optsched.simulate.replica import Job, NoBatchError, PolicyFailureError, Replica
@@ -306,12 +304,12 @@ class GroupedPolicy:
         if not self._is_plain:
             return None
         # Compiled code takes a while to load.
-        from optsched.simulate.kernel import Rule, served  # noqa: PLC0415
+        from optsched.simulate.kernel import Rule, as_array, served  # noqa: PLC0415
 
         limits, rules = instance.limits, instance.rules
         rule = Rule(
-            np.array([_CODES[group.members] for group in self.groups]),
-            np.array([group.evicts for group in self.groups]),
+            as_array([_CODES[group.members] for group in self.groups]),
+            as_array([group.evicts for group in self.groups]),
             self.hybrid and rules.hybrid,
             self.chunked and rules.chunked_prefill,
             self.reserve is worst_case,

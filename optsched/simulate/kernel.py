@@ -6,6 +6,7 @@ nobody is admitted before an earlier one, a stretch of ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -417,6 +418,11 @@ def _let_go(problem: Problem, jobs: _Jobs, log: Log, ends: Ints, now: int) -> No
             running[kept] = rank
             kept += 1
     sizes[_RUNNING] = kept
+
+
+def as_array(numbers: Sequence[int]) -> Ints:
+    """Return what a `Rule` holds by group."""
+    return np.array(numbers, np.int64)
 
 
 def served(instance: Instance, rule: Rule) -> Record | None:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-import numpy as np
-
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Assignment, Progress
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from optsched.simulate.record import Record
 
 _rank = attrgetter("rank")
