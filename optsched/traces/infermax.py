@@ -17,6 +17,8 @@ KV_TOKENS = 100_000
 """M of an A100 with Llama-2-7B, as the paper rounds it."""
 LENGTHS = (1, 32, 128, 256, 512, 1024)
 """Input and output lengths of section 4."""
+SWEPT_KV_TOKENS = (100, 1000, 10_000, 1_000_000)
+"""M of section 4.5, but for 100,000, which the grid of section 4.3 has."""
 Groups = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 """Group of section 4.6 → (input lengths, output lengths)."""
 _SMALL, _LARGE = (8, 16), (512, 1024)
@@ -81,6 +83,28 @@ def uniform_grid(count: int, profile: str) -> Suite:
         f"infermax-b{count}",
         f"InferMax, section 4: B = {count} equal requests, I, O in {{1, 32, 128, 256, 512, 1024}}, M = 100,000, "
         "C = P = 4096, all rules allowed.",
+        instances,
+    )
+
+
+def memory_sweep(profile: str) -> Suite:
+    """Return section 4.5's instances, "Is increasing M a silver bullet?" (Figure 9), as far as a request fits M."""
+    count, output = 1024, 32
+    instances = tuple(
+        Instance(
+            name=f"infermax-m-M{tokens}-I{size}",
+            limits=Limits(tokens, CONTEXT, CONTEXT),
+            rules=Rules(),
+            cost=cost_model(profile),
+            requests=(Request(size, output),) * count,
+        )
+        for tokens, size in product(SWEPT_KV_TOKENS, LENGTHS)
+        if size + output - 1 <= tokens
+    )
+    return Suite(
+        "infermax-m",
+        "InferMax, section 4.5 and Figure 9: B = 1024 equal requests, O = 32, M = 100 to 1,000,000, I in {1, 32, 128, "
+        "256, 512, 1024} as far as I + O - 1 fits, C = P = 4096, all rules allowed; M = 100,000 is in infermax-b1024.",
         instances,
     )
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from optsched.model.documents import Suite
 from optsched.traces.chunked import chunked_small
-from optsched.traces.infermax import figure_15, mixes, uniform_grid
+from optsched.traces.infermax import figure_15, memory_sweep, mixes, uniform_grid
 from optsched.traces.ladder import ladder
 from optsched.traces.standin import stand_in_suite
 
@@ -36,6 +36,7 @@ SUITES = MappingProxyType(
         "infermax-fig15-chunked": SuiteSource("a100-llama2-7b-linear", partial(figure_15, chunked=True)),
         "infermax-b32": SuiteSource("a100-llama2-7b", partial(uniform_grid, 32)),
         "infermax-b1024": SuiteSource("a100-llama2-7b", partial(uniform_grid, 1024)),
+        "infermax-m": SuiteSource("a100-llama2-7b", memory_sweep),
         "infermax-mix-b1024": SuiteSource("a100-llama2-7b", partial(mixes, 1024)),
         "azure-conv": SuiteSource("a100-llama2-7b", partial(stand_in_suite, "azure-conv")),
         "azure-code": SuiteSource("a100-llama2-7b", partial(stand_in_suite, "azure-code")),
