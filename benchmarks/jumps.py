@@ -31,7 +31,7 @@ from optsched.model.instance import Instance, Limits
 from optsched.model.metrics import evaluate, metrics
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.schedule import Batch, Schedule, follow
+from optsched.model.schedule import unrolled
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
 from optsched.traces.sources import read_rows
@@ -62,21 +62,6 @@ def beginning(data: str, name: str, limit: int) -> Instance:
     return trace_instance(replace(trace, requests=shifted), name, cost_model("a100-llama2-7b"), _LIMITS, Fraction(1))
 
 
-def unrolled(instance: Instance, schedule: Schedule) -> list[Batch]:
-    """Write repeated batches one by one."""
-    batches: list[Batch] = []
-    for batch, states in follow(instance, schedule):
-        if batch.repeat == 1:
-            batches.append(batch)
-            continue
-        read, clock, count = sum(states[index].cached for index, _ in batch.run), batch.start_ps, len(batch.run)
-        for number in range(batch.repeat):
-            end = clock + instance.cost.batch_ps(count, count, read + number * count, ())
-            batches.append(Batch(clock, end, batch.run))
-            clock = end
-    return batches
-
-
 def difference(pair: tuple[str, str], data: str, limit: int) -> str:
     """Say how the ways differ; nothing if they do not."""
     name, policy = pair
@@ -92,7 +77,7 @@ def difference(pair: tuple[str, str], data: str, limit: int) -> str:
         plain, jumped = (run_policy(instance, ready(), jumps=jumps) for jumps in (False, True))
     except PolicyFailureError as failure:
         return f"fails: {failure.reason}"
-    if unrolled(instance, jumped) != list(plain.batches):
+    if unrolled(instance, jumped) != plain:
         return "jumps change the schedule"
     violations, found = check_schedule(instance, jumped)
     if violations or found != evaluate(instance, plain):

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from optsched.catalogue import POLICY_GROUP, lookup
 from optsched.check import check_schedule
 from optsched.model.cost import CostModel
-from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.metrics import evaluate, metrics
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.schedule import Batch, Schedule, follow
+from optsched.model.schedule import Schedule, unrolled
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
 
@@ -60,21 +59,6 @@ def ready(runner: str | Policy | Preparing, instance: Instance) -> Policy:
     if isinstance(found, Preparing):
         return found.prepared(Occasion(instance, Objective.MAKESPAN, Restrictions(), np.random.default_rng(0)))
     return found
-
-
-def unrolled(instance: Instance, schedule: Schedule) -> Schedule:
-    """Write repeated batches one by one."""
-    batches: list[Batch] = []
-    for batch, states in follow(instance, schedule):
-        read, clock = sum(states[index].cached for index, _ in batch.run), batch.start_ps
-        count = len(batch.run)
-        for number in range(batch.repeat if batch.repeat > 1 else 0):
-            end = clock + instance.cost.batch_ps(count, count, read + number * count, ())
-            batches.append(replace(batch, start_ps=clock, end_ps=end, repeat=1))
-            clock = end
-        if batch.repeat == 1:
-            batches.append(batch)
-    return Schedule(tuple(batches))
 
 
 def served(instance: Instance, runner: str | Policy | Preparing) -> Schedule:

@@ -168,3 +168,18 @@ def follow(instance: Instance, schedule: Schedule) -> Iterator[Followed]:
                 states[index].run(count)
             else:
                 states[index].decode(batch.repeat)
+
+
+def unrolled(instance: Instance, schedule: Schedule) -> Schedule:
+    """Return a legal schedule with repeated batches one by one."""
+    batches: list[Batch] = []
+    for batch, states in follow(instance, schedule):
+        if batch.repeat == 1:
+            batches.append(batch)
+            continue
+        read, clock, count = sum(states[index].cached for index, _ in batch.run), batch.start_ps, len(batch.run)
+        for number in range(batch.repeat):
+            end = clock + instance.cost.batch_ps(count, count, read + number * count, ())
+            batches.append(Batch(clock, end, batch.run, replica=batch.replica))
+            clock = end
+    return Schedule(tuple(batches))
