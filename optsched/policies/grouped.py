@@ -7,7 +7,6 @@ of its own; and how much memory admission reserves.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from optsched.model.instance import Instance, Limits
-from optsched.model.schedule import Assignment, Step
-from optsched.simulate.replica import Job, NoBatchError, PolicyFailureError, Replica
+from optsched.model.schedule import Assignment
+from optsched.policies.forming import Forming, Held
+from optsched.simulate.replica import Job, Replica
 
 if TYPE_CHECKING:
     from optsched.simulate.record import Record
@@ -49,7 +49,6 @@ def worst_case(job: Job) -> int:
 
 
 _rank = attrgetter("rank")
-_FULL = "no more requests may hold KV now"
 
 
 Admission = Callable[[Job, Sequence[Job]], bool]
@@ -113,6 +112,11 @@ class Group:
     order: Order | None = None
     evicts: bool = False
     where: Filter | None = None
+
+    @property
+    def admits_only(self) -> bool:
+        """Whether none of its members holds KV."""
+        return self.members is Members.WAITING
 
     def before(self, one: Job, other: Job, replica: Replica) -> bool:
         """Say whether ``one`` would be a candidate before ``other``."""
@@ -206,98 +210,13 @@ class GroupedPolicy:
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Form the next batch (Algorithm 1, GETNEXTBATCH)."""
-        limits = replica.limits
-        hybrid = self.hybrid and replica.rules.hybrid
-        chunked = self.chunked and replica.rules.chunked_prefill
-        own_budget = limits.batch_tokens if self.token_budget is None else self.token_budget
-        most = math.inf if limits.batch_requests is None else limits.batch_requests
-        watermark, spare = self.margins.tokens(limits)
-        rooms = math.inf if self.margins.residents is None else self.margins.residents - len(replica.running)
-        if self.margins.together and replica.running:
-            rooms = -math.inf
-        held = _Held(replica.limits, self.reserve)
-        holds = {job.index: held(job, job.cached) for job in replica.running}
-        free = limits.kv_capacity - sum(holds.values())
-        tokens = prefill_tokens = prefills = longest = 0
-        run: list[Step] = []
-        evicted: dict[int, Job] = {}
-        batch_prefills: bool | None = None
-        ladder: list[Job] = []
-        admitted: list[Job] = []
-        blocked: tuple[Job, str] | None = None
+        forming = Forming(self, replica)
         for group in self.groups:
-            if group.members is Members.WAITING and rooms + len(evicted) < 1:
-                if replica.waiting:
-                    blocked = blocked or (replica.waiting[0], _FULL)
-                continue
-            for job in group.candidates(replica):
-                if job.index in evicted:
-                    continue
-                prefill = not job.decoding
-                if not hybrid and batch_prefills is not None and batch_prefills != prefill:
-                    continue
-                count = job.missing
-                budget = limits.batch_tokens - tokens
-                if prefill:
-                    budget = min(budget, limits.prefill_tokens - prefill_tokens, own_budget - tokens)
-                    if chunked:
-                        count = min(count, budget)
-                if not 1 <= count <= budget or len(run) == most:
-                    blocked = blocked or (job, f"{count} tokens do not fit what the batch has left, {budget}")
-                    break
-                padded = max(longest, count) * (prefills + 1)
-                if prefill and self.margins.padded and padded > min(own_budget, limits.prefill_tokens):
-                    blocked = blocked or (job, f"{padded} tokens, all prefills as long as the longest, are too many")
-                    break
-                if not job.cached:
-                    if any(group.before(victim, job, replica) for victim in evicted.values()):
-                        break
-                    if rooms + len(evicted) < 1:
-                        blocked = blocked or (job, _FULL)
-                        break
-                    if self.admits is not None:
-                        joined = [other for other in replica.running if other.index not in evicted] + admitted
-                        if not self.admits(job, joined):
-                            blocked = blocked or (job, "it may not join those that hold KV now")
-                            break
-                need = held(job, job.cached + count) - holds.get(job.index, 0)
-                asked = max(need, spare) if job.decoding else need if job.cached else need + watermark
-                if asked > free and group.evicts:
-                    ladder = ladder or self._ladder(replica)
-                    for victim in self._victims(job, ladder):
-                        if not replica.rules.eviction:
-                            raise PolicyFailureError(
-                                job.index,
-                                replica.now_ps,
-                                f"it needs {asked} more KV tokens, {free} are free, and the instance forbids "
-                                f"the eviction of request {victim.index}",
-                            )
-                        evicted[victim.index] = victim
-                        free += holds[victim.index]
-                        if asked <= free:
-                            break
-                    if job.index in evicted:
-                        continue
-                if asked > free:
-                    blocked = blocked or (job, f"{asked} more KV tokens do not fit the {free} that are free")
-                    break
-                free -= need
-                tokens += count
-                if prefill:
-                    prefill_tokens += count
-                    prefills, longest = prefills + 1, max(longest, count)
-                    if not job.cached:
-                        rooms -= 1
-                        admitted.append(job)
-                batch_prefills = prefill
-                run.append((job.index, count))
-        if not run:
-            job, reason = blocked or ((replica.running or replica.waiting)[0], "the batch may not hold its phase")
-            step = "a decode step" if job.decoding else f"a {'chunked' if chunked else 'whole'} prefill"
-            raise NoBatchError(job.index, replica.now_ps, f"no legal batch for {step}: {reason}")
+            forming.go_through(group)
+        assignment = forming.result()
         if any(group.order is not None or group.where is not None for group in self.groups):
-            run = _decodes_by_arrival(run, replica)
-        return Assignment(run, list(evicted))
+            return _decodes_by_arrival(assignment, replica)
+        return assignment
 
     def serve(self, instance: Instance) -> Record | None:
         """Serve an instance in machine code, if groups are in order of arrival; None if the engine has to."""
@@ -341,7 +260,7 @@ class GroupedPolicy:
         order may change between those who run and those who do not, the decision stands for one batch.
         """
         ran = {index for index, _ in assignment.run}
-        held = _Held(replica.limits, self.reserve)
+        held = Held(replica.limits, self.reserve)
         resting = [job for job in replica.running if job.index not in ran]
         if resting and any(group.order is not None for group in self.groups):
             return 1
@@ -357,44 +276,16 @@ class GroupedPolicy:
 
         return longest(most, lasts)
 
-    def _ladder(self, replica: Replica) -> list[Job]:
-        """Return all jobs, highest priority first."""
-        return [job for group in self.groups for job in group.candidates(replica)]
-
-    @staticmethod
-    def _victims(candidate: Job, ladder: list[Job]) -> Iterator[Job]:
-        """Take jobs with KV off the ladder, lowest priority first, down to the candidate itself.
-
-        What is taken off stays off: it is evicted, or waits. Whoever asks next has lower priority than this candidate
-        had; if it was taken off, nobody is left below it. What is in the batch stands above and stays on.
-        """
-        place = ladder.index(candidate) if candidate in ladder else len(ladder)
-        while len(ladder) > place:
-            job = ladder.pop()
-            if job.cached:
-                yield job
-
 
 def longest(most: int, lasts: Callable[[int], bool]) -> int:
     """Return the most batches, up to ``most`` and at least 1, that memory lasts for; it lasts for all fewer, too."""
     return most if lasts(most) else max(bisect_left(range(1, most), True, key=lambda times: not lasts(times)), 1)
 
 
-def _decodes_by_arrival(run: list[Step], replica: Replica) -> list[Step]:
+def _decodes_by_arrival(assignment: Assignment, replica: Replica) -> Assignment:
     """List decode steps, which take place at the same time, in an order that does not change from batch to batch."""
     running = {job.index: job.rank for job in replica.running if job.decoding}
-    decodes = sorted((step for step in run if step[0] in running), key=lambda step: running[step[0]])
-    place = next((number for number, step in enumerate(run) if step[0] in running), 0)
-    others = [step for step in run if step[0] not in running]
-    return others[:place] + decodes + others[place:]
-
-
-class _Held:
-    """KV capacity that an admitted job takes from the policy's view: what it occupies, or its reservation."""
-
-    def __init__(self, limits: Limits, reserve: Reserve) -> None:
-        self._occupied = limits.occupied
-        self._reserve = reserve
-
-    def __call__(self, job: Job, cached: int) -> int:
-        return self._occupied(max(cached, self._reserve(job)))
+    decodes = sorted((step for step in assignment.run if step[0] in running), key=lambda step: running[step[0]])
+    place = next((number for number, step in enumerate(assignment.run) if step[0] in running), 0)
+    others = [step for step in assignment.run if step[0] not in running]
+    return Assignment(others[:place] + decodes + others[place:], assignment.evict)
