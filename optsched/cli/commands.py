@@ -242,7 +242,14 @@ def simulate(
     processes = workers or os.cpu_count() or 1
     with LiveLine(instance, goal, len(problems) * len(names)) as live, blaming(source=instance), naming_options():
         runs = simulate_each(
-            problems, names, goal, restrictions=restrictions, predictor=predictor, seed=seed, workers=processes
+            problems,
+            names,
+            goal,
+            restrictions=restrictions,
+            predictor=predictor,
+            seed=seed,
+            workers=processes,
+            schedules=as_json or out is not None,
         )
         for result in runs:
             results.append(result)

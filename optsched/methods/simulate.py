@@ -139,6 +139,7 @@ def simulate_each(
     predictor: str | None = None,
     seed: int = 0,
     workers: int = 1,
+    schedules: bool = True,
 ) -> Iterator[Result]:
     """Let every policy schedule every instance, and yield the results in order: all of the first instance first.
 
@@ -146,11 +147,20 @@ def simulate_each(
     ----------
     workers
         How many processes share the work, if it is worth starting them. The results are the same.
+    schedules
+        Whether results keep their schedules, which take memory, and time between processes.
     """
     pairs = [(instance, policy) for instance in instances for policy in policies]
     for instance in instances:
         require_feasible(instance, restrictions)
-    run = partial(_simulate, objective=objective, restrictions=restrictions, predictor=predictor, seed=seed)
+    run = partial(
+        _simulate,
+        objective=objective,
+        restrictions=restrictions,
+        predictor=predictor,
+        seed=seed,
+        schedules=schedules,
+    )
     tokens = len(policies) * sum(request.output for instance in instances for request in instance.requests)
     if workers == 1 or tokens < _PARALLEL_TOKENS:
         yield from map(run, pairs)
@@ -169,8 +179,10 @@ def _simulate(
     restrictions: Restrictions,
     predictor: str | None,
     seed: int,
+    schedules: bool,
 ) -> Result:
-    return simulate(*pair, objective, restrictions=restrictions, predictor=predictor, seed=seed)
+    result = simulate(*pair, objective, restrictions=restrictions, predictor=predictor, seed=seed)
+    return result if schedules else replace(result, schedule=None)
 
 
 def _leave_interrupts() -> None:
