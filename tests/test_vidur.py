@@ -199,7 +199,7 @@ def test_a_loop_of_its_own_does_the_same(name: str, chunk: int | None, seed: int
     requests, cost, blocks = excerpt(seed), made_up_tables(), 742
     loop = Loop(requests, cost, blocks, chunk)
     loop.run()
-    instance = problem(requests, replace_limits(blocks))
+    instance = problem(requests, memory_of(blocks))
     schedule = run_policy(instance, POLICIES[name], cost=cost)
     found = tally_of(instance, schedule)
     assert schedule.length == loop.batches
@@ -208,7 +208,7 @@ def test_a_loop_of_its_own_does_the_same(name: str, chunk: int | None, seed: int
     assert found.last == [life.end for life in loop.lives]
 
 
-def replace_limits(blocks: int) -> Limits:
+def memory_of(blocks: int) -> Limits:
     return Limits(16 * blocks, LIMITS.batch_tokens, LIMITS.prefill_tokens, kv_block=16)
 
 
@@ -218,7 +218,7 @@ def test_every_margin_matters(margins: dict[str, object]) -> None:
     without = replace(VIDUR_VLLM, margins=replace(VIDUR_VLLM.margins, **margins))  # type: ignore[arg-type]
     # Short prompts fill the cap of 128 requests, long ones the memory.
     crowd = problem([Request(40 + i % 3, 60) for i in range(300)])
-    tight = problem(excerpt(0), replace_limits(742))
+    tight = problem(excerpt(0), memory_of(742))
     assert any(
         run_policy(instance, without, cost=cost) != run_policy(instance, VIDUR_VLLM, cost=cost)
         for instance in (crowd, tight)

@@ -447,7 +447,8 @@ def _distribution(values: Sequence[int | Fraction]) -> dict[str, int | float] | 
     if not values:
         return None
     exact: dict[str, int | Fraction] = {"mean": Fraction(sum(values)) / len(values)}
+    ordered = sorted(values)  # quick to sort once more
     for q in (50, 90, 95, 99):
-        exact[f"p{q}"] = percentile_of(values, q)
-    exact["max"] = max(values)
+        exact[f"p{q}"] = percentile_of(ordered, q)
+    exact["max"] = ordered[-1]
     return {name: value if isinstance(value, int) else float(value) for name, value in exact.items()}

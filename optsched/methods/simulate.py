@@ -92,7 +92,9 @@ def simulate(
 
         found = read_predictor(predictor)
         if hasattr(runner, "predictor"):
-            runner, options = dataclasses.replace(runner, predictor=found), {"predictor": predictor}  # type: ignore[type-var]
+            options = {"predictor": predictor}
+            # Whatever has such a field is a dataclass.
+            runner = dataclasses.replace(runner, predictor=found)  # type: ignore[type-var]
     failed = Result(
         instance=instance,
         method=name,

@@ -50,7 +50,7 @@ class _Supervised:
         others = [job for job in replica.running if job not in over]
         if over and replica.rules.eviction and (others or replica.waiting):
             try:
-                found = self._base.next_batch(replace_running(replica, others))
+                found = self._base.next_batch(replace(replica, running=others))
             except NoBatchError:
                 pass
             else:
@@ -61,11 +61,6 @@ class _Supervised:
         """Say how long: until memory is full or somebody has used its allocation up."""
         ends = (self._output(job) - job.generated for job in replica.running)
         return max(1, min(self._base.stands(replica, assignment), *ends))
-
-
-def replace_running(replica: Replica, running: list[Job]) -> Replica:
-    """Return the replica with others that run."""
-    return Replica(replica.limits, replica.rules, replica.now_ps, replica.waiting, running)
 
 
 S3 = Predicting(_Supervised)

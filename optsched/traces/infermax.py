@@ -67,16 +67,15 @@ def figure_15(profile: str, *, chunked: bool = False) -> Suite:
     )
 
 
+def _equal(name: str, kv_tokens: int, request: Request, count: int, profile: str) -> Instance:
+    """Return ``count`` equal requests, all rules allowed."""
+    return Instance(name, Limits(kv_tokens, CONTEXT, CONTEXT), Rules(), cost_model(profile), (request,) * count)
+
+
 def uniform_grid(count: int, profile: str) -> Suite:
     """Return section 4.2's (B = 32) or 4.3's (B = 1024) instances: ``count`` equal requests."""
     instances = tuple(
-        Instance(
-            name=f"infermax-b{count}-I{size}-O{output}",
-            limits=Limits(KV_TOKENS, CONTEXT, CONTEXT),
-            rules=Rules(),
-            cost=cost_model(profile),
-            requests=(Request(size, output),) * count,
-        )
+        _equal(f"infermax-b{count}-I{size}-O{output}", KV_TOKENS, Request(size, output), count, profile)
         for output, size in product(LENGTHS, LENGTHS)
     )
     return Suite(
@@ -91,13 +90,7 @@ def memory_sweep(profile: str) -> Suite:
     """Return section 4.5's instances, "Is increasing M a silver bullet?" (Figure 9), as far as a request fits M."""
     count, output = 1024, 32
     instances = tuple(
-        Instance(
-            name=f"infermax-m-M{tokens}-I{size}",
-            limits=Limits(tokens, CONTEXT, CONTEXT),
-            rules=Rules(),
-            cost=cost_model(profile),
-            requests=(Request(size, output),) * count,
-        )
+        _equal(f"infermax-m-M{tokens}-I{size}", tokens, Request(size, output), count, profile)
         for tokens, size in product(SWEPT_KV_TOKENS, LENGTHS)
         if size + output - 1 <= tokens
     )
