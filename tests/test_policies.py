@@ -34,6 +34,7 @@ from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Schedule
 from optsched.policies import POLICIES
 from optsched.policies.allocating import S3, Pia
+from optsched.policies.fastserve import FastServe
 from optsched.policies.fcfs import FCFS, NO_PREEMPT, ORCA, STATIC, FastGen, MaxAllocation, saturating_tokens
 from optsched.policies.grouped import Margins
 from optsched.policies.infermax import SARATHI
@@ -52,7 +53,7 @@ from optsched.policies.predictors import (
 )
 from optsched.policies.round_robin import RR, RoundRobin
 from optsched.policies.shortest import MC_SF, SJF, SRTF, SVF, Trail
-from optsched.simulate.replica import Occasion
+from optsched.simulate.replica import Occasion, Policy, Preparing
 
 NAMES = sorted(set(POLICIES) - {"planner"})
 
@@ -251,6 +252,70 @@ def test_rr_sjf_starts_the_shortest_first_and_evicts_the_longest() -> None:
     shortest = RoundRobin(shortest=True, steps=3)
     assert decisions(instance, shortest)[:2] == [([(1, 3), (2, 3), (0, 3)], []), ([(1, 1), (2, 1)], [0])]
     assert decisions(instance, RR)[:2] == [([(0, 3), (1, 3), (2, 3)], []), ([(0, 1), (1, 1)], [2])]
+
+
+# FastServe --------------------------------------------------------------------------------------------------
+
+# Batches of one decode take 10 ps, so the quanta are 10, 20, 40 and 80 ps.
+ONE = FastServe(size=1, free_tokens=0)
+
+
+def test_fastserve_demotes_who_has_been_served_for_longer_than_a_quantum() -> None:
+    # After 10 ps of service a request is still on the highest level, after 20 ps it is not.
+    assert decisions(problem(Request(1, 3), Request(1, 3)), ONE) == whole(
+        [[(0, 1)], [(0, 1)], [(1, 1)], [(1, 1)], [(0, 1)], [(1, 1)]]
+    )
+
+
+def test_fastserve_lets_long_prompts_skip_levels() -> None:
+    # Prefills take 10 + 25 = 35 ps and 11 ps, and join the levels with quanta of 40 ps and 20 ps.
+    cost = CostModel(base=10, token=0, prefill_sq=1)
+    instance = problem(Request(5, 1), Request(1, 5), cost=cost)
+    # The second request has 11, 21, ... ps of service: on its level up to 20 ps, and then on the next, where the other
+    # one came first.
+    assert decisions(instance, ONE) == whole([[(1, 1)], [(1, 1)], [(0, 5)], [(1, 1)], [(1, 1)], [(1, 1)]])
+    # If it cannot wait for 20 ps, it goes to the highest level before that.
+    assert decisions(instance, tuned(ONE, starvation_ps=11))[1] == ([(0, 5)], [])
+
+
+SWAPPING = Rules(swap=True)
+
+
+def test_fastserve_sends_the_lowest_priority_to_the_host() -> None:
+    # 3 + 2 tokens fit, 3 + 3 do not: the first, demoted after two tokens, leaves. It comes back for the second.
+    instance = problem(Request(2, 3), Request(2, 3), kv=5, rules=SWAPPING)
+    assert swaps(instance, ONE) == [
+        ([(0, 2)], (), ()),
+        ([(0, 1)], (), ()),
+        ([(1, 2)], (), ()),
+        ([(1, 1)], (0,), ()),
+        ([(0, 1)], (1,), (0,)),
+        ([(1, 1)], (), (1,)),
+    ]
+    # Ahead of time: a token is to stay free for whoever comes.
+    assert swaps(instance, tuned(ONE, free_tokens=1))[2] == ([(1, 2)], (0,), ())
+    # Without swaps the first is evicted, and its 4 tokens are run again.
+    evicting = replace(instance, rules=Rules())
+    assert decisions(evicting, ONE)[3:] == [([(1, 1)], [0]), ([(0, 4)], [1]), ([(1, 4)], [])]
+
+
+def test_fastserve_takes_kv_back_ahead_of_time() -> None:
+    # The third request takes the place of the other two, which leave for it. When it has ended, there is room for both,
+    # though only one runs.
+    instance = problem(Request(2, 3), Request(2, 3), Request(5, 1, arrival_ps=35), kv=7, rules=SWAPPING)
+    assert swaps(instance, ONE) == [
+        ([(0, 2)], (), ()),
+        ([(0, 1)], (), ()),
+        ([(1, 2)], (), ()),
+        ([(1, 1)], (), ()),
+        ([(2, 5)], (1, 0), ()),
+        ([(0, 1)], (), (0, 1)),
+        ([(1, 1)], (), ()),
+    ]
+
+
+def swaps(instance: Instance, policy: Policy | Preparing) -> list[tuple[list[tuple[int, int]], object, object]]:
+    return [(list(batch.run), batch.swap_out, batch.swap_in) for batch in served(instance, policy).batches]
 
 
 # Allocation by prediction -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ _FAMILIES = {
     "larry": ("larry",),
     "shortest": ("sjf", "srtf", "ltr", "trail", "svf", "mc_sf"),
     "round_robin": ("rr", "rr_sjf"),
+    "fastserve": ("fastserve",),
     "allocating": ("s3", "pia"),
     "planner": ("planner",),
 }
