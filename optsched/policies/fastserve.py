@@ -14,7 +14,7 @@ or differ:
 - q is what a batch of one decode takes at least, as in the paper (10 ms in the code, about as much).
 - Time beyond a quantum counts towards the next one, and the lowest level has no end.
 - Within a level requests go in order of arrival.
-- Whoever has waited for 3 s since it last ran goes to the highest level (the code looks every 1,000 batches).
+- Every 1,000 batches whoever has waited for 3 s since it last ran goes to the highest level, as in the code.
 - What a request holds is allocated, as in the code; EconoServe says that FastServe allocates the maximum.
 - Prefills are whole, unless a prompt does not fit P at all and may be cut. Without hybrid batches the first request
   decides the phase.
@@ -47,14 +47,15 @@ class FastServe:
         Requests of a batch, at most.
     free_tokens
         KV tokens that are kept free, by swapping ahead, for each of them.
-    starvation_ps
-        After how long a wait a request goes to the highest level.
+    starvation_ps, period
+        After how long a wait a request goes to the highest level, and after how many batches that is looked at.
     """
 
     levels: int = 5
     size: int = 8
     free_tokens: int = 16
     starvation_ps: int = 3 * _SECOND
+    period: int = 1000
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""
@@ -72,7 +73,7 @@ class _Levels:
         self._served: dict[int, int] = {}
         self._ran_ps: dict[int, int] = {}
         self._batch: list[Job] = []
-        self._begun_ps = 0
+        self._begun_ps = self._batches = self._generated = 0
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Choose the highest priorities, and make room for them."""
@@ -86,6 +87,7 @@ class _Levels:
             back += self._ahead(queue, chosen, replica)
         lost = [job.index for job in victims]
         self._batch, self._begun_ps = [job for job in queue if job.index in chosen], replica.now_ps
+        self._generated = self._batch[0].generated
         run = [(job.index, chosen[job.index]) for job in sorted(self._batch, key=lambda job: job.rank)]
         return Assignment(run, [] if swaps else lost, lost if swaps else [], back, len(replica.waiting))
 
@@ -101,7 +103,9 @@ class _Levels:
         return longest(min(job.request.output - job.generated for job in jobs), lasts)
 
     def _account(self, now_ps: int) -> None:
-        """Count the time of the last batch."""
+        """Count the time of the last batch, or of those that were repeated."""
+        if self._batch:
+            self._batches += max(1, self._batch[0].generated - self._generated)
         for job in self._batch:
             self._served[job.index] += now_ps - self._begun_ps
             self._ran_ps[job.index] = now_ps
@@ -116,7 +120,7 @@ class _Levels:
             skipped = (level for level, quantum in enumerate(self._quanta) if quantum >= prefill)
             self._joined[index], self._served[index] = next(skipped, len(self._quanta)), 0
             self._ran_ps[index] = job.request.arrival_ps
-        elif now - self._ran_ps[index] >= self._settings.starvation_ps:
+        elif self._batches % self._settings.period == 0 and now - self._ran_ps[index] >= self._settings.starvation_ps:
             self._joined[index] = self._served[index] = 0
         left = self._served[index]
         for level in range(self._joined[index], len(self._quanta)):
