@@ -31,7 +31,7 @@ from optsched.model.errors import InputError
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.schedule import Schedule
+from optsched.model.schedule import Assignment, Schedule
 from optsched.policies import POLICIES
 from optsched.policies.allocating import S3, Pia
 from optsched.policies.econoserve import (
@@ -45,11 +45,12 @@ from optsched.policies.econoserve import (
 from optsched.policies.fastserve import FastServe
 from optsched.policies.fcfs import FCFS, NO_PREEMPT, ORCA, STATIC, FastGen, MaxAllocation, saturating_tokens
 from optsched.policies.grouped import Margins
-from optsched.policies.infermax import SARATHI
+from optsched.policies.infermax import SARATHI, VLLM
 from optsched.policies.larry import Larry
 from optsched.policies.pipelining import lend
 from optsched.policies.predictors import (
     Bucketed,
+    Estimate,
     Gaussian,
     Padded,
     Predicting,
@@ -62,7 +63,8 @@ from optsched.policies.predictors import (
 )
 from optsched.policies.round_robin import RR, RoundRobin
 from optsched.policies.shortest import MC_SF, SJF, SRTF, SVF, Trail
-from optsched.simulate.replica import Occasion, Policy, Preparing
+from optsched.simulate.engine import run_policy
+from optsched.simulate.replica import Occasion, Policy, Preparing, Replica
 
 NAMES = sorted(set(POLICIES) - {"planner"})
 
@@ -553,7 +555,7 @@ def test_predictors_are_written(text: str, predictor: Predictor) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "truth, traced, gaussian:SIGMA[,CEILING]"),
+        ("", "truth, traced, histogram, gaussian:SIGMA[,CEILING]"),
         ("oracle", "truth, traced, "),
         ("truth:1", "truth, traced, "),
         ("gaussian", "truth, traced, "),
@@ -581,6 +583,37 @@ def test_a_trace_predicts() -> None:
     assert failed.message == "sjf: request 2 at 0 ps: the trace predicts no output for it"
     assert failed.options == {"predictor": "traced"}
     assert simulate(without, "vllm", predictor="traced").options == {}
+
+
+def test_a_histogram_learns_from_those_that_have_ended() -> None:
+    instance = problem(Request(2, 3), Request(2, 9), Request(2, 1, arrival_ps=35))
+    expected: list[tuple[int, int]] = []
+
+    class Noting:
+        def __init__(self, estimate: Estimate) -> None:
+            self._estimate = estimate
+
+        def next_batch(self, replica: Replica) -> Assignment:
+            jobs = [*replica.running, *replica.waiting]
+            expected.append((self._estimate(jobs[0]), self._estimate(jobs[-1])))
+            return VLLM.next_batch(replica)
+
+    policy = Predicting(Noting, read_predictor("histogram")).prepared(occasion([3, 9, 1]))
+    run_policy(instance, policy)
+    # While nobody has ended, and after that of who is longer, the next token is expected to be the last.
+    assert expected[:4] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    # The first has ended with 3 tokens, which is what the third, that has just arrived, is expected to have.
+    assert expected[4] == (5, 3)
+
+
+@pytest.mark.parametrize(
+    "name", ["sjf", "srtf", "ltr", "trail", "rr_sjf", "s3", "pia", "mc_sf", "econoserve", "multires"]
+)
+def test_policies_with_a_histogram(name: str) -> None:
+    rng = np.random.default_rng(5)
+    requests = [Request(int(rng.integers(1, 9)), int(rng.integers(1, 9)), arrival_ps=40 * i) for i in range(30)]
+    policy = tuned(lookup(POLICY_GROUP, name, "policy"), predictor=read_predictor("histogram+0.5"))
+    assert served(problem(*requests, kv=30), policy).length > 20
 
 
 @pytest.mark.parametrize("predictor", [Gaussian(50), Relative(0.5), Bucketed(50, 0.3), Ranked(0.5), Padded(0.1)])

@@ -36,6 +36,7 @@ from optsched.model.restrictions import Restrictions
 from optsched.model.result import Status
 from optsched.model.schedule import Assignment, Batch, Schedule
 from optsched.policies.grouped import Group, GroupedPolicy, Members
+from optsched.policies.histogram import Histogram
 from optsched.policies.infermax import (
     INFERMAX,
     SARATHI,
@@ -43,7 +44,6 @@ from optsched.policies.infermax import (
     SARATHI_NOCP,
     VLLM,
     VLLM_HY,
-    Histogram,
     InferMax,
 )
 from optsched.simulate.engine import run_policy

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from optsched.model.schedule import Assignment
 from optsched.policies.grouped import Group, GroupedPolicy, Margins, Members
 from optsched.policies.infermax import VLLM
-from optsched.policies.predictors import TRUTH, Estimate, Predicting, Predictor
+from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
 from optsched.simulate.replica import Job, NoBatchError, Occasion, Policy, Replica
 
 
@@ -79,7 +79,7 @@ class Pia:
     """
 
     size: int = 16
-    predictor: Predictor = TRUTH
+    predictor: Predictor | Online = TRUTH
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""

@@ -52,7 +52,7 @@ from optsched.model.instance import Limits
 from optsched.model.schedule import Assignment, Step
 from optsched.policies.fcfs import saturating_tokens
 from optsched.policies.pipelining import lend
-from optsched.policies.predictors import TRUTH, Estimate, Predicting, Predictor
+from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
 from optsched.simulate.replica import Job, NoBatchError, Occasion, Policy, Replica
 
 _MORE = 32
@@ -92,7 +92,7 @@ class EconoServe:
     reserved: Fraction = Fraction(3, 100)
     buffer: Fraction = Fraction(15, 100)
     forward_tokens: int | None = None
-    predictor: Predictor = TRUTH
+    predictor: Predictor | Online = TRUTH
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""

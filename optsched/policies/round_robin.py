@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from optsched.model.schedule import Assignment, Step
 from optsched.policies.grouped import longest
-from optsched.policies.predictors import TRUTH, Estimate, Predicting, Predictor
+from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
 from optsched.simulate.replica import Job, NoBatchError, Occasion, Policy, PolicyFailureError, Replica
 
 
@@ -45,7 +45,7 @@ class RoundRobin:
 
     shortest: bool
     steps: int = 5
-    predictor: Predictor = TRUTH
+    predictor: Predictor | Online = TRUTH
     swaps: bool = False
 
     def prepared(self, occasion: Occasion) -> Policy:
