@@ -34,6 +34,8 @@ class Tally:
         Duration of all batches, ps.
     kv_time
         KV tokens occupied times duration, summed over batches.
+    swaps, swapped_tokens
+        How often KV leaves for the host, and how many tokens in all.
     """
 
     first: list[int]
@@ -46,6 +48,8 @@ class Tally:
     peak: int
     busy: int
     kv_time: int
+    swaps: int = 0
+    swapped_tokens: int = 0
 
 
 def evaluate(instance: Instance, schedule: Schedule) -> dict[str, Any]:
@@ -59,10 +63,14 @@ def tally_of(instance: Instance, schedule: Schedule) -> Tally:
     first, last = [0] * len(requests), [0] * len(requests)
     resident: dict[int, int] = {}  # request -> occupied KV tokens in its latest batch
     occupied = tokens_run = runs = resident_sum = peak = 0
-    kv_time = busy = 0
+    kv_time = busy = swapped = 0
     for batch, states in follow(instance, schedule):
-        for index in batch.evict:
+        for index in (*batch.evict, *batch.swap_out):
             occupied -= resident.pop(index, 0)
+        swapped += sum(states[index].swapped for index in batch.swap_out)
+        for index in batch.swap_in:
+            resident[index] = limits.occupied(states[index].cached)
+            occupied += resident[index]
         begin = batch.start_ps
         for held, duration in _before_the_last(instance, batch, states):
             kv_time += (occupied + held) * duration
@@ -87,7 +95,20 @@ def tally_of(instance: Instance, schedule: Schedule) -> Tally:
         resident_sum += len(resident) * batch.repeat
         for index in done:
             occupied -= resident.pop(index)
-    return Tally(first, last, schedule.length, schedule.evictions, tokens_run, runs, resident_sum, peak, busy, kv_time)
+    return Tally(
+        first,
+        last,
+        schedule.length,
+        schedule.evictions,
+        tokens_run,
+        runs,
+        resident_sum,
+        peak,
+        busy,
+        kv_time,
+        schedule.swaps,
+        swapped,
+    )
 
 
 def _before_the_last(instance: Instance, batch: Batch, states: list[Progress]) -> Iterator[tuple[int, int]]:
@@ -101,7 +122,8 @@ def _before_the_last(instance: Instance, batch: Batch, states: list[Progress]) -
     for number in range(batch.repeat - 1):
         # Whoever has filled its last block takes another one.
         held += block * places[-number % block]
-        yield held, instance.cost.batch_ps(decodes, decodes, read + number * decodes, ())
+        duration = instance.cost.batch_ps(decodes, decodes, read + number * decodes, ())
+        yield held, duration + instance.cost.besides_ps(duration, 0, 0, batch.considered)
 
 
 def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
@@ -112,7 +134,8 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
     dict
         ``objectives``: every objective of `Objective`, integers (ps, for means the sum over requests in
         ps, for ``slo_misses`` a number of requests). Besides: counts (``batches``, ``evictions``,
-        ``recomputed_tokens``: tokens run beyond the I + O − 1 that each request needs), ``peak_kv_tokens``
+        ``recomputed_tokens``: tokens run beyond the I + O − 1 that each request needs; where swapping is allowed
+        ``swaps`` and ``swapped_tokens``: how often KV leaves for the host, how many tokens), ``peak_kv_tokens``
         (occupied, in whole blocks), percentiles and means of TTFT, e2e latency (ps), TPOT (ps per token;
         requests with one output token left out), normalised TTFT (TTFT / I) and latency (e2e / O),
         throughputs, SLO attainment, goodput (requests per second that meet their SLOs), time-weighted KV
@@ -138,6 +161,7 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
         "batches": tally.batches,
         "evictions": tally.evictions,
         "recomputed_tokens": tally.tokens - needed,
+        **({"swaps": tally.swaps, "swapped_tokens": tally.swapped_tokens} if instance.rules.swap else {}),
         "peak_kv_tokens": tally.peak,
         "ttft_ps": _summary(ttft),
         "tpot_ps": _ratios(decode_ps, [requests[index].output - 1 for index in decoding]),

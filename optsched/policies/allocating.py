@@ -54,7 +54,7 @@ class _Supervised:
             except NoBatchError:
                 pass
             else:
-                return Assignment(found.run, [*(job.index for job in over), *found.evict])
+                return found._replace(evict=[*(job.index for job in over), *found.evict])
         return self._base.next_batch(replica)
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:

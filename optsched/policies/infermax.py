@@ -41,6 +41,9 @@ from optsched.simulate.replica import Job, Occasion, Policy, Replica
 VLLM = GroupedPolicy(groups=(Group(Members.WAITING), Group(Members.RUNNING, evicts=True)), hybrid=False, chunked=False)
 """vLLM (Kwon et al. 2023): prefills first, in batches of their own."""
 
+VLLM_SWAP = replace(VLLM, swaps=True)
+"""vLLM that swaps where the instance allows it."""
+
 VLLM_HY = replace(VLLM, hybrid=True)
 """vLLM with hybrid batches."""
 
