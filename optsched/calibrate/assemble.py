@@ -8,10 +8,10 @@ The cost model's batch time (`optsched.model.cost.CostModel`) is put together of
     per sequence      base + request (n + p)          LM head and sampler; CPU
 
 with n decode and p prefill steps. What a batch takes once belongs to the cost model's bases, whichever part it comes
-from; what it takes per request belongs to decode_req and to prefill_req, which also counts the request of a chunk
-that does not end its prompt, as vLLM does when it computes logits. ``call``, what an attention call takes however
-little it does, can be fitted because every batch has one such call; a batch with two of them, where decode and
-prefill steps have kernels of their own, takes a call less here than it does.
+from (of the CPU to cpu_batch); what it takes per request belongs to decode_req and to prefill_req, which also counts
+the request of a chunk that does not end its prompt, as vLLM does when it computes logits. ``call``, what an attention
+call takes however little it does, can be fitted because every batch has one such call; a batch with two of them,
+where decode and prefill steps have kernels of their own, takes a call less here than it does.
 
 Where a table has hybrid calls, which are not the sum of their halves, no coefficients fit pure decode, pure prefill
 and hybrid calls at once. The fit strikes its compromise where it matters to schedules: it minimises squared errors
@@ -113,13 +113,13 @@ class _Sum:
 
     pieces: tuple[tuple[int, int], ...] = ()
     base: int = 0
-    linear: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LINEAR, 0))
+    others: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*_LINEAR, "cpu_batch"), 0))
     components: dict[str, Component] = field(default_factory=dict)
     residuals: list[Residuals] = field(default_factory=list)
 
     def cost(self) -> CostModel:
         first, *others = ((base + self.base, token) for base, token in self.pieces)
-        return CostModel(first[0], first[1], tuple(others), **self.linear)
+        return CostModel(first[0], first[1], tuple(others), **self.others)
 
 
 def calibrate(
@@ -239,9 +239,12 @@ def _fit_per_sequence(total: _Sum, part: Part, timings: Timings) -> None:
     bounds = linear_bounds(features, timings.times, weights, found)
     for name, value, interval in zip(("base", "request"), found.tolist(), bounds, strict=True):
         total.components[f"{part}.{name}"] = _component(value, interval)
-    total.base += base
-    total.linear["decode_req"] += request
-    total.linear["prefill_req"] += request
+    if part == Part.CPU_OVERHEAD:
+        total.others["cpu_batch"] = base
+    else:
+        total.base += base
+    total.others["decode_req"] += request
+    total.others["prefill_req"] += request
     total.residuals.append(
         Residuals(part, timings, features @ np.array([base, request]), held_out(_relative, features, timings.times))
     )
@@ -256,6 +259,7 @@ def _fit_swap(total: _Sum, part: Part, timings: Timings) -> None:
     features, weights = timings.tokens[:, None], 1 / timings.times
     found = fit_linear(features, timings.times, weights)
     bounds = linear_bounds(features, timings.times, weights, found)
+    total.others[f"{part}_kv"] = round(found[0])
     total.components[f"{part}.kv"] = _component(float(found[0]), bounds[0])
     predicted = features @ found.round()
     total.residuals.append(Residuals(part, timings, predicted, held_out(_relative, features, timings.times)))
@@ -287,7 +291,7 @@ def _fit_attention(total: _Sum, attention: Timings, choices: Choices, kind: str)
         if name == _CALL:
             total.base += round(value)
         else:
-            total.linear[name] += round(value)
+            total.others[name] += round(value)
     rounded = np.array(_rounded(found), dtype=np.float64)
     fold = np.empty(len(rows))
     for mask in _kinds(rows).values():
@@ -333,8 +337,9 @@ def _attention_method(part: Part, mixed: bool, choices: Choices, kind: str) -> s
 
 def _others(total: _Sum, rows: Timings) -> Array:
     """Return the time of the other parts, as fitted so far, of the batches to which these attention calls belong."""
-    requests = total.linear["decode_req"] * (rows.decodes + rows.prefills)
-    others: Array = evaluate_pieces(total.pieces, rows.tokens) + total.base + requests
+    requests = total.others["decode_req"] * (rows.decodes + rows.prefills)
+    once = total.base + total.others["cpu_batch"]
+    others: Array = evaluate_pieces(total.pieces, rows.tokens) + once + requests
     return others
 
 
@@ -355,7 +360,7 @@ def _fit_whole(total: _Sum, batches: Timings, choices: Choices) -> None:
     _add_pieces(total, pieces, bounds)
     for name, value, interval in zip(_LINEAR, linear.tolist(), bounds[2 * len(pieces) :], strict=True):
         total.components[f"attention.{name}"] = _component(value, interval)
-        total.linear[name] += round(value)
+        total.others[name] += round(value)
     _, shape = np.unique(inputs, axis=0, return_inverse=True)
     unseen = held_out(fitter, inputs, batches.times, shape.reshape(-1).astype(np.float64))
     total.residuals.append(Residuals(Part.BATCH, batches, batch_times(total.cost(), batches), unseen))
@@ -387,6 +392,12 @@ def residual_error(found: Residuals) -> FitError:
         cv_mape=round(error.cv_mape, 5),
         batch_mape=None if apart is None else round(apart, 5),
     )
+
+
+def errors_of(cost: CostModel, batches: Timings) -> FitError:
+    """Return how far a cost model is from measured whole batches that no fit has seen."""
+    predicted = batch_times(cost, batches)
+    return residual_error(Residuals(Part.BATCH, batches, predicted, predicted))
 
 
 def additivity(attention: Timings) -> Iterator[Check]:

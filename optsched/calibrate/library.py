@@ -19,7 +19,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from optsched.model.cost import CostModel
-from optsched.model.documents import read_bytes
+from optsched.model.documents import cost_document, read_bytes
 from optsched.model.domain import Picoseconds, domain, input_error
 from optsched.model.errors import InputError, Said
 
@@ -228,7 +228,8 @@ def parse_profile(text: str, source: str | None = None) -> Profile:
 
 def render_profile(profile: Profile) -> str:
     """Write a profile document; equal profiles give equal bytes."""
-    return json.dumps(_PROFILE.dump_python(profile, mode="json"), indent=2, ensure_ascii=False) + "\n"
+    document = _PROFILE.dump_python(profile, mode="json") | {"coefficients": cost_document(profile.cost)}
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 @functools.cache

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from optsched.calibrate.library import FitError, Part, Profile
 from optsched.report.formats import simple_table
+from optsched.study.measured_run import RunComparison
 
 _PS_PER_US = 10**6
 _PARTS = {part: part.value.replace("_", " ") for part in Part}
@@ -66,6 +67,45 @@ def _checks(profile: Profile) -> Iterator[list[str]]:
     for check in profile.checks:
         ratios = [f"{ratio:.2f}" for ratio in (check.mean, check.low, check.high)]
         yield [str(check.rows), *ratios, _percent(check.mape), check.claim]
+
+
+def batch_report(error: FitError, source: str, width: int) -> str:
+    """Say how far a profile is from whole batches that it was not fitted to."""
+    row = [str(error.rows), f"{error.r2:.4f}", _percent(error.mape), _percent(error.worst)]
+    return f"Against the whole batches of {source}\n" + simple_table(
+        ["batches", "R²", "MAPE (%)", "worst (%)"], [row], width
+    )
+
+
+def run_report(found: RunComparison, policy: str, source: str, width: int) -> str:
+    """Say how far a simulation is from a measured run."""
+    rows = [
+        [
+            name,
+            *(f"{value:.4g}" for pair in ((a.measured, a.simulated), a.p50[::-1], a.p99[::-1]) for value in pair),
+            f"{100 * a.of_mean:+.1f}",
+            f"{100 * a.per_request:.1f}",
+        ]
+        for name, a in found.agreement.items()
+    ]
+    headers = [
+        "",
+        "mean (s)",
+        "simulated",
+        "p50",
+        "simulated",
+        "p99",
+        "simulated",
+        "error of the mean (%)",
+        "per request (%)",
+    ]
+    simulated, measured = found.makespan
+    return (
+        f"Against the requests of {source}, served by {policy}\n"
+        + simple_table(headers, rows, width)
+        + f"last token after {measured:.2f} s, simulated {simulated:.2f} s; {found.batches} batches; at most "
+        f"{found.peak_kv_tokens:,} KV tokens held\n"
+    )
 
 
 def profile_list(profiles: Sequence[Profile], width: int) -> str:
