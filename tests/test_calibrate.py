@@ -317,9 +317,20 @@ def test_cross_validation_by_hand() -> None:
         return lambda others: np.full(len(others), times.mean())
 
     times = np.array([1.0, 2.0, 3.0, 4.0])
-    assert mean_error(held_out(fit_mean, times, times, folds=2), times) == pytest.approx(2.5 / 4)
-    with pytest.raises(InputError, match="folds: got 5, expected 2 to 4"):
-        held_out(fit_mean, times, times, folds=5)
+    found = held_out(fit_mean, times, times, np.array([0.0, 1.0, 0.0, 1.0]))
+    assert mean_error(found, times) == pytest.approx(2.5 / 4)
+    with pytest.raises(InputError, match="rows: got 1, expected at least 2"):
+        held_out(fit_mean, times[:1], times[:1])
+
+
+def test_few_rows_are_left_out_one_by_one() -> None:
+    """The mean of the other two of 1, 2, 6."""
+
+    def fit_mean(_: Array, times: Array) -> Predictor:
+        return lambda others: np.full(len(others), times.mean())
+
+    times = np.array([1.0, 2.0, 6.0])
+    assert held_out(fit_mean, times, times).tolist() == [4, 3.5, 1.5]
 
 
 def test_constant_times_have_no_r2() -> None:

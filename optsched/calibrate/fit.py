@@ -173,15 +173,15 @@ def fit_error(predicted: Array, times: Array, cv_mape: float) -> FitError:
     )
 
 
-def held_out(fitter: Fitter, inputs: Array, times: Array, fold: Array | None = None, folds: int = FOLDS) -> Array:
+def held_out(fitter: Fitter, inputs: Array, times: Array, fold: Array | None = None) -> Array:
     """Return what is predicted of every row by a fit that left out its fold.
 
     Without ``fold`` row i is in fold ``i mod folds``: no random numbers, and neighbours in a table are in different
     folds.
     """
-    if not 2 <= folds <= len(times):
-        raise InputError("folds", folds, f"2 to {len(times)}, the number of rows")
-    places = np.arange(len(times)) % folds if fold is None else fold
+    if len(times) < 2:
+        raise InputError("rows", len(times), "at least 2 to be predicted from one another")
+    places = np.arange(len(times)) % min(FOLDS, len(times)) if fold is None else fold
     predicted = np.empty_like(times)
     for place in np.unique(places):
         test = places == place

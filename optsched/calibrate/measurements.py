@@ -70,8 +70,9 @@ def read_measurements(source: str, options: SourceOptions) -> Measurements:
 
 def read_environment(path: Path) -> dict[str, Any]:
     """Read what was measured, and on what."""
+    data = read_bytes(path)
     try:
-        found = json.loads(read_bytes(path))
+        found = json.loads(data)
     except ValueError as error:
         raise InputError("", Said(str(error)), "a JSON document", str(path)) from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
