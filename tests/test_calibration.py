@@ -54,6 +54,7 @@ PLANTED = CostModel(
 )
 CALL = 200_000_000
 """ps of an attention call; the planted base holds it."""
+KERNELS = Choices(pieces=2, whole=False)
 HEADER = "kind,tokens,decodes,decode_kv,chunk,cached,median_ns,p10_ns,p90_ns,samples"
 
 
@@ -85,7 +86,7 @@ def own_folder(path: Path, noise: Callable[[], float] = lambda: 1.0) -> Path:
 def test_a_planted_model_is_recovered_from_its_measurements(tmp_path: Path) -> None:
     """Times are rounded to ns, so coefficients come back up to what that can hide."""
     measured = read_measurements(str(own_folder(tmp_path / "m")), SourceOptions())
-    found = calibrate(measured, "mine", "", Choices(pieces=2)).profile
+    found = calibrate(measured, "mine", "", KERNELS).profile
     for name in ("decode_kv", "decode_req", "prefill_sq", "prefill_kv", "prefill_req", "swap_out_kv", "swap_in_kv"):
         assert getattr(found.cost, name) == pytest.approx(getattr(PLANTED, name), rel=1e-3), name
     assert found.cost.affine == tuple(pytest.approx(piece, rel=1e-5) for piece in PLANTED.affine)
@@ -114,7 +115,7 @@ def test_planted_coefficients_lie_within_their_intervals_as_often_as_they_say(tm
     held = []
     for trial in range(30):
         folder = own_folder(tmp_path / str(trial), lambda: generator.normal(1, 0.01))
-        found = calibrate(read_measurements(str(folder), SourceOptions()), "mine", "", Choices(pieces=2)).profile
+        found = calibrate(read_measurements(str(folder), SourceOptions()), "mine", "", KERNELS).profile
         for name, value in planted.items():
             component = found.components[name]
             assert component.low is not None
@@ -127,10 +128,13 @@ def test_planted_coefficients_lie_within_their_intervals_as_often_as_they_say(tm
 def test_the_command_fits_compares_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out, plot = str(own_folder(tmp_path / "m")), tmp_path / "p.json", tmp_path / "r.svg"
     done = optsched(
-        capsys, "calibrate", folder, "--name", "mine", "--pieces", "2", "--out", str(out), "--against", folder,
-        "--plot", str(plot),
+        capsys, "calibrate", folder, "--name", "mine", "--pieces", "2", "--fit", "kernels", "--out", str(out),
+        "--against", folder, "--plot", str(plot),
     )  # fmt: skip
     assert done.code == 0, done.err
+    seen = optsched(capsys, "calibrate", folder, "--pieces", "2", "--against", folder)
+    assert seen.code == 2
+    assert "expected batches that the fit has not seen" in seen.err
     assert f"Against the whole batches of {folder}" in done.out
     assert find_profile(str(out)).cost.decode_kv == pytest.approx(PLANTED.decode_kv, rel=1e-3)
     assert "prefill attention" in plot.read_text()
@@ -138,6 +142,22 @@ def test_the_command_fits_compares_and_writes(tmp_path: Path, capsys: pytest.Cap
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,10,5\n")
     made = optsched(capsys, "trace", str(trace), "--profile", str(out))
     assert json.loads(made.out)["cost"]["swap_in_kv"] == pytest.approx(PLANTED.swap_in_kv, rel=1e-6)
+
+
+def test_whole_batches_are_fitted_where_kernels_do_not_add_up(tmp_path: Path) -> None:
+    """Every batch takes 3 ms, and every decode step 0.1 ms, more than its kernels."""
+    folder = own_folder(tmp_path / "m")
+    measured = read_measurements(str(folder), SourceOptions())
+    batches = measured.batches
+    assert batches is not None
+    slower = replace(batches, times=batches.times + 3 * PS_PER_MS + 0.1 * PS_PER_MS * batches.decodes)
+    found = calibrate(replace(measured, batches=slower), "mine", "", Choices(pieces=2)).profile
+    kernels = calibrate(replace(measured, batches=slower), "mine", "", KERNELS).profile
+    assert found.fit[Part.BATCH].cv_mape < 0.02
+    assert errors_of(found.cost, slower).mape < 1e-3
+    assert errors_of(kernels.cost, slower).mape > 0.03
+    assert Part.NON_ATTENTION not in found.fit
+    assert kernels.cost.swap_in_kv == found.cost.swap_in_kv
 
 
 def test_the_list_names_every_profile(capsys: pytest.CaptureFixture[str]) -> None:
@@ -392,6 +412,7 @@ def test_columns_of_one_table_in_different_units_are_refused(tmp_path: Path) -> 
         (["x", "--format", "vidur"], "x: --layers: got nothing, expected how many layers"),
         (["x", "--format", "splitwise"], "x: --hardware: got nothing, expected a name of the table's column"),
         (["x", "--pieces", "0"], "--pieces: got 0, expected an integer ≥ 1"),
+        (["x", "--fit", "some"], "--fit: got 'some', expected one of batches, kernels"),
         (["x", "--policy", "best"], "--policy: got 'best', expected one of"),
         (["x", "--plot", "r.txt"], "--plot: got 'r.txt', expected a file name that ends in"),
     ],
@@ -457,10 +478,12 @@ def test_a_run_whose_clocks_are_mixed_up_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_through_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, run = str(own_folder(tmp_path / "m")), str(run_folder(tmp_path / "run", PLANTED, 4096))
-    done = optsched(capsys, "calibrate", source, "--pieces", "2", "--kv-tokens", "10000000", "--against", run)
+    done = optsched(
+        capsys, "calibrate", source, "--fit", "kernels", "--pieces", "2", "--kv-tokens", "10000000", "--against", run
+    )
     assert done.code == 0, done.err
     assert f"Against the requests of {run}, served by sarathi_pc" in done.out
-    done = optsched(capsys, "calibrate", source, "--pieces", "2", "--against", run)
+    done = optsched(capsys, "calibrate", source, "--fit", "kernels", "--pieces", "2", "--against", run)
     assert "--kv-tokens: got nothing, expected M" in done.err
 
 

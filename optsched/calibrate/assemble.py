@@ -53,7 +53,7 @@ from optsched.calibrate.library import (
 )
 from optsched.calibrate.timings import Array, Mask, Measurements, Timings, ratio_check
 from optsched.model.cost import CostModel
-from optsched.model.errors import InputError, Said
+from optsched.model.errors import InputError
 
 _LINEAR = ("decode_kv", "decode_req", "prefill_sq", "prefill_kv", "prefill_req")
 _CALL = "call"
@@ -75,6 +75,8 @@ class Choices:
         Fit what an attention call takes once.
     hybrid
         Fit hybrid attention calls too, if there are any.
+    whole
+        Fit whole batches, if there are any, and not kernels.
     kv_tokens
         The most KV tokens that the GPU holds: attention calls on more are left out. None for no limit.
     """
@@ -83,6 +85,7 @@ class Choices:
     relative: bool = True
     call: bool = True
     hybrid: bool = True
+    whole: bool = True
     kv_tokens: int | None = None
 
 
@@ -141,12 +144,18 @@ def calibrate(
     total = _Sum()
     method: dict[Part, str] = {}
     kind = "relative" if choices.relative else "ordinary"
-    if measured.dense is not None and measured.attention is not None:
+    if measured.batches is not None and choices.whole:
+        _fit_whole(total, measured.batches, choices)
+        method[Part.BATCH] = (
+            f"whole batches: a maximum of at most {choices.pieces} affine pieces of the tokens and the attention terms "
+            "together, coefficients ≥ 0, relative least squares"
+        )
+        rows = measured.batches, measured.batches
+    elif measured.dense is not None and measured.attention is not None:
         _fit_dense(total, measured.dense, choices)
         method[Part.NON_ATTENTION] = (
-            f"a maximum of at most {choices.pieces} affine pieces with coefficients ≥ 0 and the best knots, by "
-            "tokens of the batch, "
-            f"{kind} least squares"
+            f"a maximum of at most {choices.pieces} affine pieces with coefficients ≥ 0 and the best knots, by tokens "
+            f"of the batch, {kind} least squares"
         )
         for part, timings in measured.per_sequence.items():
             _fit_per_sequence(total, part, timings)
@@ -154,19 +163,11 @@ def calibrate(
         attention = _held(measured.attention, choices.kv_tokens)
         method |= _fit_attention(total, attention, choices, kind)
         rows = measured.dense, attention
-    elif measured.batches is not None:
-        _fit_whole(total, measured.batches, choices)
-        method[Part.BATCH] = (
-            f"whole batches: a maximum of at most {choices.pieces} affine pieces of the tokens and the attention "
-            "terms together, "
-            "coefficients ≥ 0, relative least squares"
-        )
-        rows = measured.batches, measured.batches
     else:
-        raise InputError("rows", Said("no times to fit"), "kernel times or whole batches")
+        raise InputError("fit", "kernels" if not choices.whole else "batches", "what the source has times of")
     for part, timings in measured.swaps.items():
         _fit_swap(total, part, timings)
-        method[part] = "per KV token moved, no intercept, relative least squares"
+        method[part] = "per KV token moved, no intercept, ordinary least squares: large moves count"
     checks = [*measured.checks]
     if measured.attention is not None:
         checks += additivity(measured.attention)
@@ -256,13 +257,23 @@ def _relative(features: Array, times: Array) -> Predictor:
 
 
 def _fit_swap(total: _Sum, part: Part, timings: Timings) -> None:
-    features, weights = timings.tokens[:, None], 1 / timings.times
-    found = fit_linear(features, timings.times, weights)
-    bounds = linear_bounds(features, timings.times, weights, found)
+    """Fit what the link takes per token.
+
+    A move also takes something however little it moves, for which the cost model has no place; absolute errors keep
+    that out of the coefficient.
+    """
+
+    def fitter(tokens: Array, times: Array) -> Predictor:
+        found = fit_linear(tokens, times)
+        return lambda others: others @ found
+
+    features = timings.tokens[:, None]
+    found = fit_linear(features, timings.times)
+    bounds = linear_bounds(features, timings.times, np.ones(len(timings)), found)
     total.others[f"{part}_kv"] = round(found[0])
     total.components[f"{part}.kv"] = _component(float(found[0]), bounds[0])
     predicted = features @ found.round()
-    total.residuals.append(Residuals(part, timings, predicted, held_out(_relative, features, timings.times)))
+    total.residuals.append(Residuals(part, timings, predicted, held_out(fitter, features, timings.times)))
 
 
 def _fit_attention(total: _Sum, attention: Timings, choices: Choices, kind: str) -> dict[Part, str]:

@@ -8,7 +8,7 @@ kind                        row
 ``dense``                   everything but attention of a batch that runs ``tokens`` tokens
 ``decode``                  attention of ``decodes`` steps that read ``decode_kv`` KV tokens together
 ``prefill``                 attention of a prefill step of ``chunk`` tokens on ``cached`` ones
-``batch``                   a whole forward pass with any of these: for validation, not fitted
+``batch``                   a whole forward pass with any of these
 ``swap_out``, ``swap_in``   moving ``tokens`` KV tokens
 ==========================  ==============================================================================
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from optsched.calibrate.timings import SourceOptions
 
 _FORMATS = ("measurements", "vidur", "llmservingsim", "splitwise")
+_FITS = ("batches", "kernels")
 _POLICY = "sarathi_pc"
 
 
@@ -28,6 +29,12 @@ _POLICY = "sarathi_pc"
 )
 @click.option("--name", help="What to call the profile.  [default: the source's name]")
 @count_option("--pieces", "Affine pieces of the token term.", default=3)
+@click.option(
+    "--fit",
+    "fitted",
+    metavar="WHAT",
+    help=f"{' or '.join(_FITS)}.  [default: batches where SOURCE has them, else kernels]",
+)
 @click.option("--pure", is_flag=True, help="Fit attention to pure calls only, not to hybrid ones.")
 @count_option("--layers", "Layers of the model, where a table has the times of one (vidur, llmservingsim).")
 @count_option("--tensor-parallel", "GPUs that share a layer: which rows to take (vidur, splitwise).", default=1)
@@ -51,6 +58,7 @@ def calibrate(
     style: str,
     name: str | None,
     pieces: int,
+    fitted: str | None,
     pure: bool,
     layers: int | None,
     tensor_parallel: int,
@@ -87,6 +95,8 @@ def calibrate(
         raise InputError("SOURCE", Said("nothing"), "measurements to fit, or --list")
     if style not in READERS:
         raise InputError("--format", style, f"one of {', '.join(READERS)}")
+    if fitted is not None and fitted not in _FITS:
+        raise InputError("--fit", fitted, f"one of {', '.join(_FITS)}")
     if policy not in policy_names():
         raise InputError("--policy", policy, f"one of {', '.join(policy_names())}")
     if plot is not None:
@@ -96,7 +106,10 @@ def calibrate(
     with blaming(source=source), naming_options():
         measured = READERS[style](source, options)
         title = name or Path(source).name.partition(".")[0]
-        choices = Choices(pieces=pieces, hybrid=not pure, kv_tokens=kv_tokens)
+        whole = fitted != "kernels"
+        if fitted == "batches" and measured.batches is None:
+            raise InputError("fit", fitted, "kernels: it has no whole batches")
+        choices = Choices(pieces=pieces, hybrid=not pure, whole=whole, kv_tokens=kv_tokens)
         found = fit(measured, title, f"Fitted to {source} by optsched calibrate.", choices)
     if out is not None:
         write_out(out, render_profile(found.profile))
@@ -104,6 +117,10 @@ def calibrate(
         plot_residuals(found, Path(plot))
     text = profile_report(found.profile, terminal_width())
     if against is not None:
+        seen = whole and measured.batches is not None
+        if seen and Path(against).resolve() == Path(source).resolve():
+            expected = "batches that the fit has not seen: others, or with --fit kernels; held-out errors stand above"
+            raise InputError("--against", against, expected)
         with blaming(source=against), naming_options():
             text += "\n" + _compare(found.profile, against, style, options, kv_tokens, policy)
     if out != "-":

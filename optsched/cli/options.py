@@ -262,6 +262,7 @@ _OPTIONS = {
     "arrivals": "--arrivals",
     "predictor": "--predictor",
     "pieces": "--pieces",
+    "fit": "--fit",
     "layers": "--layers",
     "attention": "--attention",
     "network": "--network",
