@@ -103,7 +103,7 @@ class TorchEngine:
             self._text[target] = given
 
         with torch.inference_mode():
-            taken = median_low([self._machine.clock.time(forward) for _ in range(self._repeats)])
+            taken = median_low(self._machine.clock.times(forward, self._repeats))
         for index, count in steps:
             self._states[index].run(count)
             if self._states[index].finished:

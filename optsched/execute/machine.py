@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import subprocess
@@ -20,38 +21,80 @@ if TYPE_CHECKING:
 DEVICES = ("cpu", "cuda")
 
 
+Work = Callable[[], object]
+
+
+def _nothing() -> None:
+    pass
+
+
 class Clock(Protocol):
     """Tells how long work takes."""
 
-    def time(self, work: Callable[[], object]) -> int:
-        """Do the work, wait until it is done, and return how long it took, in ns."""
+    def times(self, work: Work, count: int, before: Work = _nothing) -> list[int]:
+        """Do the work so often, wait each time until it is done, and return how long it took each time, in ns.
+
+        Doing the work again must change nothing. ``before`` is done before each time, and does not count.
+        """
         ...
 
 
-class WallClock:
-    """For work that is done when the call returns."""
+class HostClock:
+    """For work that is done when the call returns.
 
-    def time(self, work: Callable[[], object]) -> int:
-        """Do the work, and return how long it took, in ns."""
-        begin = time.perf_counter_ns()
-        work()
-        return time.perf_counter_ns() - begin
+    Of one thread, its time on a core counts: like the device's time on a GPU, it leaves out what else the machine does
+    meanwhile, and is the time that passes if it does nothing else. Of several threads, the time that passes counts.
+
+    Parameters
+    ----------
+    threads
+        How many do the work.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._now = time.thread_time_ns if threads == 1 else time.perf_counter_ns
+
+    def times(self, work: Work, count: int, before: Work = _nothing) -> list[int]:
+        """Do the work so often, and return how long it took each time, in ns (see `Clock`)."""
+        taken = []
+        gc.disable()
+        try:
+            for _ in range(count):
+                before()
+                begin = self._now()
+                work()
+                taken.append(self._now() - begin)
+        finally:
+            gc.enable()
+        return taken
 
 
 class DeviceClock:
-    """For work that the host only hands to a CUDA device: the device's own events around it."""
+    """For work that the host hands to a CUDA device.
 
-    def time(self, work: Callable[[], object]) -> int:
-        """Do the work, and return how long the device took from its begin to its end, in ns."""
+    The work is recorded once as a CUDA graph, which is then played, with the device's own events around it: so what
+    counts is the device's time, as in serving systems, whose host works ahead or plays graphs, too.
+    """
+
+    def times(self, work: Work, count: int, before: Work = _nothing) -> list[int]:
+        """Do the work so often, and return how long the device took each time, in ns (see `Clock`)."""
         import torch  # noqa: PLC0415
 
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        work()  # whatever loads or compiles cannot be recorded
         torch.cuda.synchronize()
-        begin.record()
-        work()
-        end.record()
-        end.synchronize()
-        return round(begin.elapsed_time(end) * 10**6)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        taken = []
+        for _ in range(count):
+            before()
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            taken.append(round(begin.elapsed_time(end) * 10**6))
+        return taken
 
 
 @dataclass(frozen=True)
@@ -113,7 +156,7 @@ def open_machine(device: str, threads: int = 1) -> Machine:
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("device", device, "a CUDA device that PyTorch can use; here is none")
     torch.set_num_threads(threads)
-    return Machine(torch.device(device), DeviceClock() if device == "cuda" else WallClock(), threads)
+    return Machine(torch.device(device), DeviceClock() if device == "cuda" else HostClock(threads), threads)
 
 
 def _processor() -> str:
