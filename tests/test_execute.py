@@ -25,7 +25,9 @@ from optsched.policies.infermax import SARATHI, VLLM
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import PolicyFailureError
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch  # noqa: E402
 
 from optsched.execute.attention import Attention, OnCuda, StepByStep  # noqa: E402
 from optsched.execute.engine import TorchEngine  # noqa: E402

@@ -69,7 +69,10 @@ class StepByStep:
 
         mixed = torch.empty_like(queries)
         for first, count, slots in plan.prefills:
-            near, far = keys.index_select(0, slots).transpose(0, 1)[None], values.index_select(0, slots).transpose(0, 1)[None]
+            near, far = (
+                keys.index_select(0, slots).transpose(0, 1)[None],
+                values.index_select(0, slots).transpose(0, 1)[None],
+            )
             cached = slots.numel() - count
             for begin in range(0, count, _BLOCK):
                 size = min(_BLOCK, count - begin)
@@ -84,7 +87,10 @@ class StepByStep:
         for row, length in enumerate(plan.lengths):
             slots = plan.decode_slots[row, :length]
             query = queries[plan.first_decode + row].view(groups)
-            near, far = keys.index_select(0, slots).transpose(0, 1)[None], values.index_select(0, slots).transpose(0, 1)[None]
+            near, far = (
+                keys.index_select(0, slots).transpose(0, 1)[None],
+                values.index_select(0, slots).transpose(0, 1)[None],
+            )
             mixed[plan.first_decode + row] = attend(query, near, far).view(queries.shape[1:])
         return mixed
 
@@ -100,7 +106,10 @@ class OnCuda:
 
         mixed = torch.empty_like(queries)
         for first, count, slots in plan.prefills:
-            near, far = keys.index_select(0, slots).transpose(0, 1)[None], values.index_select(0, slots).transpose(0, 1)[None]
+            near, far = (
+                keys.index_select(0, slots).transpose(0, 1)[None],
+                values.index_select(0, slots).transpose(0, 1)[None],
+            )
             query = queries[first : first + count].transpose(0, 1)[None]
             mask = causal_lower_right(count, slots.numel())
             mixed[first : first + count] = attend(query, near, far, attn_mask=mask, enable_gqa=True)[0].transpose(0, 1)

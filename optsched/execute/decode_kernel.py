@@ -26,7 +26,7 @@ def _parts(  # type: ignore[no-untyped-def]
     queries, keys, values, slots, lengths, mixed, sums, scale, most_keys, parts, heads,
     GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr, SPLIT: tl.constexpr,
     KEYS: tl.constexpr,
-):  # fmt: skip  # noqa: ANN001, ANN202, D103, N803, PLR0917
+):  # fmt: skip
     request, kv_head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     kv_heads = tl.num_programs(1)
     end = tl.minimum(tl.load(lengths + request), (part + 1) * SPLIT)
@@ -61,7 +61,7 @@ def _parts(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _add_up(  # type: ignore[no-untyped-def]
     mixed, sums, lengths, out, parts, heads, DIM: tl.constexpr, WIDE: tl.constexpr, SPLIT: tl.constexpr,
-):  # fmt: skip  # noqa: ANN001, ANN202, D103, N803, PLR0917
+):  # fmt: skip
     request, head = tl.program_id(0), tl.program_id(1)
     dim = tl.arange(0, WIDE)
     used = tl.cdiv(tl.load(lengths + request), SPLIT)

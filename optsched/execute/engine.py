@@ -154,4 +154,3 @@ def _require_room(shape: Shape, kv_tokens: int, machine: Machine) -> None:
     if need > free:
         expected = f"at most the {free / 2**30:.1f} GiB that are free, for weights and {kv_tokens} KV tokens"
         raise InputError("shape", Said(f"{shape.name}, which needs {need / 2**30:.1f} GiB"), expected)
-

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from optsched.execute.engine import Engine
 from optsched.model.cost import BatchCost
 from optsched.model.instance import Instance
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import Policy, Replica
+
+if TYPE_CHECKING:
+    from optsched.execute.engine import Engine
 
 
 class Kind(StrEnum):

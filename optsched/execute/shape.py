@@ -103,7 +103,7 @@ class Shape:
 
     def document(self) -> dict[str, Any]:
         """Return the fields."""
-        return asdict(self)  # type: ignore[call-overload,no-any-return]  # a dataclass, which mypy does not see
+        return asdict(self)
 
 
 SHAPES: Mapping[str, Shape] = MappingProxyType(

@@ -154,7 +154,7 @@ def _environment(task: Task, machine: Machine, distinct: int) -> dict[str, Any]:
         "tensor_parallel": task.shape.tensor_parallel,
         "distinct_layers": distinct,
         "page_tokens": PAGE_TOKENS,
-        "extent": asdict(task.extent),  # type: ignore[call-overload]
+        "extent": asdict(task.extent),
         "max_spread": task.max_spread,
         "seed": task.seed,
     }
