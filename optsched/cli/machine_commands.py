@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 _WIDE = 120
 _ENGINES = ("torch",)
-_EXTENTS = {"cpu": (512, 32, 1024), "cuda": (8192, 256, 16384)}
-"""Tokens of a batch, its requests and a request's tokens, up to which is measured unless asked otherwise."""
 _GIB = 2**30
 
 _shape_option: Decorator = click.option(
@@ -95,13 +93,13 @@ def profile(
     """
     model, machine = _opened(shape, device, threads)
     # They need PyTorch.
-    from optsched.measure.grid import Extent  # noqa: PLC0415
+    from optsched.measure.grid import EXTENTS  # noqa: PLC0415
     from optsched.measure.profiling import TABLE, Task, measure  # noqa: PLC0415
 
-    given = (batch_tokens, batch_requests, context)
-    sizes = (default if size is None else size for size, default in zip(given, _EXTENTS[device], strict=True))
+    sizes = {"batch_tokens": batch_tokens, "batch_requests": batch_requests, "context": context}
+    extent = replace(EXTENTS[device], **{name: size for name, size in sizes.items() if size is not None})
     budget = None if kv_budget is None else int(kv_budget * _GIB)
-    task = Task(model, Extent(*sizes), samples, max_spread, budget, seed)
+    task = Task(model, extent, samples, max_spread, budget, seed)
     folder = Path(out)
     with StepBar(f"{model.name} on {device}") as bar, blaming("--out"), naming_options():
         restless = measure(task, machine, folder, bar.show)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from random import Random
+from types import MappingProxyType
 from typing import NamedTuple
 
 from optsched.model.domain import Tokens, domain
@@ -73,6 +74,8 @@ class Extent:
     context: Tokens
 
 
+EXTENTS: Mapping[str, Extent] = MappingProxyType({"cpu": Extent(512, 32, 1024), "cuda": Extent(8192, 256, 16384)})
+"""How far the grid goes on a device unless somebody says otherwise."""
 _SWAPPED = 16
 """Tokens of the smallest swap."""
 _LEAST_KV = 16
