@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from optsched.execute.following import Followed, Kind
 from optsched.model.documents import instance_document, instance_sha256
-from optsched.model.domain import domain
 from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance
 from optsched.model.metrics import evaluate
@@ -29,8 +28,7 @@ METRICS: Mapping[str, tuple[str, str]] = {
 """What requests see, and where `optsched.model.metrics.metrics` has it."""
 
 
-@domain
-class Errors:
+class Errors(NamedTuple):
     """How far predicted batch times p are from n measured ones t.
 
     Parameters
@@ -99,15 +97,14 @@ class Execution:
 
         Requests without a second token have no time between tokens.
         """
-        both = [evaluate(self.instance, schedule) for schedule in (self.predicted, self.followed.schedule)]
-        predicted, measured = ([found["objectives"]["makespan"]] for found in both)
-        names = ["makespan"]
+        predicted, measured = (
+            evaluate(self.instance, schedule) for schedule in (self.predicted, self.followed.schedule)
+        )
+        found = {"makespan": (predicted["objectives"]["makespan"], measured["objectives"]["makespan"])}
         for name, (group, statistic) in METRICS.items():
-            if both[0][group] is not None:
-                names.append(name)
-                predicted.append(both[0][group][statistic])
-                measured.append(both[1][group][statistic])
-        return {name: pair for name, *pair in zip(names, predicted, measured, strict=True)}  # type: ignore[misc]
+            if predicted[group] is not None:
+                found[name] = (predicted[group][statistic], measured[group][statistic])
+        return found
 
     def document(self) -> dict[str, Any]:
         """Return the execution as a document (docs/documents.md)."""
@@ -135,16 +132,13 @@ class Execution:
             "method": self.method,
             "decided": self.decided,
             "engine": self.engine,
-            "batch_errors": {name: {f: getattr(error, f) for f in _FIELDS} for name, error in errors.items()},
+            "batch_errors": {name: error._asdict() for name, error in errors.items()},
             "requests": {
                 name: {"predicted_ps": predicted, "measured_ps": measured}
                 for name, (predicted, measured) in self.request_metrics().items()
             },
             "batches": batches,
         }
-
-
-_FIELDS = ("batches", "mean", "p50", "p95", "worst", "total")
 
 
 def _errors(pairs: Sequence[tuple[int, int]]) -> Errors:

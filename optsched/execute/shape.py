@@ -143,6 +143,6 @@ def read_shape(source: str) -> Shape:
     if isinstance(fields, dict):
         fields.setdefault("name", Path(source).stem)
     try:
-        return _SHAPE.validate_python(fields)
+        return _SHAPE.validate_json(json.dumps(fields, default=str))
     except ValidationError as error:
         raise input_error(error).located(source) from None
