@@ -89,15 +89,14 @@ def measure(task: Task, machine: Machine, folder: Path, watch: Watcher) -> list[
         about = environment | {"date": date, "kv_tokens": kv_capacity(task, free)}
         write_text(folder / ENVIRONMENT, dump(about))
         bench = Bench(task.shape, machine, room, task.extent.context, distinct=distinct, seed=task.seed)
-        done, total = ROUNDS * (len(points) - len(missing)), ROUNDS * len(points)
-        for number in range(ROUNDS + _MORE):
+        done, total = sum(samples.rounds(point, ROUNDS) for point in points), ROUNDS * len(points)
+        for _ in range(ROUNDS + _MORE):
             for point in missing:
                 watch(done, total, _named(point))
                 samples.add(point, _sample(task, machine, bench, point))
                 done += 1
-            if number + 1 >= ROUNDS:
-                missing = _missing(task, samples, missing)
-                total = max(total, done + len(missing))
+            missing = _missing(task, samples, missing)
+            total = max(total, done + len(missing))
     rows = [row for point in points if (row := samples.row(point, ROUNDS)) is not None]
     restless = [row for row in rows if row.spread > task.max_spread]
     if not restless:

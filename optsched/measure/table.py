@@ -99,6 +99,10 @@ class Samples:
         append_lines(self._path, [",".join([*map(str, point), " ".join(map(str, times_ns))])])
         self._rounds.setdefault(point, []).append(list(times_ns))
 
+    def rounds(self, point: Point, most: int) -> int:
+        """Return how many rounds of a point there are, up to ``most``."""
+        return min(len(self._rounds.get(point, [])), most)
+
     def row(self, point: Point, rounds: int) -> Row | None:
         """Return the summary of the latest rounds of a point; None of fewer rounds."""
         latest = self._rounds.get(point, [])[-rounds:]
