@@ -2,7 +2,8 @@
 
 One program takes one request, one KV head with all query heads that share it, and `SPLIT` keys, and leaves a partial
 result with the logarithm of its sum of exponentials; a second kernel adds the parts up ("flash decoding", Dao et al.
-2023). Keys are read where they lie, once. How a request is cut depends on nothing but its own length.
+2023). Keys are read where they lie, once. How a request is cut depends on nothing but its own length, and nothing is
+compiled anew for another batch.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LEAST_ROWS = 16
 """Rows of the smallest matrix product."""
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+@triton.jit(do_not_specialize=["most_keys", "parts"])  # type: ignore[untyped-decorator, unused-ignore]
 def _parts(  # type: ignore[no-untyped-def]
     queries, keys, values, slots, lengths, mixed, sums, scale, most_keys, parts, heads,
     GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr, SPLIT: tl.constexpr,
@@ -58,7 +59,7 @@ def _parts(  # type: ignore[no-untyped-def]
         tl.store(sums + slice_, highest + tl.log(total), mask=row < GROUP)
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+@triton.jit(do_not_specialize=["parts"])  # type: ignore[untyped-decorator, unused-ignore]
 def _add_up(  # type: ignore[no-untyped-def]
     mixed, sums, lengths, out, parts, heads, DIM: tl.constexpr, WIDE: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip

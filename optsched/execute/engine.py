@@ -149,8 +149,8 @@ def _pages(instance: Instance) -> int:
 
 
 def _require_room(shape: Shape, kv_tokens: int, machine: Machine) -> None:
-    devices = shape.tensor_parallel
-    need, free = (shape.weight_bytes + kv_tokens * shape.kv_bytes) // devices, machine.free_bytes
+    share = shape.share
+    need, free = share.weight_bytes + kv_tokens * share.kv_bytes, machine.free_bytes
     if need > free:
         expected = f"at most the {free / 2**30:.1f} GiB that are free, for weights and {kv_tokens} KV tokens"
         raise InputError("shape", Said(f"{shape.name}, which needs {need / 2**30:.1f} GiB"), expected)

@@ -80,7 +80,7 @@ class Plan:
     @property
     def first_decode(self) -> int:
         """Row of the first decode step."""
-        return self.positions.numel() - len(self.lengths)
+        return len(self.positions) - len(self.lengths)
 
 
 def make_plan(runs: Sequence[Run], device: torch.device) -> Plan:

@@ -15,6 +15,7 @@ from optsched.measure.bench import COLD_BYTES, PAGE_TOKENS, Bench
 from optsched.measure.grid import Extent, Point, grid
 from optsched.measure.table import SIZES, Row, Samples, table_text
 from optsched.model.documents import dump, read_bytes, write_text
+from optsched.model.domain import replace
 from optsched.model.errors import InputError, Said
 
 FORMAT = "optsched-measurements/1"
@@ -23,9 +24,9 @@ _USABLE = 0.9
 """Share of the memory that a serving system takes (vLLM's gpu_memory_utilization)."""
 _WEIGHTS = 0.5
 """Share of the memory that weights may take here; a larger model has fewer layers of its own."""
-_CACHE = 0.25
-"""Share of the memory that the cache may take here."""
-_WARM_UPS = 2
+_FILLED = 0.8
+"""Share of the memory that weights and cache may take here together; activations need some, too."""
+_WARM_UPS = 1
 ROUNDS = 3
 """Rounds of samples that a row summarises, with the rest of the grid between them: what else a machine does, and how
 warm it is, changes over seconds."""
@@ -75,10 +76,10 @@ def measure(task: Task, machine: Machine, folder: Path, watch: Watcher) -> list[
     """
     free = machine.free_bytes
     distinct = _distinct_layers(task.shape, free)
-    token_bytes = task.shape.kv_bytes * distinct // task.shape.layers
-    capacity = int(_CACHE * free) // token_bytes
+    share = replace(task.shape.share, layers=distinct)
+    capacity = (int(_FILLED * free) - share.weight_bytes) // share.kv_bytes
     points = grid(task.extent, capacity, task.seed)
-    room = min(capacity, max(COLD_BYTES // token_bytes, *(point.held for point in points)))
+    room = min(capacity, max(COLD_BYTES // share.kv_bytes, *(point.held for point in points)))
     environment = _environment(task, machine, distinct)
     folder.mkdir(parents=True, exist_ok=True)
     _require_same(folder / ENVIRONMENT, environment)
@@ -117,11 +118,9 @@ def _named(point: Point) -> str:
 
 def kv_capacity(task: Task, free_bytes: int) -> int:
     """Return M: the tokens whose KV fits what the weights leave of the usable memory, or the budget."""
-    shape = task.shape
-    usable = int(_USABLE * free_bytes) - shape.weight_bytes // shape.tensor_parallel
-    budget = usable if task.kv_budget is None else task.kv_budget
-    kv_heads = shape.share.kv_heads
-    return max(budget, 0) // (shape.kv_bytes // shape.kv_heads * kv_heads)
+    share = task.shape.share
+    budget = int(_USABLE * free_bytes) - share.weight_bytes if task.kv_budget is None else task.kv_budget
+    return max(budget, 0) // share.kv_bytes
 
 
 def _sample(task: Task, machine: Machine, bench: Bench, point: Point) -> list[int]:
