@@ -12,6 +12,7 @@ error at most 12 % on an idle CPU; at most 5.5 %, and 12 % at worst, on a GPU.
 from __future__ import annotations
 
 import csv
+import os
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -125,6 +126,7 @@ def sheet(executions: list[Execution]) -> Sheet:
             "Errors |predicted − measured| / measured in %; all: of the sum of all batches, e2e: of the mean latency, "
             "with sign.",
             f"{engine['device']}, {engine['threads']} thread(s), torch {engine['versions']['torch']}.",
+            f"Load average of the last 5 minutes: {os.getloadavg()[1]:.1f}.",
         ),
     )
 
@@ -164,7 +166,10 @@ def main(
     with StepBar("profile") as bar:
         restless = measure(task, machine, folder, bar.show)
     if restless:
-        raise click.ClickException(f"{len(restless)} points spread by more than {100 * max_spread:g} %")
+        text = (
+            f"{len(restless)} points spread by more than {100 * max_spread:g} %; the same command measures them again"
+        )
+        raise click.ClickException(text)
     instance = workload(task.extent, fit_cost(folder), task.seed)
     executions = []
     for policy in policies.split(","):
