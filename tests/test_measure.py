@@ -246,6 +246,39 @@ def replace_budget(given: Task, budget: int) -> Task:
     return Task(given.shape, given.extent, given.samples, given.max_spread, budget)
 
 
+class Poor(Machine):
+    """A machine with as little memory as is said."""
+
+    free = 0
+
+    @property
+    def free_bytes(self) -> int:
+        return self.free
+
+
+def poor(free: int) -> Machine:
+    found = Poor(torch.device("cpu"), Ticks(1000), 1)
+    type(found).free = free
+    return found
+
+
+def test_a_model_larger_than_memory_runs_few_layers_in_turn(tmp_path: Path) -> None:
+    """A layer has 4 (16 · 8 · 12 + 3 · 16 · 24 + 32) bytes = 10,880, embedding, head and norm 4 (1600 + 16) = 6,464.
+
+    Half of 57,000 holds these and two layers of eight, and not three; half of 30,000 not even one.
+    """
+    deep = replace(SMALL, layers=8)
+    assert (deep.layer_bytes, deep.weight_bytes) == (10_880, 8 * 10_880 + 6_464)
+    assert measure(task(shape=deep), poor(57_000), tmp_path, silent) == []
+    environment = json.loads((tmp_path / "environment.json").read_text(encoding="utf-8"))
+    assert environment["distinct_layers"] == 2
+    # Room for fewer KV tokens leaves points out: 0.8 of the memory, less weights, by 2 · 4 · 2 · 2 · 8 bytes a token.
+    kept = (int(0.8 * 57_000) - 2 * 10_880 - 6_464) // 256
+    assert len(table(tmp_path)) == len(grid(EXTENT, kept, 0)) < len(grid(EXTENT, 10**9, 0))
+    with pytest.raises(InputError, match="small, of which one layer and the embedding need"):
+        measure(task(shape=deep), poor(30_000), tmp_path, silent)
+
+
 # End to end
 
 

@@ -8,8 +8,9 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -125,16 +126,19 @@ class Machine:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def facts(self) -> dict[str, Any]:
-        """Return what a measurement should say of the device: name, driver, versions, threads."""
+        """Return what a measurement should say of the device: name, driver, versions, threads, and what is timed."""
         import torch  # noqa: PLC0415
 
-        versions = {name: version(name) for name in ("optsched", "torch")} | {"python": platform.python_version()}
+        versions = {"python": platform.python_version()}
+        for name in ("optsched", "torch", "triton"):
+            with suppress(PackageNotFoundError):
+                versions[name] = version(name)
         if self.device.type == "cuda":
-            name, driver = torch.cuda.get_device_name(), _nvidia_driver()
-            versions |= {"cuda": str(torch.version.cuda), "triton": version("triton")}
+            name, driver, clock = torch.cuda.get_device_name(), _nvidia_driver(), "device"
+            versions["cuda"] = str(torch.version.cuda)
         else:
-            name, driver = _processor(), None
-        return {"device": name, "driver": driver, "versions": versions, "threads": self.threads}
+            name, driver, clock = _processor(), None, "thread" if self.threads == 1 else "wall"
+        return {"device": name, "driver": driver, "versions": versions, "threads": self.threads, "clock": clock}
 
 
 def open_machine(device: str, threads: int = 1) -> Machine:
