@@ -4,8 +4,8 @@ There are no phases: each request is so many tokens behind, and gets as many of 
 the running requests in the order in which they were admitted, then waiting ones, first come, first served. If blocks
 run short for a running request the last of the running is preempted, recomputed later, and goes to the head of the
 queue; in such a step nobody is admitted. A request is admitted if its whole prefill fits the blocks that are free
-(``scheduler_reserve_full_isl``), but takes those of its first chunk only. `benchmarks/vllm_scheduler.py` drives both
-side by side.
+(``scheduler_reserve_full_isl``), but takes those of its first chunk only. `benchmarks/vllm_scheduler.py` drives vLLM's
+own class beside it: docs/vllm.md.
 
 In InferMax's terms this is `sarathi_pc` but for one thing. At most one request is in the middle of its prefill, the
 last that was admitted, so the order of running requests is that of decodes before fills, and both are the order of
