@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _FORMATS = ("measurements", "vidur", "llmservingsim", "splitwise")
 _FITS = ("batches", "kernels")
-_POLICY = "sarathi_pc"
+_POLICY = "vllm_v1"
 
 
 @cli.command()
