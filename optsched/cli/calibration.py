@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ _POLICY = "vllm_v1"
     "--format", "style", default=_FORMATS[0], show_default=True, help=f"What SOURCE is: {', '.join(_FORMATS)}."
 )
 @click.option("--name", help="What to call the profile.  [default: the source's name]")
-@integer_option("--pieces", 1, 100, "3", "Affine pieces of the token term.")
+@integer_option("--pieces", 1, math.inf, "3", "Affine pieces of the token term.")
 @click.option(
     "--fit",
     "fitted",

@@ -165,7 +165,7 @@ def token_option(name: str, default: int, meaning: str) -> Decorator:
     )
 
 
-def integer_option(name: str, low: int, high: int, default: str | None, meaning: str) -> Decorator:
+def integer_option(name: str, low: int, high: float, default: str | None, meaning: str) -> Decorator:
     """Return an option that takes an integer of a range."""
     return click.option(
         name,
