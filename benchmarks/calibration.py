@@ -32,6 +32,7 @@ from optsched.model.cost import CostModel
 from optsched.model.documents import check_writable, read_bytes, write_text
 from optsched.model.domain import replace
 from optsched.report.benchmark import replace_section
+from optsched.report.calibration import RUN_HEADERS, run_rows
 from optsched.report.profile_plot import COLORS, new_figure, save_figure
 from optsched.report.residual_plot import plot_residuals
 from optsched.study.measured_run import PS_PER_S, RunComparison, compare_run
@@ -92,27 +93,7 @@ def checks() -> str:
 
 def agreement(found: RunComparison) -> str:
     """Return means and percentiles, measured and simulated."""
-    rows = [
-        [
-            name,
-            *(f"{value:.4g}" for pair in ((a.measured, a.simulated), a.p50[::-1], a.p99[::-1]) for value in pair),
-            f"{100 * a.of_mean:+.1f}",
-            percent(a.per_request),
-        ]
-        for name, a in found.agreement.items()
-    ]
-    headers = [
-        "",
-        "mean (s)",
-        "simulated",
-        "p50",
-        "simulated",
-        "p99",
-        "simulated",
-        "of the mean (%)",
-        "per request (%)",
-    ]
-    return table(headers, rows)
+    return table(list(RUN_HEADERS), run_rows(found))
 
 
 def variants(run: MeasuredRun, kernels: Measurements) -> str:

@@ -77,9 +77,23 @@ def batch_report(error: FitError, source: str, width: int) -> str:
     )
 
 
-def run_report(found: RunComparison, policy: str, source: str, width: int) -> str:
-    """Say how far a simulation is from a measured run."""
-    rows = [
+RUN_HEADERS = (
+    "",
+    "mean (s)",
+    "simulated",
+    "p50",
+    "simulated",
+    "p99",
+    "simulated",
+    "of the mean (%)",
+    "per request (%)",
+)
+"""Columns of `run_rows`."""
+
+
+def run_rows(found: RunComparison) -> list[list[str]]:
+    """Return how far a simulation is from a measured run, a row for each metric."""
+    return [
         [
             name,
             *(f"{value:.4g}" for pair in ((a.measured, a.simulated), a.p50[::-1], a.p99[::-1]) for value in pair),
@@ -88,21 +102,14 @@ def run_report(found: RunComparison, policy: str, source: str, width: int) -> st
         ]
         for name, a in found.agreement.items()
     ]
-    headers = [
-        "",
-        "mean (s)",
-        "simulated",
-        "p50",
-        "simulated",
-        "p99",
-        "simulated",
-        "error of the mean (%)",
-        "per request (%)",
-    ]
+
+
+def run_report(found: RunComparison, policy: str, source: str, width: int) -> str:
+    """Say how far a simulation is from a measured run."""
     simulated, measured = found.makespan
     return (
         f"Against the requests of {source}, served by {policy}\n"
-        + simple_table(headers, rows, width)
+        + simple_table(list(RUN_HEADERS), run_rows(found), width)
         + f"last token after {measured:.2f} s, simulated {simulated:.2f} s; {found.batches} batches; at most "
         f"{found.peak_kv_tokens:,} KV tokens held\n"
     )

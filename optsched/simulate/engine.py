@@ -106,13 +106,17 @@ class _Run:
             replica.enqueue(self._present[index])
             self._arrived += 1
 
+    def _holder(self, index: int, deed: str) -> Job:
+        """Return the job that something is to be done to, which has to hold KV."""
+        job = self._present.get(index)
+        if job is None or not job.cached:
+            reason = f"the policy {deed} request {index}, which holds no KV"
+            raise PolicyFailureError(self._known(index), self._replica.now_ps, reason)
+        return job
+
     def _evict(self, evict: Sequence[int]) -> None:
-        replica = self._replica
         for index in evict:
-            job = self._present.get(index)
-            if job is None or not job.cached:
-                reason = f"the policy evicts request {index}, which holds no KV"
-                raise PolicyFailureError(self._known(index), replica.now_ps, reason)
+            job = self._holder(index, "evicts")
             job.evict()
             self._queue(job)
 
@@ -124,23 +128,20 @@ class _Run:
 
     def _swap(self, swap_out: Sequence[int], swap_in: Sequence[int]) -> tuple[int, int]:
         """Swap, and return the KV tokens that leave the GPU and that come back."""
-        replica, left, back = self._replica, 0, 0
+        left = back = 0
         for index in swap_out:
-            job = self._present.get(index)
-            if job is None or not job.cached:
-                reason = f"the policy swaps out request {index}, which holds no KV"
-                raise PolicyFailureError(self._known(index), replica.now_ps, reason)
+            job = self._holder(index, "swaps out")
             left += job.cached
             job.swap_out()
             self._queue(job)
         for index in swap_in:
-            job = self._present.get(index)
-            if job is None or not job.swapped:
+            found = self._present.get(index)
+            if found is None or not found.swapped:
                 reason = f"the policy swaps in request {index}, which has no KV on the host"
-                raise PolicyFailureError(self._known(index), replica.now_ps, reason)
-            back += job.swapped
-            job.swap_in()
-            replica.admit(job)
+                raise PolicyFailureError(self._known(index), self._replica.now_ps, reason)
+            back += found.swapped
+            found.swap_in()
+            self._replica.admit(found)
         return left, back
 
     def _run(self, assignment: Assignment, swapped: tuple[int, int]) -> bool:
