@@ -17,6 +17,7 @@ from optsched.model.metrics import evaluate, metrics
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Schedule, unrolled
+from optsched.model.timeline import timeline
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
 
@@ -83,6 +84,7 @@ def assert_jumps_change_nothing(instance: Instance, plain: Schedule, schedule: S
     assert violations == []
     assert found == evaluate(instance, schedule) == evaluate(instance, plain)
     assert check_schedule(instance, plain) == ([], found)
+    assert timeline(instance, schedule) == timeline(instance, plain)
 
 
 def decisions(instance: Instance, runner: str | Policy | Preparing) -> list[Decision]:
