@@ -3,13 +3,14 @@
     python benchmarks/findings.py --page docs/findings.md
 
 Takes a minute or two. Instances: the stand-ins of the Azure traces at their sustainable rate (a100-llama2-7b),
-InferMax's workloads, and RR-SJF's workload: half of 1,000 outputs are 1,024 tokens, the others uniform; all arrive at
-once, and at most 256 requests run.
+InferMax's workloads; RR-SJF's workload: half of 1,000 outputs are 1,024 tokens, the others uniform; all arrive at
+once, and at most 256 requests run; and EconoServe's Table 2 with Poisson arrivals, on 15,000 KV tokens (its 12 GB) in
+blocks of 32, a link of 25 GB/s (2¹⁹ bytes a token), SLOs of twice a request's time, 20 µs for each request considered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -22,12 +23,14 @@ from optsched.cli.options import blaming
 from optsched.library import load_instance
 from optsched.methods.simulate import simulate
 from optsched.model.documents import check_writable, read_bytes, write_text
+from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.metrics import tally_of
 from optsched.policies.infermax import InferMax
 from optsched.report.benchmark import replace_section
 from optsched.report.formats import as_markdown, as_text
 from optsched.report.sheet import Cell, Column, Sheet
+from optsched.traces.workloads import draw_workload
 
 Row = tuple[str, str, str]
 """What is claimed, the paper's number, ours."""
@@ -129,6 +132,57 @@ def infermax() -> Iterator[Row]:
         yield f"InferMax without its histogram: makespan of azure-conv-2, times below {policy}", "7/6 for vllm", shown
 
 
+_LINK_PS = 2**19 * 10**12 // (25 * 10**9)
+"""Of a KV token of Llama-2-7B at 25 GB/s."""
+_ECONOSERVE = replace(_COST, swap_out_kv=_LINK_PS, swap_in_kv=_LINK_PS, swap_overlap=100, cpu_request=20_000_000)
+_FAMILY = ("econoserve_d", "econoserve_sd", "econoserve_sdo", "econoserve")
+
+
+def econoserve_workload(name: str, rate: float, count: int = 1000) -> Instance:
+    """Return requests of EconoServe's Table 2 at a rate in requests/s."""
+    rows, rng, now = draw_workload(name, count, 1).rows, Random(f"EconoServe {name}"), 0
+    prompt = sum(row.input for row in rows) // count
+    first = _ECONOSERVE.batch_ps(prompt, 0, 0, [(prompt, 0)])
+    token = _ECONOSERVE.batch_ps(30, 30, 10_000, [])
+    requests = []
+    for row in rows:
+        now += round(rng.expovariate(rate) * 10**12)
+        slo = 2 * (first + token * row.output)
+        requests.append(Request(row.input, row.output, arrival_ps=now, slo_e2e_ps=slo))
+    limits = Limits(15_008, 4096, 4096, kv_block=32)
+    return Instance(name, limits, Rules(swap=True), _ECONOSERVE, tuple(requests))
+
+
+def sustained(makes: Callable[[float], Instance], policy: str, most: float) -> float:
+    """Return the largest rate, to 2 %, at which normalised latency is 50 ms a token at most."""
+    low, high = most / 20, most
+    while high / low > 1.02:
+        rate = (low + high) / 2
+        if metrics_of(makes(rate), policy)["e2e_per_output_ps"]["mean"] <= 50 * 10**9:
+            low = rate
+        else:
+            high = rate
+    return low
+
+
+def econoserve() -> Iterator[Row]:
+    """Compare EconoServe with what it is made of, and with vLLM."""
+    for name, rate, most, paper in (("alpaca", 110, 200, "1.13 to 2.14"), ("sharegpt", 6, 12, "2.5 to 4")):
+        instance = econoserve_workload(f"econoserve-{name}", rate)
+        e2e = {policy: metrics_of(instance, policy)["e2e_ps"]["mean"] for policy in ("multires", *_FAMILY)}
+        for policy, reported in zip(_FAMILY, ("1.19", "1.07", "1.29"), strict=False):
+            label = f"{policy}: mean e2e, times that of EconoServe, {name}, {rate} requests/s"
+            yield label, reported, f"{e2e[policy] / e2e['econoserve']:.2f}"
+
+        def made(rate: float, name: str = name) -> Instance:
+            return econoserve_workload(f"econoserve-{name}", rate)
+
+        rates = {policy: sustained(made, policy, most) for policy in ("vllm", "vllm_swap", "sarathi", "econoserve")}
+        for policy, reported in (("vllm", paper), ("vllm_swap", paper), ("sarathi", "1.2 to 2.3")):
+            label = f"EconoServe: sustained rate of {name}, times that of {policy}"
+            yield label, reported, f"{rates['econoserve'] / rates[policy]:.2f}"
+
+
 def sheet(rows: Sequence[Row]) -> Sheet:
     """Lay the rows out."""
     columns = [
@@ -145,7 +199,7 @@ def main(page: str | None) -> None:
     if page is not None:
         with blaming("--page"):
             check_writable(page)
-    table = sheet([row for part in (larry, round_robin, infermax) for row in part()])
+    table = sheet([row for part in (larry, round_robin, infermax, econoserve) for row in part()])
     click.echo(as_text(table, _WIDTH))
     if page is not None:
         with blaming("--page"):

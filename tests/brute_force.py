@@ -23,18 +23,22 @@ from optsched.model.restrictions import Restrictions
 
 
 class State(NamedTuple):
-    """g, m, decoding, whether an SLO was missed already, and whether it has run, which counts only in a given order."""
+    """g, m, decoding, whether an SLO was missed already, and whether it has run, which counts only in a given order.
+
+    And tokens on the host.
+    """
 
     generated: int
     cached: int
     decoding: bool
     missed: bool
     started: bool = False
+    swapped: int = 0
 
 
 States = tuple[State, ...]
 Action = int | str
-"""Tokens to run, "keep" or "evict"."""
+"""Tokens to run, less than 0 if the KV comes back first; "keep", "evict", "out" or "back"."""
 Cost = tuple[int, ...]
 """One number, or the latencies of a percentile so far, ascending."""
 
@@ -45,6 +49,7 @@ class Class(NamedTuple):
     hybrid: bool
     chunked: bool
     eviction: bool
+    swap: bool
     runs: float
     evictions: float
     order: tuple[int, ...]
@@ -60,6 +65,7 @@ def _class(instance: Instance, restrictions: Restrictions) -> Class:
         hybrid=instance.rules.hybrid and "hybrid" not in restrictions.forbid,
         chunked=instance.rules.chunked_prefill and "chunked" not in restrictions.forbid,
         eviction=instance.rules.eviction and "eviction" not in restrictions.forbid,
+        swap=instance.rules.swap and "swap" not in restrictions.forbid,
         runs=min(inf if own is None else own, inf if given is None else given),
         evictions=inf if evictions is None else evictions,
         order=order,
@@ -69,14 +75,18 @@ def _class(instance: Instance, restrictions: Restrictions) -> Class:
 def _actions(allowed: Class, request: Request, state: State, now: int) -> list[Action]:
     if state.generated == request.output or request.arrival_ps > now:
         return ["keep"]
-    missing = request.input + state.generated - state.cached
+    missing = request.input + state.generated - state.cached - state.swapped
     if state.decoding:
         runs = [1]
     elif allowed.chunked:
         runs = list(range(1, missing + 1))
     else:
         runs = [missing]
+    if state.swapped:
+        return ["keep", "back", *(-count for count in runs)]
     found: list[Action] = ["keep", *runs]
+    if state.cached >= 1 and allowed.swap:
+        found.append("out")
     if state.cached >= 1 and allowed.eviction:
         found.append("evict")
     return found
@@ -101,12 +111,19 @@ def _batches(instance: Instance, allowed: Class, states: States, now: int) -> It
     limits, cost, ordered = instance.limits, instance.cost, bool(allowed.order)
     choices = [_actions(allowed, q, s, now) for q, s in zip(instance.requests, states, strict=True)]
     for chosen in product(*choices):
-        tokens = prefill_tokens = decodes = prefills = runs = own = held = 0
+        tokens = prefill_tokens = decodes = prefills = runs = own = held = link = 0
         after: list[State] = []
         generated: list[int] = []
-        for index, (action, state) in enumerate(zip(chosen, states, strict=True)):
-            request = instance.requests[index]
-            if action == "evict":
+        for index, (action, before) in enumerate(zip(chosen, states, strict=True)):
+            request, state = instance.requests[index], before
+            if before.swapped and action != "keep":
+                link += cost.swap_in_kv * state.swapped
+                state = state._replace(cached=state.swapped, swapped=0)
+                action = -action if isinstance(action, int) else "keep"  # noqa: PLW2901
+            if action == "out":
+                link += cost.swap_out_kv * state.cached
+                after.append(state._replace(cached=0, swapped=state.cached))
+            elif action == "evict":
                 after.append(State(state.generated, 0, False, state.missed, state.started))
             elif action == "keep":
                 after.append(state)
@@ -142,8 +159,9 @@ def _batches(instance: Instance, allowed: Class, states: States, now: int) -> It
         )
         if legal:
             pieces = [(cost.base, cost.token), *cost.pieces]
-            duration = max(base + slope * tokens for base, slope in pieces) + own
-            yield Reached(duration, tuple(after), generated, chosen.count("evict"))
+            duration = max(base + slope * tokens for base, slope in pieces) + own + cost.cpu_batch
+            exposed = max(0, link - duration * cost.swap_overlap // 100)
+            yield Reached(duration + exposed, tuple(after), generated, chosen.count("evict"))
 
 
 def _account(

@@ -127,6 +127,11 @@ def instances(draw: st.DrawFn) -> Instance:
         prefill_sq=draw(small),
         prefill_kv=draw(small),
         prefill_req=draw(small),
+        swap_out_kv=draw(small),
+        swap_in_kv=draw(small),
+        swap_overlap=draw(st.sampled_from([0, 50, 100])),
+        cpu_batch=draw(small),
+        cpu_request=draw(small),
     )
     slo = st.none() | st.integers(0, 60)
     requests = st.builds(
@@ -150,7 +155,7 @@ def instances(draw: st.DrawFn) -> Instance:
         prefill=prefill,
         runs=draw(st.none() | st.integers(1, 4)),
         block=block,
-        rules=Rules(draw(st.booleans()), draw(st.booleans()), draw(st.booleans())),
+        rules=Rules(draw(st.booleans()), draw(st.booleans()), draw(st.booleans()), draw(st.booleans())),
         cost=cost,
     )
     assume(not instance.infeasibilities())

@@ -24,14 +24,24 @@ def costs(draw: st.DrawFn, pieces: int = 2) -> CostModel:
         prefill_sq=draw(st.integers(0, 3)),
         prefill_kv=draw(small),
         prefill_req=draw(small),
+        swap_out_kv=draw(small),
+        swap_in_kv=draw(small),
+        swap_overlap=draw(st.sampled_from([0, 50, 100])),
+        cpu_batch=draw(small),
     )
 
 
 @st.composite
 def instances(
-    draw: st.DrawFn, *, chunked: bool | None = None, online: bool = False, most_requests: int = 3, most_tokens: int = 3
+    draw: st.DrawFn,
+    *,
+    chunked: bool | None = None,
+    online: bool = False,
+    swap: bool = False,
+    most_requests: int = 3,
+    most_tokens: int = 3,
 ) -> Instance:
-    """Draw a feasible instance of a few requests and tokens, with any rules."""
+    """Draw a feasible instance of a few requests and tokens, with any rules; swaps where they are asked for."""
     count = draw(st.integers(1, most_requests))
     arrival = st.integers(0, 60) if online else st.just(0)
     slo = st.none() | st.integers(0, 200)
@@ -61,6 +71,7 @@ def instances(
         hybrid=draw(st.booleans()),
         chunked_prefill=draw(st.booleans()) if chunked is None else chunked,
         eviction=draw(st.booleans()),
+        swap=swap and draw(st.booleans()),
     )
     limits = Limits(kv, tokens, prefill, draw(st.none() | st.integers(1, 3)), block)
     instance = Instance("random", limits, rules, draw(costs()), tuple(requests))

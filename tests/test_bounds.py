@@ -199,6 +199,7 @@ def test_a_slower_clock_scales_bounds(name: str, instance: Instance, factor: int
             prefill_sq=factor * cost.prefill_sq,
             prefill_kv=factor * cost.prefill_kv,
             prefill_req=factor * cost.prefill_req,
+            cpu_batch=factor * cost.cpu_batch,
         ),
         requests=tuple(replace(r, arrival_ps=factor * r.arrival_ps) for r in instance.requests),
     )

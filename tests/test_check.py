@@ -317,13 +317,13 @@ BROKEN = [
         "ends too early",
         problem(SMALL),
         plan(Batch(5, 123, ((0, 1),))),
-        "batch 0: ends at 123 ps, but it starts at 5 ps and its runs take 119 ps, so it must end at 124 ps",
+        "batch 0: ends at 123 ps, but it starts at 5 ps and takes 119 ps, so it must end at 124 ps",
     ),
     broken(
         "ends too late",
         problem(SMALL),
         plan(Batch(5, 125, ((0, 1),))),
-        "batch 0: ends at 125 ps, but it starts at 5 ps and its runs take 119 ps, so it must end at 124 ps",
+        "batch 0: ends at 125 ps, but it starts at 5 ps and takes 119 ps, so it must end at 124 ps",
     ),
     broken(
         "no run",

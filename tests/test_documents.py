@@ -207,9 +207,23 @@ CHANGES: dict[str, Instance] = {
         }.items()
     },
     **{f"rules.{name}": with_part("rules", **{name: False}) for name in ("hybrid", "chunked_prefill", "eviction")},
+    "rules.swap": with_part("rules", swap=True),
     **{
         f"cost.{name}": with_part("cost", **{name: 11})
-        for name in ("base", "token", "decode_kv", "decode_req", "prefill_sq", "prefill_kv", "prefill_req")
+        for name in (
+            "base",
+            "token",
+            "decode_kv",
+            "decode_req",
+            "prefill_sq",
+            "prefill_kv",
+            "prefill_req",
+            "swap_out_kv",
+            "swap_in_kv",
+            "swap_overlap",
+            "cpu_batch",
+            "cpu_request",
+        )
     },
     "cost.pieces": with_part("cost", pieces=((0, 40),)),
     "cost.pieces, order": with_part("cost", pieces=((50, 20), (0, 40))),

@@ -31,15 +31,26 @@ from optsched.model.errors import InputError
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.schedule import Schedule
+from optsched.model.schedule import Assignment, Schedule
 from optsched.policies import POLICIES
 from optsched.policies.allocating import S3, Pia
+from optsched.policies.econoserve import (
+    ECONOSERVE,
+    ECONOSERVE_D,
+    ECONOSERVE_SD,
+    ECONOSERVE_SDO,
+    MULTIRES,
+    SYNC_COUPLED,
+)
+from optsched.policies.fastserve import FastServe
 from optsched.policies.fcfs import FCFS, NO_PREEMPT, ORCA, STATIC, FastGen, MaxAllocation, saturating_tokens
 from optsched.policies.grouped import Margins
-from optsched.policies.infermax import SARATHI
+from optsched.policies.infermax import SARATHI, VLLM
 from optsched.policies.larry import Larry
+from optsched.policies.pipelining import lend
 from optsched.policies.predictors import (
     Bucketed,
+    Estimate,
     Gaussian,
     Padded,
     Predicting,
@@ -52,7 +63,8 @@ from optsched.policies.predictors import (
 )
 from optsched.policies.round_robin import RR, RoundRobin
 from optsched.policies.shortest import MC_SF, SJF, SRTF, SVF, Trail
-from optsched.simulate.replica import Occasion
+from optsched.simulate.engine import run_policy
+from optsched.simulate.replica import Occasion, Policy, Preparing, Replica
 
 NAMES = sorted(set(POLICIES) - {"planner"})
 
@@ -253,6 +265,201 @@ def test_rr_sjf_starts_the_shortest_first_and_evicts_the_longest() -> None:
     assert decisions(instance, RR)[:2] == [([(0, 3), (1, 3), (2, 3)], []), ([(0, 1), (1, 1)], [2])]
 
 
+# EconoServe -------------------------------------------------------------------------------------------------
+
+
+def test_multires_takes_who_is_nearest_to_what_is_left() -> None:
+    # 10 tokens and 20 KV tokens. Demands are (2, 3), (8, 12) and (5, 8): distances from (10, 20), in shares, are 1.17,
+    # 0.45 and 0.78. Of (2, 8) that are left the third, cut to two tokens, takes all; the first would leave 5 KV tokens.
+    policy = tuned(MULTIRES, forward_tokens=10)
+    instance = problem(Request(2, 2), Request(8, 5), Request(5, 4), kv=20)
+    assert decisions(instance, policy)[0] == ([(1, 8), (2, 2)], [])
+    whole_prompts = replace(instance, rules=Rules(chunked_prefill=False))
+    assert decisions(whole_prompts, policy)[0] == ([(1, 8), (0, 2)], [])
+
+
+def test_sync_coupled_lets_groups_begin_and_end_together() -> None:
+    # Two requests of 2 tokens, which need 2 + 2, then two of 4, of which one fits at a time. A prompt a batch.
+    instance = problem(Request(1, 2), Request(1, 4), Request(1, 2), Request(1, 4), kv=6)
+    assert decisions(instance, tuned(SYNC_COUPLED, forward_tokens=1)) == whole(
+        [[(0, 1)], [(2, 1)], [(0, 1), (2, 1)], [(1, 1)], *[[(1, 1)]] * 3, [(3, 1)], *[[(3, 1)]] * 3]
+    )
+
+
+def test_econoserve_d_runs_prompts_before_there_is_memory_for_their_outputs() -> None:
+    # Each needs 2 tokens for its prompt and 3 more. Both prompts run, then one request after the other goes on.
+    policy = tuned(ECONOSERVE_D, forward_tokens=4, reserved=Fraction(0))
+    pair = problem(Request(2, 4), Request(2, 4), kv=7)
+    assert decisions(pair, policy) == whole([[(0, 2), (1, 2)], *[[(0, 1)]] * 3, *[[(1, 1)]] * 3])
+    # With one token less neither could go on if both had run: the second prompt waits.
+    less = problem(Request(2, 4), Request(2, 4), kv=6)
+    assert decisions(less, policy) == whole([[(0, 2)], *[[(0, 1)]] * 3, [(1, 2)], *[[(1, 1)]] * 3])
+
+
+def test_econoserve_reserves_memory_for_prompts_while_others_wait() -> None:
+    # The second request waits with 2 tokens, and 1 is free. Only a reserve of 3 lets a third prompt run.
+    instance = problem(Request(2, 4), Request(2, 4), Request(1, 1), kv=8)
+    plain = tuned(ECONOSERVE_D, forward_tokens=4, reserved=Fraction(0))
+    assert decisions(instance, plain)[1] == ([(0, 1)], [])
+    assert decisions(instance, tuned(plain, reserved=Fraction(3, 8)))[1] == ([(0, 1), (2, 1)], [])
+
+
+def test_econoserve_stops_who_outlives_its_prediction_and_loses_nothing() -> None:
+    # 2 and 6 tokens are predicted, which need 2 and 6 of 8. The first has more to say, and there is no room until the
+    # second has ended; its KV stays.
+    instance = problem(Request(1, 5), Request(1, 6), kv=8)
+    policy = tuned(ECONOSERVE_SD, reserved=Fraction(0), predictor=Said((2, 6)))
+    assert decisions(instance, policy) == whole([[(0, 1), (1, 1)], [(0, 1), (1, 1)], *[[(1, 1)]] * 4, *[[(0, 1)]] * 3])
+    # With room it takes 32 tokens more, and does not stop.
+    roomy = problem(Request(1, 5), Request(1, 6), kv=50)
+    assert decisions(roomy, policy) == whole([*[[(0, 1), (1, 1)]] * 5, [(1, 1)]])
+
+
+def test_econoserve_groups_requests_of_the_same_prediction() -> None:
+    # Three prompts have run; 6 tokens are free, and all want 3 or 4 of them. By order of arrival the second would go on
+    # beside the first; the third has the first's length.
+    instance = problem(Request(1, 4), Request(1, 5), Request(1, 4), kv=10)
+    policy = tuned(ECONOSERVE_SD, reserved=Fraction(0))
+    assert decisions(instance, policy)[1] == ([(0, 1), (2, 1)], [])
+    assert decisions(instance, tuned(policy, synced=False))[1] == ([(0, 1), (1, 1)], [])
+
+
+def test_econoserve_orders_by_deadline_and_then_by_length() -> None:
+    policy = tuned(ECONOSERVE_SDO, forward_tokens=5)
+    instance = problem(Request(2, 1), Request(5, 1), Request(3, 1, slo_e2e_ps=10**12))
+    # The third has a deadline; of the others the longer prompt goes first.
+    assert decisions(instance, policy) == whole([[(2, 3), (1, 2)], [(1, 3), (0, 2)]])
+
+
+def test_econoserve_lends_memory_that_is_used_later() -> None:
+    # The first will generate 8 more tokens, and lends the memory for the last 4 to the second, which takes 3: with a
+    # buffer of an eighth that is 3.375.
+    instance = problem(Request(1, 9), Request(1, 4), kv=10)
+    policy = tuned(ECONOSERVE, reserved=Fraction(0), buffer=Fraction(1, 8))
+    together = [[(0, 1), (1, 1)]] * 4
+    assert decisions(instance, policy) == whole([*together, *[[(0, 1)]] * 5])
+    assert decisions(instance, tuned(policy, buffer=Fraction(1, 2))) == decisions(instance, tuned(policy, piped=False))
+    assert decisions(instance, tuned(policy, piped=False)) == whole(
+        [[(0, 1), (1, 1)], *[[(0, 1)]] * 8, *[[(1, 1)]] * 3]
+    )
+
+
+def test_a_guest_that_stays_too_long_leaves_for_the_host() -> None:
+    # 4 tokens are predicted of the second request, it has 9. After 3 more there is no memory of its own for it.
+    instance = problem(Request(1, 9), Request(1, 9), kv=10, rules=SWAPPING)
+    policy = tuned(ECONOSERVE, reserved=Fraction(0), buffer=Fraction(1, 8), predictor=Said((9, 4)))
+    found = swaps(instance, policy)
+    assert found[:4] == [([(0, 1), (1, 1)], (), ())] * 4
+    assert found[4] == ([(0, 1)], (1,), ())
+    assert found[9] == ([(1, 1)], (), (1,))
+    evicting = decisions(replace(instance, rules=Rules()), policy)
+    assert evicting[4] == ([(0, 1)], [1])
+
+
+@given(st.integers(1, 200), st.lists(st.integers(1, 100), max_size=40), st.integers(0, 50), st.integers(1, 16))
+def test_guests_end_before_their_memory_is_needed(length: int, sizes: list[int], percent: int, block: int) -> None:
+    guests = lend(length, [(size, index) for index, size in enumerate(sizes)], Fraction(percent, 100), block - 1)
+    assert len(set(guests)) == len(guests)
+    for batches in range(length + 1):
+        there = sum(sizes[guest] >= batches for guest in guests)
+        # Whatever is in their last blocks before, each takes at most so many tokens more.
+        blocks = -(-batches // block) * block
+        assert batches + there * blocks <= length + (block - 1) or not there
+    # Lengths of 32, 16 and 8 tokens, as in the paper's figure 7.
+
+
+def test_guests_of_guests() -> None:
+    assert lend(32, [(16, 0), (8, 1), (20, 2), (8, 3), (8, 4)], Fraction(0), 0) == [0, 4, 3]
+    assert lend(32, [(16, 0), (8, 1)], Fraction(1, 10), 0) == [1]
+
+
+FAMILY = ["multires", "sync_coupled", "econoserve_d", "econoserve_sd", "econoserve_sdo", "econoserve"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(instances(), st.sampled_from(FAMILY), st.lists(st.integers(1, 8), min_size=6, max_size=6))
+def test_econoserve_with_wrong_predictions(instance: Instance, name: str, said: list[int]) -> None:
+    policy: Preparing = tuned(lookup(POLICY_GROUP, name, "policy"), predictor=Said(tuple(said)))
+    plain, jumped = outcome(instance, policy), outcome(instance, policy, jumps=True)
+    if isinstance(plain, Schedule):
+        assert isinstance(jumped, Schedule)
+        assert_jumps_change_nothing(instance, plain, jumped)
+    else:
+        assert jumped == plain
+
+
+def test_multires_considers_all_for_each_that_it_takes() -> None:
+    # Two of three fit: it looks at 3, at 2, and once more at the last.
+    cost = replace(TEN, cpu_request=1)
+    instance = problem(*[Request(2, 2)] * 3, kv=7, cost=cost)
+    assert served(instance, MULTIRES).batches[0].considered == 3 + 2 + 1
+    assert served(instance, tuned(ECONOSERVE_D, reserved=Fraction(0))).batches[0].considered == 2 + 1
+
+
+# FastServe --------------------------------------------------------------------------------------------------
+
+# Batches of one decode take 10 ps, so the quanta are 10, 20, 40 and 80 ps.
+ONE = FastServe(size=1, free_tokens=0)
+
+
+def test_fastserve_demotes_who_has_been_served_for_longer_than_a_quantum() -> None:
+    # After 10 ps of service a request is still on the highest level, after 20 ps it is not.
+    assert decisions(problem(Request(1, 3), Request(1, 3)), ONE) == whole(
+        [[(0, 1)], [(0, 1)], [(1, 1)], [(1, 1)], [(0, 1)], [(1, 1)]]
+    )
+
+
+def test_fastserve_lets_long_prompts_skip_levels() -> None:
+    # Prefills take 10 + 25 = 35 ps and 11 ps, and join the levels with quanta of 40 ps and 20 ps.
+    cost = CostModel(base=10, token=0, prefill_sq=1)
+    instance = problem(Request(5, 1), Request(1, 5), cost=cost)
+    # The second request has 11, 21, ... ps of service: on its level up to 20 ps, and then on the next, where the other
+    # one came first.
+    assert decisions(instance, ONE) == whole([[(1, 1)], [(1, 1)], [(0, 5)], [(1, 1)], [(1, 1)], [(1, 1)]])
+    # If it cannot wait for 20 ps, it goes to the highest level before that.
+    assert decisions(instance, tuned(ONE, starvation_ps=11, period=1))[1] == ([(0, 5)], [])
+
+
+SWAPPING = Rules(swap=True)
+
+
+def test_fastserve_sends_the_lowest_priority_to_the_host() -> None:
+    # 3 + 2 tokens fit, 3 + 3 do not: the first, demoted after two tokens, leaves. It comes back for the second.
+    instance = problem(Request(2, 3), Request(2, 3), kv=5, rules=SWAPPING)
+    assert swaps(instance, ONE) == [
+        ([(0, 2)], (), ()),
+        ([(0, 1)], (), ()),
+        ([(1, 2)], (), ()),
+        ([(1, 1)], (0,), ()),
+        ([(0, 1)], (1,), (0,)),
+        ([(1, 1)], (), (1,)),
+    ]
+    # Ahead of time: a token is to stay free for whoever comes.
+    assert swaps(instance, tuned(ONE, free_tokens=1))[2] == ([(1, 2)], (0,), ())
+    # Without swaps the first is evicted, and its 4 tokens are run again.
+    evicting = replace(instance, rules=Rules())
+    assert decisions(evicting, ONE)[3:] == [([(1, 1)], [0]), ([(0, 4)], [1]), ([(1, 4)], [])]
+
+
+def test_fastserve_takes_kv_back_ahead_of_time() -> None:
+    # The third request takes the place of the other two, which leave for it. When it has ended, there is room for both,
+    # though only one runs.
+    instance = problem(Request(2, 3), Request(2, 3), Request(5, 1, arrival_ps=35), kv=7, rules=SWAPPING)
+    assert swaps(instance, ONE) == [
+        ([(0, 2)], (), ()),
+        ([(0, 1)], (), ()),
+        ([(1, 2)], (), ()),
+        ([(1, 1)], (), ()),
+        ([(2, 5)], (1, 0), ()),
+        ([(0, 1)], (), (0, 1)),
+        ([(1, 1)], (), ()),
+    ]
+
+
+def swaps(instance: Instance, policy: Policy | Preparing) -> list[tuple[list[tuple[int, int]], object, object]]:
+    return [(list(batch.run), batch.swap_out, batch.swap_in) for batch in served(instance, policy).batches]
+
+
 # Allocation by prediction -----------------------------------------------------------------------------------
 
 
@@ -348,7 +555,7 @@ def test_predictors_are_written(text: str, predictor: Predictor) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "truth, traced, gaussian:SIGMA[,CEILING]"),
+        ("", "truth, traced, histogram, gaussian:SIGMA[,CEILING]"),
         ("oracle", "truth, traced, "),
         ("truth:1", "truth, traced, "),
         ("gaussian", "truth, traced, "),
@@ -376,6 +583,37 @@ def test_a_trace_predicts() -> None:
     assert failed.message == "sjf: request 2 at 0 ps: the trace predicts no output for it"
     assert failed.options == {"predictor": "traced"}
     assert simulate(without, "vllm", predictor="traced").options == {}
+
+
+def test_a_histogram_learns_from_those_that_have_ended() -> None:
+    instance = problem(Request(2, 3), Request(2, 9), Request(2, 1, arrival_ps=35))
+    expected: list[tuple[int, int]] = []
+
+    class Noting:
+        def __init__(self, estimate: Estimate) -> None:
+            self._estimate = estimate
+
+        def next_batch(self, replica: Replica) -> Assignment:
+            jobs = [*replica.running, *replica.waiting]
+            expected.append((self._estimate(jobs[0]), self._estimate(jobs[-1])))
+            return VLLM.next_batch(replica)
+
+    policy = Predicting(Noting, read_predictor("histogram")).prepared(occasion([3, 9, 1]))
+    run_policy(instance, policy)
+    # While nobody has ended, and after that of who is longer, the next token is expected to be the last.
+    assert expected[:4] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    # The first has ended with 3 tokens, which is what the third, that has just arrived, is expected to have.
+    assert expected[4] == (5, 3)
+
+
+@pytest.mark.parametrize(
+    "name", ["sjf", "srtf", "ltr", "trail", "rr_sjf", "s3", "pia", "mc_sf", "econoserve", "multires"]
+)
+def test_policies_with_a_histogram(name: str) -> None:
+    rng = np.random.default_rng(5)
+    requests = [Request(int(rng.integers(1, 9)), int(rng.integers(1, 9)), arrival_ps=40 * i) for i in range(30)]
+    policy = tuned(lookup(POLICY_GROUP, name, "policy"), predictor=read_predictor("histogram+0.5"))
+    assert served(problem(*requests, kv=30), policy).length > 20
 
 
 @pytest.mark.parametrize("predictor", [Gaussian(50), Relative(0.5), Bucketed(50, 0.3), Ranked(0.5), Padded(0.1)])

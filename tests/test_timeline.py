@@ -10,16 +10,18 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playing import TEN, assert_compiled_the_same, problem, served
+from playing import TEN, assert_compiled_the_same, instances, outcome, problem, served
 from test_check import schedules
 from test_simulate import scaled
+from test_swap import DEEDS
+from test_swap import PAIR as SWAPPED
 
 from optsched.check import check_schedule
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Request
 from optsched.model.metrics import evaluate, tally_of
-from optsched.model.schedule import Batch, Schedule, unrolled
+from optsched.model.schedule import Batch, Schedule, timed, unrolled
 from optsched.model.timeline import Moment, timeline
 from optsched.policies.infermax import SARATHI, VLLM, VLLM_EF
 from optsched.simulate.engine import run_policy
@@ -98,6 +100,23 @@ def test_who_is_evicted_waits_until_the_refill_begins() -> None:
     assert evaluate(instance, schedule)["tbt_ps"]["max"] == 30
 
 
+def test_who_is_swapped_out_waits_until_it_is_swapped_in() -> None:
+    # The schedule of test_swap.py; its batches take 150, 125, 135, 128 and 114 ps.
+    schedule = timed(SWAPPED, DEEDS)
+    assert timeline(SWAPPED, schedule) == [
+        Moment(0, waiting=0, resident=2, running=2, kv_tokens=5, tokens=5),
+        Moment(150, waiting=0, resident=2, running=2, kv_tokens=7, tokens=2),
+        Moment(275, waiting=1, resident=1, running=1, kv_tokens=5, tokens=1),
+        Moment(410, waiting=0, resident=1, running=1, kv_tokens=4, tokens=1),
+        Moment(538, waiting=0, resident=1, running=1, kv_tokens=5, tokens=1),
+        Moment(652, waiting=0, resident=0, running=0, kv_tokens=0, tokens=0),
+    ]
+    # Request 0 has its tokens at 150, 275, 538 and 652, request 1 at 150, 275 and 410.
+    assert evaluate(SWAPPED, schedule)["tbt_ps"] == {
+        "mean": (502 + 260) / 5, "p50": 125, "p90": 263, "p95": 263, "p99": 263, "max": 263
+    }  # fmt: skip
+
+
 def test_batches_that_take_no_time_leave_no_trace_but_gaps() -> None:
     # Only what decodes read costs anything: both fills take no time, the decode 3 ps.
     instance = problem(Request(3, 2), Request(4, 1), cost=CostModel(base=0, token=0, decode_kv=1))
@@ -151,10 +170,15 @@ def watched(instance: Instance, schedule: Schedule) -> tuple[list[Look], list[in
     cached, needed = [0] * len(requests), [request.input for request in requests]
     tokens: list[list[int]] = [[] for _ in requests]
     running: dict[int, tuple[int, int]] = {}
+    host = [0] * len(requests)
     held: list[tuple[int, list[int]]] = [(0, list(cached))]
     for batch in schedule.batches:
         for index in batch.evict:
             cached[index], needed[index] = 0, requests[index].input + len(tokens[index])
+        for index in batch.swap_out:
+            host[index], cached[index] = cached[index], 0
+        for index in batch.swap_in:
+            cached[index], host[index] = host[index], 0
         for index, count in batch.run:
             cached[index] += count
             if cached[index] == needed[index]:
@@ -204,8 +228,20 @@ def lazy_schedules(draw: st.DrawFn) -> tuple[Instance, Schedule]:
 @settings(max_examples=200, deadline=None)
 @given(lazy_schedules())
 def test_every_picosecond(case: tuple[Instance, Schedule]) -> None:
-    instance, schedule = case
-    looks, gaps = watched(instance, schedule)
+    assert_as_watched(*case)
+
+
+@settings(max_examples=200, deadline=None)
+@given(instances(), st.sampled_from(["vllm_swap", "rr_sjf", "sarathi", "larry"]))
+def test_every_picosecond_of_policies(instance: Instance, policy: str) -> None:
+    """Some of them swap, and what they repeat is one batch."""
+    schedule = outcome(instance, policy, jumps=True)
+    if isinstance(schedule, Schedule):
+        assert_as_watched(instance, schedule)
+
+
+def assert_as_watched(instance: Instance, schedule: Schedule) -> None:
+    looks, gaps = watched(instance, unrolled(instance, schedule))
     moments = timeline(instance, schedule)
     assert all(one.time_ps < other.time_ps for one, other in pairwise(moments))
     assert [look for one, other in pairwise(moments) for look in [one[1:]] * (other.time_ps - one.time_ps)] == looks

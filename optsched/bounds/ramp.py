@@ -80,8 +80,13 @@ _NEXT_TO_NOTHING = 1e-6
 
 
 def ramp_bound(instance: Instance, objective: Objective) -> Bound | None:
-    """Bound the makespan by prices; None for other objectives, and where that would say nothing or take too long."""
-    if objective != Objective.MAKESPAN or sum(request.output for request in instance.requests) < _FEWEST_TOKENS:
+    """Bound the makespan by prices; None for other objectives, and where that would say nothing or take too long.
+
+    Nor does it cover KV that waits on the host, which is neither held nor filled again.
+    """
+    if objective != Objective.MAKESPAN or instance.rules.swap:
+        return None
+    if sum(request.output for request in instance.requests) < _FEWEST_TOKENS:
         return None
     release, step = volume_bound(instance).release_ps, instance.cost.prefill_req
     part = Part(instance, release, step)

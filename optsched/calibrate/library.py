@@ -9,6 +9,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
+from dataclasses import field
+from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -16,13 +19,14 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from optsched.model.cost import CostModel
-from optsched.model.domain import Tokens, domain, input_error
-from optsched.model.errors import InputError
+from optsched.model.documents import cost_document, read_bytes
+from optsched.model.domain import Picoseconds, domain, input_error
+from optsched.model.errors import InputError, Said
 
 PROFILE_FORMAT: Final = "optsched-profile/1"
 
 Fraction = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Range = tuple[Annotated[int, Field(ge=0)], Tokens]
+Range = tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]
 """Least and largest measured value, both included."""
 
 
@@ -35,32 +39,37 @@ class Source:
     file
         Path within the data folder.
     repository, commit, licence
-        Where the file was copied from.
+        Where the file was copied from; None for a user's own.
     sha256
         Digest of the file as read.
     """
 
     file: str
-    repository: str
-    commit: str
-    licence: str
+    repository: str | None
+    commit: str | None
+    licence: str | None
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-def file_source(data: Path, file: str, origin: tuple[str, str, str]) -> Source:
+def file_source(data: Path, file: str, origin: tuple[str | None, str | None, str | None]) -> Source:
     """Return the source of a file in the folder ``data``; ``origin`` is repository, commit and licence."""
     repository, commit, licence = origin
     digest = hashlib.sha256((data / file).read_bytes()).hexdigest()
     return Source(file=file, repository=repository, commit=commit, licence=licence, sha256=digest)
 
 
-@domain
-class Methods:
-    """How each part was fitted, a sentence each."""
+class Part(StrEnum):
+    """What is measured and fitted by itself."""
 
-    non_attention: str
-    decode_attention: str
-    prefill_attention: str
+    NON_ATTENTION = "non_attention"
+    DECODE_ATTENTION = "decode_attention"
+    PREFILL_ATTENTION = "prefill_attention"
+    HYBRID_ATTENTION = "hybrid_attention"
+    PER_SEQUENCE = "per_sequence"
+    CPU_OVERHEAD = "cpu_overhead"
+    SWAP_OUT = "swap_out"
+    SWAP_IN = "swap_in"
+    BATCH = "batch"
 
 
 @domain
@@ -79,6 +88,9 @@ class FitError:
         Maximum of ``|p − y| / y``.
     cv_mape
         ``mape`` of rows that the fit had not seen (cross-validation).
+    batch_mape
+        Mean of ``|p − y|`` over the time of the whole batch that the row belongs to, all parts together: what an
+        error of this part means to a schedule. None where there is no such batch.
     """
 
     rows: Annotated[int, Field(ge=1)]
@@ -86,15 +98,49 @@ class FitError:
     mape: Fraction
     worst: Fraction
     cv_mape: Fraction
+    batch_mape: Fraction | None = None
 
 
 @domain
-class FitErrors:
-    """The error of each part, of the rounded coefficients as shipped."""
+class Component:
+    """A fitted number, in ps per what it multiplies, of which coefficients are put together.
 
-    non_attention: FitError
-    decode_attention: FitError
-    prefill_attention: FitError
+    Parameters
+    ----------
+    value
+        As fitted, rounded.
+    low, high
+        Its confidence interval of 95 %: how well the rows determine it, not how right the form is. Null where they do
+        not.
+    """
+
+    value: Picoseconds
+    low: Picoseconds | None = None
+    high: Picoseconds | None = None
+
+
+@domain
+class Check:
+    """Where the form of the cost model was put to the test: pairs of times that it takes to be equal.
+
+    Parameters
+    ----------
+    claim
+        What would be equal, and what was compared.
+    rows
+        Number of pairs.
+    mean, low, high
+        Mean, 1st and 99th percentile of (the form's time / the measured one).
+    mape
+        Mean of ``|ratio − 1|``, a fraction.
+    """
+
+    claim: str
+    rows: Annotated[int, Field(ge=1)]
+    mean: Fraction
+    low: Fraction
+    high: Fraction
+    mape: Fraction
 
 
 @domain
@@ -131,15 +177,20 @@ class Profile:
     hardware, model
         What was measured.
     method
-        How each part was fitted.
+        How each part was fitted, a sentence each.
     sources
         The data files behind it.
     fit
-        How well it fits them.
+        The error of each part, of the rounded coefficients as shipped.
     valid
         The measured ranges.
     notes
         What a user should know before trusting it.
+    components
+        What was fitted, part by part, and of which the coefficients are sums: a base holds all that a batch takes once
+        (``…base``, ``attention.call``), decode_req and prefill_req hold ``….request`` too.
+    checks
+        Where the form was put to the test.
     """
 
     format: Literal["optsched-profile/1"]
@@ -148,11 +199,13 @@ class Profile:
     coefficients: CostModel
     hardware: str
     model: str
-    method: Methods
+    method: Mapping[Part, str]
     sources: tuple[Source, ...]
-    fit: FitErrors
+    fit: Mapping[Part, FitError]
     valid: Valid
     notes: tuple[str, ...]
+    components: Mapping[str, Component] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
 
     @property
     def cost(self) -> CostModel:
@@ -175,7 +228,8 @@ def parse_profile(text: str, source: str | None = None) -> Profile:
 
 def render_profile(profile: Profile) -> str:
     """Write a profile document; equal profiles give equal bytes."""
-    return json.dumps(_PROFILE.dump_python(profile, mode="json"), indent=2, ensure_ascii=False) + "\n"
+    document = _PROFILE.dump_python(profile, mode="json") | {"coefficients": cost_document(profile.cost)}
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 @functools.cache
@@ -192,6 +246,17 @@ def load_profile(name: str) -> Profile:
         raise InputError("profile", name, f"one of {', '.join(profile_names())}")
     resource = files("optsched.calibrate") / "profiles" / f"{name}{_SUFFIX}"
     return parse_profile(resource.read_text(encoding="utf-8"), str(resource))
+
+
+def find_profile(name: str) -> Profile:
+    """Return the shipped profile called ``name``, or read the document if it is a file's name (``.json``)."""
+    if not name.endswith(_SUFFIX):
+        return load_profile(name)
+    try:
+        text = read_bytes(name).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError("", Said(error.reason), "text in UTF-8", name) from None
+    return parse_profile(text, name)
 
 
 def cost_model(name: str) -> CostModel:

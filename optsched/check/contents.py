@@ -244,6 +244,7 @@ class Rules:
         self, problem: Problem, objective: Objective, items: Sequence[Item], prices: Prices, pauses: bool = False
     ) -> None:
         self._problem, self._items, self._prices, self._pauses = problem, items, prices, pauses
+        [(self._base_ps, _)] = pieces_of(problem.cost)
         self._steady = 0 if objective in SUMS else 1
         self._small_first = sorted(range(len(items)), key=lambda number: items[number].blocks)
         firsts = [item for item in items if item.k == 1]
@@ -297,7 +298,7 @@ class Rules:
             ended = [number for number in state.items if self._items[number].last]
             left = sorted((*state.paused, *(number for number in state.items if not self._items[number].last)))
             weight = state.weight - sum(self._items[number].weight for number in ended)
-            base = cost * self._problem.cost.base
+            base = cost * self._base_ps
             yield State(False, tuple(left), (), state.waiting, weight), Kind.RUN, -1, base, base
 
 

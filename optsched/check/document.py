@@ -190,6 +190,8 @@ def _prove(problem: Problem, objective: Objective, certificate: Mapping[str, Any
     kind = certificate.get("kind")
     if not isinstance(kind, str) or kind not in PROOFS:
         raise UnprovedError(f"kind is {shown(kind)}, expected one of {', '.join(PROOFS)}")
+    if problem.swap and kind in _WITHOUT_SWAPS:
+        raise UnprovedError(f"kind {kind} does not cover swapping, which is allowed")
     return PROOFS[kind](problem, objective, certificate)
 
 
@@ -216,3 +218,11 @@ PROOFS: Mapping[str, Proof] = MappingProxyType(
     }
 )
 """The kinds of certificates; a new kind is one more function here."""
+
+_WITHOUT_SWAPS = frozenset({"ramp", "resident_walk", "resident_search", "patterns"})
+"""Kinds whose theorems say that a request either keeps its KV or is filled again.
+
+The others look at every token by itself: how many tokens a request holds in the batch that generates it, and what it
+takes at least. Both are as they were if KV may wait on the host; and what the link takes is as if the machine had been
+idle before the batch.
+"""

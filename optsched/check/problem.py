@@ -28,6 +28,7 @@ class Problem:
     hybrid: bool
     chunked: bool
     eviction: bool
+    swap: bool
     runs: int | None
     evictions: int | None
     queue: tuple[int, ...]
@@ -67,6 +68,7 @@ def problem_of(instance: Instance, restrictions: Restrictions) -> Problem:
         hybrid=instance.rules.hybrid and "hybrid" not in forbidden,
         chunked=instance.rules.chunked_prefill and "chunked" not in forbidden,
         eviction=eviction,
+        swap=instance.rules.swap and "swap" not in forbidden,
         runs=min(caps, default=None),
         evictions=restrictions.max_evictions if eviction else None,
         queue=queue,
@@ -83,8 +85,8 @@ def feasible(problem: Problem) -> bool:
 
 
 def pieces_of(cost: CostModel) -> tuple[tuple[int, int], ...]:
-    """Return the affine pieces ``(base, token)`` of the non-attention time."""
-    return ((cost.base, cost.token), *cost.pieces)
+    """Return the affine pieces ``(base, token)`` of the non-attention time, each with what the CPU takes of a batch."""
+    return tuple((base + cost.cpu_batch, token) for base, token in ((cost.base, cost.token), *cost.pieces))
 
 
 def percentile_of(values: Sequence[Number], q: int) -> Number:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import combinations
 from typing import Any
 
 from optsched.check.over_time import Level, over_time, weighted_distribution
@@ -48,16 +49,17 @@ def check_schedule(
     replay.require_queue()
     if replay.violations:
         return replay.violations, None
-    return [], _metrics(problem, replay)
+    return [], _metrics(problem, replay) | (_swaps(replay) if instance.rules.swap else {})
 
 
 @dataclass(slots=True)
 class _State:
-    """One request during the replay: g, m, whether it is filling, and when its tokens came."""
+    """One request during the replay: g, m, tokens on the host, whether it is filling, and when its tokens came."""
 
     request: Request
     generated: int = 0
     cached: int = 0
+    swapped: int = 0
     filling: bool = True
     first_token_ps: int = 0
     last_token_ps: int = 0
@@ -81,6 +83,8 @@ class _Tally:
     prefill_tokens: int = 0
     decode_tokens: int = 0
     attention_ps: int = 0
+    left: int = 0
+    back: int = 0
     finished: list[_State] = field(default_factory=list)
 
     @property
@@ -96,6 +100,8 @@ class _Record:
     tokens: int
     runs: int
     evictions: int
+    swaps: int
+    swapped_tokens: int
     resident_requests: int
     kv_blocks: int
 
@@ -131,11 +137,15 @@ class _Replay:
         for index in dict.fromkeys(batch.evict):
             self._evict(number, index)
         tally = _Tally()
+        for index in dict.fromkeys(batch.swap_out):
+            self._swap_out(number, index, tally)
+        for index in dict.fromkeys(batch.swap_in):
+            self._swap_in(number, index, tally)
         for index, count in batch.run:
             self._run(number, batch, index, count, tally)
         self._check_limits(number, batch, tally)
         self._check_end(number, batch, start_ps, tally)
-        self._record(batch.end_ps - start_ps, tally.tokens, len(batch.run), len(batch.evict), self._kv_blocks)
+        self._record(batch.end_ps - start_ps, tally.tokens, batch, tally.left)
         self.levels.append(Level(start_ps, tally.tokens, self._resident, self._kv_blocks))
         self.end_ps = batch.end_ps
         for state in tally.finished:  # only now: a finished request counts in its last batch
@@ -144,11 +154,12 @@ class _Replay:
 
     def _may_repeat(self, batch: Batch) -> bool:
         """Say whether the runs can be repeated so often, and note it if not."""
-        wrong = "" if not batch.evict else f"it evicts request {batch.evict[0]}"
+        moved = [("evicts", batch.evict), ("swaps out", batch.swap_out), ("swaps in", batch.swap_in)]
+        wrong = next((f"it {deed} request {indices[0]}" for deed, indices in moved if indices), "")
         seen: set[int] = set()
         for index, count in batch.run:
             state = self.states[index] if 0 <= index < len(self.states) else None
-            if state is None or state.filling or state.finished or count != 1 or index in seen:
+            if state is None or state.filling or state.swapped or state.finished or count != 1 or index in seen:
                 wrong = wrong or f"it runs {count} tokens of request {index} in what is no decode step"
             elif state.request.output - state.generated < batch.repeat:
                 wrong = wrong or f"request {index} has only {state.request.output - state.generated} tokens to generate"
@@ -173,7 +184,8 @@ class _Replay:
         for number in range(batch.repeat - 1):
             held += filled[-number % block]  # whose last block is full
             duration_ps = self._linear_ps(decodes) + cost.decode_kv * read + cost.decode_req * decodes
-            self._record(duration_ps, decodes, decodes, 0, held)
+            duration_ps += cost.cpu_request * batch.considered
+            self._record(duration_ps, decodes, batch, 0, held)
             self.levels.append(Level(clock, decodes, self._resident, held))
             clock += duration_ps
             read += decodes
@@ -188,9 +200,20 @@ class _Replay:
         self.end_ps = clock
         return clock
 
-    def _record(self, duration_ps: int, tokens: int, runs: int, evictions: int, held: int) -> None:
+    def _record(self, duration_ps: int, tokens: int, batch: Batch, swapped: int, held: int | None = None) -> None:
         self._batches += 1
-        self.records.append(_Record(duration_ps, tokens, runs, evictions, self._resident, held))
+        self.records.append(
+            _Record(
+                duration_ps,
+                tokens,
+                runs=len(batch.run),
+                evictions=len(batch.evict),
+                swaps=len(batch.swap_out),
+                swapped_tokens=swapped,
+                resident_requests=self._resident,
+                kv_blocks=self._kv_blocks if held is None else held,
+            )
+        )
 
     def require_completion(self) -> None:
         """Note every request that is unfinished after the last batch."""
@@ -242,15 +265,16 @@ class _Replay:
         if not batch.run:
             self._note(number, "has 0 runs, at least 1 is required")
         running = Counter(index for index, _ in batch.run)
-        evicted = Counter(batch.evict)
-        for index, times in running.items():
-            if times > 1:
-                self._note(number, f"request {index} runs {times} times, at most 1 is allowed")
-        for index, times in evicted.items():
-            if times > 1:
-                self._note(number, f"request {index} is evicted {times} times, at most 1 is allowed")
-            if index in running:
-                self._note(number, f"request {index} is evicted and runs, only 1 of both is allowed")
+        evicted, left, back = Counter(batch.evict), Counter(batch.swap_out), Counter(batch.swap_in)
+        deeds = [("runs", running), ("is evicted", evicted), ("is swapped out", left), ("is swapped in", back)]
+        for deed, found in deeds:
+            for index, times in found.items():
+                if times > 1:
+                    self._note(number, f"request {index} {deed} {times} times, at most 1 is allowed")
+        for (deed, found), (other, others) in combinations(reversed(deeds), 2):
+            for index in found:
+                if index in others and {deed, other} != {"runs", "is swapped in"}:
+                    self._note(number, f"request {index} {deed} and {other}, only 1 of both is allowed")
 
     def _unfinished(self, number: int, index: int, deed: str) -> _State | None:
         """Return the state of a request that something can be done to; else note why nothing can."""
@@ -291,9 +315,38 @@ class _Replay:
         self._hold(state, 0)
         state.filling = True
 
+    def _swap_out(self, number: int, index: int, tally: _Tally) -> None:
+        state = self._unfinished(number, index, "is swapped out")
+        if state is None:
+            return
+        if not self.problem.swap:
+            self._note(number, f"request {index} is swapped out, but swapping is forbidden")
+        if state.cached < 1:
+            self._note(
+                number, f"request {index} is swapped out with {state.cached} cached tokens, at least 1 is required"
+            )
+            return
+        tally.left += state.cached
+        state.swapped = state.cached
+        self._hold(state, 0)
+
+    def _swap_in(self, number: int, index: int, tally: _Tally) -> None:
+        state = self._unfinished(number, index, "is swapped in")
+        if state is None:
+            return
+        if not state.swapped:
+            self._note(number, f"request {index} is swapped in, but it has no tokens on the host")
+            return
+        tally.back += state.swapped
+        self._hold(state, state.swapped)
+        state.swapped = 0
+
     def _run(self, number: int, batch: Batch, index: int, count: int, tally: _Tally) -> None:
         state = self._unfinished(number, index, "runs")
         if state is None:
+            return
+        if state.swapped:
+            self._note(number, f"request {index} runs, but its {state.swapped} tokens are on the host")
             return
         if count < 1:
             self._note(number, f"request {index} runs {count} tokens, at least 1 is required")
@@ -380,11 +433,14 @@ class _Replay:
             )
 
     def _check_end(self, number: int, batch: Batch, start_ps: int, tally: _Tally) -> None:
-        duration_ps = self._linear_ps(tally.tokens) + tally.attention_ps
+        cost, steps_ps = self.problem.cost, self._linear_ps(tally.tokens) + tally.attention_ps
+        link_ps = cost.swap_out_kv * tally.left + cost.swap_in_kv * tally.back
+        hidden_ps = min(link_ps, steps_ps * cost.swap_overlap // 100)
+        duration_ps = steps_ps + link_ps - hidden_ps + cost.cpu_request * batch.considered
         if batch.end_ps != start_ps + duration_ps:
             self._note(
                 number,
-                f"ends at {batch.end_ps} ps, but it starts at {start_ps} ps and its runs take "
+                f"ends at {batch.end_ps} ps, but it starts at {start_ps} ps and takes "
                 f"{duration_ps} ps, so it must end at {start_ps + duration_ps} ps",
             )
 
@@ -442,6 +498,14 @@ def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
         **over_time(problem, replay.levels, [state.last_token_ps for state in states]),
         "mean_resident_requests": _ratio(sum(record.resident_requests for record in records), len(records)),
         "mean_batch_requests": _ratio(sum(record.runs for record in records), len(records)),
+    }
+
+
+def _swaps(replay: _Replay) -> dict[str, int]:
+    """Return what is said of swaps where the instance allows them."""
+    return {
+        "swaps": sum(record.swaps for record in replay.records),
+        "swapped_tokens": sum(record.swapped_tokens for record in replay.records),
     }
 
 

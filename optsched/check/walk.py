@@ -54,7 +54,7 @@ from optsched.check.contents import (
     require_memory_only,
 )
 from optsched.check.least import least_from_source, least_to_sink
-from optsched.check.problem import Problem
+from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError
 from optsched.model.objectives import Objective
 
@@ -113,7 +113,7 @@ def _lifted(problem: Problem, items: Sequence[Item], refilling: Mapping[int, int
 
     ``refilling`` says for each item that can be refilled how large the value is at least if it is.
     """
-    base = problem.cost.base
+    [(base, _)] = pieces_of(problem.cost)
     if base == 0:
         return time
     blocks = sum(item.requests * item.blocks for item in items)

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from optsched.cli import calibration as calibration
 from optsched.cli.commands import cli
 from optsched.cli.streams import discard_output, use_utf_8
 from optsched.model.errors import InfeasibleInstanceError, InputError

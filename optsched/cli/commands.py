@@ -14,7 +14,7 @@ from random import Random
 import click
 
 from optsched import library
-from optsched.calibrate.library import cost_model
+from optsched.calibrate.library import find_profile
 from optsched.check import check_result
 from optsched.cli.live import LiveLine
 from optsched.cli.options import (
@@ -84,7 +84,8 @@ _MOST_BAD = 20
 """Rows that are left out which are named one by one."""
 
 
-def _width() -> int:
+def terminal_width() -> int:
+    """Return the columns that a table may have."""
     return shutil.get_terminal_size((_WIDE, 24)).columns if sys.stdout.isatty() else _WIDE
 
 
@@ -208,7 +209,7 @@ def bound(
         with blaming("--ledger"):
             ledgers.record(Path(ledger), [result], datetime.datetime.now(datetime.UTC).date())
     value = known.best(instance_sha256(problem), goal, restrictions).value
-    _deliver([result], out, as_json, bound_text(result, runs, value, _width(), every=method == ALL))
+    _deliver([result], out, as_json, bound_text(result, runs, value, terminal_width(), every=method == ALL))
     if result.status == Status.INFEASIBLE:
         raise InfeasibleInstanceError((result.message or problem.name,))
 
@@ -261,7 +262,7 @@ def simulate(
             results.append(result)
             live.advance()
             if len(results) % len(names) == 0:
-                tables.append(policy_comparison(results[-len(names) :], _width()))
+                tables.append(policy_comparison(results[-len(names) :], terminal_width()))
     if timeline is not None:
         with blaming("--timeline"):
             write_text(timeline, timeline_csv(results))
@@ -288,7 +289,7 @@ def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -
 @load_option
 @start_option
 @seed_option
-@click.option("--profile", default="a100-llama2-7b", show_default=True, help="The cost profile.")
+@click.option("--profile", default="a100-llama2-7b", show_default=True, help="The cost profile: a name, or a file.")
 @token_option("--kv-tokens", DEFAULT_LIMITS.kv_tokens, "M, the KV cache.")
 @token_option("--batch-tokens", DEFAULT_LIMITS.batch_tokens, "C, the token budget of a batch.")
 @token_option("--prefill-tokens", DEFAULT_LIMITS.prefill_tokens, "P, the prefill tokens of a batch.")
@@ -319,7 +320,7 @@ def trace(
     if style != SERVEGEN:
         refuse_options("--format", ("start",), f"{SERVEGEN} with --start")
     with naming_options():
-        cost = cost_model(profile)
+        cost = find_profile(profile).cost
         limits = Limits(kv_tokens, batch_tokens, prefill_tokens)
         starts, replayed = (None, None) if arrivals is None else _arrival_times(arrivals, seed)
     with blaming(source=source), naming_options():
@@ -460,7 +461,7 @@ def table(
             for name, render in FORMATS.items():
                 write_text(store.folder / f"table.{_SUFFIXES[name]}", render(sheet))
     if out is None:
-        click.echo(as_text(sheet, _width()) if style == "text" else FORMATS[style](sheet), nl=False)
+        click.echo(as_text(sheet, terminal_width()) if style == "text" else FORMATS[style](sheet), nl=False)
     if store is not None and out != "-" and style == "text":
         files = ", ".join(f"table.{suffix}" for suffix in _SUFFIXES.values())
         click.echo(f"\nResult documents, {files}: {store.folder}/")
@@ -493,7 +494,7 @@ def list_instances(suite: str | None, objective: str) -> None:
         for name in library.suite_names():
             loaded = library.load_suite(name)
             rows.append([name, str(len(loaded.instances)), loaded.description])
-        click.echo(simple_table(["suite", "instances", "what it is"], rows, _width(), left=(0, 1, 2)), nl=False)
+        click.echo(simple_table(["suite", "instances", "what it is"], rows, terminal_width(), left=(0, 1, 2)), nl=False)
         return
     known = ledgers.shipped()
     rows = []
@@ -504,7 +505,7 @@ def list_instances(suite: str | None, objective: str) -> None:
         about = [entry.name, str(len(entry.requests)), str(entry.limits.kv_tokens), f"{entry.kappa:.2f}"]
         rows.append([*about, *best, gap, standing.status.value, standing.difficulty.value])
     headers = ["instance", "requests", "M", "κ", f"best {goal.value}", "bound", "gap (%)", "status", "proof"]
-    click.echo(simple_table(headers, rows, _width()), nl=False)
+    click.echo(simple_table(headers, rows, terminal_width()), nl=False)
 
 
 @instances.command("show")

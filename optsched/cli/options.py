@@ -165,6 +165,15 @@ def token_option(name: str, default: int, meaning: str) -> Decorator:
     )
 
 
+def count_option(name: str, meaning: str, default: int | None = None) -> Decorator:
+    """Return an option that takes a number ≥ 1."""
+    given = None if default is None else str(default)
+    shown_default = default is not None
+    return click.option(
+        name, callback=_integer(1), default=given, show_default=shown_default, metavar="INTEGER", help=meaning
+    )
+
+
 limit_option: Decorator = click.option(
     "--limit", callback=_integer(1), metavar="INTEGER", help="Only so many requests, the first to arrive."
 )
@@ -259,6 +268,14 @@ _OPTIONS = {
     "limit": "--limit",
     "arrivals": "--arrivals",
     "predictor": "--predictor",
+    "pieces": "--pieces",
+    "fit": "--fit",
+    "layers": "--layers",
+    "attention": "--attention",
+    "network": "--network",
+    "hardware": "--hardware",
+    "kv_tokens": "--kv-tokens",
+    "policy": "--policy",
 }
 
 

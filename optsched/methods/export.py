@@ -9,7 +9,7 @@ from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.solvers.formulation import ModelFormat, Task, UnsupportedError
+from optsched.solvers.formulation import ModelFormat, Task, UnsupportedError, require_covered
 
 
 def export_model(
@@ -56,6 +56,7 @@ def export_model(
     )
     task = Task(restrictions.apply(instance), objective, restrictions, incumbent=start[1], incumbent_value=start[0])
     try:
+        require_covered(exporter, task.instance)
         return exporter.export(task, style)
     except UnsupportedError as unsupported:
         raise InputError("method", method, f"a method that covers {unsupported}") from None

@@ -30,6 +30,7 @@ from optsched.solvers.formulation import (
     Task,
     Termination,
     UnsupportedError,
+    require_covered,
     silent,
 )
 from optsched.solvers.interrupt import until_interrupted
@@ -272,6 +273,7 @@ def solve(
                 progress=progress,
             )
             try:
+                require_covered(solvers[name], restricted)
                 outcome = solvers[name].solve(task)
             except UnsupportedError as unsupported:
                 if method == AUTO:

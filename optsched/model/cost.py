@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
-from optsched.model.domain import Picoseconds, domain
+from optsched.model.domain import Percent, Picoseconds, domain
 
 
 class BatchCost(Protocol):
@@ -56,9 +56,11 @@ class CostModel:
         max_k (base_k + token_k Σ c)                                    non-attention
           + Σ over decode steps  (decode_kv m + decode_req)             decode attention
           + Σ over prefill steps (prefill_sq (c² + 2 m c) + prefill_kv m + prefill_req)
+          + cpu_batch
 
     with c the tokens that a step runs and m the tokens cached before it. One piece is InferMax's linear
-    model (Kim et al., section 3.2). All coefficients are integers ≥ 0.
+    model (Kim et al., section 3.2). All coefficients are integers ≥ 0. Swapping KV over a link, and a scheduler that
+    considers queued requests, take time besides (`besides_ps`).
 
     Parameters
     ----------
@@ -70,6 +72,12 @@ class CostModel:
         Decode attention: ps per KV token read, ps per decode step.
     prefill_sq, prefill_kv, prefill_req
         Prefill attention: ps per token², ps per cached token, ps per prefill step.
+    swap_out_kv, swap_in_kv
+        The link to the host: ps per KV token that leaves the GPU, and that comes back.
+    swap_overlap
+        Percent of a batch's other time in which the link works beside it.
+    cpu_batch, cpu_request
+        The scheduler on the CPU: ps per batch, and ps per queued request that it considers.
     """
 
     base: Picoseconds
@@ -80,11 +88,16 @@ class CostModel:
     prefill_sq: Picoseconds = 0
     prefill_kv: Picoseconds = 0
     prefill_req: Picoseconds = 0
+    swap_out_kv: Picoseconds = 0
+    swap_in_kv: Picoseconds = 0
+    swap_overlap: Percent = 0
+    cpu_batch: Picoseconds = 0
+    cpu_request: Picoseconds = 0
 
     @property
     def affine(self) -> tuple[tuple[int, int], ...]:
-        """All ``(base, token)`` pieces of the non-attention time, the first one included."""
-        return ((self.base, self.token), *self.pieces)
+        """All ``(base, token)`` pieces of the non-attention time, the first one and ``cpu_batch`` included."""
+        return tuple((base + self.cpu_batch, token) for base, token in ((self.base, self.token), *self.pieces))
 
     def linear_ps(self, tokens: int) -> int:
         """Return the non-attention time in ps of a batch that runs ``tokens`` tokens."""
@@ -106,6 +119,25 @@ class CostModel:
             + self.decode_req * decodes
             + sum(self.prefill_ps(run, cached) for run, cached in prefills)
         )
+
+    def besides_ps(self, batch_ps: int, swapped_out: int, swapped_in: int, considered: int) -> int:
+        r"""Return what a batch takes beyond its steps, in ps.
+
+        KV moves while the steps run, but only so long: with x the time on the link, t that of the steps, and o the
+        overlap in percent, the link adds :math:`\max(0, x - \lfloor t\, o / 100 \rfloor)`, from the sum of both (o = 0)
+        to the longer of the two (o = 100).
+
+        Parameters
+        ----------
+        batch_ps
+            t, the time of the steps (`batch_ps`).
+        swapped_out, swapped_in
+            KV tokens that leave the GPU, and that come back.
+        considered
+            Queued requests that the scheduler has considered, each as often as it did.
+        """
+        link = self.swap_out_kv * swapped_out + self.swap_in_kv * swapped_in
+        return max(0, link - batch_ps * self.swap_overlap // 100) + self.cpu_request * considered
 
     def repeated_ps(self, decodes: int, decode_kv_tokens: int, times: int) -> int:
         """Return the duration in ps of so many batches of the same decode steps (see `RepeatedCost`)."""

@@ -18,13 +18,13 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from optsched.model.cost import CostModel
-from optsched.model.domain import MAX_REQUESTS, domain, input_error, replace
+from optsched.model.domain import MAX_REQUESTS, Percent, Picoseconds, domain, input_error, replace
 from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
-from optsched.model.schedule import Schedule
+from optsched.model.schedule import Batch, Schedule
 
 INSTANCE_FORMAT = "optsched-instance/1"
 SUITE_FORMAT = "optsched-suite/1"
@@ -45,6 +45,15 @@ class _RequestEntry(Request):
 class _ProfileName(BaseModel):
     model_config = _STRICT
     profile: str
+    swap_out_kv: Picoseconds | None = None
+    swap_in_kv: Picoseconds | None = None
+    swap_overlap: Percent | None = None
+    cpu_batch: Picoseconds | None = None
+    cpu_request: Picoseconds | None = None
+
+    def cost(self, profiles: ProfileLookup) -> CostModel:
+        found = {name: value for name, value in _fields(self, _BESIDES).items() if value is not None}
+        return replace(profiles(self.profile), **found)
 
 
 def _cost_kind(value: object) -> str:
@@ -67,7 +76,7 @@ class _InstanceBody(BaseModel):
     def build(self, profiles: ProfileLookup) -> Instance:
         if isinstance(self.cost, _ProfileName):
             try:
-                cost = profiles(self.cost.profile)
+                cost = self.cost.cost(profiles)
             except InputError as error:
                 raise error.within("cost") from None
         else:
@@ -151,6 +160,8 @@ class ClaimedResult:
 
 _REQUEST_FIELDS = ("input", "output", "arrival_ps", "weight", "slo_ttft_ps", "slo_e2e_ps", "id", "predicted_output")
 _DEFAULT_REQUEST = Request(1, 1)
+_BESIDES = ("swap_out_kv", "swap_in_kv", "swap_overlap", "cpu_batch", "cpu_request")
+"""Coefficients of what happens outside the GPU, 0 unless they are given; a profile's can be given beside its name."""
 _UNRESTRICTED = Restrictions()
 _INSTANCE, _SUITE = TypeAdapter(_InstanceBody), TypeAdapter(_SuiteBody)
 _RESULT = TypeAdapter(_ResultBody)
@@ -242,7 +253,8 @@ def _fields(obj: Any, names: tuple[str, ...]) -> dict[str, Any]:
 def cost_document(cost: CostModel) -> dict[str, Any]:
     """Return the coefficients as a document."""
     names = ("base", "token", "pieces", "decode_kv", "decode_req", "prefill_sq", "prefill_kv", "prefill_req")
-    return _fields(cost, names) | {"pieces": [list(piece) for piece in cost.pieces]}
+    besides = {name: value for name, value in _fields(cost, _BESIDES).items() if value}
+    return _fields(cost, names) | {"pieces": [list(piece) for piece in cost.pieces]} | besides
 
 
 def _request_documents(requests: tuple[Request, ...]) -> Iterator[dict[str, Any]]:
@@ -263,7 +275,7 @@ def instance_document(instance: Instance) -> dict[str, Any]:
         "format": INSTANCE_FORMAT,
         "name": instance.name,
         "limits": _fields(limits, ("kv_tokens", "batch_tokens", "prefill_tokens", "batch_requests", "kv_block")),
-        "rules": _fields(rules, ("hybrid", "chunked_prefill", "eviction")),
+        "rules": _fields(rules, ("hybrid", "chunked_prefill", "eviction")) | ({"swap": True} if rules.swap else {}),
         "cost": cost_document(instance.cost),
         "replicas": instance.replicas,
         "requests": list(_request_documents(instance.requests)),
@@ -297,17 +309,21 @@ def restrictions_document(restrictions: Restrictions) -> dict[str, Any]:
     }
 
 
+def _batch_document(batch: Batch) -> dict[str, Any]:
+    document = _fields(batch, ("replica", "start_ps", "end_ps"))
+    document |= {"run": [list(step) for step in batch.run], "evict": list(batch.evict)}
+    swaps = {"swap_out": list(batch.swap_out), "swap_in": list(batch.swap_in)}
+    document |= {name: indices for name, indices in swaps.items() if indices}
+    if batch.considered:
+        document["considered"] = batch.considered
+    return document | ({"repeat": batch.repeat} if batch.repeat > 1 else {})
+
+
 def result_document(result: Result) -> dict[str, Any]:
     """Return the result as a document (interfaces.md, Result document)."""
     schedule = None
     if result.schedule is not None:
-        batches = [
-            _fields(batch, ("replica", "start_ps", "end_ps"))
-            | {"run": [list(step) for step in batch.run], "evict": list(batch.evict)}
-            | ({"repeat": batch.repeat} if batch.repeat > 1 else {})
-            for batch in result.schedule.batches
-        ]
-        schedule = {"batches": batches}
+        schedule = {"batches": [_batch_document(batch) for batch in result.schedule.batches]}
     document: dict[str, Any] = {
         "format": RESULT_FORMAT,
         "instance": instance_document(result.instance),

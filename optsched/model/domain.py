@@ -23,6 +23,7 @@ MAX_REQUESTS = 10**7
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Picoseconds = Annotated[int, Field(ge=0, le=MAX_PS)]
 Index = Annotated[int, Field(ge=0)]
+Percent = Annotated[int, Field(ge=0, le=100)]
 
 _T = TypeVar("_T")
 _CONFIG = ConfigDict(strict=True, extra="forbid")

@@ -70,11 +70,14 @@ class Rules:
         A prefill may be split over batches.
     eviction
         A running request may lose its KV cache and be recomputed.
+    swap
+        The KV cache of a running request may wait on the host, and come back.
     """
 
     hybrid: bool = True
     chunked_prefill: bool = True
     eviction: bool = True
+    swap: bool = False
 
 
 @domain

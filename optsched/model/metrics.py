@@ -40,6 +40,8 @@ class Tally:
     waiting, kv_tokens, batch_tokens
         Queue length, KV tokens occupied and tokens that run (`optsched.model.timeline.Moment`), each for so many ps
         from the earliest arrival to the end of the last batch; None if these are the same.
+    swaps, swapped_tokens
+        How often KV leaves for the host, and how many tokens in all.
     """
 
     first: list[int]
@@ -56,6 +58,8 @@ class Tally:
     waiting: Spread | None
     kv_tokens: Spread | None
     batch_tokens: Spread | None
+    swaps: int = 0
+    swapped_tokens: int = 0
 
 
 def evaluate(instance: Instance, schedule: Schedule) -> dict[str, Any]:
@@ -65,13 +69,15 @@ def evaluate(instance: Instance, schedule: Schedule) -> dict[str, Any]:
 
 def tally_of(instance: Instance, schedule: Schedule) -> Tally:
     """Follow a legal schedule and count."""
-    outputs, sums = _Outputs(len(instance.requests)), _Sums()
+    outputs, sums, swapped = _Outputs(len(instance.requests)), _Sums(), 0
 
     def played() -> Iterator[Load]:
+        nonlocal swapped
         occupancy = Occupancy(instance)
         for batch, states in follow(instance, schedule):
             loads = occupancy.play(batch, states)
             outputs.note(batch, states, loads)
+            swapped += sum(states[index].swapped for index in batch.swap_out)
             for load in loads:
                 sums.add(load)
                 yield load
@@ -97,6 +103,8 @@ def tally_of(instance: Instance, schedule: Schedule) -> Tally:
         waiting=Spread.of(waiting),
         kv_tokens=Spread.of(kv_tokens),
         batch_tokens=Spread.of(batch_tokens),
+        swaps=schedule.swaps,
+        swapped_tokens=swapped,
     )
 
 
@@ -147,7 +155,8 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
     dict
         ``objectives``: every objective of `Objective`, integers (ps, for means the sum over requests in
         ps, for ``slo_misses`` a number of requests). Besides: counts (``batches``, ``evictions``,
-        ``recomputed_tokens``: tokens run beyond the I + O − 1 that each request needs), ``peak_kv_tokens``
+        ``recomputed_tokens``: tokens run beyond the I + O − 1 that each request needs; where swapping is allowed
+        ``swaps`` and ``swapped_tokens``: how often KV leaves for the host, how many tokens), ``peak_kv_tokens``
         (occupied, in whole blocks), percentiles and means of TTFT, e2e latency (ps), TPOT (ps per token;
         requests with one output token left out), normalised TTFT (TTFT / I) and latency (e2e / O), of TBT (``tbt_ps``:
         from one token of a request to its next, over all such pairs of all requests),
@@ -180,6 +189,7 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
         "batches": tally.batches,
         "evictions": tally.evictions,
         "recomputed_tokens": tally.tokens - needed,
+        **({"swaps": tally.swaps, "swapped_tokens": tally.swapped_tokens} if instance.rules.swap else {}),
         "peak_kv_tokens": tally.peak,
         "ttft_ps": _summary(ttft),
         "tpot_ps": _ratios(decode_ps, [requests[index].output - 1 for index in decoding]),

@@ -12,9 +12,9 @@ from optsched.model.errors import InputError
 from optsched.model.instance import Instance
 
 REORDERING = "reordering"
-_RULES = MappingProxyType({"eviction": "eviction", "hybrid": "hybrid", "chunked": "chunked_prefill"})
+_RULES = MappingProxyType({"eviction": "eviction", "hybrid": "hybrid", "chunked": "chunked_prefill", "swap": "swap"})
 FORBIDDABLE = (*_RULES, REORDERING)
-"""What can be forbidden: the first three switch off a rule of the instance, the last is first come, first served."""
+"""What can be forbidden: rules of the instance, and ``reordering`` (first come, first served)."""
 
 
 @domain

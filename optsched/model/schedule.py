@@ -28,8 +28,13 @@ class Batch:
     replica
         Index of the replica that runs it.
     repeat
-        How many batches it is, each right after the one before. More than 1 only without evictions, and for decode
-        steps of requests none of which finishes before the last.
+        How many batches it is, each right after the one before. More than 1 only for decode steps of requests none of
+        which finishes before the last, and if nobody is evicted or swapped.
+    swap_out, swap_in
+        Indices of the requests whose KV cache leaves for the host, and of those whose KV cache comes back before it.
+    considered
+        Queued requests that the scheduler has considered for it (each of them, if it is repeated), each as often as it
+        did; 0 where that has no price.
     """
 
     start_ps: Picoseconds
@@ -38,6 +43,14 @@ class Batch:
     evict: tuple[Index, ...] = ()
     replica: Index = 0
     repeat: Tokens = 1
+    swap_out: tuple[Index, ...] = ()
+    swap_in: tuple[Index, ...] = ()
+    considered: Index = 0
+
+    @property
+    def assignment(self) -> Assignment:
+        """What it does, no matter when."""
+        return Assignment(self.run, self.evict, self.swap_out, self.swap_in, self.considered)
 
 
 @domain
@@ -54,12 +67,17 @@ class Schedule:
     def assignments(self) -> Iterator[Assignment]:
         """Return what every batch does, repeated ones one by one."""
         for batch in self.batches:
-            yield from repeat(Assignment(batch.run, batch.evict), batch.repeat)
+            yield from repeat(batch.assignment, batch.repeat)
 
     @property
     def evictions(self) -> int:
         """Number of evictions in all batches."""
         return sum(len(batch.evict) for batch in self.batches)
+
+    @property
+    def swaps(self) -> int:
+        """How often KV leaves for the host, in all batches."""
+        return sum(len(batch.swap_out) for batch in self.batches)
 
 
 class Progress:
@@ -69,22 +87,25 @@ class Progress:
     ----------
     generated, cached
         g, tokens generated, and m, tokens cached.
+    swapped
+        Tokens whose KV is on the host; then none are cached.
     decoding
-        Whether the KV that it holds has generated a token; if not, its runs are prefill steps.
+        Whether the KV that it holds, or has on the host, has generated a token; if not, its runs are prefill steps.
     """
 
-    __slots__ = ("cached", "decoding", "generated", "request")
+    __slots__ = ("cached", "decoding", "generated", "request", "swapped")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.generated = 0
         self.cached = 0
+        self.swapped = 0
         self.decoding = False
 
     @property
     def missing(self) -> int:
-        """Tokens that exist and are not cached: S − m. That many runs generate the next token."""
-        return self.request.input + self.generated - self.cached
+        """Tokens that exist and have no KV: S − m. That many runs generate the next token."""
+        return self.request.input + self.generated - self.cached - self.swapped
 
     @property
     def finished(self) -> bool:
@@ -95,6 +116,14 @@ class Progress:
         """Drop the KV cache."""
         self.cached = 0
         self.decoding = False
+
+    def swap_out(self) -> None:
+        """Send the KV cache to the host."""
+        self.swapped, self.cached = self.cached, 0
+
+    def swap_in(self) -> None:
+        """Take the KV cache back."""
+        self.cached, self.swapped = self.swapped, 0
 
     def run(self, tokens: int) -> bool:
         """Run ``tokens`` tokens; return whether that generated an output token."""
@@ -114,10 +143,26 @@ class Progress:
 
 
 class Assignment(NamedTuple):
-    """What one batch does, before it is known when: a formulation's answer."""
+    """What one batch does, before it is known when: the answer of a formulation or a policy (see `Batch`)."""
 
     run: Sequence[Step]
     evict: Sequence[int]
+    swap_out: Sequence[int] = ()
+    swap_in: Sequence[int] = ()
+    considered: int = 0
+
+    def between(self, start_ps: int, end_ps: int, repeat: int = 1) -> Batch:
+        """Return the batch that does it from start to end, so often."""
+        return Batch(
+            start_ps,
+            end_ps,
+            tuple(self.run),
+            tuple(self.evict),
+            repeat=repeat,
+            swap_out=tuple(self.swap_out),
+            swap_in=tuple(self.swap_in),
+            considered=self.considered,
+        )
 
 
 def timed(instance: Instance, assignments: Iterable[Assignment]) -> Schedule:
@@ -128,12 +173,11 @@ def timed(instance: Instance, assignments: Iterable[Assignment]) -> Schedule:
     states = [Progress(request) for request in instance.requests]
     now = instance.start_ps
     batches = []
-    for run, evict in assignments:
-        for index in evict:
-            states[index].evict()
+    for assignment in assignments:
+        moved = _prepare(states, assignment)
         tokens = decodes = read = 0
         prefills = []
-        for index, count in run:
+        for index, count in assignment.run:
             state = states[index]
             now = max(now, state.request.arrival_ps)
             tokens += count
@@ -143,10 +187,22 @@ def timed(instance: Instance, assignments: Iterable[Assignment]) -> Schedule:
             else:
                 prefills.append((count, state.cached))
             state.run(count)
-        end = now + instance.cost.batch_ps(tokens, decodes, read, prefills)
-        batches.append(Batch(now, end, tuple(run), tuple(evict)))
+        duration = instance.cost.batch_ps(tokens, decodes, read, prefills)
+        end = now + duration + instance.cost.besides_ps(duration, *moved, assignment.considered)
+        batches.append(assignment.between(now, end))
         now = end
     return Schedule(tuple(batches))
+
+
+def _prepare(states: Sequence[Progress], deeds: Assignment) -> tuple[int, int]:
+    """Evict and swap before the runs of a batch; return the KV tokens that leave the GPU and that come back."""
+    for index in deeds.evict:
+        states[index].evict()
+    for index in deeds.swap_out:
+        states[index].swap_out()
+    for index in deeds.swap_in:
+        states[index].swap_in()
+    return sum(states[index].swapped for index in deeds.swap_out), sum(states[index].cached for index in deeds.swap_in)
 
 
 class Followed(NamedTuple):
@@ -157,11 +213,10 @@ class Followed(NamedTuple):
 
 
 def follow(instance: Instance, schedule: Schedule) -> Iterator[Followed]:
-    """Walk through a legal schedule; every item holds the states after evictions and before the runs."""
+    """Walk through a legal schedule; every item holds the states after evictions and swaps, before the runs."""
     states = [Progress(request) for request in instance.requests]
     for batch in schedule.batches:
-        for index in batch.evict:
-            states[index].evict()
+        _prepare(states, batch.assignment)
         yield Followed(batch, states)
         for index, count in batch.run:
             if batch.repeat == 1:
@@ -179,7 +234,8 @@ def unrolled(instance: Instance, schedule: Schedule) -> Schedule:
             continue
         read, clock, count = sum(states[index].cached for index, _ in batch.run), batch.start_ps, len(batch.run)
         for number in range(batch.repeat):
-            end = clock + instance.cost.batch_ps(count, count, read + number * count, ())
-            batches.append(Batch(clock, end, batch.run, replica=batch.replica))
+            duration = instance.cost.batch_ps(count, count, read + number * count, ())
+            end = clock + duration + instance.cost.besides_ps(duration, 0, 0, batch.considered)
+            batches.append(Batch(clock, end, batch.run, replica=batch.replica, considered=batch.considered))
             clock = end
     return Schedule(tuple(batches))

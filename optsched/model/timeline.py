@@ -19,10 +19,10 @@ class Moment(NamedTuple):
         When it begins.
     waiting
         Queue length: requests that have arrived, are unfinished and hold no KV. A request is among them from its
-        arrival until the batch starts that first runs it; and, evicted, from the start of the batch that takes its KV
-        until the start of the one that begins to refill it.
+        arrival until the batch starts that first runs it; and, evicted or swapped out, from the start of the batch that
+        takes its KV until the start of the one that begins to refill it or swaps it in.
     resident
-        Requests that hold KV.
+        Requests that hold KV, on the replica and not on its host.
     running
         Requests that the batch runs; 0 between batches.
     kv_tokens
@@ -77,8 +77,11 @@ class Occupancy:
     def play(self, batch: Batch, states: Sequence[Progress]) -> list[Load]:
         """Play a batch whose requests are in these states before it, as `follow` shows them; return all its repeats."""
         requests, limits, held = self._instance.requests, self._instance.limits, self._held
-        for index in batch.evict:
+        for index in (*batch.evict, *batch.swap_out):
             self._occupied -= held.pop(index, 0)
+        for index in batch.swap_in:
+            held[index] = limits.occupied(states[index].cached)
+            self._occupied += held[index]
         clock, running, resident = batch.start_ps, len(batch.run), len(held)
         loads = []
         for more, duration in self._before_the_last(batch, states):
@@ -105,14 +108,15 @@ class Occupancy:
         """Say of all repeated batches but the last how many more tokens are occupied in it, and how long it takes."""
         if batch.repeat == 1:
             return
-        block, decodes = self._instance.limits.kv_block, len(batch.run)
+        cost, block, decodes = self._instance.cost, self._instance.limits.kv_block, len(batch.run)
         read = sum(states[index].cached for index, _ in batch.run)
         places = Counter(states[index].cached % block for index, _ in batch.run)
         held = 0
         for number in range(batch.repeat - 1):
             # Whoever has filled its last block takes another one.
             held += block * places[-number % block]
-            yield held, self._instance.cost.batch_ps(decodes, decodes, read + number * decodes, ())
+            duration = cost.batch_ps(decodes, decodes, read + number * decodes, ())
+            yield held, duration + cost.besides_ps(duration, 0, 0, batch.considered)
 
 
 def timeline(instance: Instance, schedule: Schedule) -> list[Moment]:

@@ -60,7 +60,7 @@ def features(instance: Instance, objective: Objective) -> Ints:
         if objective == Objective.WEIGHTED_E2E:
             # A weight of 0 stands for one far below the others.
             needs = [need * 1000 // (1000 * request.weight or 1) for need in needs]
-        rows.append([request.arrival_ps, request.arrival_ps + min(due, default=cost.base * 10**6), *needs])
+        rows.append([request.arrival_ps, request.arrival_ps + min(due, default=cost.affine[0][0] * 10**6), *needs])
     largest = max(map(max, rows))
     shift = max(0, largest.bit_length() - _BITS)
     return np.array([[value >> shift for value in row] for row in rows], dtype=np.int64).T.copy()

@@ -4,12 +4,21 @@ from types import MappingProxyType
 
 _TABLE_1 = ("vllm", "sarathi", "sarathi_pc", "sarathi_nocp", "vllm_hy", "sarathi_nohy")
 _FAMILIES = {
-    "infermax": ("infermax",),
+    "infermax": ("infermax", "vllm_swap"),
     "rank": ("rank_org", "rank_i", "rank_o"),
     "fcfs": ("fcfs", "no_preempt", "orca", "static", "fastgen"),
     "larry": ("larry",),
     "shortest": ("sjf", "srtf", "ltr", "trail", "svf", "mc_sf"),
     "round_robin": ("rr", "rr_sjf"),
+    "fastserve": ("fastserve",),
+    "econoserve": (
+        "multires",
+        "sync_coupled",
+        "econoserve_d",
+        "econoserve_sd",
+        "econoserve_sdo",
+        "econoserve",
+    ),
     "allocating": ("s3", "pia"),
     "planner": ("planner",),
 }

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from optsched.model.schedule import Assignment
 from optsched.policies.grouped import Group, GroupedPolicy, Margins, Members
 from optsched.policies.infermax import VLLM
-from optsched.policies.predictors import TRUTH, Estimate, Predicting, Predictor
+from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
 from optsched.simulate.replica import Job, NoBatchError, Occasion, Policy, Replica
 
 
@@ -54,7 +54,7 @@ class _Supervised:
             except NoBatchError:
                 pass
             else:
-                return Assignment(found.run, [*(job.index for job in over), *found.evict])
+                return found._replace(evict=[*(job.index for job in over), *found.evict])
         return self._base.next_batch(replica)
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:
@@ -79,7 +79,7 @@ class Pia:
     """
 
     size: int = 16
-    predictor: Predictor = TRUTH
+    predictor: Predictor | Online = TRUTH
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""

@@ -39,7 +39,10 @@ class Forming:
         self._tokens = self._prefill_tokens = self._prefills = self._longest = 0
         self._run: list[Step] = []
         self._prefilling: bool | None = None
+        self._swaps = policy.swaps and replica.rules.swap
         self._evicted: dict[int, Job] = {}
+        self._back: list[int] = []
+        self._considered = 0
         self._admitted: list[Job] = []
         self._ladder: list[Job] = []
         self._blocked: tuple[Job, str] | None = None
@@ -50,14 +53,18 @@ class Forming:
             if self._replica.waiting:
                 self._block(self._replica.waiting[0], _FULL)
             return
+        if group.order is not None and group.members.wait:
+            self._considered += len(self._replica.waiting)
         for job in group.candidates(self._replica):
             prefill = not job.decoding
             if job.index in self._evicted or (not self._hybrid and self._prefilling not in {None, prefill}):
                 continue
+            if group.order is None and not job.cached:
+                self._considered += 1
             count = self._tokens_of(job)
             if not count or (not job.cached and not self._may_join(job, group)):
                 return
-            need = self._held(job, job.cached + count) - self._holds.get(job.index, 0)
+            need = self._held(job, job.cached + job.swapped + count) - self._holds.get(job.index, 0)
             asked = max(need, self._spare) if not prefill else need if job.cached else need + self._watermark
             if asked > self._free and group.evicts:
                 self._make_room(job, asked)
@@ -77,7 +84,8 @@ class Forming:
             If nobody runs in it.
         """
         if self._run:
-            return Assignment(self._run, list(self._evicted))
+            evicted, swapped = ([], list(self._evicted)) if self._swaps else (list(self._evicted), [])
+            return Assignment(self._run, evicted, swapped, self._back, self._considered)
         replica = self._replica
         job, reason = self._blocked or ((replica.running or replica.waiting)[0], "the batch may not hold its phase")
         step = "a decode step" if job.decoding else f"a {'chunked' if self._chunked else 'whole'} prefill"
@@ -127,12 +135,12 @@ class Forming:
         return True
 
     def _make_room(self, job: Job, asked: int) -> None:
-        """Evict requests of lower priority, at last the candidate itself, until there is as much as is asked for."""
+        """Evict or swap requests of lower priority, at last the candidate itself, until what is asked for is there."""
         if not self._ladder:
             groups, replica = self._policy.groups, self._replica
             self._ladder = [found for group in groups for found in group.candidates(replica)]
         for victim in self._victims(job):
-            if not self._replica.rules.eviction:
+            if not (self._swaps or self._replica.rules.eviction):
                 raise PolicyFailureError(
                     job.index,
                     self._replica.now_ps,
@@ -165,8 +173,10 @@ class Forming:
         if self._prefilling:
             self._prefill_tokens += count
             self._prefills, self._longest = self._prefills + 1, max(self._longest, count)
-            if not job.cached:
-                self._admitted.append(job)
+        if not job.cached:
+            self._admitted.append(job)
+        if job.swapped:
+            self._back.append(job.index)
         self._run.append((job.index, count))
 
 

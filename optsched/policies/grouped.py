@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from fractions import Fraction
 from heapq import heapify, heappop, merge
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,11 @@ class Members(Enum):
     FILLING = auto()
     DECODING = auto()
     RUNNING = auto()
+
+    @property
+    def wait(self) -> bool:
+        """Whether requests without KV are among them."""
+        return self in {Members.ALL, Members.WAITING}
 
     def of(self, replica: Replica) -> list[Job]:
         """Return the members in order of arrival."""
@@ -180,7 +186,11 @@ class GroupedPolicy:
     - Waiting requests, evicted ones among them, are served in order of arrival, and the first that does not
       fit holds up those behind it. A request that was evicted for this batch cannot run in it, so it too
       holds up later ones.
-    - The policy's rules only tighten the instance's: it chunks only where the instance allows chunks.
+    - The policy's rules only tighten the instance's: it chunks and swaps only where the instance allows it.
+    - If it swaps, KV goes to the host where it would be lost, and comes back in the batch in which its request runs
+      next; until then the request is one that waits.
+    - It considers those that wait one after the other, up to the first that does not fit; all of them, if it has to
+      order them.
 
     Parameters
     ----------
@@ -198,6 +208,8 @@ class GroupedPolicy:
         What it leaves free or counts besides.
     admits
         What else has to allow that a waiting request runs; None for nothing.
+    swaps
+        Whether KV waits on the host instead of being lost.
     """
 
     groups: tuple[Group, ...]
@@ -207,6 +219,7 @@ class GroupedPolicy:
     token_budget: int | None = None
     margins: Margins = Margins()
     admits: Admission | None = None
+    swaps: bool = False
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Form the next batch (Algorithm 1, GETNEXTBATCH)."""
@@ -244,6 +257,7 @@ class GroupedPolicy:
             type(self) is GroupedPolicy
             and self.margins == Margins()
             and self.admits is None
+            and not self.swaps
             and self.reserve in {whole_prompt, worst_case}
             and all(group.order is None and group.where is None for group in self.groups)
             and Members.ALL not in groups
@@ -284,8 +298,8 @@ def longest(most: int, lasts: Callable[[int], bool]) -> int:
 
 def _decodes_by_arrival(assignment: Assignment, replica: Replica) -> Assignment:
     """List decode steps, which take place at the same time, in an order that does not change from batch to batch."""
-    running = {job.index: job.rank for job in replica.running if job.decoding}
+    running = {job.index: job.rank for job in chain(replica.running, replica.waiting) if job.decoding}
     decodes = sorted((step for step in assignment.run if step[0] in running), key=lambda step: running[step[0]])
     place = next((number for number, step in enumerate(assignment.run) if step[0] in running), 0)
     others = [step for step in assignment.run if step[0] not in running]
-    return Assignment(others[:place] + decodes + others[place:], assignment.evict)
+    return assignment._replace(run=others[:place] + decodes + others[place:])

@@ -30,16 +30,18 @@ off. Decisions where the paper is silent:
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, islice
 
 from optsched.model.schedule import Assignment
 from optsched.policies.grouped import Group, GroupedPolicy, Members, longest, worst_case
+from optsched.policies.histogram import Histogram
 from optsched.simulate.replica import Job, Occasion, Policy, Replica
 
 VLLM = GroupedPolicy(groups=(Group(Members.WAITING), Group(Members.RUNNING, evicts=True)), hybrid=False, chunked=False)
 """vLLM (Kwon et al. 2023): prefills first, in batches of their own."""
+
+VLLM_SWAP = replace(VLLM, swaps=True)
+"""vLLM that swaps where the instance allows it."""
 
 VLLM_HY = replace(VLLM, hybrid=True)
 """vLLM with hybrid batches."""
@@ -107,56 +109,20 @@ def _longest(job: Job, _: Replica) -> int:
     return -job.cached
 
 
-class Histogram:
-    """How many tokens finished requests have generated."""
-
-    def __init__(self) -> None:
-        self._seen = Counter[int]()
-        self._means: list[int] | None = None
-
-    def add(self, output: int) -> None:
-        """Count a finished request."""
-        self._seen[output] += 1
-        self._means = None
-
-    def expected(self, generated: int) -> int:
-        """Return the mean output, rounded up, of those that were longer; the next token is the last if there is none.
-
-        Parameters
-        ----------
-        generated
-            Tokens generated so far.
-        """
-        if self._means is None:
-            longest = max(self._seen, default=0)
-            counts = [self._seen[output] for output in range(longest, 0, -1)]
-            tokens = [output * self._seen[output] for output in range(longest, 0, -1)]
-            means = [-(-total // number) for total, number in zip(accumulate(tokens), accumulate(counts), strict=True)]
-            self._means = means[::-1]
-        return self._means[generated] if generated < len(self._means) else generated + 1
-
-
 class _Reserving:
     """A policy that reserves what a histogram says, and keeps it up to date."""
 
     def __init__(self, policy: GroupedPolicy) -> None:
         self._policy = replace(policy, reserve=self._reserve)
         self._histogram = Histogram()
-        self._ran: list[Job] = []
         self._capacity = 0
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Count who has ended, then form the next batch."""
-        for job in self._ran:
-            if job.finished:
-                self._histogram.add(job.generated)
-        self._ran = []
+        self._histogram.count()
         self._capacity = replica.limits.kv_tokens
         assignment = self._policy.next_batch(replica)
-        ran = {index for index, _ in assignment.run}
-        # Those that are admitted stand among the first that wait.
-        found = (job for job in chain(replica.running, replica.waiting) if job.index in ran)
-        self._ran = list(islice(found, len(ran)))
+        self._histogram.watch(replica, assignment)
         return assignment
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:

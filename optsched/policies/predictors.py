@@ -18,7 +18,9 @@ from pydantic import Field
 
 from optsched.model.domain import Tokens, domain
 from optsched.model.errors import InputError
-from optsched.simulate.replica import Job, Occasion, Policy, PolicyFailureError
+from optsched.model.schedule import Assignment
+from optsched.policies.histogram import Histogram
+from optsched.simulate.replica import Job, Occasion, Policy, PolicyFailureError, Replica
 
 Estimate = Callable[[Job], int]
 """How many output tokens were predicted for a job, 1 at least; it may have generated more."""
@@ -198,6 +200,44 @@ class Padded:
 
 
 @dataclass(frozen=True)
+class Online:
+    """Predicts from those that have ended: the mean output of who was longer than what a request has generated.
+
+    Until somebody was, the next token is expected to be the last. So all newcomers look alike, and predictions change
+    from batch to batch.
+
+    Parameters
+    ----------
+    ratio
+        The share by which it pads.
+
+    References
+    ----------
+    InferMax (Kim et al.), section 6, reserves memory by such a histogram.
+    """
+
+    ratio: float = 0.0
+
+
+class _Learning:
+    """A policy whose predictions come from a histogram, which it keeps up to date."""
+
+    def __init__(self, make: Callable[[Estimate], Policy], ratio: float) -> None:
+        self._histogram, self._ratio = Histogram(), ratio
+        self._policy = make(self._expected)
+
+    def _expected(self, job: Job) -> int:
+        return ceil(self._histogram.expected(job.generated) * (1 + self._ratio))
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        """Count who has ended, then let the policy decide."""
+        self._histogram.count()
+        assignment = self._policy.next_batch(replica)
+        self._histogram.watch(replica, assignment)
+        return assignment
+
+
+@dataclass(frozen=True)
 class Predicting:
     """A policy that needs predictions.
 
@@ -210,20 +250,30 @@ class Predicting:
     """
 
     make: Callable[[Estimate], Policy]
-    predictor: Predictor = TRUTH
+    predictor: Predictor | Online = TRUTH
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Predict, and return the policy of the run."""
+        if isinstance(self.predictor, Online):
+            return _Learning(self.make, self.predictor.ratio)
         lengths = self.predictor.lengths(occasion)
         return self.make(lambda job: lengths[job.index])
 
 
-_FORMS = ("truth", "traced", "gaussian:SIGMA[,CEILING]", "relative:SIGMA", "bucketed:WIDTH[,WRONG]", "ranked:TAU")
+_FORMS = (
+    "truth",
+    "traced",
+    "histogram",
+    "gaussian:SIGMA[,CEILING]",
+    "relative:SIGMA",
+    "bucketed:WIDTH[,WRONG]",
+    "ranked:TAU",
+)
 PREDICTOR_FORMS = f"{', '.join(_FORMS)}; +RATIO after any of them pads"
 """How predictors are written (`read_predictor`)."""
 
 
-def read_predictor(text: str) -> Predictor:
+def read_predictor(text: str) -> Predictor | Online:
     """Read a predictor, such as ``gaussian:25`` or ``traced+0.15``.
 
     Raises
@@ -237,9 +287,11 @@ def read_predictor(text: str) -> Predictor:
         values = [float(number) for number in numbers.split(",")] if numbers else []
         match name, values:
             case "truth", []:
-                found: Predictor = TRUTH
+                found: Predictor | Online = TRUTH
             case "traced", []:
                 found = Traced()
+            case "histogram", []:
+                found = Online()
             case "gaussian", [sigma]:
                 found = Gaussian(sigma)
             case "gaussian", [sigma, ceiling]:
@@ -261,4 +313,6 @@ def read_predictor(text: str) -> Predictor:
         raise InputError("predictor", text, f"{error.field} {error.expected}") from None
     except (ValueError, OverflowError):
         raise InputError("predictor", text, PREDICTOR_FORMS) from None
+    if isinstance(found, Online):
+        return Online(padding)
     return Padded(padding, found) if plus else found

@@ -12,16 +12,18 @@ Decisions where the paper is silent:
 - If even all who may be preempted do not free enough, nobody is preempted.
 - Tokens are counted since the request last started: its time slice.
 - If memory is short for a decode step, the worst priority is evicted, whatever it has generated.
-- Recompute is the preemption mechanism, as in the paper's experiments.
+- Recompute is the preemption mechanism, as in the paper's experiments; where the instance allows swaps, `swaps` sends
+  KV to the host instead, and takes it back in the batch in which the request runs next.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optsched.model.schedule import Assignment, Step
 from optsched.policies.grouped import longest
-from optsched.policies.predictors import TRUTH, Estimate, Predicting, Predictor
+from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
 from optsched.simulate.replica import Job, NoBatchError, Occasion, Policy, PolicyFailureError, Replica
 
 
@@ -37,24 +39,27 @@ class RoundRobin:
         Tokens that a request may generate before it can be preempted.
     predictor
         Who predicts.
+    swaps
+        Whether KV waits on the host instead of being lost.
     """
 
     shortest: bool
     steps: int = 5
-    predictor: Predictor = TRUTH
+    predictor: Predictor | Online = TRUTH
+    swaps: bool = False
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""
         if not self.shortest:
-            return _Slices(lambda job: job.rank, self.steps)
-        return Predicting(lambda estimate: _Slices(estimate, self.steps), self.predictor).prepared(occasion)
+            return _Slices(lambda job: job.rank, self.steps, self.swaps)
+        return Predicting(lambda estimate: _Slices(estimate, self.steps, self.swaps), self.predictor).prepared(occasion)
 
 
 class _Slices:
     """Algorithm 1, with a memory of when everybody's slice began."""
 
-    def __init__(self, priority: Estimate, steps: int) -> None:
-        self._priority, self._steps = priority, steps
+    def __init__(self, priority: Estimate, steps: int, swaps: bool) -> None:
+        self._priority, self._steps, self._swaps = priority, steps, swaps
         self._begun: dict[int, int] = {}
 
     def next_batch(self, replica: Replica) -> Assignment:
@@ -102,12 +107,14 @@ class _Slices:
         places = len(replica.waiting) if limits.batch_requests is None else limits.batch_requests - len(running)
         budget = min(limits.batch_tokens - grown * len(running), limits.prefill_tokens)
         eligible = sorted((job for job in running if self._generated(job) >= self._steps), key=self._order)
-        if not replica.rules.eviction:
+        if not self._may_preempt(replica):
             eligible = []
         run: list[Step] = []
         evict: list[int] = []
         for job in sorted(replica.waiting, key=lambda job: (job.queued_ps, *self._order(job))):
-            need, room, victims = limits.occupied(job.missing), free, 0
+            if not grown and run and job.decoding:
+                break
+            need, room, victims = limits.occupied(job.swapped + job.missing), free, 0
             while (room < need or places + victims < 1) and victims < len(eligible):
                 victims += 1
                 room += held[eligible[-victims].index]
@@ -117,10 +124,24 @@ class _Slices:
             eligible = []
             free, places, budget = room - need, places + victims - 1, budget - job.missing
             run.append((job.index, job.missing))
+            if not grown and job.decoding:
+                break
         if not run:
             return None
         decodes = [(job.index, 1) for job in running if job.index not in evict] if grown else []
-        return Assignment([*decodes, *run], evict)
+        return self._preempting(replica, [*decodes, *run], evict)
+
+    def _may_preempt(self, replica: Replica) -> bool:
+        return replica.rules.eviction or (self._swaps and replica.rules.swap)
+
+    def _preempting(self, replica: Replica, run: Sequence[Step], victims: Sequence[int]) -> Assignment:
+        """Return the batch, with KV taken back where it is on the host."""
+        waiting = len(replica.waiting)
+        if not (self._swaps and replica.rules.swap):
+            return Assignment(run, victims, considered=waiting)
+        running = {index for index, _ in run}
+        back = [job.index for job in replica.waiting if job.swapped and job.index in running]
+        return Assignment(run, [], victims, back, waiting)
 
     def _decodes(self, replica: Replica) -> Assignment:
         """Let everybody decode, as far as memory and budgets allow."""
@@ -134,8 +155,9 @@ class _Slices:
             run = staying[:most]
             held = sum(limits.occupied(job.cached + 1) for job in run)
             if held + sum(limits.occupied(job.cached) for job in staying[most:]) <= limits.kv_capacity:
-                return Assignment([(job.index, 1) for job in sorted(run, key=lambda job: job.rank)], evict)
-            if not replica.rules.eviction:
+                decodes = [(job.index, 1) for job in sorted(run, key=lambda job: job.rank)]
+                return self._preempting(replica, decodes, evict)
+            if not self._may_preempt(replica):
                 raise PolicyFailureError(run[0].index, replica.now_ps, "memory is full, and eviction is forbidden")
             evict.append(staying.pop().index)
         job = min(replica.waiting or replica.running, key=self._order)

@@ -30,7 +30,7 @@ import numpy as np
 from optsched.policies.fcfs import FCFS
 from optsched.policies.grouped import Admission, Group, GroupedPolicy, Members, Order
 from optsched.policies.infermax import SARATHI
-from optsched.policies.predictors import TRUTH, Estimate, Predicting, Predictor
+from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
 from optsched.simulate.replica import Job, Occasion, Policy, Replica
 
 
@@ -74,7 +74,7 @@ class Trail:
     """
 
     share: Fraction = Fraction(0)
-    predictor: Predictor = TRUTH
+    predictor: Predictor | Online = TRUTH
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""
@@ -128,7 +128,7 @@ class MemoryChecked:
     """
 
     order: Callable[[Estimate], Order]
-    predictor: Predictor = TRUTH
+    predictor: Predictor | Online = TRUTH
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import partial
 
 from optsched.model.cost import BatchCost, RepeatedCost
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
-from optsched.model.schedule import Assignment, Batch, Schedule, Step
+from optsched.model.schedule import Assignment, Batch, Schedule
 from optsched.simulate.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica, Steady
 
 
@@ -25,7 +24,7 @@ def run_policy(instance: Instance, policy: Policy, *, cost: BatchCost | None = N
     instance, policy
         What is to be scheduled, and who does it.
     cost
-        How long batches take, if not what the instance says.
+        How long the steps of batches take, if not what the instance says.
     jumps
         False lets the policy decide on every batch. The schedule is the same.
 
@@ -36,8 +35,8 @@ def run_policy(instance: Instance, policy: Policy, *, cost: BatchCost | None = N
     PolicyFailureError
         If the policy finds no batch while work remains and nobody else will arrive, goes through more batches
         without a generated token than there are tokens in all (it would never end), or answers what cannot
-        be followed: a batch of no run, an eviction without KV, tokens that do not exist. Whether it keeps the
-        instance's limits is for the checker to say.
+        be followed: a batch of no run, an eviction without KV, a swap of what is not there, tokens that do not exist.
+        Whether it keeps the instance's limits is for the checker to say.
     """
     require_feasible(instance)
     run = _Run(instance, policy, cost or instance.cost, jumps=jumps)
@@ -52,6 +51,7 @@ class _Run:
     def __init__(self, instance: Instance, policy: Policy, cost: BatchCost, *, jumps: bool) -> None:
         requests = instance.requests
         self._requests, self._policy, self._cost = requests, policy, cost
+        self._besides_ps, self._priced = instance.cost.besides_ps, instance.cost.cpu_request > 0
         self._closed = cost if isinstance(cost, RepeatedCost) else None
         self._steady = policy if jumps and isinstance(policy, Steady) else None
         self._order = sorted(range(len(requests)), key=lambda index: requests[index].arrival_ps)
@@ -74,17 +74,18 @@ class _Run:
                 raise
             replica.now_ps = self._next_arrival_ps
             return
+        if not self._priced:
+            assignment = assignment._replace(considered=0)
         begin = replica.now_ps
         if not assignment.run:
             raise PolicyFailureError(next(iter(self._present)), begin, "the policy's batch runs nothing")
         repeat, generated = self._repeats(assignment), True
         if repeat > 1:
-            repeat = self._decode(assignment.run, repeat)
+            repeat = self._decode(assignment, repeat)
         else:
             self._evict(assignment.evict)
-            generated = self._run(assignment.run)
-        run, evict = tuple(assignment.run), tuple(assignment.evict)
-        self.batches.append(Batch(begin, replica.now_ps, run, evict, repeat=repeat))
+            generated = self._run(assignment, self._swap(assignment.swap_out, assignment.swap_in))
+        self.batches.append(assignment.between(begin, replica.now_ps, repeat))
         self._fruitless = 0 if generated else self._fruitless + 1
         if self._fruitless > self._patience:
             reason = f"no token was generated in {self._fruitless} batches"
@@ -113,20 +114,45 @@ class _Run:
                 reason = f"the policy evicts request {index}, which holds no KV"
                 raise PolicyFailureError(self._known(index), replica.now_ps, reason)
             job.evict()
-            job.queued_ps = replica.now_ps
-            replica.drop(job)
-            replica.enqueue(job)
+            self._queue(job)
 
-    def _run(self, run: Sequence[Step]) -> bool:
+    def _queue(self, job: Job) -> None:
+        """Let a job wait that has run."""
+        job.queued_ps = self._replica.now_ps
+        self._replica.drop(job)
+        self._replica.enqueue(job)
+
+    def _swap(self, swap_out: Sequence[int], swap_in: Sequence[int]) -> tuple[int, int]:
+        """Swap, and return the KV tokens that leave the GPU and that come back."""
+        replica, left, back = self._replica, 0, 0
+        for index in swap_out:
+            job = self._present.get(index)
+            if job is None or not job.cached:
+                reason = f"the policy swaps out request {index}, which holds no KV"
+                raise PolicyFailureError(self._known(index), replica.now_ps, reason)
+            left += job.cached
+            job.swap_out()
+            self._queue(job)
+        for index in swap_in:
+            job = self._present.get(index)
+            if job is None or not job.swapped:
+                reason = f"the policy swaps in request {index}, which has no KV on the host"
+                raise PolicyFailureError(self._known(index), replica.now_ps, reason)
+            back += job.swapped
+            job.swap_in()
+            replica.admit(job)
+        return left, back
+
+    def _run(self, assignment: Assignment, swapped: tuple[int, int]) -> bool:
         """Run one batch; say whether it generates a token."""
         replica = self._replica
         tokens = decodes = read = 0
         prefills: list[tuple[int, int]] = []
         generated = False
-        for index, count in run:
+        for index, count in assignment.run:
             job = self._present.get(index)
-            if job is None or not 1 <= count <= job.missing:
-                missing = 0 if job is None else job.missing
+            if job is None or job.swapped or not 1 <= count <= job.missing:
+                missing = 0 if job is None or job.swapped else job.missing
                 reason = f"the policy runs {count} tokens of request {index}, which has {missing} to run"
                 raise PolicyFailureError(self._known(index), replica.now_ps, reason)
             tokens += count
@@ -140,7 +166,8 @@ class _Run:
             if job.run(count):
                 generated = True
                 self._let_go(job)
-        replica.now_ps += self._cost.batch_ps(tokens, decodes, read, prefills)
+        duration = self._cost.batch_ps(tokens, decodes, read, prefills)
+        replica.now_ps += duration + self._besides_ps(duration, *swapped, assignment.considered)
         return generated
 
     def _known(self, index: int) -> int:
@@ -155,7 +182,7 @@ class _Run:
 
     def _repeats(self, assignment: Assignment) -> int:
         """Return how often a decision can be carried out before the policy has to be asked again."""
-        if self._steady is None or assignment.evict:
+        if self._steady is None or assignment.evict or assignment.swap_out or assignment.swap_in:
             return 1
         most = self._requests[assignment.run[0][0]].output
         for index, _ in assignment.run:
@@ -165,25 +192,33 @@ class _Run:
             most = min(most, job.request.output - job.generated)
         return most if most == 1 else min(most, self._steady.stands(self._replica, assignment))
 
-    def _decode(self, run: Sequence[Step], most: int) -> int:
+    def _decode(self, assignment: Assignment, most: int) -> int:
         """Repeat decode steps until somebody has arrived, but at most so often; return how often."""
-        replica, jobs = self._replica, [self._present[index] for index, _ in run]
-        times, duration = self._span(len(jobs), sum(job.cached for job in jobs), most)
+        replica, jobs = self._replica, [self._present[index] for index, _ in assignment.run]
+        besides = self._besides_ps(0, 0, 0, assignment.considered)
+        times, duration = self._span(len(jobs), sum(job.cached for job in jobs), most, besides)
         replica.now_ps += duration
         for job in jobs:
             job.decode(times)
             self._let_go(job)
         return times
 
-    def _span(self, decodes: int, read: int, most: int) -> tuple[int, int]:
-        """Return how many of so many batches start before the next arrival, and how long they take."""
+    def _span(self, decodes: int, read: int, most: int, besides: int) -> tuple[int, int]:
+        """Return how many of so many batches start before the next arrival, and how long they take.
+
+        Each of them takes so many ps besides.
+        """
         left = self._next_arrival_ps - self._replica.now_ps if self._arrived < len(self._order) else None
         if self._closed is None:
             times = duration = 0
             while times < most and (left is None or duration < left):
-                duration += self._cost.batch_ps(decodes, decodes, read + times * decodes, ())
+                duration += self._cost.batch_ps(decodes, decodes, read + times * decodes, ()) + besides
                 times += 1
             return times, duration
-        until = partial(self._closed.repeated_ps, decodes, read)
+        closed = self._closed
+
+        def until(times: int) -> int:
+            return closed.repeated_ps(decodes, read, times) + times * besides
+
         times = most if left is None else bisect_left(range(most), left, key=until)
         return times, until(times)

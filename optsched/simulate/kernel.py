@@ -472,11 +472,13 @@ def as_array(numbers: Sequence[int]) -> Ints:
 
 
 def served(instance: Instance, rule: Rule) -> Record | None:
-    """Return what a policy does; None where it fails, numbers get too large, or the cost model has no coefficients.
+    """Return what a policy does; None where it fails, numbers get too large, or what it considers has a price.
 
-    The engine then says why.
+    The engine then says why, or does it.
     """
     cost, limits, requests = instance.cost, instance.limits, instance.requests
+    if cost.cpu_request:
+        return None
     order = sorted(range(len(requests)), key=lambda index: requests[index].arrival_ps)
     problem = Problem(
         np.array([requests[index].arrival_ps for index in order]),

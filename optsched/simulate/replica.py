@@ -53,7 +53,7 @@ class Replica:
     now_ps
         The time at which the next batch would start.
     waiting, running
-        Arrived, unfinished requests without and with KV, each in order of arrival.
+        Arrived, unfinished requests without and with KV on the GPU, each in order of arrival.
     """
 
     limits: Limits
@@ -104,7 +104,7 @@ class Policy(Protocol):
     """A batching policy."""
 
     def next_batch(self, replica: Replica) -> Assignment:
-        """Say which requests run how many tokens in the next batch, and which are evicted.
+        """Say which requests run how many tokens in the next batch, and which are evicted or swapped.
 
         The policy reads the replica, in which at least one request waits or runs, and changes nothing in it.
 

@@ -110,6 +110,15 @@ class UnsupportedError(Exception):
     """The formulation does not cover this task; the message says which part of it."""
 
 
+def require_covered(model: object, instance: Instance) -> None:
+    """Raise `UnsupportedError` where the instance allows swaps and a formulation does not say that it covers them.
+
+    It says so by an attribute ``covers_swaps``. An optimum without swaps is none with them.
+    """
+    if instance.rules.swap and not getattr(model, "covers_swaps", False):
+        raise UnsupportedError("swapping (forbid swap)")
+
+
 def nothing_better(task: Task) -> Outcome:
     """Return what it means that a solver finds no schedule as good as ``at_most``, or the best one known, asks for.
 

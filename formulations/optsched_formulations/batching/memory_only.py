@@ -56,7 +56,7 @@ class Classes:
         self.kinds = sorted(groups)
         self.members = [groups[kind] for kind in self.kinds]
         self.capacity = limits.kv_blocks
-        self.base_ps = cost.base
+        self.base_ps = cost.affine[0][0]
         self.owner: list[int] = []
         self.token: list[int] = []
         self.size: list[int] = []

@@ -1,0 +1,106 @@
+"""Tables of measurements: CSV whose fields are checked as they are taken, and what times can be true."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from types import MappingProxyType
+
+from optsched.model.documents import read_bytes
+from optsched.model.errors import InputError, Said
+
+PS = MappingProxyType({"ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12})
+"""Picoseconds of each unit of time that a table may have."""
+KERNEL_PS = (5 * 10**5, 5 * 10**8)
+"""The shortest of a table's GPU kernels takes between 0.5 µs, less than any launch, and 500 µs: a table in another unit
+than its reader declares is 1,000 times beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of a table, whose fields are checked as they are taken."""
+
+    path: Path
+    line: int
+    fields: dict[str, str]
+
+    def error(self, column: str, value: object, expected: str) -> InputError:
+        """Return what to raise if a field is wrong."""
+        return InputError(f"line {self.line}.{column}", value, expected, str(self.path))
+
+    def text(self, column: str) -> str:
+        """Return a field."""
+        if column not in self.fields:
+            raise InputError(column, Said("nothing"), "a column of this name", str(self.path))
+        return self.fields[column]
+
+    def integer(self, column: str, least: int) -> int:
+        """Return an integer that is at least ``least``."""
+        text = self.text(column)
+        if not (text.isascii() and text.isdigit() and int(text) >= least):
+            raise self.error(column, text, f"an integer ≥ {least}")
+        return int(text)
+
+    def boolean(self, column: str) -> bool:
+        """Return True or False."""
+        text = self.text(column)
+        if text not in {"True", "False"}:
+            raise self.error(column, text, "True or False")
+        return text == "True"
+
+    def time_ps(self, column: str, unit: str) -> float:
+        """Return a time > 0, which stands in this unit of `PS`, in ps."""
+        text = self.text(column)
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not (isfinite(value) and value > 0):
+            raise self.error(column, text, f"a time > 0 in {unit}")
+        return value * PS[unit]
+
+
+def read_table(path: Path) -> Iterator[Row]:
+    """Yield the rows of a CSV file, or of a packed one (``.gz``), after its header."""
+    try:
+        text = read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError("", Said(error.reason), "text in UTF-8", str(path)) from None
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = next(reader, [])
+        for record in reader:
+            if len(record) != len(header):
+                raise InputError(f"line {reader.line_num}", Said(f"{len(record)} fields"), f"{len(header)}", str(path))
+            yield Row(path, reader.line_num, dict(zip(header, record, strict=True)))
+    except csv.Error as error:
+        raise InputError(f"line {reader.line_num}", Said(str(error)), "CSV", str(path)) from None
+
+
+def require_rows(path: Path, rows: Sequence[object], expected: str) -> None:
+    """Raise `InputError` if there are none."""
+    if not rows:
+        raise InputError("rows", Said("none"), expected, str(path))
+
+
+def require_plausible(path: Path, field: str, found_ps: float, between_ps: tuple[float, float], unit: str) -> None:
+    """Raise `InputError` if a time can only be in another unit.
+
+    Parameters
+    ----------
+    path, field
+        The file, and which time it is.
+    found_ps, between_ps
+        The time, and the range in which it must lie, in ps.
+    unit
+        What the file's times are in.
+    """
+    least, most = between_ps
+    if not least <= found_ps <= most:
+        scale = PS[unit]
+        expected = f"a table in {unit}, where it is {least / scale:g} to {most / scale:g}"
+        raise InputError(field, Said(f"{found_ps / scale:.4g}"), expected, str(path))

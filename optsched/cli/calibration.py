@@ -1,0 +1,153 @@
+"""The command that fits cost profiles: read the arguments, call the package, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from optsched.calibrate.library import Profile, load_profile, profile_names, render_profile
+from optsched.cli.commands import cli, terminal_width
+from optsched.cli.options import blaming, count_option, naming_options, out_option, write_out
+from optsched.methods.simulate import policy_names
+from optsched.model.errors import InputError, Said
+
+if TYPE_CHECKING:
+    from optsched.calibrate.timings import SourceOptions
+
+_FORMATS = ("measurements", "vidur", "llmservingsim", "splitwise")
+_FITS = ("batches", "kernels")
+_POLICY = "sarathi_pc"
+
+
+@cli.command()
+@click.argument("source", required=False)
+@click.option("--list", "listed", is_flag=True, help="List the shipped profiles and leave.")
+@click.option(
+    "--format", "style", default=_FORMATS[0], show_default=True, help=f"What SOURCE is: {', '.join(_FORMATS)}."
+)
+@click.option("--name", help="What to call the profile.  [default: the source's name]")
+@count_option("--pieces", "Affine pieces of the token term.", default=3)
+@click.option(
+    "--fit",
+    "fitted",
+    metavar="WHAT",
+    help=f"{' or '.join(_FITS)}.  [default: batches where SOURCE has them, else kernels]",
+)
+@click.option("--pure", is_flag=True, help="Fit attention to pure calls only, not to hybrid ones.")
+@count_option("--layers", "Layers of the model, where a table has the times of one (vidur, llmservingsim).")
+@count_option("--tensor-parallel", "GPUs that share a layer: which rows to take (vidur, splitwise).", default=1)
+@click.option("--attention", metavar="FILE", help="vidur: attention.csv, beside SOURCE = mlp.csv.")
+@click.option("--network", metavar="FILE", help="vidur: all_reduce.csv, for several GPUs.")
+@click.option("--cpu", metavar="FILE", help="vidur: cpu_overheads.csv, of --model.")
+@click.option("--hardware", metavar="NAME", help="Which GPU (splitwise: as in the table), or what to call it.")
+@click.option("--model", metavar="NAME", help="Which model, or what to call it.")
+@count_option("--kv-tokens", "M: leave out attention calls on more, and what a run of --against had.")
+@click.option(
+    "--against",
+    metavar="RUN",
+    help="Compare with what the fit has not seen: whole batches (a folder of measurements), or a vLLM run's requests.",
+)
+@click.option("--policy", default=_POLICY, show_default=True, help="Which policy serves the requests of --against.")
+@click.option("--plot", metavar="FILE", help="Draw residuals (.svg, .png, .pdf; extra plot).")
+@out_option
+def calibrate(
+    source: str | None,
+    listed: bool,
+    style: str,
+    name: str | None,
+    pieces: int,
+    fitted: str | None,
+    pure: bool,
+    layers: int | None,
+    tensor_parallel: int,
+    attention: str | None,
+    network: str | None,
+    cpu: str | None,
+    hardware: str | None,
+    model: str | None,
+    kv_tokens: int | None,
+    against: str | None,
+    policy: str,
+    plot: str | None,
+    out: str | None,
+) -> None:
+    """Fit a cost profile to measured times, and say how wrong it is.
+
+    SOURCE is a folder that optsched profile has written; Vidur's mlp.csv; a folder of LLMServingSim's profiler; or
+    Splitwise's perf_model.csv (docs/calibration.md).
+    """
+    # Reports need tables and statistics, the fit scipy: they take longer to load than other commands take in all.
+    from optsched.report.calibration import profile_list, profile_report  # noqa: PLC0415
+
+    if listed:
+        click.echo(profile_list([load_profile(known) for known in profile_names()], terminal_width()), nl=False)
+        return
+    from optsched.calibrate.assemble import Choices  # noqa: PLC0415
+    from optsched.calibrate.assemble import calibrate as fit  # noqa: PLC0415
+    from optsched.calibrate.sources import READERS  # noqa: PLC0415
+    from optsched.calibrate.timings import SourceOptions  # noqa: PLC0415
+    from optsched.report.profile_plot import check_plot  # noqa: PLC0415
+    from optsched.report.residual_plot import plot_residuals  # noqa: PLC0415
+
+    if source is None:
+        raise InputError("SOURCE", Said("nothing"), "measurements to fit, or --list")
+    if style not in READERS:
+        raise InputError("--format", style, f"one of {', '.join(READERS)}")
+    if fitted is not None and fitted not in _FITS:
+        raise InputError("--fit", fitted, f"one of {', '.join(_FITS)}")
+    if policy not in policy_names():
+        raise InputError("--policy", policy, f"one of {', '.join(policy_names())}")
+    if plot is not None:
+        with blaming("--plot"):
+            check_plot(Path(plot))
+    options = SourceOptions(layers, tensor_parallel, attention, network, cpu, hardware, model)
+    with blaming(source=source), naming_options():
+        measured = READERS[style](source, options)
+        title = name or Path(source).name.partition(".")[0]
+        whole = fitted != "kernels"
+        if fitted == "batches" and measured.batches is None:
+            raise InputError("fit", fitted, "kernels: it has no whole batches")
+        choices = Choices(pieces=pieces, hybrid=not pure, whole=whole, kv_tokens=kv_tokens)
+        found = fit(measured, title, f"Fitted to {source} by optsched calibrate.", choices)
+    if out is not None:
+        write_out(out, render_profile(found.profile))
+    if plot is not None:
+        plot_residuals(found, Path(plot))
+    text = profile_report(found.profile, terminal_width())
+    if against is not None:
+        seen = whole and measured.batches is not None
+        if seen and Path(against).resolve() == Path(source).resolve():
+            expected = "batches that the fit has not seen: others, or with --fit kernels; held-out errors stand above"
+            raise InputError("--against", against, expected)
+        with blaming(source=against), naming_options():
+            text += "\n" + _compare(found.profile, against, style, options, kv_tokens, policy)
+    if out != "-":
+        click.echo(text, nl=False)
+
+
+def _compare(
+    profile: Profile, against: str, style: str, options: SourceOptions, kv_tokens: int | None, policy: str
+) -> str:
+    """Say how far the profile is from whole batches, or from the requests of a run."""
+    # As above.
+    from optsched.calibrate.assemble import errors_of  # noqa: PLC0415
+    from optsched.calibrate.sources import READERS  # noqa: PLC0415
+    from optsched.calibrate.vllm_run import is_run, read_run  # noqa: PLC0415
+    from optsched.report.calibration import batch_report, run_report  # noqa: PLC0415
+    from optsched.study.measured_run import compare_run  # noqa: PLC0415
+
+    if is_run(Path(against)):
+        if kv_tokens is None:
+            raise InputError("kv_tokens", Said("nothing"), "M, what the engine had for KV: a run does not record it")
+        run = read_run(Path(against), kv_tokens)
+        return run_report(compare_run(run, profile.cost, policy), policy, against, terminal_width())
+    batches = READERS[style](against, options).batches
+    if batches is None:
+        raise InputError(
+            "--against",
+            Said("no whole batches"),
+            "what the fit has not seen; held-out errors of its own rows stand above",
+        )
+    return batch_report(errors_of(profile.cost, batches), against, terminal_width())
