@@ -148,10 +148,10 @@ class Record:
             peak=totals[PEAK],
             busy=totals[BUSY],
             kv_time=(totals[KV_HIGH] << _SHIFT) + totals[KV_LOW],
-            gaps=spread(watch.gaps.rows),
+            gaps=spread(watch.gaps),
             waiting=spread(np.column_stack((np.arange(len(watch.queue)), watch.queue))),
-            kv_tokens=spread(watch.kv_tokens.rows),
-            batch_tokens=spread(watch.batch_tokens.rows),
+            kv_tokens=spread(watch.kv_tokens),
+            batch_tokens=spread(watch.batch_tokens),
         )
 
     def schedule(self) -> Schedule:

@@ -16,23 +16,11 @@ QUEUED, ENDED = range(2)
 """Until when the queue has been noted, and when the latest batch has ended, ps."""
 
 
-class Weights(NamedTuple):
-    """Values ≥ 0, of which each has a weight.
-
-    Parameters
-    ----------
-    rows
-        A table in which values are found by their hash: value, and weight, which is 0 in a row that is free.
-    size
-        How many rows are taken.
-    """
-
-    rows: Ints
-    size: Ints
-
-
 class Watch(NamedTuple):
     """Distributions.
+
+    The first three are tables in which values are found by their hash: a row has a value and its weight, which is 0 if the
+    row is free; the last row says how many are taken.
 
     Parameters
     ----------
@@ -41,14 +29,14 @@ class Watch(NamedTuple):
     kv_tokens, batch_tokens
         For how long so many KV tokens are occupied, and so many tokens run.
     queue
-        For how long so many requests wait.
+        For how long so many requests wait, by their number.
     until
         How far they reach.
     """
 
-    gaps: Weights
-    kv_tokens: Weights
-    batch_tokens: Weights
+    gaps: Ints
+    kv_tokens: Ints
+    batch_tokens: Ints
     queue: Ints
     until: Ints
 
@@ -56,14 +44,14 @@ class Watch(NamedTuple):
 @compiled
 def new_watch(requests: int, start: int) -> Watch:
     """Return what has seen nothing of so many requests, the first of which arrives at ``start``."""
-    return Watch(
-        _new_weights(), _new_weights(), _new_weights(), np.zeros(requests + 1, np.int64), np.full(2, start, np.int64)
-    )
+    queue, until = np.zeros(requests + 1, np.int64), np.full(2, start, np.int64)
+    return Watch(_new_table(1024), _new_table(1024), _new_table(1024), queue, until)
 
 
 @compiled
-def _new_weights() -> Weights:
-    return Weights(np.zeros((1024, 2), np.int64), np.zeros(1, np.int64))
+def _new_table(length: int) -> Ints:
+    """Return an empty table of so many rows, a power of two."""
+    return np.zeros((length + 1, 2), np.int64)
 
 
 @compiled
@@ -75,32 +63,32 @@ def ready(watch: Watch, runs: int, batches: int) -> Watch:
 
 
 @compiled
-def _with_room(weights: Weights, more: int) -> Weights:
+def _with_room(table: Ints, more: int) -> Ints:
     """Return a table that is at most half full with so many more values."""
-    length = len(weights.rows)
-    while length < 2 * (weights.size[0] + more):
+    rows = length = len(table) - 1
+    while length < 2 * (table[-1, 0] + more):
         length *= 2
-    if length == len(weights.rows):
-        return weights
-    larger = Weights(np.zeros((length, 2), np.int64), np.zeros(1, np.int64))
-    for i in range(len(weights.rows)):
-        weigh(larger, weights.rows[i, 0], weights.rows[i, 1])
+    if length == rows:
+        return table
+    larger = _new_table(length)
+    for row in range(rows):
+        weigh(larger, table[row, 0], table[row, 1])
     return larger
 
 
 @compiled
-def weigh(weights: Weights, value: int, weight: int) -> None:
-    """Add to a value's weight."""
+def weigh(table: Ints, value: int, weight: int) -> None:
+    """Add to the weight of a value ≥ 0."""
     if weight == 0:
         return
-    rows = weights.rows
+    last = len(table) - 1
     # Fibonacci hashing (Knuth, The Art of Computer Programming, section 6.4): 2^64 divided by the golden ratio.
-    row = (value * -7046029254386353131 >> 32) & (len(rows) - 1)
-    while rows[row, 1] != 0 and rows[row, 0] != value:
-        row = (row + 1) & (len(rows) - 1)
-    weights.size[0] += rows[row, 1] == 0
-    rows[row, 0] = value
-    rows[row, 1] += weight
+    row = (value * -7046029254386353131 >> 32) & (last - 1)
+    while table[row, 1] != 0 and table[row, 0] != value:
+        row = (row + 1) & (last - 1)
+    table[last, 0] += table[row, 1] == 0
+    table[row, 0] = value
+    table[row, 1] += weight
 
 
 @compiled
@@ -128,7 +116,7 @@ def note_tokens(watch: Watch, start: int, end: int, tokens: int) -> None:
 
 
 def spread(table: Ints) -> Spread | None:
-    """Return the distribution of the values that have a weight in a table of both."""
+    """Return the distribution of the values that have a weight in a table."""
     rows = table[table[:, 1] > 0]
     rows = rows[np.argsort(rows[:, 0])]
     return Spread.of_ascending(rows[:, 0].tolist(), rows[:, 1].tolist())
