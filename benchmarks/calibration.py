@@ -39,7 +39,7 @@ from optsched.study.measured_run import PS_PER_S, RunComparison, compare_run
 RUN = "llmservingsim/RTXPRO6000/Llama-3.1-8B/vllm_run"
 SPLITWISE = "splitwise_sim/perf_model_llama2-70b.csv"
 PROFILE = "rtxpro6000-llama31-8b"
-POLICY = "sarathi_pc"
+POLICY = "vllm_v1"
 SHOWN = ("rtxpro6000-llama31-8b", "a100-llama2-7b-call", "a100-llama3-70b-tp2")
 GPUS = tuple((gpu, parallel) for gpu in ("a100-80gb", "h100-80gb") for parallel in (2, 4, 8))
 _PS_PER_MS = 10**9

@@ -482,7 +482,7 @@ def test_a_run_through_the_command(tmp_path: Path, capsys: pytest.CaptureFixture
         capsys, "calibrate", source, "--fit", "kernels", "--pieces", "2", "--kv-tokens", "10000000", "--against", run
     )
     assert done.code == 0, done.err
-    assert f"Against the requests of {run}, served by sarathi_pc" in done.out
+    assert f"Against the requests of {run}, served by vllm_v1" in done.out
     done = optsched(capsys, "calibrate", source, "--fit", "kernels", "--pieces", "2", "--against", run)
     assert "--kv-tokens: got nothing, expected M" in done.err
 
@@ -494,7 +494,7 @@ def test_a_run_through_the_command(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_run_of_vllm_is_predicted_within_ten_percent() -> None:
     run = read_run(SHARED / "llmservingsim/RTXPRO6000/Llama-3.1-8B/vllm_run", RTX_KV_TOKENS)
     assert len(run.requests) == 300
-    found = compare_run(run, load_profile("rtxpro6000-llama31-8b").cost, "sarathi_pc")
+    found = compare_run(run, load_profile("rtxpro6000-llama31-8b").cost, "vllm_v1")
     # The data's README has these means of the measured run.
     assert found.agreement["TTFT"].measured == pytest.approx(7.097, abs=0.001)
     assert found.agreement["e2e"].measured == pytest.approx(28.201, abs=0.001)

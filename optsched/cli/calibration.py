@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,9 @@ import click
 
 from optsched.calibrate.library import Profile, load_profile, profile_names, render_profile
 from optsched.cli.commands import cli, terminal_width
-from optsched.cli.options import blaming, count_option, naming_options, out_option, write_out
+from optsched.cli.options import blaming, integer_option, naming_options, out_option, write_out
 from optsched.methods.simulate import policy_names
+from optsched.model.domain import MAX_TOKENS
 from optsched.model.errors import InputError, Said
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 _FORMATS = ("measurements", "vidur", "llmservingsim", "splitwise")
 _FITS = ("batches", "kernels")
-_POLICY = "sarathi_pc"
+_POLICY = "vllm_v1"
 
 
 @cli.command()
@@ -28,7 +30,7 @@ _POLICY = "sarathi_pc"
     "--format", "style", default=_FORMATS[0], show_default=True, help=f"What SOURCE is: {', '.join(_FORMATS)}."
 )
 @click.option("--name", help="What to call the profile.  [default: the source's name]")
-@count_option("--pieces", "Affine pieces of the token term.", default=3)
+@integer_option("--pieces", 1, math.inf, "3", "Affine pieces of the token term.")
 @click.option(
     "--fit",
     "fitted",
@@ -36,14 +38,18 @@ _POLICY = "sarathi_pc"
     help=f"{' or '.join(_FITS)}.  [default: batches where SOURCE has them, else kernels]",
 )
 @click.option("--pure", is_flag=True, help="Fit attention to pure calls only, not to hybrid ones.")
-@count_option("--layers", "Layers of the model, where a table has the times of one (vidur, llmservingsim).")
-@count_option("--tensor-parallel", "GPUs that share a layer: which rows to take (vidur, splitwise).", default=1)
+@integer_option(
+    "--layers", 1, MAX_TOKENS, None, "Layers of the model, where a table has the times of one (vidur, llmservingsim)."
+)
+@integer_option("--tensor-parallel", 1, 1024, "1", "GPUs that share a layer: which rows to take (vidur, splitwise).")
 @click.option("--attention", metavar="FILE", help="vidur: attention.csv, beside SOURCE = mlp.csv.")
 @click.option("--network", metavar="FILE", help="vidur: all_reduce.csv, for several GPUs.")
 @click.option("--cpu", metavar="FILE", help="vidur: cpu_overheads.csv, of --model.")
 @click.option("--hardware", metavar="NAME", help="Which GPU (splitwise: as in the table), or what to call it.")
 @click.option("--model", metavar="NAME", help="Which model, or what to call it.")
-@count_option("--kv-tokens", "M: leave out attention calls on more, and what a run of --against had.")
+@integer_option(
+    "--kv-tokens", 1, MAX_TOKENS, None, "M: leave out attention calls on more, and what a run of --against had."
+)
 @click.option(
     "--against",
     metavar="RUN",

@@ -165,13 +165,28 @@ def token_option(name: str, default: int, meaning: str) -> Decorator:
     )
 
 
-def count_option(name: str, meaning: str, default: int | None = None) -> Decorator:
-    """Return an option that takes a number ≥ 1."""
-    given = None if default is None else str(default)
-    shown_default = default is not None
+def integer_option(name: str, low: int, high: float, default: str | None, meaning: str) -> Decorator:
+    """Return an option that takes an integer of a range."""
     return click.option(
-        name, callback=_integer(1), default=given, show_default=shown_default, metavar="INTEGER", help=meaning
+        name,
+        callback=_integer(low, high),
+        default=default,
+        show_default=default is not None,
+        metavar="INTEGER",
+        help=meaning,
     )
+
+
+def number_option(name: str, default: str | None, meaning: str) -> Decorator:
+    """Return an option that takes a number > 0."""
+    return click.option(
+        name, callback=_positive, default=default, show_default=default is not None, metavar="NUMBER", help=meaning
+    )
+
+
+def file_option(name: str, meaning: str) -> Decorator:
+    """Return an option that takes a file to write."""
+    return click.option(name, metavar="FILE", callback=_file_to_write, help=meaning)
 
 
 limit_option: Decorator = click.option(
@@ -276,6 +291,8 @@ _OPTIONS = {
     "hardware": "--hardware",
     "kv_tokens": "--kv-tokens",
     "policy": "--policy",
+    "shape": "--shape",
+    "device": "--device",
 }
 
 
@@ -304,6 +321,12 @@ def read_objective(name: str) -> Objective:
         return Objective(name)
     except ValueError:
         raise InputError("--objective", name, f"one of {', '.join(Objective)}") from None
+
+
+def require_policy(name: str) -> None:
+    """Raise `InputError` if there is no policy of that name."""
+    if name not in policy_names():
+        raise InputError("--policy", name, f"one of {', '.join(policy_names())}")
 
 
 def read_policies(given: Sequence[str], option: str) -> tuple[str, ...]:

@@ -83,18 +83,8 @@ def simulate(
     objective = Objective(objective)
     restrictions = restrictions or Restrictions()
     name = policy if isinstance(policy, str) else type(policy).__name__
-    runner: Policy | Preparing = lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy
+    runner, options = policy_of(policy, predictor)
     require_feasible(instance, restrictions)
-    options: dict[str, str] = {}
-    if predictor is not None:
-        # As numpy below, it takes a while to load.
-        from optsched.policies.predictors import read_predictor  # noqa: PLC0415
-
-        found = read_predictor(predictor)
-        if hasattr(runner, "predictor"):
-            options = {"predictor": predictor}
-            # Whatever has such a field is a dataclass.
-            runner = dataclasses.replace(runner, predictor=found)  # type: ignore[type-var]
     failed = Result(
         instance=instance,
         method=name,
@@ -107,10 +97,7 @@ def simulate(
     started = time.perf_counter()
     restricted = restrictions.apply(instance)
     try:
-        if isinstance(runner, Preparing):
-            import numpy as np  # noqa: PLC0415
-
-            runner = runner.prepared(Occasion(restricted, objective, restrictions, np.random.default_rng(seed)))
+        runner = ready_policy(runner, restricted, objective, restrictions, seed)
         worth_it = sum(request.output for request in instance.requests) >= _COMPILED_TOKENS
         record = runner.serve(restricted) if worth_it and isinstance(runner, Compiled) else None
         if record is None:
@@ -130,6 +117,38 @@ def simulate(
         reason = f"{name}: {objective.value} is {value}, at most {restrictions.at_most} is allowed"
         return replace(failed, message=reason)
     return replace(failed, status=Status.FEASIBLE, value=value, schedule=schedule, metrics=metrics)
+
+
+def policy_of(policy: str | Policy | Preparing, predictor: str | None) -> tuple[Policy | Preparing, dict[str, str]]:
+    """Return the policy that is meant, and what was chosen of its options (see `simulate`)."""
+    runner: Policy | Preparing = lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy
+    if predictor is None:
+        return runner, {}
+    # As numpy below, it takes a while to load.
+    from optsched.policies.predictors import read_predictor  # noqa: PLC0415
+
+    found = read_predictor(predictor)
+    if not hasattr(runner, "predictor"):
+        return runner, {}
+    # Whatever has such a field is a dataclass.
+    return dataclasses.replace(runner, predictor=found), {"predictor": predictor}  # type: ignore[type-var]
+
+
+def ready_policy(
+    runner: Policy | Preparing, instance: Instance, objective: Objective, restrictions: Restrictions, seed: int
+) -> Policy:
+    """Return the policy of one run; `instance` has the rules that the restrictions leave.
+
+    Raises
+    ------
+    PolicyFailureError
+        If it can never serve the instance.
+    """
+    if not isinstance(runner, Preparing):
+        return runner
+    import numpy as np  # noqa: PLC0415
+
+    return runner.prepared(Occasion(instance, objective, restrictions, np.random.default_rng(seed)))
 
 
 def simulate_each(

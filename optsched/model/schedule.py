@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
+from optsched.model.cost import BatchCost
 from optsched.model.domain import Index, Picoseconds, Tokens, domain
 from optsched.model.instance import Instance, Request
 
@@ -165,11 +166,13 @@ class Assignment(NamedTuple):
         )
 
 
-def timed(instance: Instance, assignments: Iterable[Assignment]) -> Schedule:
+def timed(instance: Instance, assignments: Iterable[Assignment], cost: BatchCost | None = None) -> Schedule:
     """Give start and end times to batches that follow each other as early as arrivals allow.
 
-    The assignments must be legal for ``instance``: the checker, not this function, finds out.
+    The assignments must be legal for ``instance``: the checker, not this function, finds out. Each is asked for when
+    the one before has ended; ``cost`` says how long they take, if not what the instance says.
     """
+    costs = cost or instance.cost
     states = [Progress(request) for request in instance.requests]
     now = instance.start_ps
     batches = []
@@ -187,7 +190,7 @@ def timed(instance: Instance, assignments: Iterable[Assignment]) -> Schedule:
             else:
                 prefills.append((count, state.cached))
             state.run(count)
-        duration = instance.cost.batch_ps(tokens, decodes, read, prefills)
+        duration = costs.batch_ps(tokens, decodes, read, prefills)
         end = now + duration + instance.cost.besides_ps(duration, *moved, assignment.considered)
         batches.append(assignment.between(now, end))
         now = end

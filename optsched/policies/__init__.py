@@ -5,6 +5,7 @@ from types import MappingProxyType
 _TABLE_1 = ("vllm", "sarathi", "sarathi_pc", "sarathi_nocp", "vllm_hy", "sarathi_nohy")
 _FAMILIES = {
     "infermax": ("infermax", "vllm_swap"),
+    "vllm": ("vllm_v1",),
     "rank": ("rank_org", "rank_i", "rank_o"),
     "fcfs": ("fcfs", "no_preempt", "orca", "static", "fastgen"),
     "larry": ("larry",),

@@ -45,8 +45,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from heapq import merge
 from itertools import chain, groupby
-from math import ceil, hypot
+from math import hypot
 
 from optsched.model.instance import Limits
 from optsched.model.schedule import Assignment, Step
@@ -98,7 +99,8 @@ class EconoServe:
         """Return the policy of a run."""
         instance = occasion.instance
         target = self.forward_tokens or saturating_tokens(instance.cost, instance.limits.batch_tokens)
-        return Predicting(lambda estimate: _Tasks(self, target, estimate), self.predictor).prepared(occasion)
+        capacity = instance.limits.kv_capacity
+        return Predicting(lambda estimate: _Tasks(self, target, capacity, estimate), self.predictor).prepared(occasion)
 
 
 class _Tasks:
@@ -109,8 +111,8 @@ class _Tasks:
     choice, ``_emptied`` whether that left nobody waiting, ``_calm`` whether the next decision would be the same.
     """
 
-    def __init__(self, settings: EconoServe, target: int, estimate: Estimate) -> None:
-        self._settings, self._target, self._estimate = settings, target, estimate
+    def __init__(self, settings: EconoServe, target: int, capacity: int, estimate: Estimate) -> None:
+        self._settings, self._target, self._capacity, self._estimate = settings, target, capacity, estimate
         self._longer: dict[int, int] = {}
         self._given: dict[int, int] = {}
         self._until: dict[int, int] = {}
@@ -124,11 +126,12 @@ class _Tasks:
 
     def _length(self, job: Job) -> int:
         """Return how many tokens are expected of a request, more than it has generated."""
-        return max(self._longer.get(job.index, 0), self._estimate(job), job.generated + 1)
+        length = max(self._estimate(job), job.generated + 1)
+        return max(length, self._longer.get(job.index, 0)) if self._longer else length
 
-    def _peak(self, job: Job, replica: Replica) -> int:
+    def _peak(self, job: Job) -> int:
         """Return the KV tokens in the batch that generates the last expected token."""
-        return min(job.request.input + self._length(job) - 1, replica.limits.kv_capacity)
+        return min(job.request.input + self._length(job) - 1, self._capacity)
 
     def _order(self, jobs: Iterable[Job], now_ps: int) -> list[Job]:
         """Return a queue: PTs by prompt, GTs by what is left to generate, the longest first; or by arrival."""
@@ -228,7 +231,7 @@ class _Tasks:
             self._calm = False
             guest = self._guests.pop(job.index, None) is not None
             self._longer[job.index] = job.generated + _MORE
-            more = self._peak(job, forming.replica)
+            more = self._peak(job)
             if forming.fits(job, more):
                 forming.give(job.index, more)
                 self._until[job.index] = more
@@ -242,7 +245,7 @@ class _Tasks:
         filling = {self._group.get(job.index) for job in everybody if not job.decoding} - {None}
         for job in forming.running:
             if job.decoding and job.index not in self._until and self._group.get(job.index) not in filling:
-                peak = self._peak(job, forming.replica)
+                peak = self._peak(job)
                 if forming.fits(job, peak):
                     self._calm = False
                     forming.give(job.index, peak)
@@ -261,7 +264,7 @@ class _Tasks:
         queue = self._order(waiting, replica.now_ps)
         places = forming.most_decodes - len(generating)
         occupied = replica.limits.occupied
-        reserve = self._reserve(forming)
+        reserve = self._reserve
         used = sum(occupied(self._given.get(job.index, 0)) for job in forming.running if job.index not in self._until)
         left = {job.index: job for job in queue}
         chosen: list[Job] = []
@@ -271,7 +274,7 @@ class _Tasks:
             if len(queue) - len(left) >= places:
                 break
             rest = used - occupied(self._given.get(job.index, 0))
-            if forming.fits(job, self._peak(job, replica), max(reserve - rest, 0)):
+            if forming.fits(job, self._peak(job), max(reserve - rest, 0)):
                 self._start(job, forming)
                 used = rest
                 forming.considered += 1
@@ -307,7 +310,7 @@ class _Tasks:
 
     def _start(self, job: Job, forming: _Forming) -> None:
         """Let a GT go on, with memory for all that is expected of it."""
-        peak = self._peak(job, forming.replica)
+        peak = self._peak(job)
         self._calm = False
         forming.give(job.index, peak)
         forming.take_back(job)
@@ -322,7 +325,7 @@ class _Tasks:
             guest = left.pop(index)
             guests.append(guest)
             self._guests[index] = host.index
-            self._until[index] = self._peak(guest, forming.replica)
+            self._until[index] = self._peak(guest)
         forming.considered += len(guests)
         return guests
 
@@ -336,16 +339,20 @@ class _Tasks:
         budget = min(room, self._target - decodes)
         places = forming.most_runs - decodes
         fresh = [job for job in replica.waiting if not job.swapped]
-        if self._settings.synced and not self._settings.decoupled:
-            fresh = [job for job in fresh if job.index in self._given]
         filling = [job for job in forming.running if not job.decoding]
-        held = {job.index for job in filling}
         if budget < 1 or places < 1 or not (fresh or filling):
             return
-        queue: Iterable[Job] = self._order(chain(filling, fresh), replica.now_ps)
-        if not self._settings.decoupled and not self._settings.synced:
-            queue = chain(filling, self._nearest(fresh, budget - sum(job.missing for job in filling), forming))
         safe = self._safety(forming)
+        queue: Iterable[Job] = merge(filling, fresh, key=lambda job: job.rank)
+        if self._settings.ordered:
+            # Memory gets less while they are chosen, so that others will not fit either.
+            most = min(forming.free, safe.room)
+            fitting = [job for job in fresh if limits.occupied(job.missing) <= most]
+            queue = self._order(chain(filling, fitting), replica.now_ps)
+        elif self._settings.synced and not self._settings.decoupled:
+            queue = [job for job in queue if job.index in self._given]
+        elif not self._settings.decoupled:
+            queue = chain(filling, self._nearest(fresh, budget - sum(job.missing for job in filling), forming))
         for job in queue:
             if len(forming.prompts) == places or budget < 1:
                 break
@@ -361,15 +368,15 @@ class _Tasks:
             forming.prompts.append((job.index, count))
             budget -= count
         if self._settings.decoupled:
+            held = {job.index for job in filling}
             started = sum(index not in held for index, _ in forming.prompts)
             forming.considered += started + (started < len(fresh))
 
     def _admit(self, job: Job, forming: _Forming, safe: _Safety) -> bool:
         """Give memory to a PT that starts, if there is enough."""
-        peak = self._peak(job, forming.replica)
+        peak = self._peak(job)
         if self._settings.decoupled:
-            most = self._reserve(forming) if safe.crowded else forming.replica.limits.kv_capacity
-            if not (forming.fits(job, job.missing) and safe.admits(job.missing, peak, most)):
+            if not (forming.fits(job, job.missing) and safe.admits(job.missing, peak)):
                 return False
             forming.give(job.index, job.missing)
             return True
@@ -380,37 +387,45 @@ class _Tasks:
 
     def _safety(self, forming: _Forming) -> _Safety:
         """Return what those hold that wait for memory, and the most that one of them may want besides."""
+        if not self._settings.decoupled:
+            return _Safety(forming.replica.limits, 0)
         waiting = [job for job in forming.running if job.index not in self._until]
-        safety = _Safety(forming.replica.limits, crowded=any(job.decoding for job in waiting))
+        crowded = any(job.decoding for job in waiting)
+        safety = _Safety(forming.replica.limits, self._reserve if crowded else self._capacity)
         for job in waiting:
-            safety.count(self._given[job.index], self._peak(job, forming.replica))
+            safety.count(self._given[job.index], self._peak(job))
         return safety
 
-    def _reserve(self, forming: _Forming) -> int:
-        return ceil(self._settings.reserved * forming.replica.limits.kv_capacity)
+    @property
+    def _reserve(self) -> int:
+        """KV tokens that are reserved for PTs."""
+        share = self._settings.reserved
+        return -(-self._capacity * share.numerator // share.denominator)
 
     def _nearest(self, queue: list[Job], tokens: int, forming: _Forming) -> Iterator[Job]:
         """Yield the requests whose demands are nearest to what is left, while both suffice (`multires`)."""
-        replica, limits = forming.replica, forming.replica.limits
-        left = list(queue)
-        while left and tokens > 0:
-            forming.considered += len(left)
+        limits, chunked = forming.replica.limits, forming.replica.rules.chunked_prefill
+        occupied = limits.occupied
+        short = [job for job in queue if job.missing <= forming.free]
+        left = [(job, peak) for job in short if occupied(peak := self._peak(job)) <= forming.free]
+        count = len(queue)
+        while tokens > 0:
+            forming.considered += count
             memory, room = forming.free, tokens
 
-            def run(job: Job, room: int = room) -> int:
-                return min(job.missing, room) if replica.rules.chunked_prefill else job.missing
+            def distance(found: tuple[Job, int], memory: int = memory, room: int = room) -> tuple[float, int]:
+                job, peak = found
+                spare = max(room - job.missing, 0)
+                return hypot(spare / self._target, (memory - peak) / self._capacity), job.rank
 
-            def distance(job: Job, memory: int = memory, room: int = room) -> tuple[float, int]:
-                held = self._peak(job, replica)
-                return hypot((room - run(job)) / self._target, (memory - held) / limits.kv_capacity), job.rank
-
-            fitting = [job for job in left if run(job) <= room and forming.fits(job, self._peak(job, replica))]
-            if not fitting:
+            left = [found for found in left if occupied(found[1]) <= memory and (chunked or found[0].missing <= room)]
+            if not left:
                 return
-            best = min(fitting, key=distance)
+            best = min(left, key=distance)
             left.remove(best)
-            tokens -= run(best)
-            yield best
+            count -= 1
+            tokens -= min(best[0].missing, room)
+            yield best[0]
 
     def _admit_groups(self, forming: _Forming) -> None:
         """Promise memory to groups of requests of the same length, when another group has ended (`sync_coupled`)."""
@@ -420,7 +435,7 @@ class _Tasks:
         queue = [job for job in replica.waiting if job.index not in self._given]
         chosen: list[Job] = []
         for job in self._by_group(queue):
-            peak = self._peak(job, replica)
+            peak = self._peak(job)
             if not forming.fits(job, peak) or len(self._group) + len(chosen) == forming.most_decodes:
                 break
             forming.give(job.index, peak)
@@ -439,7 +454,7 @@ class _Tasks:
         if not queue:
             return
         first, *others = queue
-        tokens = self._peak(first, replica) if first.decoding else first.cached + first.missing
+        tokens = self._peak(first) if first.decoding else first.cached + first.missing
         for job in reversed(others):
             if forming.fits(first, tokens):
                 break
@@ -504,13 +519,17 @@ class _Forming:
 class _Safety:
     """Whether any of those that wait for memory could go on if all that run had ended.
 
-    They hold some tokens in all, and none of them wants more than so many besides. ``crowded`` says whether there are
-    GTs among them.
+    They hold some tokens in all, at most so many, and none of them wants more than so many besides.
     """
 
-    def __init__(self, limits: Limits, *, crowded: bool) -> None:
-        self._limits, self.crowded = limits, crowded
+    def __init__(self, limits: Limits, most: int) -> None:
+        self._limits, self._allowed = limits, most
         self._held = self._most = 0
+
+    @property
+    def room(self) -> int:
+        """Tokens that others may hold besides."""
+        return self._allowed - self._held
 
     def count(self, tokens: int, peak: int) -> None:
         """Count one that holds so many tokens now, and so many at the end."""
@@ -518,11 +537,11 @@ class _Safety:
         self._held += occupied(tokens)
         self._most = max(self._most, occupied(peak) - occupied(tokens))
 
-    def admits(self, tokens: int, peak: int, most: int) -> bool:
-        """Say whether it holds with one more, and all hold so many tokens at most; if so, count that one."""
+    def admits(self, tokens: int, peak: int) -> bool:
+        """Say whether it holds with one more; if so, count that one."""
         occupied = self._limits.occupied
-        held, wanted = self._held + occupied(tokens), max(self._most, occupied(peak) - occupied(tokens))
-        if held > most or held + wanted > self._limits.kv_capacity:
+        wanted = max(self._most, occupied(peak) - occupied(tokens))
+        if occupied(tokens) > self.room or self._held + occupied(tokens) + wanted > self._limits.kv_capacity:
             return False
         self.count(tokens, peak)
         return True

@@ -24,8 +24,9 @@ or differ:
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from dataclasses import dataclass
-from itertools import chain
+from itertools import islice
 
 from optsched.model.cost import CostModel
 from optsched.model.schedule import Assignment
@@ -62,8 +63,16 @@ class FastServe:
         return _Levels(self, occasion.instance.cost)
 
 
+Entry = tuple[int, int, Job]
+"""Level and rank of a request, which is its place in a queue."""
+
+
 class _Levels:
-    """The queue, with a memory of who was served for how long."""
+    """The queue, with a memory of who was served for how long.
+
+    Only those that ran change their place, or how much they hold, and those that lose it; so a decision takes time for
+    them, and not for all that wait.
+    """
 
     def __init__(self, settings: FastServe, cost: CostModel) -> None:
         self._settings, self._cost = settings, cost
@@ -72,24 +81,30 @@ class _Levels:
         self._joined: dict[int, int] = {}
         self._served: dict[int, int] = {}
         self._ran_ps: dict[int, int] = {}
-        self._batch: list[Job] = []
+        self._queue: list[Entry] = []
+        self._holders: list[Entry] = []
+        self._occupied: dict[int, int] = {}
+        self._batch: list[Entry] = []
+        self._newest = -1
         self._begun_ps = self._batches = self._generated = 0
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Choose the highest priorities, and make room for them."""
-        self._account(replica.now_ps)
-        queue = sorted(chain(replica.running, replica.waiting), key=lambda job: (self._level(job, replica), job.rank))
-        chosen = self._choose(queue, replica)
-        victims = self._make_room(queue, chosen, replica)
-        back = [job.index for job in queue if job.index in chosen and job.swapped]
+        self._account(replica)
+        self._welcome(replica)
+        if self._batches % self._settings.period == 0:
+            self._promote(replica.now_ps)
+        chosen = self._choose(replica)
+        victims = self._make_room(chosen, replica)
         swaps = replica.rules.swap
+        back = [entry[-1].index for entry in chosen if entry[-1].swapped]
         if swaps and not victims:
-            back += self._ahead(queue, chosen, replica)
-        lost = [job.index for job in victims]
-        self._batch, self._begun_ps = [job for job in queue if job.index in chosen], replica.now_ps
-        self._generated = self._batch[0].generated
-        run = [(job.index, chosen[job.index]) for job in sorted(self._batch, key=lambda job: job.rank)]
-        return Assignment(run, [] if swaps else lost, lost if swaps else [], back, len(replica.waiting))
+            back += self._ahead(chosen, replica)
+        self._batch, self._begun_ps = list(chosen), replica.now_ps
+        self._generated = self._batch[0][-1].generated
+        run = sorted((rank, job.index, chosen[level, rank, job]) for level, rank, job in self._batch)
+        steps = [(index, count) for _, index, count in run]
+        return Assignment(steps, [] if swaps else victims, victims if swaps else [], back, len(replica.waiting))
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:
         """Say how long everybody can decode, if nobody else is there: levels do not matter, memory does."""
@@ -102,95 +117,140 @@ class _Levels:
 
         return longest(min(job.request.output - job.generated for job in jobs), lasts)
 
-    def _account(self, now_ps: int) -> None:
-        """Count the time of the last batch, or of those that were repeated."""
+    # Who stands where ---------------------------------------------------------------------------------------
+
+    def _account(self, replica: Replica) -> None:
+        """Count the time of the last batch, or of those that were repeated, and move who was in it."""
+        now = replica.now_ps
         if self._batch:
-            self._batches += max(1, self._batch[0].generated - self._generated)
-        for job in self._batch:
-            self._served[job.index] += now_ps - self._begun_ps
-            self._ran_ps[job.index] = now_ps
+            self._batches += max(1, self._batch[0][-1].generated - self._generated)
+        for entry in self._batch:
+            job = entry[-1]
+            self._served[job.index] += now - self._begun_ps
+            self._ran_ps[job.index] = now
+            self._hold(entry, 0)
+            del self._queue[bisect_left(self._queue, entry[:2], key=_place)]
+            if not job.finished:
+                self._enter(job, replica.limits.occupied(job.cached))
         self._batch = []
 
-    def _level(self, job: Job, replica: Replica) -> int:
-        """Return the level of a request, 0 the highest; newcomers join one, and who has starved the highest."""
-        index, now = job.index, replica.now_ps
-        if index not in self._joined:
+    def _welcome(self, replica: Replica) -> None:
+        """Let newcomers join the levels that suit their prompts."""
+        for job in reversed(replica.waiting):
+            if job.rank <= self._newest:
+                break
             prompt = job.request.input
             prefill = self._cost.batch_ps(prompt, 0, 0, [(prompt, 0)])
             skipped = (level for level, quantum in enumerate(self._quanta) if quantum >= prefill)
-            self._joined[index], self._served[index] = next(skipped, len(self._quanta)), 0
-            self._ran_ps[index] = job.request.arrival_ps
-        elif self._batches % self._settings.period == 0 and now - self._ran_ps[index] >= self._settings.starvation_ps:
-            self._joined[index] = self._served[index] = 0
-        left = self._served[index]
-        for level in range(self._joined[index], len(self._quanta)):
-            left -= self._quanta[level]
-            if left <= 0:
-                return level
-        return len(self._quanta)
+            self._joined[job.index], self._served[job.index] = next(skipped, len(self._quanta)), 0
+            self._ran_ps[job.index] = job.request.arrival_ps
+            self._enter(job, 0)
+        if replica.waiting:
+            self._newest = max(self._newest, replica.waiting[-1].rank)
 
-    def _choose(self, queue: list[Job], replica: Replica) -> dict[int, int]:
+    def _promote(self, now_ps: int) -> None:
+        """Let those go to the highest level who have not run for long."""
+        starved = [e for e in self._queue if now_ps - self._ran_ps[e[-1].index] >= self._settings.starvation_ps]
+        for entry in starved:
+            job, held = entry[-1], self._occupied.get(entry[-1].index, 0)
+            self._hold(entry, 0)
+            del self._queue[bisect_left(self._queue, entry[:2], key=_place)]
+            self._joined[job.index] = self._served[job.index] = 0
+            self._enter(job, held)
+
+    def _enter(self, job: Job, held: int) -> None:
+        """Put a request, which holds so many tokens, where it belongs."""
+        left, level = self._served[job.index], self._joined[job.index]
+        while level < len(self._quanta) and left > self._quanta[level]:
+            left -= self._quanta[level]
+            level += 1
+        entry = (level, job.rank, job)
+        insort(self._queue, entry, key=_place)
+        self._hold(entry, held)
+
+    def _hold(self, entry: Entry, tokens: int) -> None:
+        """Note how many tokens a request holds, in whole blocks."""
+        index = entry[-1].index
+        if self._occupied.pop(index, 0):
+            del self._holders[bisect_left(self._holders, entry[:2], key=_place)]
+        if tokens:
+            self._occupied[index] = tokens
+            insort(self._holders, entry, key=_place)
+
+    # What a batch does --------------------------------------------------------------------------------------
+
+    def _choose(self, replica: Replica) -> dict[Entry, int]:
         """Return the tokens that the highest priorities run, up to the first that does not fit the budgets."""
         limits, rules = replica.limits, replica.rules
         size = min(self._settings.size, limits.batch_requests or self._settings.size)
         budget, prefill_budget = limits.batch_tokens, limits.prefill_tokens
-        chosen: dict[int, int] = {}
-        for job in queue:
-            if not rules.hybrid and chosen and job.decoding != queue[0].decoding:
+        chosen: dict[Entry, int] = {}
+        for entry in self._queue:
+            job = entry[-1]
+            if not rules.hybrid and chosen and job.decoding != self._queue[0][-1].decoding:
                 continue
             count = job.missing
             if rules.chunked_prefill and not job.decoding:
                 count = min(count, limits.prefill_tokens)
             if len(chosen) == size or count > budget or (not job.decoding and count > prefill_budget):
                 break
-            chosen[job.index] = count
+            chosen[entry] = count
             budget -= count
             prefill_budget -= 0 if job.decoding else count
         return chosen
 
-    def _make_room(self, queue: list[Job], chosen: dict[int, int], replica: Replica) -> list[Job]:
+    def _make_room(self, chosen: dict[Entry, int], replica: Replica) -> list[int]:
         """Return who loses its KV, from the lowest priority up; at last the batch itself gets smaller."""
         limits, rules = replica.limits, replica.rules
-        free = self._free(queue, chosen, replica)
+        free = self._free(chosen, replica)
         ahead = self._settings.size * self._settings.free_tokens if rules.swap else 0
-        victims: list[Job] = []
-        for job in reversed(queue):
-            if free >= (0 if job.index in chosen else ahead):
+        may_lose = rules.swap or rules.eviction
+        victims: list[int] = []
+        for entry in [entry for entry in reversed(self._holders) if entry not in chosen] if free < ahead else []:
+            if free >= ahead or not may_lose:
                 break
-            if job.index in chosen:
-                count = chosen.pop(job.index)
-                free += limits.occupied(job.cached + job.swapped + count) - limits.occupied(job.cached)
-            if job.cached and (rules.swap or rules.eviction):
-                victims.append(job)
-                free += limits.occupied(job.cached)
-        if free < 0 or not chosen:
-            job = queue[0]
+            victims.append(entry[-1].index)
+            free += self._occupied[entry[-1].index]
+            self._hold(entry, 0)
+        while free < 0 and chosen:
+            entry, count = chosen.popitem()
+            job, held = entry[-1], self._occupied.get(entry[-1].index, 0)
+            free += limits.occupied(job.cached + job.swapped + count) - held
+            if held and may_lose:
+                victims.append(job.index)
+                free += held
+                self._hold(entry, 0)
+        if not chosen:
+            job = self._queue[0][-1]
             reason = f"its {job.missing} tokens fit no batch, or memory is short by {max(-free, 0)} tokens"
             raise NoBatchError(job.index, replica.now_ps, reason)
         return victims
 
-    def _free(self, queue: list[Job], chosen: dict[int, int], replica: Replica) -> int:
+    def _free(self, chosen: dict[Entry, int], replica: Replica) -> int:
         """Return the KV tokens that are free after the steps of the batch."""
         limits = replica.limits
-        held = (
-            limits.occupied(job.cached + job.swapped + chosen[job.index])
-            if job.index in chosen
-            else limits.occupied(job.cached)
-            for job in queue
+        more = (
+            limits.occupied(job.cached + job.swapped + count) - self._occupied.get(job.index, 0)
+            for (_, _, job), count in chosen.items()
         )
-        return limits.kv_capacity - sum(held)
+        return limits.kv_capacity - sum(self._occupied.values()) - sum(more)
 
-    def _ahead(self, queue: list[Job], chosen: dict[int, int], replica: Replica) -> list[int]:
+    def _ahead(self, chosen: dict[Entry, int], replica: Replica) -> list[int]:
         """Return who gets its KV back although it does not run: of the next in the queue those that fit."""
-        size, free = self._settings.size, self._free(queue, chosen, replica)
+        size, free = self._settings.size, self._free(chosen, replica)
         free -= size * self._settings.free_tokens
         found: list[int] = []
-        for job in [job for job in queue if job.index not in chosen][:size]:
-            held = replica.limits.occupied(job.swapped)
+        for entry in islice((entry for entry in self._queue if entry not in chosen), size):
+            held = replica.limits.occupied(entry[-1].swapped)
             if 0 < held <= free:
-                found.append(job.index)
+                found.append(entry[-1].index)
                 free -= held
+                self._hold(entry, held)
         return found
+
+
+def _place(entry: Entry) -> tuple[int, int]:
+    return entry[:2]
 
 
 FASTSERVE = FastServe()

@@ -36,7 +36,10 @@ Filter = Callable[[Job], bool]
 """Whether a request is among the members of a group; while it decodes it may only change to a group before."""
 
 Reserve = Callable[[Job], int]
-"""KV tokens that a policy sets aside for an admitted job, at least, whatever it holds now; they never get fewer."""
+"""KV tokens that a policy sets aside for an admitted job, at least, whatever it holds now.
+
+While it decodes they never get fewer.
+"""
 
 
 def whole_prompt(job: Job) -> int:

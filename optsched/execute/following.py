@@ -1,0 +1,128 @@
+"""Letting an engine run what a policy decides, or a schedule says, and keeping how long each batch took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from optsched.model.cost import BatchCost
+from optsched.model.instance import Instance
+from optsched.model.schedule import Assignment, Schedule, timed
+from optsched.simulate.engine import run_policy
+from optsched.simulate.replica import Policy, Replica
+
+if TYPE_CHECKING:
+    from optsched.execute.engine import Engine
+
+
+class Kind(StrEnum):
+    """What a batch runs."""
+
+    PREFILL = "prefill only"
+    DECODE = "decode only"
+    HYBRID = "hybrid"
+
+
+@dataclass(frozen=True)
+class MeasuredBatch:
+    """One batch, as a cost model sees it, and how long it took.
+
+    Parameters
+    ----------
+    tokens, decodes, decode_kv_tokens, prefills
+        What it runs (`optsched.model.cost.BatchCost`).
+    measured_ps
+        How long it took.
+    """
+
+    tokens: int
+    decodes: int
+    decode_kv_tokens: int
+    prefills: tuple[tuple[int, int], ...]
+    measured_ps: int
+
+    @property
+    def kind(self) -> Kind:
+        """What it runs."""
+        if not self.decodes:
+            return Kind.PREFILL
+        return Kind.HYBRID if self.prefills else Kind.DECODE
+
+    def predicted_ps(self, cost: BatchCost) -> int:
+        """Return what a cost model says."""
+        return cost.batch_ps(self.tokens, self.decodes, self.decode_kv_tokens, self.prefills)
+
+
+class _Told:
+    """Stands where a cost model stands: asked for a batch's time, it has an engine run the batch it was told of."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._next: Assignment | None = None
+        self.batches: list[MeasuredBatch] = []
+
+    def tell(self, assignment: Assignment) -> Assignment:
+        self._next = assignment
+        return assignment
+
+    def batch_ps(self, tokens: int, decodes: int, decode_kv_tokens: int, prefills: Iterable[tuple[int, int]]) -> int:
+        assert self._next is not None
+        taken = self._engine.run(self._next)
+        self._next = None
+        self.batches.append(MeasuredBatch(tokens, decodes, decode_kv_tokens, tuple(prefills), taken))
+        return taken
+
+
+class _Listening:
+    """A policy whose decisions are passed on before they are carried out."""
+
+    def __init__(self, policy: Policy, told: _Told) -> None:
+        self._policy, self._told = policy, told
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        return self._told.tell(self._policy.next_batch(replica))
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What an engine has run.
+
+    Parameters
+    ----------
+    schedule
+        The batches with their measured times; arrivals are those of the instance.
+    batches
+        The same, one by one, as a cost model sees them.
+    """
+
+    schedule: Schedule
+    batches: tuple[MeasuredBatch, ...]
+
+
+def follow_policy(instance: Instance, policy: Policy, engine: Engine) -> Followed:
+    """Let a policy decide on every batch, at the time that the measured batches before have led to.
+
+    Raises
+    ------
+    PolicyFailureError, InfeasibleInstanceError
+        As `optsched.simulate.engine.run_policy` does.
+    """
+    told = _Told(engine)
+    schedule = run_policy(instance, _Listening(policy, told), cost=told, jumps=False)
+    return Followed(schedule, tuple(told.batches))
+
+
+def follow_schedule(instance: Instance, schedule: Schedule, engine: Engine) -> Followed:
+    """Run the batches of a legal schedule in order, each when the one before has ended and its requests have arrived.
+
+    Nobody decides anew: the batches are the same whatever they take, only their times are measured ones. Time that
+    the schedule lets pass without need is not.
+    """
+    told = _Told(engine)
+
+    def assignments() -> Iterator[Assignment]:
+        yield from map(told.tell, schedule.assignments())
+
+    return Followed(timed(instance, assignments(), told), tuple(told.batches))
