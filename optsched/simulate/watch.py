@@ -19,8 +19,8 @@ QUEUED, ENDED = range(2)
 class Watch(NamedTuple):
     """Distributions.
 
-    The first three are tables in which values are found by their hash: a row has a value and its weight, which is 0 if the
-    row is free; the last row says how many are taken.
+    The first three are tables in which values are found by their hash. A row has a value and its weight, and is free
+    without a weight. The last row says how many are taken.
 
     Parameters
     ----------
