@@ -21,6 +21,7 @@ from optsched.model.objectives import Objective, gap
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Batch, Schedule
+from optsched.model.timeline import Moment, timeline
 
 __version__ = _version("optsched")
 
@@ -32,6 +33,7 @@ __all__ = [
     "InputError",
     "Instance",
     "Limits",
+    "Moment",
     "Objective",
     "Request",
     "Restrictions",
@@ -54,4 +56,5 @@ __all__ = [
     "replace",
     "simulate",
     "solve",
+    "timeline",
 ]

@@ -17,6 +17,7 @@ from optsched.model.metrics import evaluate, metrics
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Schedule, unrolled
+from optsched.model.timeline import timeline
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
 
@@ -83,6 +84,7 @@ def assert_jumps_change_nothing(instance: Instance, plain: Schedule, schedule: S
     assert violations == []
     assert found == evaluate(instance, schedule) == evaluate(instance, plain)
     assert check_schedule(instance, plain) == ([], found)
+    assert timeline(instance, schedule) == timeline(instance, plain)
 
 
 def decisions(instance: Instance, runner: str | Policy | Preparing) -> list[Decision]:
@@ -129,7 +131,7 @@ def instances(draw: st.DrawFn) -> Instance:
         swap_in_kv=draw(small),
         swap_overlap=draw(st.sampled_from([0, 50, 100])),
         cpu_batch=draw(small),
-        cpu_request=draw(small),
+        cpu_request=draw(st.sampled_from([0, 0, 0, 2])),
     )
     slo = st.none() | st.integers(0, 60)
     requests = st.builds(

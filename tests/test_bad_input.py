@@ -528,6 +528,12 @@ OPTIONS: list[tuple[list[str], str]] = [
         "--policy: got 'nobody', expected all, standard, or one of vllm, vllm_ef, sarathi",
     ),
     (["simulate", GIVEN, "--policy", ""], "--policy: got '', expected all, standard, or one of vllm, "),
+    ([*SIMULATE, "--timeline", "-", "--json"], "--timeline: got '-', expected a file, as the result document goes to "),
+    ([*SIMULATE, "--timeline", "-", "--out", "-"], "--timeline: got '-', expected a file, as the result document goes"),
+    (
+        [*SIMULATE, "--timeline", "nowhere/t"],
+        "nowhere/t: --timeline: got a folder that does not exist, expected a file",
+    ),
     (["simulate", GIVEN, "--policy", "vllm,,all"], "--policy: got '', expected all, standard, or one of vllm, "),
     (
         ["table", GIVEN, "--policies", "nobody"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -101,6 +102,7 @@ DECODES = Worked(
         "peak_kv_tokens": 5,
         # (392 − 155) / 2 for the only request
         "tpot_ps": {"mean": 118.5, "p50": 118.5, "p90": 118.5, "p95": 118.5, "p99": 118.5, "max": 118.5},
+        "tbt_ps": {"mean": 118.5, "p50": 118, "p90": 119, "p95": 119, "p99": 119, "max": 119},
         "output_tokens_per_s": 3 * 10**12 / 392,
         "slo_attainment": 1.0,
     },
@@ -133,10 +135,22 @@ EVICTION = Worked(
         "peak_kv_tokens": 6,
         "kv_utilisation": (4 * 190 + 6 * 134 + 4 * 118 + 4 * 199) / (6 * 641),
         "token_utilisation": 11 / 400,
+        # Request 0: 324 − 190 = 134 and 118; request 1: 134 and, evicted and refilled, 641 − 324 = 317.
+        "tbt_ps": {"mean": 175.75, "p50": 134, "p90": 317, "p95": 317, "p99": 317, "max": 317},
+        # Request 1 waits while request 0 runs alone, 118 of 641 ps, 18 %.
+        "queue_length_over_time": {"mean": 118 / 641, "p50": 0, "p90": 1, "p95": 1, "p99": 1, "max": 1},
+        # 4 of 6 tokens for 507 ps, 79 %; 6 for 134.
+        "kv_utilisation_over_time": {
+            "mean": (4 * 507 + 6 * 134) / (6 * 641), "p50": 4 / 6, "p90": 1.0, "p95": 1.0, "p99": 1.0, "max": 1.0
+        },
+        # Of 100 tokens 1 runs for 118 ps, 2 for 134: 39 % with it; 4 for 190 + 199.
+        "token_utilisation_over_time": {
+            "mean": (118 + 2 * 134 + 4 * 389) / 64100, "p50": 0.04, "p90": 0.04, "p95": 0.04, "p99": 0.04, "max": 0.04
+        },
         "mean_resident_requests": 1.5,  # 2, 2, 1, 1
         "mean_batch_requests": 1.5,  # 2, 2, 1, 1
     },
-)
+)  # fmt: skip
 
 # 11 tokens are 2 whole blocks of 4. Request 1 needs both for its 5 tokens, so request 0 goes first.
 BLOCKS = Worked(
@@ -175,6 +189,16 @@ ARRIVALS = Worked(
         "goodput_requests_per_s": 10**12 / 1202,
         "slo_attainment": 0.5,
         "kv_utilisation": (1 * 119 + 2 * 135 + 3 * 117) / (100 * (119 + 135 + 117)),  # idle time left out
+        "tbt_ps": {"mean": 117.0, "p50": 117, "p90": 117, "p95": 117, "p99": 117, "max": 117},
+        "queue_length_over_time": {"mean": 0.0, "p50": 0, "p90": 0, "p95": 0, "p99": 0, "max": 0},
+        # Of the 1202 ps from 50 on the machine idles for 831, 69 %; with 119 it is 79 %, with 135 90.3 %.
+        "kv_utilisation_over_time": {
+            "mean": (119 + 2 * 135 + 3 * 117) / 120200, "p50": 0.0, "p90": 0.02, "p95": 0.03, "p99": 0.03, "max": 0.03
+        },
+        # One token runs for 119 + 117 ps: 88.8 % with the idle time.
+        "token_utilisation_over_time": {
+            "mean": (236 + 2 * 135) / 120200, "p50": 0.0, "p90": 0.02, "p95": 0.02, "p99": 0.02, "max": 0.02
+        },
     },
 )  # fmt: skip
 
@@ -195,7 +219,15 @@ FREE_OF_CHARGE = Worked(
     problem(Request(1, 1), cost=FREE),
     plan(Batch(0, 0, ((0, 1),))),
     (0,) * 13,
-    {"tpot_ps": None, "requests_per_s": None, "kv_utilisation": None},
+    {
+        "tpot_ps": None,
+        "tbt_ps": None,
+        "requests_per_s": None,
+        "kv_utilisation": None,
+        "queue_length_over_time": None,
+        "kv_utilisation_over_time": None,
+        "token_utilisation_over_time": None,
+    },
 )
 
 WORKED = {
@@ -669,6 +701,26 @@ def test_missing_metric_is_found() -> None:
     document = proved()
     del document["metrics"]["objectives"]["max_ttft"]
     assert check_document(document).violations == ("metrics.objectives.max_ttft is missing, of the schedule it is 155",)
+
+
+def test_metrics_that_earlier_versions_did_not_know_may_be_missing() -> None:
+    document = proved()
+    for name in ("tbt_ps", "queue_length_over_time", "kv_utilisation_over_time", "token_utilisation_over_time"):
+        del document["metrics"][name]
+        assert check_document(document).ok
+
+
+def test_every_number_of_the_metrics_is_checked() -> None:
+    """Of a schedule with idle time and an eviction all numbers are there."""
+    for worked in (EVICTION, ARRIVALS):
+        document = result_document(solved(worked))
+        for name, value in document["metrics"].items():
+            parts = {f"{name}/{part}": number for part, number in value.items()} if isinstance(value, dict) else {}
+            for path, number in (parts or {name: value}).items():
+                lie = copy.deepcopy(document)
+                put(f"metrics/{path}", number + 1)(lie)
+                (violation,) = check_document(lie).violations
+                assert violation.startswith(f"metrics.{path.replace('/', '.')} is ")
 
 
 def test_restrictions_of_the_document_count() -> None:

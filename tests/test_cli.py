@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,42 @@ def test_a_suite_gives_a_comparison_for_every_instance(optsched: Command) -> Non
     documents = json.loads(optsched("simulate", "two.json", "--policy", "vllm,orca", "--json").out)
     assert [(entry["instance"]["name"], entry["method"]) for entry in documents] == [
         (name, policy) for name in ("small", "other") for policy in ("vllm", "orca")
+    ]
+
+
+def test_timelines_of_all_policies_are_in_one_file(optsched: Command) -> None:
+    """Who gets stuck has none; what the others do adds up to their metrics."""
+    later = tuple(replace(request, arrival_ps=index * 10**9) for index, request in enumerate(small().requests))
+    problem = replace(small(rules={"eviction": False}), requests=later)
+    file = save(problem)
+    code, out, err = optsched("simulate", file, "--policy", "vllm_ef,orca,vllm", "--timeline", "time.csv", "--json")
+    assert (code, err) == (0, "")
+    rows = list(csv.DictReader(Path("time.csv").read_text().splitlines()))
+    documents = json.loads(out)
+    assert {document["status"] for document in documents} == {"feasible", "failed"}
+    for document in documents:
+        policy = document["method"]
+        found = [row for row in rows if (row["instance"], row["policy"]) == (problem.name, policy)]
+        if document["status"] == "failed":
+            assert not found
+            continue
+        times = [int(row["time_ps"]) for row in found]
+        spans = [later - time for time, later in pairwise(times)]
+        metrics = document["metrics"]
+        assert sum(spans) == metrics["objectives"]["makespan"]
+        for column, unit, metric in (
+            ("waiting_requests", 1, "queue_length_over_time"),
+            ("occupied_kv_tokens", problem.limits.kv_tokens, "kv_utilisation_over_time"),
+            ("running_tokens", problem.limits.batch_tokens, "token_utilisation_over_time"),
+        ):
+            total = sum(int(row[column]) * span for row, span in zip(found, spans, strict=False))
+            assert total / (unit * sum(spans)) == metrics[metric]["mean"]
+        assert found[-1]["resident_requests"] == found[-1]["running_requests"] == "0"
+    out = optsched("simulate", file, "--policy", "vllm_ef,orca,vllm", "--timeline", "-").out
+    assert out == Path("time.csv").read_text()
+    optsched("simulate", file, "--policy", "vllm_ef", "--timeline", "time.csv.gz", "--out", "-")
+    assert gzip.decompress(Path("time.csv.gz").read_bytes()).decode().splitlines() == [
+        line for line in out.splitlines() if not re.search(",(orca|vllm),", line)
     ]
 
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
+from optsched.check.over_time import Level, over_time, weighted_distribution
 from optsched.check.problem import Problem, percentile_of, pieces_of, problem_of
 from optsched.model.instance import Instance, Request
 from optsched.model.restrictions import Restrictions
@@ -117,6 +118,8 @@ class _Replay:
         self.states = [_State(request) for request in problem.requests]
         self.violations: list[str] = []
         self.records: list[_Record] = []
+        self.levels: list[Level] = []
+        self.gaps: Counter[int] = Counter()
         self.end_ps = 0
         self._batches = 0
         self._kv_blocks = 0
@@ -143,9 +146,11 @@ class _Replay:
         self._check_limits(number, batch, tally)
         self._check_end(number, batch, start_ps, tally)
         self._record(batch.end_ps - start_ps, tally.tokens, batch, tally.left)
+        self.levels.append(Level(start_ps, tally.tokens, self._resident, self._kv_blocks))
         self.end_ps = batch.end_ps
         for state in tally.finished:  # only now: a finished request counts in its last batch
             self._hold(state, 0)
+        self.levels.append(Level(batch.end_ps, 0, self._resident, self._kv_blocks))
 
     def _may_repeat(self, batch: Batch) -> bool:
         """Say whether the runs can be repeated so often, and note it if not."""
@@ -181,11 +186,17 @@ class _Replay:
             duration_ps = self._linear_ps(decodes) + cost.decode_kv * read + cost.decode_req * decodes
             duration_ps += cost.cpu_request * batch.considered
             self._record(duration_ps, decodes, batch, 0, held)
+            self.levels.append(Level(clock, decodes, self._resident, held))
             clock += duration_ps
             read += decodes
+            if number:  # the batch before has given everybody a token
+                self.gaps[duration_ps] += decodes
+            else:
+                self.gaps.update(clock - state.last_token_ps for state in states)
         for state in states:
             self._hold(state, state.cached + batch.repeat - 1)
             state.generated += batch.repeat - 1
+            state.last_token_ps = clock
         self.end_ps = clock
         return clock
 
@@ -391,8 +402,10 @@ class _Replay:
         state.filling = False
         if state.generated == 1:
             state.first_token_ps = end_ps
+        else:
+            self.gaps[end_ps - state.last_token_ps] += 1
+        state.last_token_ps = end_ps
         if state.finished:
-            state.last_token_ps = end_ps
             tally.finished.append(state)
 
     def _check_limits(self, number: int, batch: Batch, tally: _Tally) -> None:
@@ -472,6 +485,7 @@ def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
                 if r.output > 1
             ]
         ),
+        "tbt_ps": weighted_distribution(replay.gaps),
         "e2e_ps": _distribution(stays),
         "ttft_per_input_ps": _distribution([Fraction(wait, r.input) for r, wait in zip(requests, waits, strict=True)]),
         "e2e_per_output_ps": _distribution([Fraction(stay, r.output) for r, stay in zip(requests, stays, strict=True)]),
@@ -481,6 +495,7 @@ def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
         "slo_attainment": _ratio(len(requests) - missed, len(requests)),
         "kv_utilisation": _ratio(kv_time, limits.kv_tokens * busy),
         "token_utilisation": _ratio(tokens, limits.batch_tokens * len(records)),
+        **over_time(problem, replay.levels, [state.last_token_ps for state in states]),
         "mean_resident_requests": _ratio(sum(record.resident_requests for record in records), len(records)),
         "mean_batch_requests": _ratio(sum(record.runs for record in records), len(records)),
     }

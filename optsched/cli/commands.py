@@ -38,6 +38,7 @@ from optsched.cli.options import (
     seed_option,
     start_option,
     time_limit_option,
+    timeline_option,
     token_option,
     workers_option,
     write_out,
@@ -67,6 +68,7 @@ from optsched.model.result import Result, Status
 from optsched.report.formats import FORMATS, as_text, simple_table
 from optsched.report.sheet import make_sheet
 from optsched.report.summary import bound_text, objective_text, policy_comparison, solution_lines
+from optsched.report.timeline import timeline_csv
 from optsched.solvers.formulation import ModelFormat
 from optsched.study import ledger as ledgers
 from optsched.study.bound_table import Row, TableTask, finish, table_rows
@@ -224,6 +226,7 @@ def bound(
 @workers_option
 @seed_option
 @out_option
+@timeline_option
 @json_option
 def simulate(
     instance: str,
@@ -234,9 +237,12 @@ def simulate(
     workers: int | None,
     seed: int,
     out: str | None,
+    timeline: str | None,
     as_json: bool,
 ) -> None:
     """Run policies on the cost-model simulator; INSTANCE may also be a suite."""
+    if timeline == "-" and (as_json or out == "-"):
+        raise InputError("--timeline", timeline, "a file, as the result document goes to standard output")
     names, goal = read_policies(policies, "--policy"), read_objective(objective)
     problems = library.load_instances(instance)
     results: list[Result] = []
@@ -251,14 +257,17 @@ def simulate(
             predictor=predictor,
             seed=seed,
             workers=processes,
-            schedules=as_json or out is not None,
+            schedules=as_json or out is not None or timeline is not None,
         )
         for result in runs:
             results.append(result)
             live.advance()
             if len(results) % len(names) == 0:
                 tables.append(policy_comparison(results[-len(names) :], terminal_width()))
-    _deliver(results, out, as_json, "\n".join(tables))
+    if timeline is not None:
+        with blaming("--timeline"):
+            write_text(timeline, timeline_csv(results))
+    _deliver(results, out, as_json, "" if timeline == "-" else "\n".join(tables))
 
 
 def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -> None:

@@ -215,6 +215,13 @@ start_option: Decorator = click.option(
 out_option: Decorator = click.option(
     "--out", metavar="FILE", callback=_file_to_write, help="Write to a file; .gz packs it, - is standard output."
 )
+timeline_option: Decorator = click.option(
+    "--timeline",
+    metavar="FILE",
+    callback=_file_to_write,
+    help="Write queue length, requests, KV tokens and batch tokens over time (CSV, docs/documents.md); - is standard "
+    "output.",
+)
 results_option: Decorator = click.option(
     "--results",
     metavar="FOLDER",

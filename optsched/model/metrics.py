@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from operator import truediv
 from typing import Any
 
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, percentile, value_at
+from optsched.model.objectives import Objective, percentile_rank, value_at
 from optsched.model.schedule import Batch, Progress, Schedule, follow
-
-PERCENTILES = (50, 90, 95, 99)
+from optsched.model.spread import PERCENTILES, Spread
+from optsched.model.timeline import Load, Occupancy, moments
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Tally:
         Duration of all batches, ps.
     kv_time
         KV tokens occupied times duration, summed over batches.
+    gaps
+        Times between consecutive tokens of a request, ps; None if there are none.
+    waiting, kv_tokens, batch_tokens
+        Queue length, KV tokens occupied and tokens that run (`optsched.model.timeline.Moment`), each for so many ps
+        from the earliest arrival to the end of the last batch; None if these are the same.
     swaps, swapped_tokens
         How often KV leaves for the host, and how many tokens in all.
     """
@@ -48,6 +54,10 @@ class Tally:
     peak: int
     busy: int
     kv_time: int
+    gaps: Spread | None
+    waiting: Spread | None
+    kv_tokens: Spread | None
+    batch_tokens: Spread | None
     swaps: int = 0
     swapped_tokens: int = 0
 
@@ -59,71 +69,82 @@ def evaluate(instance: Instance, schedule: Schedule) -> dict[str, Any]:
 
 def tally_of(instance: Instance, schedule: Schedule) -> Tally:
     """Follow a legal schedule and count."""
-    requests, limits = instance.requests, instance.limits
-    first, last = [0] * len(requests), [0] * len(requests)
-    resident: dict[int, int] = {}  # request -> occupied KV tokens in its latest batch
-    occupied = tokens_run = runs = resident_sum = peak = 0
-    kv_time = busy = swapped = 0
-    for batch, states in follow(instance, schedule):
-        for index in (*batch.evict, *batch.swap_out):
-            occupied -= resident.pop(index, 0)
-        swapped += sum(states[index].swapped for index in batch.swap_out)
-        for index in batch.swap_in:
-            resident[index] = limits.occupied(states[index].cached)
-            occupied += resident[index]
-        begin = batch.start_ps
-        for held, duration in _before_the_last(instance, batch, states):
-            kv_time += (occupied + held) * duration
-            begin += duration
-        done = []
-        for index, count in batch.run:
-            state = states[index]
-            held = limits.occupied(state.cached + batch.repeat - 1 + count)
-            occupied += held - resident.get(index, 0)
-            resident[index] = held
-            tokens_run += count * batch.repeat
-            if count == state.missing:
-                if state.generated == 0:
-                    first[index] = batch.end_ps
-                if state.generated + batch.repeat == requests[index].output:
-                    last[index] = batch.end_ps
-                    done.append(index)
-        kv_time += occupied * (batch.end_ps - begin)
-        busy += batch.end_ps - batch.start_ps
-        peak = max(peak, occupied)
-        runs += len(batch.run) * batch.repeat
-        resident_sum += len(resident) * batch.repeat
-        for index in done:
-            occupied -= resident.pop(index)
+    outputs, sums, swapped = _Outputs(len(instance.requests)), _Sums(), 0
+
+    def played() -> Iterator[Load]:
+        nonlocal swapped
+        occupancy = Occupancy(instance)
+        for batch, states in follow(instance, schedule):
+            loads = occupancy.play(batch, states)
+            outputs.note(batch, states, loads)
+            swapped += sum(states[index].swapped for index in batch.swap_out)
+            for load in loads:
+                sums.add(load)
+                yield load
+
+    waiting, kv_tokens, batch_tokens = Counter[int](), Counter[int](), Counter[int]()
+    for moment, following in pairwise(moments(instance, played())):
+        duration = following.time_ps - moment.time_ps
+        waiting[moment.waiting] += duration
+        kv_tokens[moment.kv_tokens] += duration
+        batch_tokens[moment.tokens] += duration
     return Tally(
-        first,
-        last,
-        schedule.length,
-        schedule.evictions,
-        tokens_run,
-        runs,
-        resident_sum,
-        peak,
-        busy,
-        kv_time,
-        schedule.swaps,
-        swapped,
+        first=outputs.first,
+        last=outputs.latest,
+        batches=schedule.length,
+        evictions=schedule.evictions,
+        tokens=sums.tokens,
+        runs=sums.runs,
+        resident=sums.resident,
+        peak=sums.peak,
+        busy=sums.busy,
+        kv_time=sums.kv_time,
+        gaps=Spread.of(outputs.gaps),
+        waiting=Spread.of(waiting),
+        kv_tokens=Spread.of(kv_tokens),
+        batch_tokens=Spread.of(batch_tokens),
+        swaps=schedule.swaps,
+        swapped_tokens=swapped,
     )
 
 
-def _before_the_last(instance: Instance, batch: Batch, states: list[Progress]) -> Iterator[tuple[int, int]]:
-    """Say of all but the last of repeated batches how many more KV tokens are occupied in it, and how long it takes."""
-    if batch.repeat == 1:
-        return
-    block, decodes = instance.limits.kv_block, len(batch.run)
-    read = sum(states[index].cached for index, _ in batch.run)
-    places = Counter(states[index].cached % block for index, _ in batch.run)
-    held = 0
-    for number in range(batch.repeat - 1):
-        # Whoever has filled its last block takes another one.
-        held += block * places[-number % block]
-        duration = instance.cost.batch_ps(decodes, decodes, read + number * decodes, ())
-        yield held, duration + instance.cost.besides_ps(duration, 0, 0, batch.considered)
+class _Outputs:
+    """When requests have their first and their latest token, and how often which time lies between two."""
+
+    def __init__(self, count: int) -> None:
+        self.first, self.latest = [0] * count, [0] * count
+        self.gaps: Counter[int] = Counter()
+
+    def note(self, batch: Batch, states: Sequence[Progress], loads: Sequence[Load]) -> None:
+        """Note the tokens of a batch and its repeats."""
+        latest, gaps, end = self.latest, self.gaps, loads[0].end_ps
+        for index, count in batch.run:
+            state = states[index]
+            if state.decoding or count == state.missing:
+                if state.generated:
+                    gaps[end - latest[index]] += 1
+                else:
+                    self.first[index] = end
+                latest[index] = batch.end_ps
+        for load in loads[1:]:
+            self.gaps[load.end_ps - load.start_ps] += load.running
+
+
+class _Sums:
+    """Sums over batches, and the most KV tokens that one occupies."""
+
+    def __init__(self) -> None:
+        self.tokens = self.runs = self.resident = self.peak = self.busy = self.kv_time = 0
+
+    def add(self, load: Load) -> None:
+        """Count one batch."""
+        duration = load.end_ps - load.start_ps
+        self.tokens += load.tokens
+        self.runs += load.running
+        self.resident += load.resident
+        self.peak = max(self.peak, load.kv_tokens)
+        self.busy += duration
+        self.kv_time += load.kv_tokens * duration
 
 
 def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
@@ -137,18 +158,30 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
         ``recomputed_tokens``: tokens run beyond the I + O − 1 that each request needs; where swapping is allowed
         ``swaps`` and ``swapped_tokens``: how often KV leaves for the host, how many tokens), ``peak_kv_tokens``
         (occupied, in whole blocks), percentiles and means of TTFT, e2e latency (ps), TPOT (ps per token;
-        requests with one output token left out), normalised TTFT (TTFT / I) and latency (e2e / O),
+        requests with one output token left out), normalised TTFT (TTFT / I) and latency (e2e / O), of TBT (``tbt_ps``:
+        from one token of a request to its next, over all such pairs of all requests),
         throughputs, SLO attainment, goodput (requests per second that meet their SLOs), time-weighted KV
         utilisation (occupied share of M while a batch runs), token-budget utilisation (share of C, per
-        batch) and mean numbers per batch of resident requests and of runs. Ratios are floats, each rounded
-        once from an exact quotient.
+        batch) and mean numbers per batch of resident requests and of runs.
+
+        What ends in ``_over_time`` is a distribution over the time from the earliest arrival to the end of the last
+        batch, idle times included: the mean is weighted by time, and percentile q the smallest value that is not
+        exceeded for at least q percent of that time; None if no time passes. `Moment` says what holds when: queue
+        length, occupied share of M, and tokens run as share of C.
+
+        Ratios are floats, each rounded once from an exact quotient.
     """
     requests, limits = instance.requests, instance.limits
     ttft = [end - request.arrival_ps for end, request in zip(tally.first, requests, strict=True)]
     e2e = [end - request.arrival_ps for end, request in zip(tally.last, requests, strict=True)]
     decoding = [index for index, request in enumerate(requests) if request.output > 1]
     decode_ps = [e2e[index] - ttft[index] for index in decoding]
-    objectives = {objective.value: value_at(instance, objective, ttft, e2e) for objective in Objective}
+    # Sorting takes longest, and quick is what is sorted already: a percentile minds no order.
+    ordered = sorted(ttft), sorted(e2e)
+    objectives = {
+        objective.value: value_at(instance, objective, *((ttft, e2e) if objective.percentile is None else ordered))
+        for objective in Objective
+    }
     makespan, misses = objectives[Objective.MAKESPAN.value], objectives[Objective.SLO_MISSES.value]
     count, output = len(requests), sum(request.output for request in requests)
     needed = sum(request.peak_tokens for request in requests)
@@ -163,9 +196,10 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
         "recomputed_tokens": tally.tokens - needed,
         **({"swaps": tally.swaps, "swapped_tokens": tally.swapped_tokens} if instance.rules.swap else {}),
         "peak_kv_tokens": tally.peak,
-        "ttft_ps": _summary(ttft),
+        "ttft_ps": _summary(ordered[0]),
         "tpot_ps": _ratios(decode_ps, [requests[index].output - 1 for index in decoding]),
-        "e2e_ps": _summary(e2e),
+        "tbt_ps": _document(tally.gaps),
+        "e2e_ps": _summary(ordered[1]),
         "ttft_per_input_ps": _ratios(ttft, [request.input for request in requests]),
         "e2e_per_output_ps": _ratios(e2e, [request.output for request in requests]),
         "output_tokens_per_s": per_second(output),
@@ -174,17 +208,17 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
         "slo_attainment": (count - misses) / count,
         "kv_utilisation": tally.kv_time / (limits.kv_tokens * tally.busy) if tally.busy else None,
         "token_utilisation": tally.tokens / (limits.batch_tokens * tally.batches),
+        "queue_length_over_time": _document(tally.waiting),
+        "kv_utilisation_over_time": _document(tally.kv_tokens, limits.kv_tokens),
+        "token_utilisation_over_time": _document(tally.batch_tokens, limits.batch_tokens),
         "mean_resident_requests": tally.resident / tally.batches,
         "mean_batch_requests": tally.runs / tally.batches,
     }
 
 
-def _summary(values: Sequence[int]) -> dict[str, int | float] | None:
-    """Mean and percentiles of ``values``; None of no values."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return {"mean": sum(values) / len(values)} | _shares(ordered)
+def _summary(ordered: Sequence[int]) -> dict[str, int | float]:
+    """Mean and percentiles of values in ascending order."""
+    return {"mean": sum(ordered) / len(ordered)} | _shares(ordered)
 
 
 def _ratios(numerators: Sequence[int], denominators: Sequence[int]) -> dict[str, int | float] | None:
@@ -202,4 +236,9 @@ def _ratios(numerators: Sequence[int], denominators: Sequence[int]) -> dict[str,
 
 
 def _shares(ordered: Sequence[Any]) -> dict[str, Any]:
-    return {f"p{q}": percentile(ordered, q) for q in PERCENTILES} | {"max": ordered[-1]}
+    ranks = {q: percentile_rank(q, len(ordered)) for q in PERCENTILES}
+    return {f"p{q}": ordered[rank - 1] for q, rank in ranks.items()} | {"max": ordered[-1]}
+
+
+def _document(spread: Spread | None, unit: int | None = None) -> dict[str, int | float] | None:
+    return None if spread is None else spread.document(unit)

@@ -20,7 +20,6 @@ from optsched.simulate.record import (
     FINISHED,
     KV_HIGH,
     NOTED_CHANGES,
-    Ints,
     Log,
     Record,
     new_log,
@@ -30,6 +29,7 @@ from optsched.simulate.record import (
     note_step,
     with_room,
 )
+from optsched.simulate.watch import Ints, Watch, new_watch, note_queue, note_start, note_tokens, ready, weigh
 
 WAITING, FILLING, DECODING, RUNNING = range(4)
 MOST = 2**61
@@ -97,13 +97,15 @@ class _Jobs(NamedTuple):
     """All requests, by rank; who runs, in order of rank; and who was evicted and waits, in order of rank.
 
     ``sizes`` says how many run, how many were evicted, have been admitted for the first time, have arrived, and how
-    many KV tokens are occupied, and held in the policy's view. ``reserved`` is I + O - 1 if that is reserved, else 0.
+    many KV tokens are occupied, and held in the policy's view. ``reserved`` is I + O - 1 if that is reserved, else 0;
+    ``latest`` is when each has had its latest token, in ps.
     """
 
     generated: Ints
     cached: Ints
     decoding: Ints
     held: Ints
+    latest: Ints
     reserved: Ints
     running: Ints
     returned: Ints
@@ -131,25 +133,27 @@ _RUNS, _DECODES, _PLACE, _EVICTED = range(4)
 
 
 @compiled
-def serve(problem: Problem, rule: Rule) -> tuple[Log, Ints]:
-    """Serve everybody; return the log, and when every request has its first and its last token, shape (2, requests).
+def serve(problem: Problem, rule: Rule) -> tuple[Log, Watch, Ints]:
+    """Serve everybody; return what was noted, and when every request has its first and its last token.
 
-    The log ends early where the policy fails, or numbers get too large.
+    The log ends early where the policy fails, or numbers get too large. The times have the shape (2, requests).
     """
     number = problem.arrival.size
-    states = np.zeros((6, number), np.int64)
+    states = np.zeros((7, number), np.int64)
     reserved = problem.input + problem.output - 1 if rule.worst_case else np.zeros(number, np.int64)
     sizes = np.zeros(6, np.int64)
-    jobs = _Jobs(states[0], states[1], states[2], states[3], reserved, states[4], states[5], sizes)
+    jobs = _Jobs(states[0], states[1], states[2], states[3], states[4], reserved, states[5], states[6], sizes)
     scratch = np.zeros((5, number), np.int64)
     batch = _Batch(scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], np.zeros(4, np.int64))
     ends = np.zeros((2, number), np.int64)
     patience = problem.input.sum() + problem.output.sum()
     log, now, fruitless = new_log(), problem.arrival[0], 0
+    watch = new_watch(number, now)
     while log.totals[FINISHED] < number and fruitless <= patience:
         if sizes[_RUNNING] == 0 and sizes[_RETURNED] == 0 and sizes[_FRESH] == sizes[_ARRIVED]:
             now = max(now, problem.arrival[sizes[_ARRIVED]])
         while sizes[_ARRIVED] < number and problem.arrival[sizes[_ARRIVED]] <= now:
+            note_queue(watch, _waiting(sizes), problem.arrival[sizes[_ARRIVED]])
             sizes[_ARRIVED] += 1
         if not _decide(problem, rule, jobs, batch):
             break
@@ -159,19 +163,39 @@ def serve(problem: Problem, rule: Rule) -> tuple[Log, Ints]:
             now = problem.arrival[sizes[_ARRIVED]]
             continue
         runs, evicted = batch.sizes[_RUNS], batch.sizes[_EVICTED]
-        log = with_room(log, runs, 2 * runs + evicted)
-        if runs == batch.sizes[_DECODES] and evicted == 0:
-            now, fruitless = _decode(problem, rule, jobs, batch, log, now), 0
+        steady = runs == batch.sizes[_DECODES] and evicted == 0
+        most = _fewest_left(problem, jobs, batch) if steady else 1
+        log, watch = with_room(log, runs, 2 * runs + evicted), ready(watch, runs, most)
+        note_start(watch, now, _waiting(sizes), sizes[_OCCUPIED])
+        if steady:
+            now, fruitless = _decode(problem, rule, jobs, batch, log, watch, now, most), 0
         else:
             _evict(problem, jobs, batch, log)
-            generated, now = _run(problem, jobs, batch, log, ends, now)
+            generated, now = _run(problem, jobs, batch, log, watch, ends, now)
             fruitless = 0 if generated else fruitless + 1
         _let_go(problem, jobs, log, ends, now)
         row = log.totals[ENTRIES] - 1
         log.entries[row, CHANGES] = log.totals[NOTED_CHANGES]
         if max(now, log.totals[KV_HIGH]) > MOST:
             break
-    return log, ends
+    note_queue(watch, _waiting(sizes), now)
+    return log, watch, ends
+
+
+@compiled
+def _waiting(sizes: Ints) -> int:
+    """Return how many wait."""
+    return int(sizes[_RETURNED] + sizes[_ARRIVED] - sizes[_FRESH])
+
+
+@compiled
+def _fewest_left(problem: Problem, jobs: _Jobs, batch: _Batch) -> int:
+    """Return how many tokens are left to generate for whoever ends first of a batch."""
+    fewest = MOST
+    for i in range(batch.sizes[_RUNS]):
+        rank = batch.rank[i]
+        fewest = min(fewest, problem.output[rank] - jobs.generated[rank])
+    return fewest
 
 
 @compiled
@@ -202,7 +226,7 @@ def _decide(problem: Problem, rule: Rule, jobs: _Jobs, batch: _Batch) -> bool:
     earliest, kind, left = problem.arrival.size, -1, -1
     for group in range(rule.members.size):
         members = rule.members[group]
-        size = sizes[_RETURNED] + sizes[_ARRIVED] - sizes[_FRESH] if members == WAITING else sizes[_RUNNING]
+        size = _waiting(sizes) if members == WAITING else sizes[_RUNNING]
         for i in range(size):
             if members != WAITING:
                 rank = running[i]
@@ -315,12 +339,12 @@ def _linear_ps(problem: Problem, tokens: int) -> int:
 
 @compiled
 def _run(  # noqa: PLR0917 - compiled functions take positions
-    problem: Problem, jobs: _Jobs, batch: _Batch, log: Log, ends: Ints, now: int
+    problem: Problem, jobs: _Jobs, batch: _Batch, log: Log, watch: Watch, ends: Ints, now: int
 ) -> tuple[bool, int]:
     """Run one batch; say whether it generates a token, and when it ends."""
-    tokens = decodes = read = attention = 0
+    tokens = decodes = read = attention = gap = alike = 0
     generated = False
-    runs, place = batch.sizes[_RUNS], batch.sizes[_PLACE]
+    runs, place, gaps = batch.sizes[_RUNS], batch.sizes[_PLACE], watch.gaps
     for i in range(runs):
         rank, step = batch.rank[i], batch.tokens[i]
         cached = jobs.cached[rank]
@@ -349,6 +373,13 @@ def _run(  # noqa: PLR0917 - compiled functions take positions
             generated = True
             if jobs.generated[rank] == 1:
                 ends[0, rank] = end
+            else:
+                # Most gaps are like the one before: those are weighed together.
+                if end - jobs.latest[rank] != gap:
+                    weigh(gaps, gap, alike)
+                    gap, alike = end - jobs.latest[rank], 0
+                alike += 1
+            jobs.latest[rank] = end
             if not jobs.decoding[rank]:
                 jobs.decoding[rank] = 1
                 note_change(log, rank, 1)
@@ -358,20 +389,23 @@ def _run(  # noqa: PLR0917 - compiled functions take positions
         jobs.held[rank] = held
     note_batch(log.totals, end - now, tokens, runs, jobs.sizes[_RUNNING], jobs.sizes[_OCCUPIED])
     note_entry(log, now, end, 1, decodes, place)
+    weigh(gaps, gap, alike)
+    weigh(watch.kv_tokens, jobs.sizes[_OCCUPIED], end - now)
+    note_tokens(watch, now, end, tokens)
     return generated, end
 
 
 @compiled
 def _decode(  # noqa: PLR0917 - compiled functions take positions
-    problem: Problem, rule: Rule, jobs: _Jobs, batch: _Batch, log: Log, start: int
+    problem: Problem, rule: Rule, jobs: _Jobs, batch: _Batch, log: Log, watch: Watch, start: int, most: int
 ) -> int:
-    """Run decode steps until somebody ends or has arrived, or memory does not suffice; return when they end."""
-    runs, sizes = batch.sizes[_RUNS], jobs.sizes
-    most, read, now, times = MOST, 0, start, 0
+    """Run decode steps so often, or until somebody arrives or memory does not suffice; return when they end."""
+    runs, sizes, gaps, kv_tokens = batch.sizes[_RUNS], jobs.sizes, watch.gaps, watch.kv_tokens
+    read, now, times = 0, start, 0
+    first, gap, alike = start, 0, 0
     filled = np.zeros(problem.block, np.int64)
     for i in range(runs):
         rank = batch.rank[i]
-        most = min(most, problem.output[rank] - jobs.generated[rank])
         read += jobs.cached[rank]
         filled[jobs.cached[rank] % problem.block if problem.block > 1 else 0] += 1
     free = problem.capacity - sizes[_HELD]
@@ -386,17 +420,29 @@ def _decode(  # noqa: PLR0917 - compiled functions take positions
         sizes[_OCCUPIED] += growth
         duration = base + problem.decode_kv * read
         note_batch(log.totals, duration, runs, runs, sizes[_RUNNING], sizes[_OCCUPIED])
+        weigh(kv_tokens, sizes[_OCCUPIED], duration)
         now += duration
+        if times == 0:
+            first = now
+        else:
+            weigh(gaps, duration, runs)
         read += runs
         times += 1
     for i in range(runs):
         rank = batch.rank[i]
+        if first - jobs.latest[rank] != gap:
+            weigh(gaps, gap, alike)
+            gap, alike = first - jobs.latest[rank], 0
+        alike += 1
+        jobs.latest[rank] = now
         jobs.cached[rank] += times
         jobs.generated[rank] += times
         held = _occupied(problem.block, max(jobs.cached[rank], jobs.reserved[rank]))
         sizes[_HELD] += held - jobs.held[rank]
         jobs.held[rank] = held
+    weigh(gaps, gap, alike)
     note_entry(log, start, now, times, runs, 0)
+    note_tokens(watch, start, now, runs)
     return now
 
 
@@ -453,8 +499,8 @@ def served(instance: Instance, rule: Rule) -> Record | None:
     )
     if _longest_batch_ps(instance) > MOST or problem.arrival[-1] > MOST:
         return None
-    log, ends = serve(problem, rule)
-    return Record(order, log, ends) if log.totals[FINISHED] == len(requests) else None
+    log, watch, ends = serve(problem, rule)
+    return Record(order, log, watch, ends) if log.totals[FINISHED] == len(requests) else None
 
 
 def _longest_batch_ps(instance: Instance) -> int:

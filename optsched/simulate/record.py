@@ -12,8 +12,8 @@ import numpy.typing as npt
 from optsched.compiled import compiled
 from optsched.model.metrics import Tally
 from optsched.model.schedule import Batch, Schedule, Step
+from optsched.simulate.watch import Ints, Watch, spread
 
-Ints = npt.NDArray[np.int64]
 ShortInts = npt.NDArray[np.int32]
 
 START, STOP, REPEAT, DECODES, PLACE, STEPS, CHANGES = range(7)
@@ -123,17 +123,19 @@ class Record:
         Index of every request, by rank.
     log
         What was decided.
+    watch
+        Distributions over time.
     ends
         When every request has its first and its last token, by rank, shape (2, requests).
     """
 
-    def __init__(self, order: Sequence[int], log: Log, ends: Ints) -> None:
-        self._order, self._log, self._ends = order, log, ends
+    def __init__(self, order: Sequence[int], log: Log, watch: Watch, ends: Ints) -> None:
+        self._order, self._log, self._watch, self._ends = order, log, watch, ends
 
     def tally(self) -> Tally:
         """Return what metrics need (see `optsched.model.metrics.metrics`)."""
         totals = [int(total) for total in self._log.totals]
-        ends = np.empty_like(self._ends)
+        watch, ends = self._watch, np.empty_like(self._ends)
         ends[:, self._order] = self._ends
         return Tally(
             first=ends[0].tolist(),
@@ -146,6 +148,10 @@ class Record:
             peak=totals[PEAK],
             busy=totals[BUSY],
             kv_time=(totals[KV_HIGH] << _SHIFT) + totals[KV_LOW],
+            gaps=spread(watch.gaps),
+            waiting=spread(np.column_stack((np.arange(len(watch.queue)), watch.queue))),
+            kv_tokens=spread(watch.kv_tokens),
+            batch_tokens=spread(watch.batch_tokens),
         )
 
     def schedule(self) -> Schedule:

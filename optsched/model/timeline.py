@@ -1,0 +1,168 @@
+"""What happens over time: who waits, who holds KV, what the KV cache holds and what a batch runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from optsched.model.instance import Instance
+from optsched.model.schedule import Batch, Progress, Schedule, follow
+
+
+class Moment(NamedTuple):
+    """What holds from a time on, until the next moment.
+
+    Parameters
+    ----------
+    time_ps
+        When it begins.
+    waiting
+        Queue length: requests that have arrived, are unfinished and hold no KV. A request is among them from its
+        arrival until the batch starts that first runs it; and, evicted or swapped out, from the start of the batch that
+        takes its KV until the start of the one that begins to refill it or swaps it in.
+    resident
+        Requests that hold KV, on the replica and not on its host.
+    running
+        Requests that the batch runs; 0 between batches.
+    kv_tokens
+        KV tokens occupied, in whole blocks: in a batch as after its steps, so that whoever finishes in it still counts;
+        between batches what is kept.
+    tokens
+        Tokens that the batch runs; 0 between batches.
+    """
+
+    time_ps: int
+    waiting: int
+    resident: int
+    running: int
+    kv_tokens: int
+    tokens: int
+
+
+class Load(NamedTuple):
+    """What one batch, of repeated ones each, is for its replica; between batches only what is kept is there.
+
+    Parameters
+    ----------
+    start_ps, end_ps
+        When it runs.
+    running, tokens
+        How many requests it runs, and how many tokens.
+    resident, kv_tokens
+        How many requests hold KV in it, and how many tokens they occupy after its steps, in whole blocks.
+    kept, kept_kv_tokens
+        The same without those that finish in it.
+    """
+
+    start_ps: int
+    end_ps: int
+    running: int
+    tokens: int
+    resident: int
+    kv_tokens: int
+    kept: int
+    kept_kv_tokens: int
+
+
+class Occupancy:
+    """What the KV cache holds while the batches of a legal schedule are played one after another."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._held: dict[int, int] = {}
+        """Request → KV tokens that it occupied in the latest batch."""
+        self._occupied = 0
+
+    def play(self, batch: Batch, states: Sequence[Progress]) -> list[Load]:
+        """Play a batch whose requests are in these states before it, as `follow` shows them; return all its repeats."""
+        requests, limits, held = self._instance.requests, self._instance.limits, self._held
+        for index in (*batch.evict, *batch.swap_out):
+            self._occupied -= held.pop(index, 0)
+        for index in batch.swap_in:
+            held[index] = limits.occupied(states[index].cached)
+            self._occupied += held[index]
+        clock, running, resident = batch.start_ps, len(batch.run), len(held)
+        loads = []
+        for more, duration in self._before_the_last(batch, states):
+            end, occupied = clock + duration, self._occupied + more
+            loads.append(Load(clock, end, running, running, resident, occupied, resident, occupied))
+            clock = end
+        tokens, done = 0, []
+        for index, count in batch.run:
+            state = states[index]
+            taken = limits.occupied(state.cached + batch.repeat - 1 + count)
+            self._occupied += taken - held.get(index, 0)
+            held[index] = taken
+            tokens += count
+            generates = state.decoding or count == state.missing
+            if generates and state.generated + batch.repeat == requests[index].output:
+                done.append(index)
+        resident, occupied = len(held), self._occupied
+        for index in done:
+            self._occupied -= held.pop(index)
+        loads.append(Load(clock, batch.end_ps, running, tokens, resident, occupied, len(held), self._occupied))
+        return loads
+
+    def _before_the_last(self, batch: Batch, states: Sequence[Progress]) -> Iterator[tuple[int, int]]:
+        """Say of all repeated batches but the last how many more tokens are occupied in it, and how long it takes."""
+        if batch.repeat == 1:
+            return
+        cost, block, decodes = self._instance.cost, self._instance.limits.kv_block, len(batch.run)
+        read = sum(states[index].cached for index, _ in batch.run)
+        places = Counter(states[index].cached % block for index, _ in batch.run)
+        held = 0
+        for number in range(batch.repeat - 1):
+            # Whoever has filled its last block takes another one.
+            held += block * places[-number % block]
+            duration = cost.batch_ps(decodes, decodes, read + number * decodes, ())
+            yield held, duration + cost.besides_ps(duration, 0, 0, batch.considered)
+
+
+def timeline(instance: Instance, schedule: Schedule) -> list[Moment]:
+    """Return what happens over time while a legal schedule is carried out.
+
+    Returns
+    -------
+    list
+        A moment for each change, in the order of time: the first one at the earliest arrival, the last one at the end
+        of the last batch, with nothing left. What begins and ends at the same time is left out.
+    """
+    occupancy = Occupancy(instance)
+    loads = (load for batch, states in follow(instance, schedule) for load in occupancy.play(batch, states))
+    return list(moments(instance, loads))
+
+
+def moments(instance: Instance, loads: Iterable[Load]) -> Iterator[Moment]:
+    """Yield the moments of `timeline`, given all batches in turn."""
+    every = _every_moment(instance, loads)
+    latest, shown = next(every), None
+    for moment in every:
+        if moment.time_ps > latest.time_ps and latest[1:] != shown:
+            yield latest
+            shown = latest[1:]
+        latest = moment
+    yield latest
+
+
+def _every_moment(instance: Instance, loads: Iterable[Load]) -> Iterator[Moment]:
+    """Yield a moment for each arrival, start, and end that no start follows at once, also several at the same time."""
+    arrivals = sorted(request.arrival_ps for request in instance.requests)
+    arrived = waiting = 0
+    before = Load(arrivals[0], arrivals[0], 0, 0, 0, 0, 0, 0)
+    for load in loads:
+        state = before.kept, 0, before.kept_kv_tokens, 0
+        if load.start_ps > before.end_ps:
+            yield Moment(before.end_ps, waiting, *state)
+        while arrived < len(arrivals) and arrivals[arrived] <= load.start_ps:
+            arrived, waiting = arrived + 1, waiting + 1
+            yield Moment(arrivals[arrived - 1], waiting, *state)
+        # Nobody finishes when a batch starts: who gets KV has waited, and who loses it waits.
+        waiting += before.kept - load.resident
+        state = load.resident, load.running, load.kv_tokens, load.tokens
+        yield Moment(load.start_ps, waiting, *state)
+        while arrived < len(arrivals) and arrivals[arrived] < load.end_ps:
+            arrived, waiting = arrived + 1, waiting + 1
+            yield Moment(arrivals[arrived - 1], waiting, *state)
+        before = load
+    yield Moment(before.end_ps, waiting, before.kept, 0, before.kept_kv_tokens, 0)
