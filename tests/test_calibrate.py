@@ -502,7 +502,7 @@ def test_units_are_right(name: str) -> None:
     assert cost.decode_req < cost.prefill_req < cost.base
 
 
-@pytest.mark.parametrize("name", set(NAMES) - {"a100-llama2-7b-linear"})
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"a100-llama2-7b-linear"}))
 def test_small_batches_take_as_long_as_reading_the_weights(name: str) -> None:
     machine = MACHINES[name]
     assert 1 < cost_model(name).linear_ps(1) / (2 * machine.weights / machine.bytes_per_ps) < 2
