@@ -54,19 +54,17 @@ def check_schedule(
 
 @dataclass(slots=True)
 class _State:
-    """One request during the replay: g, m, tokens on the host, whether it is filling, and when its tokens came."""
+    """One request during the replay: g, m and its blocks, tokens on the host, its phase, and when its tokens came."""
 
     request: Request
     generated: int = 0
     cached: int = 0
+    blocks: int = 0
     swapped: int = 0
     filling: bool = True
+    finished: bool = False
     first_token_ps: int = 0
     last_token_ps: int = 0
-
-    @property
-    def finished(self) -> bool:
-        return self.generated == self.request.output
 
     @property
     def missing(self) -> int:
@@ -82,7 +80,8 @@ class _Tally:
     decodes: int = 0
     prefill_tokens: int = 0
     decode_tokens: int = 0
-    attention_ps: int = 0
+    read: int = 0
+    fills_ps: int = 0
     left: int = 0
     back: int = 0
     finished: list[_State] = field(default_factory=list)
@@ -249,9 +248,11 @@ class _Replay:
 
     def _hold(self, state: _State, tokens: int) -> None:
         """Let a request hold ``tokens`` cached tokens from now on."""
-        self._kv_blocks += self.problem.blocks_of(tokens) - self.problem.blocks_of(state.cached)
-        self._resident += (tokens > 0) - (state.cached > 0)
-        state.cached = tokens
+        blocks = self.problem.blocks_of(tokens)
+        if blocks != state.blocks:
+            self._kv_blocks += blocks - state.blocks
+            self._resident += (blocks > 0) - (state.blocks > 0)
+        state.cached, state.blocks = tokens, blocks
 
     def _early(self, start_ps: int) -> str:
         return f"starts at {start_ps} ps, before the previous batch has ended at {self.end_ps} ps"
@@ -358,13 +359,19 @@ class _Replay:
                 f"request {index} runs before it arrives: the batch starts at {batch.start_ps} ps, the "
                 f"request arrives at {state.request.arrival_ps} ps",
             )
+        missing = state.missing
         if state.filling:
             self._prefill(number, index, count, tally)
         else:
-            self._decode(number, index, count, tally)
-        missing = state.missing
-        self._hold(state, state.cached + min(count, missing))
-        if count >= missing:
+            if count != 1:
+                self._note(number, f"request {index} runs {count} tokens in a decode step, exactly 1 is allowed")
+            tally.decodes += 1
+            tally.decode_tokens += count
+            tally.read += state.cached
+        if count < missing:
+            self._hold(state, state.cached + count)
+        else:
+            self._hold(state, state.cached + missing)
             self._generate(state, batch.end_ps, tally)
 
     def _prefill(self, number: int, index: int, count: int, tally: _Tally) -> None:
@@ -384,17 +391,9 @@ class _Replay:
             )
         tally.prefills += 1
         tally.prefill_tokens += count
-        tally.attention_ps += (
+        tally.fills_ps += (
             cost.prefill_sq * (count**2 + 2 * state.cached * count) + cost.prefill_kv * state.cached + cost.prefill_req
         )
-
-    def _decode(self, number: int, index: int, count: int, tally: _Tally) -> None:
-        state, cost = self.states[index], self.problem.cost
-        if count != 1:
-            self._note(number, f"request {index} runs {count} tokens in a decode step, exactly 1 is allowed")
-        tally.decodes += 1
-        tally.decode_tokens += count
-        tally.attention_ps += cost.decode_kv * state.cached + cost.decode_req
 
     def _generate(self, state: _State, end_ps: int, tally: _Tally) -> None:
         """Give a request whose tokens are all cached one more token, at the batch's end."""
@@ -405,7 +404,8 @@ class _Replay:
         else:
             self.gaps[end_ps - state.last_token_ps] += 1
         state.last_token_ps = end_ps
-        if state.finished:
+        if state.generated == state.request.output:
+            state.finished = True
             tally.finished.append(state)
 
     def _check_limits(self, number: int, batch: Batch, tally: _Tally) -> None:
@@ -433,7 +433,9 @@ class _Replay:
             )
 
     def _check_end(self, number: int, batch: Batch, start_ps: int, tally: _Tally) -> None:
-        cost, steps_ps = self.problem.cost, self._linear_ps(tally.tokens) + tally.attention_ps
+        cost = self.problem.cost
+        steps_ps = self._linear_ps(tally.tokens) + tally.fills_ps
+        steps_ps += cost.decode_kv * tally.read + cost.decode_req * tally.decodes
         link_ps = cost.swap_out_kv * tally.left + cost.swap_in_kv * tally.back
         hidden_ps = min(link_ps, steps_ps * cost.swap_overlap // 100)
         duration_ps = steps_ps + link_ps - hidden_ps + cost.cpu_request * batch.considered

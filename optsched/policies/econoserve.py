@@ -45,7 +45,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from heapq import merge
+from heapq import heapify, heappop, merge
 from itertools import chain, groupby
 from math import hypot
 
@@ -60,6 +60,7 @@ _MORE = 32
 """Tokens that whoever outlives its prediction is given."""
 _DEADLINES_PS = (2 * 10**11, 5 * 10**11, 2 * 10**12)
 _HELD_TOKENS = 128
+Entry = tuple[int, int, int, int, Job]
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ class _Tasks:
         self._group: dict[int, int] = {}
         self._members = Counter[int]()
         self._guests: dict[int, int] = {}
+        self._standing: dict[int, Entry] = {}
         self._ended = self._calm = False
         self._emptied = True
 
@@ -137,15 +139,30 @@ class _Tasks:
         """Return a queue: PTs by prompt, GTs by what is left to generate, the longest first; or by arrival."""
         if not self._settings.ordered:
             return sorted(jobs, key=lambda job: job.rank)
+        return [entry[-1] for entry in sorted(self._entry(job, now_ps) for job in jobs)]
 
-        def key(job: Job) -> tuple[int, int, int, int]:
-            slo = job.request.slo_e2e_ps
-            left = None if slo is None else job.request.arrival_ps + slo - now_ps
-            urgency = len(_DEADLINES_PS) + 1 if left is None else sum(left > bound for bound in _DEADLINES_PS)
-            held = (job.cached + job.swapped) // _HELD_TOKENS
-            return urgency, -held, -(self._left(job) if job.decoding else job.missing), job.rank
+    def _entry(self, job: Job, now_ps: int) -> Entry:
+        """Return a task with what it is ordered by: deadline, KV held, size, and arrival."""
+        slo = job.request.slo_e2e_ps
+        left = None if slo is None else job.request.arrival_ps + slo - now_ps
+        urgency = len(_DEADLINES_PS) + 1 if left is None else sum(left > bound for bound in _DEADLINES_PS)
+        held = (job.cached + job.swapped) // _HELD_TOKENS
+        return urgency, -held, -(self._left(job) if job.decoding else job.missing), job.rank, job
 
-        return sorted(jobs, key=key)
+    def _prompts_in_order(self, filling: list[Job], fresh: list[Job], most: int, now_ps: int) -> Iterator[Job]:
+        """Yield PTs in order, without those that start with more than so many tokens; few are asked for."""
+        heap = [self._entry(job, now_ps) for job in filling]
+        for job in fresh:
+            entry = self._standing.get(job.index)
+            if entry is None:
+                entry = self._entry(job, now_ps)
+                if job.request.slo_e2e_ps is None:
+                    self._standing[job.index] = entry  # until it starts, nothing changes its place
+            if -entry[2] <= most:
+                heap.append(entry)
+        heapify(heap)
+        while heap:
+            yield heappop(heap)[-1]
 
     def _left(self, job: Job) -> int:
         """Return the tokens that are left to generate."""
@@ -346,9 +363,7 @@ class _Tasks:
         queue: Iterable[Job] = merge(filling, fresh, key=lambda job: job.rank)
         if self._settings.ordered:
             # Memory gets less while they are chosen, so that others will not fit either.
-            most = min(forming.free, safe.room)
-            fitting = [job for job in fresh if limits.occupied(job.missing) <= most]
-            queue = self._order(chain(filling, fitting), replica.now_ps)
+            queue = self._prompts_in_order(filling, fresh, min(forming.free, safe.room), replica.now_ps)
         elif self._settings.synced and not self._settings.decoupled:
             queue = [job for job in queue if job.index in self._given]
         elif not self._settings.decoupled:
@@ -365,6 +380,7 @@ class _Tasks:
                 if self._settings.ordered:
                     continue
                 break
+            self._standing.pop(job.index, None)
             forming.prompts.append((job.index, count))
             budget -= count
         if self._settings.decoupled:

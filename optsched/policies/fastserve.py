@@ -27,8 +27,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 
-from optsched.model.cost import CostModel
+from optsched.model.instance import Instance
 from optsched.model.schedule import Assignment
 from optsched.policies.grouped import longest
 from optsched.simulate.replica import Job, NoBatchError, Occasion, Policy, Replica
@@ -60,11 +61,11 @@ class FastServe:
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""
-        return _Levels(self, occasion.instance.cost)
+        return _Levels(self, occasion.instance)
 
 
-Entry = tuple[int, int, Job]
-"""Level and rank of a request, which is its place in a queue."""
+Place = tuple[int, int]
+"""Level and rank of a request: its place in a queue."""
 
 
 class _Levels:
@@ -74,17 +75,20 @@ class _Levels:
     them, and not for all that wait.
     """
 
-    def __init__(self, settings: FastServe, cost: CostModel) -> None:
+    def __init__(self, settings: FastServe, instance: Instance) -> None:
+        cost = instance.cost
         self._settings, self._cost = settings, cost
         least = max(cost.linear_ps(1) + cost.decode_req, 1)
         self._quanta = [least << level for level in range(settings.levels - 1)]
         self._joined: dict[int, int] = {}
         self._served: dict[int, int] = {}
         self._ran_ps: dict[int, int] = {}
-        self._queue: list[Entry] = []
-        self._holders: list[Entry] = []
-        self._occupied: dict[int, int] = {}
-        self._batch: list[Entry] = []
+        self._jobs: dict[Place, Job] = {}
+        self._queue: list[Place] = []
+        self._holders: list[Place] = []
+        self._occupied: dict[Place, int] = {}
+        self._free = instance.limits.kv_capacity
+        self._batch: list[Place] = []
         self._newest = -1
         self._begun_ps = self._batches = self._generated = 0
 
@@ -97,14 +101,13 @@ class _Levels:
         chosen = self._choose(replica)
         victims = self._make_room(chosen, replica)
         swaps = replica.rules.swap
-        back = [entry[-1].index for entry in chosen if entry[-1].swapped]
+        back = [job.index for job in map(self._jobs.__getitem__, chosen) if job.swapped]
         if swaps and not victims:
             back += self._ahead(chosen, replica)
         self._batch, self._begun_ps = list(chosen), replica.now_ps
-        self._generated = self._batch[0][-1].generated
-        run = sorted((rank, job.index, chosen[level, rank, job]) for level, rank, job in self._batch)
-        steps = [(index, count) for _, index, count in run]
-        return Assignment(steps, [] if swaps else victims, victims if swaps else [], back, len(replica.waiting))
+        self._generated = self._jobs[self._batch[0]].generated
+        run = [(self._jobs[place].index, chosen[place]) for place in sorted(chosen, key=itemgetter(1))]
+        return Assignment(run, [] if swaps else victims, victims if swaps else [], back, len(replica.waiting))
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:
         """Say how long everybody can decode, if nobody else is there: levels do not matter, memory does."""
@@ -121,17 +124,22 @@ class _Levels:
 
     def _account(self, replica: Replica) -> None:
         """Count the time of the last batch, or of those that were repeated, and move who was in it."""
-        now = replica.now_ps
+        now, passed = replica.now_ps, replica.now_ps - self._begun_ps
         if self._batch:
-            self._batches += max(1, self._batch[0][-1].generated - self._generated)
-        for entry in self._batch:
-            job = entry[-1]
-            self._served[job.index] += now - self._begun_ps
-            self._ran_ps[job.index] = now
-            self._hold(entry, 0)
-            del self._queue[bisect_left(self._queue, entry[:2], key=_place)]
-            if not job.finished:
-                self._enter(job, replica.limits.occupied(job.cached))
+            self._batches += max(1, self._jobs[self._batch[0]].generated - self._generated)
+        for place in self._batch:
+            job = self._jobs[place]
+            self._served[job.rank] += passed
+            self._ran_ps[job.rank] = now
+            if job.finished:
+                self._leave(place)
+                continue
+            level = self._level(job)
+            if level != place[0]:
+                self._leave(place)
+                self._enter(level, job, replica.limits.occupied(job.cached))
+            else:
+                self._hold(place, replica.limits.occupied(job.cached))
         self._batch = []
 
     def _welcome(self, replica: Replica) -> None:
@@ -142,115 +150,117 @@ class _Levels:
             prompt = job.request.input
             prefill = self._cost.batch_ps(prompt, 0, 0, [(prompt, 0)])
             skipped = (level for level, quantum in enumerate(self._quanta) if quantum >= prefill)
-            self._joined[job.index], self._served[job.index] = next(skipped, len(self._quanta)), 0
-            self._ran_ps[job.index] = job.request.arrival_ps
-            self._enter(job, 0)
+            self._joined[job.rank], self._served[job.rank] = next(skipped, len(self._quanta)), 0
+            self._ran_ps[job.rank] = job.request.arrival_ps
+            self._enter(self._joined[job.rank], job, 0)
         if replica.waiting:
             self._newest = max(self._newest, replica.waiting[-1].rank)
 
     def _promote(self, now_ps: int) -> None:
         """Let those go to the highest level who have not run for long."""
-        starved = [e for e in self._queue if now_ps - self._ran_ps[e[-1].index] >= self._settings.starvation_ps]
-        for entry in starved:
-            job, held = entry[-1], self._occupied.get(entry[-1].index, 0)
-            self._hold(entry, 0)
-            del self._queue[bisect_left(self._queue, entry[:2], key=_place)]
-            self._joined[job.index] = self._served[job.index] = 0
-            self._enter(job, held)
+        starved = [place for place in self._queue if now_ps - self._ran_ps[place[1]] >= self._settings.starvation_ps]
+        for place in starved:
+            job, held = self._jobs[place], self._occupied.get(place, 0)
+            self._leave(place)
+            self._joined[job.rank] = self._served[job.rank] = 0
+            self._enter(0, job, held)
 
-    def _enter(self, job: Job, held: int) -> None:
-        """Put a request, which holds so many tokens, where it belongs."""
-        left, level = self._served[job.index], self._joined[job.index]
+    def _level(self, job: Job) -> int:
+        """Return the level that a request has come down to, 0 the highest."""
+        left, level = self._served[job.rank], self._joined[job.rank]
         while level < len(self._quanta) and left > self._quanta[level]:
             left -= self._quanta[level]
             level += 1
-        entry = (level, job.rank, job)
-        insort(self._queue, entry, key=_place)
-        self._hold(entry, held)
+        return level
 
-    def _hold(self, entry: Entry, tokens: int) -> None:
+    def _enter(self, level: int, job: Job, held: int) -> None:
+        """Put a request, which holds so many tokens, where it belongs."""
+        place = level, job.rank
+        insort(self._queue, place)
+        self._jobs[place] = job
+        self._hold(place, held)
+
+    def _leave(self, place: Place) -> None:
+        """Take a request out."""
+        self._hold(place, 0)
+        del self._queue[bisect_left(self._queue, place)], self._jobs[place]
+
+    def _hold(self, place: Place, tokens: int) -> None:
         """Note how many tokens a request holds, in whole blocks."""
-        index = entry[-1].index
-        if self._occupied.pop(index, 0):
-            del self._holders[bisect_left(self._holders, entry[:2], key=_place)]
+        before = self._occupied.get(place, 0)
+        self._free += before - tokens
         if tokens:
-            self._occupied[index] = tokens
-            insort(self._holders, entry, key=_place)
+            self._occupied[place] = tokens
+            if not before:
+                insort(self._holders, place)
+        elif before:
+            del self._occupied[place], self._holders[bisect_left(self._holders, place)]
 
     # What a batch does --------------------------------------------------------------------------------------
 
-    def _choose(self, replica: Replica) -> dict[Entry, int]:
+    def _choose(self, replica: Replica) -> dict[Place, int]:
         """Return the tokens that the highest priorities run, up to the first that does not fit the budgets."""
         limits, rules = replica.limits, replica.rules
         size = min(self._settings.size, limits.batch_requests or self._settings.size)
         budget, prefill_budget = limits.batch_tokens, limits.prefill_tokens
-        chosen: dict[Entry, int] = {}
-        for entry in self._queue:
-            job = entry[-1]
-            if not rules.hybrid and chosen and job.decoding != self._queue[0][-1].decoding:
+        chosen: dict[Place, int] = {}
+        for place in self._queue:
+            job = self._jobs[place]
+            if not rules.hybrid and chosen and job.decoding != self._jobs[self._queue[0]].decoding:
                 continue
             count = job.missing
             if rules.chunked_prefill and not job.decoding:
                 count = min(count, limits.prefill_tokens)
             if len(chosen) == size or count > budget or (not job.decoding and count > prefill_budget):
                 break
-            chosen[entry] = count
+            chosen[place] = count
             budget -= count
             prefill_budget -= 0 if job.decoding else count
         return chosen
 
-    def _make_room(self, chosen: dict[Entry, int], replica: Replica) -> list[int]:
+    def _make_room(self, chosen: dict[Place, int], replica: Replica) -> list[int]:
         """Return who loses its KV, from the lowest priority up; at last the batch itself gets smaller."""
-        limits, rules = replica.limits, replica.rules
-        free = self._free(chosen, replica)
+        rules = replica.rules
         ahead = self._settings.size * self._settings.free_tokens if rules.swap else 0
         may_lose = rules.swap or rules.eviction
+        more = sum(self._more(place, count, replica) for place, count in chosen.items())
         victims: list[int] = []
-        for entry in [entry for entry in reversed(self._holders) if entry not in chosen] if free < ahead else []:
-            if free >= ahead or not may_lose:
-                break
-            victims.append(entry[-1].index)
-            free += self._occupied[entry[-1].index]
-            self._hold(entry, 0)
-        while free < 0 and chosen:
-            entry, count = chosen.popitem()
-            job, held = entry[-1], self._occupied.get(entry[-1].index, 0)
-            free += limits.occupied(job.cached + job.swapped + count) - held
-            if held and may_lose:
-                victims.append(job.index)
-                free += held
-                self._hold(entry, 0)
+        if self._free - more < ahead and may_lose:
+            for place in [place for place in reversed(self._holders) if place not in chosen]:
+                if self._free - more >= ahead:
+                    break
+                victims.append(self._jobs[place].index)
+                self._hold(place, 0)
+        while self._free < more and chosen:
+            place, count = chosen.popitem()
+            more -= self._more(place, count, replica)
+            if place in self._occupied and may_lose:
+                victims.append(self._jobs[place].index)
+                self._hold(place, 0)
         if not chosen:
-            job = self._queue[0][-1]
-            reason = f"its {job.missing} tokens fit no batch, or memory is short by {max(-free, 0)} tokens"
+            job = self._jobs[self._queue[0]]
+            reason = f"its {job.missing} tokens fit no batch, or memory is short by {max(more - self._free, 0)} tokens"
             raise NoBatchError(job.index, replica.now_ps, reason)
         return victims
 
-    def _free(self, chosen: dict[Entry, int], replica: Replica) -> int:
-        """Return the KV tokens that are free after the steps of the batch."""
-        limits = replica.limits
-        more = (
-            limits.occupied(job.cached + job.swapped + count) - self._occupied.get(job.index, 0)
-            for (_, _, job), count in chosen.items()
-        )
-        return limits.kv_capacity - sum(self._occupied.values()) - sum(more)
+    def _more(self, place: Place, count: int, replica: Replica) -> int:
+        """Return the KV tokens that a request takes more if it runs so many."""
+        job = self._jobs[place]
+        return replica.limits.occupied(job.cached + job.swapped + count) - self._occupied.get(place, 0)
 
-    def _ahead(self, chosen: dict[Entry, int], replica: Replica) -> list[int]:
+    def _ahead(self, chosen: dict[Place, int], replica: Replica) -> list[int]:
         """Return who gets its KV back although it does not run: of the next in the queue those that fit."""
-        size, free = self._settings.size, self._free(chosen, replica)
+        size = self._settings.size
+        free = self._free - sum(self._more(place, count, replica) for place, count in chosen.items())
         free -= size * self._settings.free_tokens
         found: list[int] = []
-        for entry in islice((entry for entry in self._queue if entry not in chosen), size):
-            held = replica.limits.occupied(entry[-1].swapped)
+        for place in islice((place for place in self._queue if place not in chosen), size):
+            held = replica.limits.occupied(self._jobs[place].swapped)
             if 0 < held <= free:
-                found.append(entry[-1].index)
+                found.append(self._jobs[place].index)
                 free -= held
-                self._hold(entry, held)
+                self._hold(place, held)
         return found
-
-
-def _place(entry: Entry) -> tuple[int, int]:
-    return entry[:2]
 
 
 FASTSERVE = FastServe()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from fractions import Fraction
-from heapq import heapify, heappop, merge
+from heapq import heapify, heappop
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ class Members(Enum):
         """Return the members in order of arrival."""
         match self:
             case Members.ALL:
-                return list(merge(replica.running, replica.waiting, key=_rank))
+                return sorted(chain(replica.running, replica.waiting), key=_rank)
             case Members.WAITING:
                 return replica.waiting
             case Members.RUNNING:
