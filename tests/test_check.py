@@ -1077,7 +1077,8 @@ def test_checker_takes_only_data_from_the_model(path: Path) -> None:
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     assert not {node.attr for node in attributes} & {
         "affine", "apply", "batch_ps", "besides_ps", "decode_ps", "infeasibilities", "kappa", "kv_capacity",
-        "kv_volume", "label", "linear_ps", "occupied", "offline", "peak_tokens", "prefill_ps", "repeated_ps", "sufficient_limits",
+        "kv_volume", "label", "linear_ps", "occupied", "offline", "peak_tokens", "prefill_ps", "repeated_ps",
+        "sufficient_limits",
     }  # fmt: skip
     # The names of these two are also those of data, so the owner decides.
     assert not {(ast.unparse(node.value), node.attr) for node in attributes} & {
