@@ -91,18 +91,20 @@ class _Tally:
         return self.prefill_tokens + self.decode_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """What is remembered of one batch for the metrics."""
+@dataclass(slots=True)
+class _Totals:
+    """Sums over batches, and the most blocks that one occupies."""
 
-    duration_ps: int
-    tokens: int
-    runs: int
-    evictions: int
-    swaps: int
-    swapped_tokens: int
-    resident_requests: int
-    kv_blocks: int
+    batches: int = 0
+    busy_ps: int = 0
+    tokens: int = 0
+    runs: int = 0
+    evictions: int = 0
+    swaps: int = 0
+    swapped_tokens: int = 0
+    resident: int = 0
+    block_time: int = 0
+    most_blocks: int = 0
 
 
 class _Replay:
@@ -116,7 +118,8 @@ class _Replay:
         self.problem = problem
         self.states = [_State(request) for request in problem.requests]
         self.violations: list[str] = []
-        self.records: list[_Record] = []
+        self.totals = _Totals()
+        self._pieces = pieces_of(problem.cost)
         self.levels: list[Level] = []
         self.gaps: Counter[int] = Counter()
         self.end_ps = 0
@@ -200,19 +203,19 @@ class _Replay:
         return clock
 
     def _record(self, duration_ps: int, tokens: int, batch: Batch, swapped: int, held: int | None = None) -> None:
+        """Count a batch, which occupies what is held now or so many blocks."""
         self._batches += 1
-        self.records.append(
-            _Record(
-                duration_ps,
-                tokens,
-                runs=len(batch.run),
-                evictions=len(batch.evict),
-                swaps=len(batch.swap_out),
-                swapped_tokens=swapped,
-                resident_requests=self._resident,
-                kv_blocks=self._kv_blocks if held is None else held,
-            )
-        )
+        blocks, totals = self._kv_blocks if held is None else held, self.totals
+        totals.batches += 1
+        totals.busy_ps += duration_ps
+        totals.tokens += tokens
+        totals.runs += len(batch.run)
+        totals.evictions += len(batch.evict)
+        totals.swaps += len(batch.swap_out)
+        totals.swapped_tokens += swapped
+        totals.resident += self._resident
+        totals.block_time += blocks * duration_ps
+        totals.most_blocks = max(totals.most_blocks, blocks)
 
     def require_completion(self) -> None:
         """Note every request that is unfinished after the last batch."""
@@ -447,7 +450,7 @@ class _Replay:
             )
 
     def _linear_ps(self, tokens: int) -> int:
-        return max(base + token * tokens for base, token in pieces_of(self.problem.cost))
+        return max(base + token * tokens for base, token in self._pieces)
 
 
 def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
@@ -455,14 +458,12 @@ def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
 
     For the meaning of each see `optsched.model.metrics.evaluate`, of which this is the second writing.
     """
-    requests, limits, records, states = problem.requests, problem.limits, replay.records, replay.states
+    requests, limits, totals, states = problem.requests, problem.limits, replay.totals, replay.states
     waits = [state.first_token_ps - state.request.arrival_ps for state in states]
     stays = [state.last_token_ps - state.request.arrival_ps for state in states]
     makespan = replay.end_ps - min(request.arrival_ps for request in requests)
     missed = sum(map(_misses_slo, requests, waits, stays))
-    tokens = sum(record.tokens for record in records)
-    busy = sum(record.duration_ps for record in records)
-    kv_time = limits.kv_block * sum(record.kv_blocks * record.duration_ps for record in records)
+    kv_time = limits.kv_block * totals.block_time
     return {
         "objectives": {
             "makespan": makespan,
@@ -475,10 +476,10 @@ def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
             **{f"p{q}_ttft": percentile_of(waits, q) for q in (50, 95, 99)},
             **{f"p{q}_e2e": percentile_of(stays, q) for q in (50, 95, 99)},
         },
-        "batches": len(records),
-        "evictions": sum(record.evictions for record in records),
-        "recomputed_tokens": tokens - sum(r.input + r.output - 1 for r in requests),
-        "peak_kv_tokens": max(record.kv_blocks for record in records) * limits.kv_block,
+        "batches": totals.batches,
+        "evictions": totals.evictions,
+        "recomputed_tokens": totals.tokens - sum(r.input + r.output - 1 for r in requests),
+        "peak_kv_tokens": totals.most_blocks * limits.kv_block,
         "ttft_ps": _distribution(waits),
         "tpot_ps": _distribution(
             [
@@ -495,19 +496,19 @@ def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
         "requests_per_s": _ratio(len(requests) * _PS_PER_S, makespan),
         "goodput_requests_per_s": _ratio((len(requests) - missed) * _PS_PER_S, makespan),
         "slo_attainment": _ratio(len(requests) - missed, len(requests)),
-        "kv_utilisation": _ratio(kv_time, limits.kv_tokens * busy),
-        "token_utilisation": _ratio(tokens, limits.batch_tokens * len(records)),
+        "kv_utilisation": _ratio(kv_time, limits.kv_tokens * totals.busy_ps),
+        "token_utilisation": _ratio(totals.tokens, limits.batch_tokens * totals.batches),
         **over_time(problem, replay.levels, [state.last_token_ps for state in states]),
-        "mean_resident_requests": _ratio(sum(record.resident_requests for record in records), len(records)),
-        "mean_batch_requests": _ratio(sum(record.runs for record in records), len(records)),
+        "mean_resident_requests": _ratio(totals.resident, totals.batches),
+        "mean_batch_requests": _ratio(totals.runs, totals.batches),
     }
 
 
 def _swaps(replay: _Replay) -> dict[str, int]:
     """Return what is said of swaps where the instance allows them."""
     return {
-        "swaps": sum(record.swaps for record in replay.records),
-        "swapped_tokens": sum(record.swapped_tokens for record in replay.records),
+        "swaps": replay.totals.swaps,
+        "swapped_tokens": replay.totals.swapped_tokens,
     }
 
 

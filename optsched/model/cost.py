@@ -101,7 +101,10 @@ class CostModel:
 
     def linear_ps(self, tokens: int) -> int:
         """Return the non-attention time in ps of a batch that runs ``tokens`` tokens."""
-        return max(base + token * tokens for base, token in self.affine)
+        longest = self.base + self.token * tokens
+        for base, token in self.pieces:
+            longest = max(longest, base + token * tokens)
+        return longest + self.cpu_batch
 
     def decode_ps(self, cached: int) -> int:
         """Return the attention time in ps of one decode step on ``cached`` tokens."""
