@@ -1,11 +1,12 @@
 # make table  sets everything up and prints the bound table of InferMax's own experiment.
 # make test   sets everything up and runs all checks and tests.
+# make cpu-tiny  measures a tiny transformer on this CPU, which should be idle, and fits the profile of that name.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: table test lint clean
+.PHONY: table test lint cpu-tiny clean
 
 table: $(VENV)/.installed
 	@$(BIN)/optsched table infermax-fig15 --results results/infermax-fig15
@@ -17,6 +18,10 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+cpu-tiny: $(VENV)/.installed-test
+	$(BIN)/optsched profile --shape tiny --out benchmarks/measurements/cpu-tiny
+	$(BIN)/optsched calibrate benchmarks/measurements/cpu-tiny --name cpu-tiny --out optsched/calibrate/profiles/cpu-tiny.json
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from commands import optsched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, linprog, minimize
@@ -47,6 +49,8 @@ NAMES = (
     "rtxpro6000-llama31-8b",
 )
 FIRST = ("a100-llama2-7b", "a100-llama2-7b-linear")
+OURS = ("cpu-tiny",)
+"""Measured by us, and part of the repository."""
 PS_PER_MS = 10**9
 
 TOKENS = np.array([1, 2, 4, *range(8, 520, 8), 512, *range(576, 2049, 64)], dtype=np.float64)
@@ -426,10 +430,10 @@ def test_unreadable_tables_are_refused(tmp_path: Path) -> None:
 
 
 def test_shipped_names() -> None:
-    assert profile_names() == NAMES
+    assert profile_names() == tuple(sorted((*NAMES, *OURS)))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *OURS])
 def test_shipped_documents_round_trip(name: str) -> None:
     text = (PROFILES / f"{name}.json").read_text(encoding="utf-8")
     profile = load_profile(name)
@@ -442,7 +446,7 @@ def test_shipped_documents_round_trip(name: str) -> None:
 def test_unknown_profile() -> None:
     with pytest.raises(InputError) as error:
         cost_model("h100")
-    assert str(error.value) == "profile: got 'h100', expected one of " + ", ".join(NAMES)
+    assert str(error.value) == "profile: got 'h100', expected one of " + ", ".join(profile_names())
 
 
 def test_a_bad_document_names_file_and_field() -> None:
@@ -543,6 +547,25 @@ def test_refitting_reproduces_the_shipped_profiles(data: Path, tmp_path: Path, m
     assert sorted(path.stem for path in tmp_path.iterdir()) == list(NAMES)
     for name in NAMES:
         assert (tmp_path / f"{name}.json").read_bytes() == (PROFILES / f"{name}.json").read_bytes()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_refitting_our_own_measurements_reproduces_the_shipped_profile(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `make cpu-tiny` does, of the measurements that are part of the repository."""
+    monkeypatch.chdir(ROOT)
+    out = tmp_path / "out.json"
+    done = optsched(capsys, "calibrate", f"benchmarks/measurements/{name}", "--name", name, "--out", str(out))
+    assert done.code == 0
+    found, shipped = parse_profile(out.read_text(encoding="utf-8")), load_profile(name)
+    assert found.sources == shipped.sources
+    # Another machine's linear algebra may round otherwise.
+    for coefficient in dataclasses.fields(shipped.cost):
+        ours, theirs = getattr(found.cost, coefficient.name), getattr(shipped.cost, coefficient.name)
+        assert np.ravel(ours) == pytest.approx(np.ravel(theirs), rel=1e-6)
+    # It was measured on an idle machine, and fits.
+    assert shipped.fit[Part.BATCH].cv_mape <= 0.12
 
 
 def test_missing_data_is_one_line(
