@@ -40,8 +40,7 @@ class Problem:
 
     def blocks_of(self, tokens: int) -> int:
         """Return the blocks that ``tokens`` cached tokens occupy, the last one perhaps in part."""
-        full, rest = divmod(tokens, self.limits.kv_block)
-        return full + (1 if rest else 0)
+        return (tokens + self.limits.kv_block - 1) // self.limits.kv_block
 
     def fewest_steps(self, tokens: int) -> int:
         """Return how many prefill steps a fill of ``tokens`` takes at least: ceil(tokens / P), or 1 if it is whole."""

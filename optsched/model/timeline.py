@@ -88,10 +88,10 @@ class Occupancy:
             end, occupied = clock + duration, self._occupied + more
             loads.append(Load(clock, end, running, running, resident, occupied, resident, occupied))
             clock = end
-        tokens, done = 0, []
+        tokens, done, more, block = 0, [], batch.repeat - 1, limits.kv_block
         for index, count in batch.run:
             state = states[index]
-            taken = limits.occupied(state.cached + batch.repeat - 1 + count)
+            taken = -(-(state.cached + more + count) // block) * block  # as `Limits.occupied`, without two calls
             self._occupied += taken - held.get(index, 0)
             held[index] = taken
             tokens += count
