@@ -12,7 +12,7 @@ from playing import instances as larger
 from playing import outcome, problem, served
 from strategies import instances
 
-from optsched import Instance, Objective, Request, Restrictions, Rules, replace, solve
+from optsched import Instance, Objective, Request, Restrictions, Rules, replace, simulate, solve
 from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.calibrate.library import cost_model
 from optsched.check import check_schedule
@@ -26,6 +26,7 @@ from optsched.model.schedule import Assignment, Batch, Schedule, timed
 from optsched.policies import POLICIES
 from optsched.policies.infermax import VLLM
 from optsched.policies.round_robin import RoundRobin
+from optsched.report.summary import policy_comparison
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import PolicyFailureError, Replica
 
@@ -205,6 +206,14 @@ def test_considered_requests_are_those_up_to_the_first_that_does_not_fit() -> No
     assert served(problem(*requests, kv=9, cost=replace(COST, cpu_request=1)), "sjf").batches[0].considered == 5
     free = problem(*requests, kv=6, rules=Rules(eviction=False), cost=COST)
     assert served(free, "vllm_ef").batches[0].considered == 0
+
+
+def test_the_table_of_policies_shows_swaps_where_they_are_allowed() -> None:
+    instance = problem(Request(2, 4), Request(2, 4), kv=7, rules=SWAPS, cost=COST)
+    shown = policy_comparison([simulate(instance, "vllm_swap")], 200)
+    header, row = (line.split() for line in shown.splitlines() if line.startswith(("policy", "vllm_swap")))
+    assert row[header.index("swap")] == "1"
+    assert "swap" not in policy_comparison([simulate(replace(instance, rules=Rules()), "vllm")], 200)
 
 
 # Documents --------------------------------------------------------------------------------------------------

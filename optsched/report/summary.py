@@ -38,10 +38,16 @@ def solution_lines(result: Result) -> list[str]:
         lines.append(f"  value  {_shown(result, result.value)}{_by(result, 'schedule')}")
     lines += [*_bound_line(result), *_gap_line(result.gap)]
     if result.metrics is not None:
-        lines.append(f"  {result.metrics['batches']} batches, {result.metrics['evictions']} evictions")
+        lines.append(f"  {result.metrics['batches']} batches, {result.metrics['evictions']} evictions" + _swaps(result))
     if result.message is not None:
         lines.append(f"  {result.message}")
     return lines
+
+
+def _swaps(result: Result) -> str:
+    """Say how often KV is swapped out, where that is allowed."""
+    swaps = (result.metrics or {}).get("swaps")
+    return "" if swaps is None else f", {swaps} swaps"
 
 
 def bound_text(result: Result, runs: Sequence[BoundRun], known: int | None, width: int, *, every: bool) -> str:
@@ -115,6 +121,10 @@ _COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
 )
 
 
+_SWAPS: tuple[str, Callable[[dict[str, Any]], str]] = ("swap", lambda m: str(m["swaps"]))
+"""Where the instance allows them, after the evictions."""
+
+
 def policy_comparison(results: Sequence[Result], width: int) -> str:
     """Compare policies on one instance; failures stand below with their reason."""
 
@@ -124,7 +134,7 @@ def policy_comparison(results: Sequence[Result], width: int) -> str:
     columns = [column("policy", [result.method for result in results], key=True)]
     columns += [
         column(header, [NOT_AVAILABLE if result.metrics is None else show(result.metrics) for result in results])
-        for header, show in _COLUMNS
+        for header, show in (*_COLUMNS[:3], *([_SWAPS] if results[0].instance.rules.swap else []), *_COLUMNS[3:])
     ]
     text = columns_text(columns, width)
     failures = [f"n/a: {result.message}\n" for result in results if result.status == Status.FAILED]
