@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TypeVar
 
 from optsched.model.cost import CostModel
 from optsched.model.instance import Instance, Limits, Request
 from optsched.model.restrictions import Restrictions
 
-Number = TypeVar("Number", int, int | Fraction)
+Number = TypeVar("Number", int, int | float)
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,6 @@ class _Replay:
         self.levels: list[Level] = []
         self.gaps: Counter[int] = Counter()
         self.end_ps = 0
-        self._batches = 0
         self._kv_blocks = 0
         self._resident = 0
         self._evictions = 0
@@ -134,7 +133,7 @@ class _Replay:
         start_ps = batch.start_ps
         if batch.repeat > 1 and self._may_repeat(batch):
             start_ps = self._play_all_but_last(batch)
-        number = self._batches
+        number = self.totals.batches
         self._check_shape(number, batch, start_ps)
         for index in dict.fromkeys(batch.evict):
             self._evict(number, index)
@@ -143,12 +142,11 @@ class _Replay:
             self._swap_out(number, index, tally)
         for index in dict.fromkeys(batch.swap_in):
             self._swap_in(number, index, tally)
-        for index, count in batch.run:
-            self._run(number, batch, index, count, tally)
+        self._run_all(number, batch, tally)
         self._check_limits(number, batch, tally)
         self._check_end(number, batch, start_ps, tally)
-        self._record(batch.end_ps - start_ps, tally.tokens, batch, tally.left)
-        self.levels.append(Level(start_ps, tally.tokens, self._resident, self._kv_blocks))
+        self._record(start_ps, batch.end_ps, tally.tokens, batch, self._kv_blocks)
+        self.totals.swapped_tokens += tally.left
         self.end_ps = batch.end_ps
         for state in tally.finished:  # only now: a finished request counts in its last batch
             self._hold(state, 0)
@@ -167,7 +165,7 @@ class _Replay:
                 wrong = wrong or f"request {index} has only {state.request.output - state.generated} tokens to generate"
             seen.add(index)
         if wrong:
-            self._note(self._batches, f"is repeated {batch.repeat} times, but {wrong}")
+            self._note(self.totals.batches, f"is repeated {batch.repeat} times, but {wrong}")
         return not wrong
 
     def _play_all_but_last(self, batch: Batch) -> int:
@@ -177,7 +175,7 @@ class _Replay:
         is checked of the last of them holds for the others.
         """
         if batch.start_ps < self.end_ps:
-            self._note(self._batches, self._early(batch.start_ps))
+            self._note(self.totals.batches, self._early(batch.start_ps))
         cost, decodes, clock, block = self.problem.cost, len(batch.run), batch.start_ps, self.problem.limits.kv_block
         states = [self.states[index] for index, _ in batch.run]
         read = sum(state.cached for state in states)
@@ -187,8 +185,7 @@ class _Replay:
             held += filled[-number % block]  # whose last block is full
             duration_ps = self._linear_ps(decodes) + cost.decode_kv * read + cost.decode_req * decodes
             duration_ps += cost.cpu_request * batch.considered
-            self._record(duration_ps, decodes, batch, 0, held)
-            self.levels.append(Level(clock, decodes, self._resident, held))
+            self._record(clock, clock + duration_ps, decodes, batch, held)
             clock += duration_ps
             read += decodes
             if number:  # the batch before has given everybody a token
@@ -202,17 +199,16 @@ class _Replay:
         self.end_ps = clock
         return clock
 
-    def _record(self, duration_ps: int, tokens: int, batch: Batch, swapped: int, held: int | None = None) -> None:
-        """Count a batch, which occupies what is held now or so many blocks."""
-        self._batches += 1
-        blocks, totals = self._kv_blocks if held is None else held, self.totals
+    def _record(self, start_ps: int, end_ps: int, tokens: int, batch: Batch, blocks: int) -> None:
+        """Count a batch, or one of its repeats, which occupies so many blocks."""
+        totals, duration_ps = self.totals, end_ps - start_ps
+        self.levels.append(Level(start_ps, tokens, self._resident, blocks))
         totals.batches += 1
         totals.busy_ps += duration_ps
         totals.tokens += tokens
         totals.runs += len(batch.run)
         totals.evictions += len(batch.evict)
         totals.swaps += len(batch.swap_out)
-        totals.swapped_tokens += swapped
         totals.resident += self._resident
         totals.block_time += blocks * duration_ps
         totals.most_blocks = max(totals.most_blocks, blocks)
@@ -268,6 +264,9 @@ class _Replay:
             self._note(number, self._early(start_ps))
         if not batch.run:
             self._note(number, "has 0 runs, at least 1 is required")
+        named = [*(index for index, _ in batch.run), *batch.evict, *batch.swap_out, *batch.swap_in]
+        if len(set(named)) == len(named):
+            return
         running = Counter(index for index, _ in batch.run)
         evicted, left, back = Counter(batch.evict), Counter(batch.swap_out), Counter(batch.swap_in)
         deeds = [("runs", running), ("is evicted", evicted), ("is swapped out", left), ("is swapped in", back)]
@@ -344,6 +343,28 @@ class _Replay:
         tally.back += state.swapped
         self._hold(state, state.swapped)
         state.swapped = 0
+
+    def _run_all(self, number: int, batch: Batch, tally: _Tally) -> None:
+        """Carry out the runs. Most are decode steps with nothing to note, for which this says all there is to do."""
+        states, block, end_ps = self.states, self.problem.limits.kv_block, batch.end_ps
+        for index, count in batch.run:
+            state = states[index] if 0 <= index < len(states) else None
+            if state is None or count != 1 or state.filling or state.swapped or state.finished:
+                self._run(number, batch, index, count, tally)
+                continue
+            tally.decodes += 1
+            tally.decode_tokens += 1
+            tally.read += state.cached
+            if state.cached % block == 0:
+                state.blocks += 1
+                self._kv_blocks += 1
+            state.cached += 1
+            state.generated += 1
+            self.gaps[end_ps - state.last_token_ps] += 1
+            state.last_token_ps = end_ps
+            if state.generated == state.request.output:
+                state.finished = True
+                tally.finished.append(state)
 
     def _run(self, number: int, batch: Batch, index: int, count: int, tally: _Tally) -> None:
         state = self._unfinished(number, index, "runs")
@@ -528,9 +549,9 @@ def _distribution(values: Sequence[int | Fraction]) -> dict[str, int | float] | 
     """Return mean, percentiles and maximum; None of no values."""
     if not values:
         return None
-    exact: dict[str, int | Fraction] = {"mean": Fraction(sum(values)) / len(values)}
-    ordered = sorted(values)  # quick to sort once more
+    # Rounding keeps the order, and what is sorted is quick to sort once more.
+    ordered = sorted(value if isinstance(value, int) else float(value) for value in values)
+    found: dict[str, int | float] = {"mean": float(Fraction(sum(values)) / len(values))}
     for q in (50, 90, 95, 99):
-        exact[f"p{q}"] = percentile_of(ordered, q)
-    exact["max"] = ordered[-1]
-    return {name: value if isinstance(value, int) else float(value) for name, value in exact.items()}
+        found[f"p{q}"] = percentile_of(ordered, q)
+    return found | {"max": ordered[-1]}

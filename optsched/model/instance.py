@@ -55,7 +55,7 @@ class Limits:
 
     def occupied(self, cached: int) -> int:
         """Return the capacity in tokens that ``cached`` tokens take: ceil(m/b) b."""
-        return self.blocks(cached) * self.kv_block
+        return -(-cached // self.kv_block) * self.kv_block
 
 
 @domain

@@ -128,12 +128,13 @@ class Progress:
 
     def run(self, tokens: int) -> bool:
         """Run ``tokens`` tokens; return whether that generated an output token."""
+        request = self.request
         self.cached += tokens
-        if self.cached < self.request.input + self.generated:
+        if self.cached < request.input + self.generated:
             return False
         self.generated += 1
         self.decoding = True
-        if self.finished:
+        if self.generated == request.output:
             self.cached = 0
         return True
 
@@ -221,10 +222,11 @@ def follow(instance: Instance, schedule: Schedule) -> Iterator[Followed]:
     for batch in schedule.batches:
         _prepare(states, batch.assignment)
         yield Followed(batch, states)
-        for index, count in batch.run:
-            if batch.repeat == 1:
+        if batch.repeat == 1:
+            for index, count in batch.run:
                 states[index].run(count)
-            else:
+        else:
+            for index, _ in batch.run:
                 states[index].decode(batch.repeat)
 
 

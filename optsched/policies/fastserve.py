@@ -31,7 +31,7 @@ from operator import itemgetter
 
 from optsched.model.instance import Instance
 from optsched.model.schedule import Assignment
-from optsched.policies.grouped import longest
+from optsched.policies.grouped import while_memory_lasts
 from optsched.simulate.replica import Job, NoBatchError, Occasion, Policy, Replica
 
 _SECOND = 10**12
@@ -80,7 +80,6 @@ class _Levels:
         self._settings, self._cost = settings, cost
         least = max(cost.linear_ps(1) + cost.decode_req, 1)
         self._quanta = [least << level for level in range(settings.levels - 1)]
-        self._joined: dict[int, int] = {}
         self._served: dict[int, int] = {}
         self._ran_ps: dict[int, int] = {}
         self._jobs: dict[Place, Job] = {}
@@ -111,14 +110,10 @@ class _Levels:
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:
         """Say how long everybody can decode, if nobody else is there: levels do not matter, memory does."""
-        jobs, limits = replica.running, replica.limits
+        jobs = replica.running
         if replica.waiting or len(assignment.run) < len(jobs):
             return 1
-
-        def lasts(times: int) -> bool:
-            return sum(limits.occupied(job.cached + times) for job in jobs) <= limits.kv_capacity
-
-        return longest(min(job.request.output - job.generated for job in jobs), lasts)
+        return while_memory_lasts(jobs, replica.limits, min(job.request.output - job.generated for job in jobs))
 
     # Who stands where ---------------------------------------------------------------------------------------
 
@@ -129,13 +124,14 @@ class _Levels:
             self._batches += max(1, self._jobs[self._batch[0]].generated - self._generated)
         for place in self._batch:
             job = self._jobs[place]
-            self._served[job.rank] += passed
-            self._ran_ps[job.rank] = now
+            level, served = place[0], self._served[job.rank] + passed
+            while level < len(self._quanta) and served > self._quanta[level]:
+                served -= self._quanta[level]
+                level += 1
+            self._served[job.rank], self._ran_ps[job.rank] = served, now
             if job.finished:
                 self._leave(place)
-                continue
-            level = self._level(job)
-            if level != place[0]:
+            elif level != place[0]:
                 self._leave(place)
                 self._enter(level, job, replica.limits.occupied(job.cached))
             else:
@@ -150,9 +146,8 @@ class _Levels:
             prompt = job.request.input
             prefill = self._cost.batch_ps(prompt, 0, 0, [(prompt, 0)])
             skipped = (level for level, quantum in enumerate(self._quanta) if quantum >= prefill)
-            self._joined[job.rank], self._served[job.rank] = next(skipped, len(self._quanta)), 0
-            self._ran_ps[job.rank] = job.request.arrival_ps
-            self._enter(self._joined[job.rank], job, 0)
+            self._served[job.rank], self._ran_ps[job.rank] = 0, job.request.arrival_ps
+            self._enter(next(skipped, len(self._quanta)), job, 0)
         if replica.waiting:
             self._newest = max(self._newest, replica.waiting[-1].rank)
 
@@ -162,16 +157,8 @@ class _Levels:
         for place in starved:
             job, held = self._jobs[place], self._occupied.get(place, 0)
             self._leave(place)
-            self._joined[job.rank] = self._served[job.rank] = 0
+            self._served[job.rank] = 0
             self._enter(0, job, held)
-
-    def _level(self, job: Job) -> int:
-        """Return the level that a request has come down to, 0 the highest."""
-        left, level = self._served[job.rank], self._joined[job.rank]
-        while level < len(self._quanta) and left > self._quanta[level]:
-            left -= self._quanta[level]
-            level += 1
-        return level
 
     def _enter(self, level: int, job: Job, held: int) -> None:
         """Put a request, which holds so many tokens, where it belongs."""
@@ -226,9 +213,11 @@ class _Levels:
         more = sum(self._more(place, count, replica) for place, count in chosen.items())
         victims: list[int] = []
         if self._free - more < ahead and may_lose:
-            for place in [place for place in reversed(self._holders) if place not in chosen]:
+            for place in reversed(tuple(self._holders)):
                 if self._free - more >= ahead:
                     break
+                if place in chosen:
+                    continue
                 victims.append(self._jobs[place].index)
                 self._hold(place, 0)
         while self._free < more and chosen:

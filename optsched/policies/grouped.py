@@ -299,6 +299,11 @@ def longest(most: int, lasts: Callable[[int], bool]) -> int:
     return most if lasts(most) else max(bisect_left(range(1, most), True, key=lambda times: not lasts(times)), 1)
 
 
+def while_memory_lasts(jobs: Sequence[Job], limits: Limits, most: int) -> int:
+    """Return for how many batches, up to ``most`` and at least 1, all of these and nobody else can decode."""
+    return longest(most, lambda times: sum(limits.occupied(job.cached + times) for job in jobs) <= limits.kv_capacity)
+
+
 def _decodes_by_arrival(assignment: Assignment, replica: Replica) -> Assignment:
     """List decode steps, which take place at the same time, in an order that does not change from batch to batch."""
     running = {job.index: job.rank for job in chain(replica.running, replica.waiting) if job.decoding}

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optsched.model.schedule import Assignment, Step
-from optsched.policies.grouped import longest
+from optsched.policies.grouped import while_memory_lasts
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
 from optsched.simulate.replica import Job, NoBatchError, Occasion, Policy, PolicyFailureError, Replica
 
@@ -82,12 +82,7 @@ class _Slices:
             if len(later) < len(ends) or len(assignment.run) < len(jobs):
                 return 1
             most = min(most, *later)
-        limits = replica.limits
-
-        def lasts(times: int) -> bool:
-            return sum(limits.occupied(job.cached + times) for job in jobs) <= limits.kv_capacity
-
-        return longest(most, lasts)
+        return while_memory_lasts(jobs, replica.limits, most)
 
     def _generated(self, job: Job) -> int:
         """Return the tokens of its slice so far."""
@@ -136,12 +131,10 @@ class _Slices:
 
     def _preempting(self, replica: Replica, run: Sequence[Step], victims: Sequence[int]) -> Assignment:
         """Return the batch, with KV taken back where it is on the host."""
-        waiting = len(replica.waiting)
-        if not (self._swaps and replica.rules.swap):
-            return Assignment(run, victims, considered=waiting)
         running = {index for index, _ in run}
         back = [job.index for job in replica.waiting if job.swapped and job.index in running]
-        return Assignment(run, [], victims, back, waiting)
+        swaps = self._swaps and replica.rules.swap
+        return Assignment(run, [] if swaps else victims, victims if swaps else [], back, len(replica.waiting))
 
     def _decodes(self, replica: Replica) -> Assignment:
         """Let everybody decode, as far as memory and budgets allow."""

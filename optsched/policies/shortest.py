@@ -81,8 +81,10 @@ class Trail:
         return Predicting(self._make, self.predictor).prepared(occasion)
 
     def _make(self, estimate: Estimate) -> GroupedPolicy:
+        share, whole = self.share.numerator, self.share.denominator
+
         def kept(job: Job) -> bool:
-            return job.cached > 0 and job.generated >= self.share * estimate(job)
+            return job.cached > 0 and job.generated * whole >= share * estimate(job)
 
         order = _left(estimate)
         groups = (

@@ -146,12 +146,12 @@ class _Run:
 
     def _run(self, assignment: Assignment, swapped: tuple[int, int]) -> bool:
         """Run one batch; say whether it generates a token."""
-        replica = self._replica
+        replica, present = self._replica, self._present
         tokens = decodes = read = 0
         prefills: list[tuple[int, int]] = []
         generated = False
         for index, count in assignment.run:
-            job = self._present.get(index)
+            job = present.get(index)
             if job is None or job.swapped or not 1 <= count <= job.missing:
                 missing = 0 if job is None or job.swapped else job.missing
                 reason = f"the policy runs {count} tokens of request {index}, which has {missing} to run"
@@ -166,7 +166,8 @@ class _Run:
                     replica.admit(job)
             if job.run(count):
                 generated = True
-                self._let_go(job)
+                if job.finished:
+                    self._let_go(job)
         duration = self._cost.batch_ps(tokens, decodes, read, prefills)
         replica.now_ps += duration + self._besides_ps(duration, *swapped, assignment.considered)
         return generated
@@ -176,10 +177,10 @@ class _Run:
         return index if index in self._present else next(iter(self._present))
 
     def _let_go(self, job: Job) -> None:
-        if job.finished:
-            self._replica.drop(job)
-            del self._present[job.index]
-            self.unfinished -= 1
+        """Forget a request that has ended."""
+        self._replica.drop(job)
+        del self._present[job.index]
+        self.unfinished -= 1
 
     def _repeats(self, assignment: Assignment) -> int:
         """Return how often a decision can be carried out before the policy has to be asked again."""
@@ -201,7 +202,8 @@ class _Run:
         replica.now_ps += duration
         for job in jobs:
             job.decode(times)
-            self._let_go(job)
+            if job.finished:
+                self._let_go(job)
         return times
 
     def _span(self, decodes: int, read: int, most: int, besides: int) -> tuple[int, int]:
