@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from optsched import library
+from optsched.calibrate.library import find_profile
 from optsched.check import check_schedule
 from optsched.cli.options import (
     Decorator,
@@ -237,4 +238,4 @@ def _priced(instance: Instance, profile: str | None) -> Instance:
     if profile is None:
         return instance
     with naming_options():
-        return replace(instance, cost=library.load_cost(profile))
+        return replace(instance, cost=find_profile(profile).cost)
