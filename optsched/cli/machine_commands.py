@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +12,7 @@ import click
 from optsched import library
 from optsched.calibrate.library import find_profile
 from optsched.check import check_schedule
+from optsched.cli.commands import cli, terminal_width
 from optsched.cli.options import (
     Decorator,
     blaming,
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from optsched.execute.machine import Machine
     from optsched.execute.shape import Shape
 
-_WIDE = 120
 _ENGINES = ("torch",)
 _GIB = 2**30
 
@@ -60,7 +58,7 @@ _device_option: Decorator = click.option("--device", default="cpu", show_default
 _threads_option: Decorator = integer_option("--threads", 1, 1024, "1", "Threads of an operator on the CPU.")
 
 
-@click.command()
+@cli.command()
 @_shape_option
 @_device_option
 @click.option(
@@ -122,7 +120,7 @@ def profile(
     return 0
 
 
-@click.command()
+@cli.command()
 @click.argument("source", metavar="SCHEDULE|INSTANCE")
 @click.option("--policy", metavar="NAME", help="Let this policy serve INSTANCE; without it SCHEDULE is followed.")
 @click.option("--predictor", metavar="SPEC", help="Predicts output lengths for the policy (docs/policies.md).")
@@ -210,8 +208,7 @@ def execute(
     if as_json and out != "-":
         click.echo(document, nl=False)
     elif out != "-":
-        width = shutil.get_terminal_size((_WIDE, 24)).columns if sys.stdout.isatty() else _WIDE
-        click.echo(execution_text(execution, width), nl=False)
+        click.echo(execution_text(execution, terminal_width()), nl=False)
     return 0
 
 
