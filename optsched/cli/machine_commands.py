@@ -91,9 +91,10 @@ def profile(
     table, while the samples of a point spread too much.
     """
     model, machine = _opened(shape, device, threads)
-    # They need PyTorch.
+    # They need PyTorch or NumPy.
+    from optsched.calibrate.measurements import TABLE  # noqa: PLC0415
     from optsched.measure.grid import EXTENTS  # noqa: PLC0415
-    from optsched.measure.profiling import TABLE, Task, measure  # noqa: PLC0415
+    from optsched.measure.profiling import Task, measure  # noqa: PLC0415
 
     sizes = {"batch_tokens": batch_tokens, "batch_requests": batch_requests, "context": context}
     extent = replace(EXTENTS[device], **{name: size for name, size in sizes.items() if size is not None})
