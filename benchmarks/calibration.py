@@ -27,9 +27,9 @@ from optsched.calibrate.splitwise import Setting, read_settings, read_splitwise
 from optsched.calibrate.timings import Measurements, SourceOptions
 from optsched.calibrate.vllm_run import MeasuredRun, read_run
 from optsched.cli import run_program
-from optsched.cli.options import blaming
+from optsched.cli.options import blaming, file_option
 from optsched.model.cost import CostModel
-from optsched.model.documents import check_writable, read_bytes, write_text
+from optsched.model.documents import read_bytes, write_text
 from optsched.model.domain import replace
 from optsched.report.benchmark import replace_section
 from optsched.report.calibration import RUN_HEADERS, run_rows
@@ -267,13 +267,10 @@ def fitted_to_splitwise(path: Path) -> str:
 
 @click.command(help=__doc__)
 @click.argument("data")
-@click.option("--readme", metavar="FILE", help="Put the tables into this Markdown file.")
+@file_option("--readme", "Put the tables into this Markdown file.")
 @click.option("--plots", metavar="FOLDER", help="Draw residuals and the run into this folder.")
 def main(data: str, readme: str | None, plots: str | None) -> None:
     """Compare and report."""
-    if readme is not None:
-        with blaming("--readme"):
-            check_writable(readme)
     place = Path(data)
     run = read_run(place / RUN, RTX_KV_TOKENS)
     cost = load_profile(PROFILE).cost

@@ -21,7 +21,7 @@ from optsched.calibrate.assemble import Choices, calibrate
 from optsched.calibrate.measurements import read_measurements
 from optsched.calibrate.timings import SourceOptions
 from optsched.cli import run_program
-from optsched.cli.options import blaming
+from optsched.cli.options import blaming, file_option
 from optsched.cli.step_bar import StepBar
 from optsched.execute.comparison import ALL, Execution
 from optsched.execute.engine import TorchEngine
@@ -31,7 +31,7 @@ from optsched.measure.grid import EXTENTS, Extent
 from optsched.measure.profiling import Task, measure
 from optsched.methods.execute import execute_policy
 from optsched.model.cost import CostModel
-from optsched.model.documents import check_writable, read_bytes, write_text
+from optsched.model.documents import read_bytes, write_text
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.report.benchmark import replace_section
 from optsched.report.execution_plot import plot_execution
@@ -114,7 +114,7 @@ def sheet(executions: list[Execution]) -> Sheet:
 @click.option("--policies", default=",".join(POLICIES), show_default=True)
 @click.option("--repeats", type=int, default=3, show_default=True, help="Every batch is run so often.")
 @click.option("--max-spread", type=float, default=0.25, show_default=True)
-@click.option("--readme", metavar="FILE", help="Put the table into this Markdown file.")
+@file_option("--readme", "Put the table into this Markdown file.")
 @click.option("--plot", "picture", metavar="FILE", help="Draw the batches of the first policy (.svg, .png, .pdf).")
 def main(
     folder: Path,
@@ -132,9 +132,6 @@ def main(
     if picture is not None:
         with blaming("--plot"):
             check_plot(Path(picture))
-    if readme is not None:
-        with blaming("--readme"):
-            check_writable(readme)
     model, machine = read_shape(shape), open_machine(device, threads)
     task = Task(model, EXTENTS[device] if extent is None else Extent(*extent), samples=5, max_spread=max_spread)
     with StepBar("profile") as bar:

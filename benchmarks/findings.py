@@ -19,10 +19,10 @@ import numpy as np
 
 from optsched.calibrate.library import cost_model
 from optsched.cli import run_program
-from optsched.cli.options import blaming
+from optsched.cli.options import blaming, file_option
 from optsched.library import load_instance
 from optsched.methods.simulate import simulate
-from optsched.model.documents import check_writable, read_bytes, write_text
+from optsched.model.documents import read_bytes, write_text
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.metrics import tally_of
@@ -193,12 +193,9 @@ def sheet(rows: Sequence[Row]) -> Sheet:
 
 
 @click.command(help=__doc__)
-@click.option("--page", metavar="FILE", help="Put the table into this Markdown file.")
+@file_option("--page", "Put the table into this Markdown file.")
 def main(page: str | None) -> None:
     """Measure and report."""
-    if page is not None:
-        with blaming("--page"):
-            check_writable(page)
     table = sheet([row for part in (larry, round_robin, infermax, econoserve) for row in part()])
     click.echo(as_text(table, _WIDTH))
     if page is not None:

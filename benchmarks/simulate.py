@@ -27,8 +27,8 @@ import numpy as np
 
 from optsched.calibrate.library import cost_model
 from optsched.cli import run_program
-from optsched.cli.options import blaming
-from optsched.model.documents import check_writable, read_bytes, write_text
+from optsched.cli.options import blaming, file_option
+from optsched.model.documents import read_bytes, write_text
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.metrics import metrics, tally_of
@@ -202,16 +202,13 @@ def plot(runs: list[Measured], path: Path) -> None:
 @click.command(help=__doc__)
 @click.option("--trace", "file", metavar="FILE", help="The Azure conversation trace; its stand-in otherwise.")
 @click.option("--most", type=int, default=_SIZES[-1], show_default=True, help="The most requests.")
-@click.option("--readme", metavar="FILE", help="Put the table into this Markdown file.")
+@file_option("--readme", "Put the table into this Markdown file.")
 @click.option("--plot", "picture", metavar="FILE", help="Draw time over requests (.svg, .png, .pdf).")
 def main(file: str | None, most: int, readme: str | None, picture: str | None) -> None:
     """Measure and report."""
     if picture is not None:
         with blaming("--plot"):
             check_plot(Path(picture))
-    if readme is not None:
-        with blaming("--readme"):
-            check_writable(readme)
     if file is None:
         trace = stand_in("azure-conv")
     else:

@@ -21,9 +21,9 @@ from scipy.stats import ks_2samp, spearmanr
 from optsched.bounds.volume import busy_ps
 from optsched.calibrate.library import cost_model
 from optsched.cli import run_program
-from optsched.cli.options import blaming
+from optsched.cli.options import blaming, file_option
 from optsched.methods.simulate import simulate
-from optsched.model.documents import check_writable, read_bytes, write_text
+from optsched.model.documents import read_bytes, write_text
 from optsched.model.domain import replace
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
@@ -163,16 +163,13 @@ def plot(wholes: dict[str, Trace], path: Path) -> None:
 
 @click.command(help=__doc__)
 @click.argument("data")
-@click.option("--readme", metavar="FILE", help="Put the tables into this Markdown file.")
+@file_option("--readme", "Put the tables into this Markdown file.")
 @click.option("--plot", "picture", metavar="FILE", help="Draw the distributions (.svg, .png, .pdf).")
 def main(data: str, readme: str | None, picture: str | None) -> None:
     """Measure and report."""
     if picture is not None:
         with blaming("--plot"):
             check_plot(Path(picture))
-    if readme is not None:
-        with blaming("--readme"):
-            check_writable(readme)
     wholes = {
         name: read_trace(read_bytes(Path(data) / shipped_statistics(name).source.file).decode(), "azure")
         for name in NAMES

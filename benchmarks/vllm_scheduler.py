@@ -34,9 +34,9 @@ import numpy as np
 from optsched.calibrate.library import cost_model
 from optsched.check import check_schedule
 from optsched.cli import run_program
-from optsched.cli.options import blaming
+from optsched.cli.options import blaming, file_option
 from optsched.library import load_suite
-from optsched.model.documents import check_writable, instance_document, read_bytes, write_text
+from optsched.model.documents import instance_document, read_bytes, write_text
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.schedule import Assignment, Schedule, unrolled
@@ -501,17 +501,13 @@ def recorded(instance: Instance) -> str:
 @click.option("--batch-tokens", type=click.IntRange(1), help="C, if not the instance's.")
 @click.option("--batch-requests", type=click.IntRange(1), help="N, if not the instance's.")
 @click.option("--first-chunk", is_flag=True, help="Admit whoever's first chunk fits.")
-@click.option("--record", metavar="FILE", help="Write vLLM's decisions on one INSTANCE there, and compare nothing.")
-@click.option("--readme", metavar="FILE", help="Put the table into this Markdown file.")
+@file_option("--record", "Write vLLM's decisions on one INSTANCE there, and compare nothing.")
+@file_option("--readme", "Put the table into this Markdown file.")
 def main(
     sources: tuple[str, ...], first_chunk: bool, record: str | None, readme: str | None, **limits: int | None
 ) -> None:
     """Compare and report."""
     vllm_version()
-    for option, path in (("--readme", readme), ("--record", record)):
-        if path is not None:
-            with blaming(option):
-                check_writable(path)
     instances = [vllm_limits(instance, **limits) for source in sources for instance in load_suite(source).instances]
     if record is not None:
         if len(instances) != 1:

@@ -9,8 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 
-from optsched.calibrate.library import cost_model, parse_profile, profile_names
-from optsched.model.cost import CostModel
+from optsched.calibrate.library import cost_model
 from optsched.model.documents import (
     INSTANCE_FORMAT,
     SUITE_FORMAT,
@@ -110,13 +109,6 @@ def load_instances(source: str | Path) -> tuple[Instance, ...]:
         return parse_suite(data, cost_model).instances if _format(data) == SUITE_FORMAT else (_parse(data),)
     except InputError as error:
         raise error.located(name) from None
-
-
-def load_cost(source: str) -> CostModel:
-    """Return the cost model of a profile: a shipped one by name, or a profile document."""
-    if source in profile_names() or not source.endswith(".json"):
-        return cost_model(source)
-    return parse_profile(read_bytes(source).decode("utf-8", "replace"), source).cost
 
 
 def load_results(source: str | Path) -> list[ClaimedResult]:

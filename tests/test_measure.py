@@ -21,12 +21,13 @@ pytest.importorskip("torch")
 
 import torch
 
+from optsched.calibrate.measurements import HEADER
 from optsched.execute.machine import Machine, Work, open_machine
 from optsched.execute.shape import SHAPES, Shape
 from optsched.measure.bench import Bench
 from optsched.measure.grid import Extent, Kind, Point, grid
 from optsched.measure.profiling import ROUNDS, Task, kv_capacity, measure
-from optsched.measure.table import HEADER, Samples, make_row
+from optsched.measure.table import Samples, make_row
 from optsched.model.domain import replace
 from optsched.model.errors import InputError
 

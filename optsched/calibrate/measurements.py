@@ -31,8 +31,10 @@ from optsched.model.errors import InputError, Said
 UNIT = "ns"
 FORMAT: Final = "optsched-measurements/1"
 TABLE, ENVIRONMENT = "measurements.csv", "environment.json"
+SIZES = ("kind", "tokens", "decodes", "decode_kv", "chunk", "cached")
+"""Columns that say what was measured."""
+HEADER = (*SIZES, "median_ns", "p10_ns", "p90_ns", "samples")
 _PS_PER_NS = 1000
-_HEADER = ("kind", "tokens", "decodes", "decode_kv", "chunk", "cached", "median_ns", "p10_ns", "p90_ns", "samples")
 _DENSE, _DECODE, _PREFILL, _BATCH = "dense", "decode", "prefill", "batch"
 _SWAPS = {"swap_out": Part.SWAP_OUT, "swap_in": Part.SWAP_IN}
 _KINDS = (_DENSE, _DECODE, _PREFILL, _BATCH, *_SWAPS)
@@ -44,8 +46,8 @@ def read_measurements(source: str, options: SourceOptions) -> Measurements:
     environment = read_environment(folder / ENVIRONMENT)
     rows: defaultdict[str, list[tuple[float, float, float, float, float, float]]] = defaultdict(list)
     for row in read_table(folder / TABLE):
-        if tuple(row.fields) != _HEADER:
-            raise InputError("line 1", ",".join(row.fields), ",".join(_HEADER), str(folder / TABLE))
+        if tuple(row.fields) != HEADER:
+            raise InputError("line 1", ",".join(row.fields), ",".join(HEADER), str(folder / TABLE))
         kind = row.text("kind")
         if kind not in _KINDS:
             raise row.error("kind", kind, f"one of {', '.join(_KINDS)}")
@@ -92,8 +94,7 @@ def _shape(environment: dict[str, Any]) -> str:
 
 def _sizes(row: Row, kind: str) -> tuple[float, float, float, float, float, float]:
     """Return tokens, decode steps, KV tokens that they read, c, m, and the median in ps."""
-    columns = ("tokens", "decodes", "decode_kv", "chunk", "cached")
-    tokens, decodes, decode_kv, chunk, cached = (row.integer(name, 0) if row.text(name) else 0 for name in columns)
+    tokens, decodes, decode_kv, chunk, cached = (row.integer(name, 0) if row.text(name) else 0 for name in SIZES[1:])
     needed = {_DECODE: ("decodes", decodes), _PREFILL: ("chunk", chunk)}.get(kind, ("tokens", tokens))
     if needed[1] < 1:
         raise row.error(needed[0], row.text(needed[0]), f"an integer ≥ 1 in a row of kind {kind}")

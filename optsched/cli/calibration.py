@@ -10,8 +10,7 @@ import click
 
 from optsched.calibrate.library import Profile, load_profile, profile_names, render_profile
 from optsched.cli.commands import cli, terminal_width
-from optsched.cli.options import blaming, integer_option, naming_options, out_option, write_out
-from optsched.methods.simulate import policy_names
+from optsched.cli.options import blaming, integer_option, naming_options, out_option, require_policy, write_out
 from optsched.model.domain import MAX_TOKENS
 from optsched.model.errors import InputError, Said
 
@@ -103,8 +102,7 @@ def calibrate(
         raise InputError("--format", style, f"one of {', '.join(READERS)}")
     if fitted is not None and fitted not in _FITS:
         raise InputError("--fit", fitted, f"one of {', '.join(_FITS)}")
-    if policy not in policy_names():
-        raise InputError("--policy", policy, f"one of {', '.join(policy_names())}")
+    require_policy(policy)
     if plot is not None:
         with blaming("--plot"):
             check_plot(Path(plot))

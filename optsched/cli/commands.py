@@ -17,7 +17,6 @@ from optsched import library
 from optsched.calibrate.library import find_profile
 from optsched.check import check_result
 from optsched.cli.live import LiveLine
-from optsched.cli.machine_commands import execute, profile
 from optsched.cli.options import (
     arrivals_option,
     blaming,
@@ -526,7 +525,3 @@ def make_suite(suite: str, out: str | None) -> None:
         raise InputError("SUITE", suite, f"one of {', '.join(SUITES)}")
     source = SUITES[suite]
     write_out(out, dump(suite_document(source.make(source.profile), source.profile)))
-
-
-cli.add_command(profile)
-cli.add_command(execute)

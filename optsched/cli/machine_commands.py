@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from optsched import library
+from optsched.calibrate.library import find_profile
 from optsched.check import check_schedule
+from optsched.cli.commands import cli, terminal_width
 from optsched.cli.options import (
     Decorator,
     blaming,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from optsched.execute.machine import Machine
     from optsched.execute.shape import Shape
 
-_WIDE = 120
 _ENGINES = ("torch",)
 _GIB = 2**30
 
@@ -59,7 +58,7 @@ _device_option: Decorator = click.option("--device", default="cpu", show_default
 _threads_option: Decorator = integer_option("--threads", 1, 1024, "1", "Threads of an operator on the CPU.")
 
 
-@click.command()
+@cli.command()
 @_shape_option
 @_device_option
 @click.option(
@@ -92,9 +91,10 @@ def profile(
     table, while the samples of a point spread too much.
     """
     model, machine = _opened(shape, device, threads)
-    # They need PyTorch.
+    # They need PyTorch or NumPy.
+    from optsched.calibrate.measurements import TABLE  # noqa: PLC0415
     from optsched.measure.grid import EXTENTS  # noqa: PLC0415
-    from optsched.measure.profiling import TABLE, Task, measure  # noqa: PLC0415
+    from optsched.measure.profiling import Task, measure  # noqa: PLC0415
 
     sizes = {"batch_tokens": batch_tokens, "batch_requests": batch_requests, "context": context}
     extent = replace(EXTENTS[device], **{name: size for name, size in sizes.items() if size is not None})
@@ -121,7 +121,7 @@ def profile(
     return 0
 
 
-@click.command()
+@cli.command()
 @click.argument("source", metavar="SCHEDULE|INSTANCE")
 @click.option("--policy", metavar="NAME", help="Let this policy serve INSTANCE; without it SCHEDULE is followed.")
 @click.option("--predictor", metavar="SPEC", help="Predicts output lengths for the policy (docs/policies.md).")
@@ -209,8 +209,7 @@ def execute(
     if as_json and out != "-":
         click.echo(document, nl=False)
     elif out != "-":
-        width = shutil.get_terminal_size((_WIDE, 24)).columns if sys.stdout.isatty() else _WIDE
-        click.echo(execution_text(execution, width), nl=False)
+        click.echo(execution_text(execution, terminal_width()), nl=False)
     return 0
 
 
@@ -237,4 +236,4 @@ def _priced(instance: Instance, profile: str | None) -> Instance:
     if profile is None:
         return instance
     with naming_options():
-        return replace(instance, cost=library.load_cost(profile))
+        return replace(instance, cost=find_profile(profile).cost)

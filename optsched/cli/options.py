@@ -212,14 +212,10 @@ start_option: Decorator = click.option(
     show_default=True,
     help="Of a generator that covers a day (servegen): where to begin.",
 )
-out_option: Decorator = click.option(
-    "--out", metavar="FILE", callback=_file_to_write, help="Write to a file; .gz packs it, - is standard output."
-)
-timeline_option: Decorator = click.option(
+out_option: Decorator = file_option("--out", "Write to a file; .gz packs it, - is standard output.")
+timeline_option: Decorator = file_option(
     "--timeline",
-    metavar="FILE",
-    callback=_file_to_write,
-    help="Write queue length, requests, KV tokens and batch tokens over time (CSV, docs/documents.md); - is standard "
+    "Write queue length, requests, KV tokens and batch tokens over time (CSV, docs/documents.md); - is standard "
     "output.",
 )
 results_option: Decorator = click.option(
@@ -231,11 +227,8 @@ results_option: Decorator = click.option(
 deterministic_limit_option: Decorator = click.option(
     "--deterministic-limit", callback=_positive, metavar="NUMBER", help="In CP-SAT's own time."
 )
-ledger_option: Decorator = click.option(
-    "--ledger",
-    metavar="FILE",
-    callback=_file_to_write,
-    help="Append what improves on this ledger of best values and bounds (JSON lines).",
+ledger_option: Decorator = file_option(
+    "--ledger", "Append what improves on this ledger of best values and bounds (JSON lines)."
 )
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print the result document on stdout.")
 

@@ -69,10 +69,7 @@ class StepByStep:
 
         mixed = torch.empty_like(queries)
         for first, count, slots in plan.prefills:
-            near, far = (
-                keys.index_select(0, slots).transpose(0, 1)[None],
-                values.index_select(0, slots).transpose(0, 1)[None],
-            )
+            near, far = _gathered(keys, slots), _gathered(values, slots)
             cached = slots.numel() - count
             for begin in range(0, count, _BLOCK):
                 size = min(_BLOCK, count - begin)
@@ -87,10 +84,7 @@ class StepByStep:
         for row, length in enumerate(plan.lengths):
             slots = plan.decode_slots[row, :length]
             query = queries[plan.first_decode + row].view(groups)
-            near, far = (
-                keys.index_select(0, slots).transpose(0, 1)[None],
-                values.index_select(0, slots).transpose(0, 1)[None],
-            )
+            near, far = _gathered(keys, slots), _gathered(values, slots)
             mixed[plan.first_decode + row] = attend(query, near, far).view(queries.shape[1:])
         return mixed
 
@@ -106,10 +100,7 @@ class OnCuda:
 
         mixed = torch.empty_like(queries)
         for first, count, slots in plan.prefills:
-            near, far = (
-                keys.index_select(0, slots).transpose(0, 1)[None],
-                values.index_select(0, slots).transpose(0, 1)[None],
-            )
+            near, far = _gathered(keys, slots), _gathered(values, slots)
             query = queries[first : first + count].transpose(0, 1)[None]
             mask = causal_lower_right(count, slots.numel())
             mixed[first : first + count] = attend(query, near, far, attn_mask=mask, enable_gqa=True)[0].transpose(0, 1)
@@ -119,3 +110,8 @@ class OnCuda:
             rows = slice(plan.first_decode, None)
             attend_paged(queries[rows], keys, values, plan.decode_slots, plan.decode_keys, mixed[rows])
         return mixed
+
+
+def _gathered(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Return the keys or values in some slots, in PyTorch's order: shape (1, kv_heads, len(slots), head_dim)."""
+    return cache.index_select(0, slots).transpose(0, 1)[None]

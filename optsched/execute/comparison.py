@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from optsched.execute.following import Followed, Kind
@@ -76,11 +77,11 @@ class Execution:
     predicted: Schedule
     engine: dict[str, Any]
 
-    @property
-    def pairs(self) -> list[tuple[int, int]]:
+    @cached_property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
         """Predicted and measured time of every batch that ran, in ps."""
         cost = self.instance.cost
-        return [(batch.predicted_ps(cost), batch.measured_ps) for batch in self.followed.batches]
+        return tuple((batch.predicted_ps(cost), batch.measured_ps) for batch in self.followed.batches)
 
     def batch_errors(self) -> dict[str, Errors]:
         """Return the errors of the kinds of batch that occurred, and of all batches."""

@@ -9,17 +9,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from optsched.calibrate.measurements import ENVIRONMENT, FORMAT, SIZES, TABLE
 from optsched.execute.machine import Machine
 from optsched.execute.shape import Shape
 from optsched.measure.bench import COLD_BYTES, PAGE_TOKENS, Bench
 from optsched.measure.grid import Extent, Point, grid
-from optsched.measure.table import SIZES, Row, Samples, table_text
+from optsched.measure.table import Row, Samples, table_text
 from optsched.model.documents import dump, read_bytes, write_text
 from optsched.model.domain import replace
 from optsched.model.errors import InputError, Said
 
-FORMAT = "optsched-measurements/1"
-TABLE, SAMPLES, ENVIRONMENT = "measurements.csv", "samples.csv", "environment.json"
+SAMPLES = "samples.csv"
 _USABLE = 0.9
 """Share of the memory that a serving system takes (vLLM's gpu_memory_utilization)."""
 _WEIGHTS = 0.5

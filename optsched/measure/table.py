@@ -9,14 +9,13 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from optsched.calibrate.measurements import HEADER, SIZES
 from optsched.measure.grid import Kind, Point
 from optsched.model.documents import read_bytes
 from optsched.model.errors import InputError
 from optsched.model.objectives import percentile
 from optsched.study.lines import append_lines, drop_unended_line
 
-SIZES = ("kind", "tokens", "decodes", "decode_kv", "chunk", "cached")
-HEADER = (*SIZES, "median_ns", "p10_ns", "p90_ns", "samples")
 _SAMPLES = (*SIZES, "ns")
 
 
