@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace as tuned
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -34,14 +35,8 @@ from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Assignment, Schedule
 from optsched.policies import POLICIES
 from optsched.policies.allocating import S3, Pia
-from optsched.policies.econoserve import (
-    ECONOSERVE,
-    ECONOSERVE_D,
-    ECONOSERVE_SD,
-    ECONOSERVE_SDO,
-    MULTIRES,
-    SYNC_COUPLED,
-)
+from optsched.policies.coupled import MULTIRES, SYNC_COUPLED, Coupled
+from optsched.policies.econoserve import ECONOSERVE, ECONOSERVE_D, ECONOSERVE_SD, ECONOSERVE_SDO, EconoServe
 from optsched.policies.fastserve import FastServe
 from optsched.policies.fcfs import FCFS, NO_PREEMPT, ORCA, STATIC, FastGen, MaxAllocation, saturating_tokens
 from optsched.policies.grouped import Margins
@@ -373,13 +368,18 @@ def test_guests_of_guests() -> None:
     assert lend(32, [(16, 0), (8, 1)], Fraction(1, 10), 0) == [1]
 
 
-FAMILY = ["multires", "sync_coupled", "econoserve_d", "econoserve_sd", "econoserve_sdo", "econoserve"]
+PARTS = [EconoServe(synced, ordered, piped) for synced, ordered, piped in product((False, True), repeat=3)]
 
 
 @settings(max_examples=300, deadline=None)
-@given(instances(), st.sampled_from(FAMILY), st.lists(st.integers(1, 8), min_size=6, max_size=6))
-def test_econoserve_with_wrong_predictions(instance: Instance, name: str, said: list[int]) -> None:
-    policy: Preparing = tuned(lookup(POLICY_GROUP, name, "policy"), predictor=Said(tuple(said)))
+@given(
+    instances(),
+    st.sampled_from([MULTIRES, SYNC_COUPLED, *PARTS]),
+    st.lists(st.integers(1, 8), min_size=6, max_size=6),
+)
+def test_econoserve_with_wrong_predictions(instance: Instance, family: Coupled | EconoServe, said: list[int]) -> None:
+    """Whatever it is made of: all combinations of its methods."""
+    policy: Preparing = tuned(family, predictor=Said(tuple(said)))
     plain, jumped = outcome(instance, policy), outcome(instance, policy, jumps=True)
     if isinstance(plain, Schedule):
         assert isinstance(jumped, Schedule)

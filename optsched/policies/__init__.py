@@ -12,14 +12,8 @@ _FAMILIES = {
     "shortest": ("sjf", "srtf", "ltr", "trail", "svf", "mc_sf"),
     "round_robin": ("rr", "rr_sjf"),
     "fastserve": ("fastserve",),
-    "econoserve": (
-        "multires",
-        "sync_coupled",
-        "econoserve_d",
-        "econoserve_sd",
-        "econoserve_sdo",
-        "econoserve",
-    ),
+    "coupled": ("multires", "sync_coupled"),
+    "econoserve": ("econoserve_d", "econoserve_sd", "econoserve_sdo", "econoserve"),
     "allocating": ("s3", "pia"),
     "planner": ("planner",),
 }

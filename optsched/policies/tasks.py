@@ -1,0 +1,318 @@
+"""Exact allocation (EconoServe, Shen and Sen, section 2): memory for as many tokens as are predicted, in whole blocks.
+
+A request is a prompt task (PT) until it has its first token, and then a generation task (GT). Whoever outlives its
+prediction takes 32 tokens more from what is free, or else stops, keeps its KV (*offload-free*), and waits as a GT
+again. With the truth as predictor a policy is its own *oracle*; padding is the predictor's (``--predictor
+relative:0.3+0.15``).
+
+Decisions where the paper is silent:
+
+- The target forward size is that of `optsched.policies.fcfs.saturating_tokens`, decodes included. PTs run in chunks
+  where the instance allows them; where not, one that is longer runs if no other does.
+- New lengths of who outlives its prediction are 32 tokens more, a block of the paper.
+- If nothing can run, the first of those that hold KV takes what is reserved, too; then those behind it lose their KV,
+  the last first.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from optsched.model.instance import Instance, Limits
+from optsched.model.schedule import Assignment, Step
+from optsched.policies.fcfs import saturating_tokens
+from optsched.policies.predictors import Estimate
+from optsched.simulate.replica import Job, NoBatchError, Replica
+
+_MORE = 32
+"""Tokens that whoever outlives its prediction is given."""
+
+
+class Memory:
+    """How many KV tokens requests have been given, whether they hold them yet or have only been promised them."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._occupied = limits.occupied
+        self._tokens: dict[int, int] = {}
+        self._jobs: dict[int, Job] = {}
+        self.free = limits.kv_capacity
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __contains__(self, job: Job) -> bool:
+        return job.index in self._tokens
+
+    def of(self, job: Job) -> int:
+        """Return what a request has been given."""
+        return self._tokens.get(job.index, 0)
+
+    def owners(self) -> Iterable[Job]:
+        """Return all that have been given some."""
+        return self._jobs.values()
+
+    def fits(self, job: Job, tokens: int, reserve: int = 0) -> bool:
+        """Say whether a request can be given so many tokens in all, with a reserve that stays free."""
+        return self._occupied(tokens) - self._occupied(self._tokens.get(job.index, 0)) + reserve <= self.free
+
+    def give(self, job: Job, tokens: int) -> None:
+        """Give a request so many tokens in all; 0 takes everything."""
+        self.free += self._occupied(self._tokens.get(job.index, 0)) - self._occupied(tokens)
+        if tokens:
+            self._tokens[job.index], self._jobs[job.index] = tokens, job
+        else:
+            self._tokens.pop(job.index, None)
+            self._jobs.pop(job.index, None)
+
+
+class Forming:
+    """A batch that is being formed."""
+
+    def __init__(self, replica: Replica) -> None:
+        limits = replica.limits
+        self.replica = replica
+        self.running = list(replica.running)
+        self.most_runs = limits.batch_tokens if limits.batch_requests is None else limits.batch_requests
+        self.most_decodes = min(limits.batch_tokens, self.most_runs)
+        self.prompts: list[Step] = []
+        self.evicted: list[int] = []
+        self.swapped: list[int] = []
+        self.back: list[int] = []
+        self.considered = 0
+
+    def take_away(self, job: Job) -> bool:
+        """Send a request's KV to the host, or let it be lost; say whether that is allowed."""
+        rules = self.replica.rules
+        if not job.cached or not (rules.swap or rules.eviction):
+            return False
+        (self.swapped if rules.swap else self.evicted).append(job.index)
+        self.running.remove(job)
+        return True
+
+    def take_back(self, job: Job) -> None:
+        """Take a request's KV back, if it is on the host."""
+        if job.swapped:
+            self.back.append(job.index)
+            self.running.append(job)
+
+
+class Room(NamedTuple):
+    """What a batch has left for PTs: tokens at all, tokens up to the target forward size, and places."""
+
+    tokens: int
+    budget: int
+    places: int
+
+
+class Tasks(ABC):
+    """The tasks of a run, and who has been given how much memory.
+
+    ``_until`` says of those that may generate up to how many KV tokens they may, ``_longer`` of those that outlived
+    their predictions what is expected now. ``_group`` numbers groups that end together, ``_members`` counts who is left
+    in each. ``_ended`` is whether one has ended since the last choice, ``_emptied`` whether that left nobody waiting,
+    ``_calm`` whether the next decision would be the same.
+
+    Parameters
+    ----------
+    instance
+        What is served.
+    forward_tokens
+        Target forward size; None for that which nearly saturates the machine.
+    estimate
+        What is predicted.
+    """
+
+    def __init__(self, instance: Instance, forward_tokens: int | None, estimate: Estimate) -> None:
+        limits = instance.limits
+        self._target = forward_tokens or saturating_tokens(instance.cost, limits.batch_tokens)
+        self._capacity, self._estimate = limits.kv_capacity, estimate
+        self._memory = Memory(limits)
+        self._longer: dict[int, int] = {}
+        self._until: dict[int, int] = {}
+        self._group: dict[int, int] = {}
+        self._members: dict[int, int] = {}
+        self._groups = 0
+        self._ended = self._calm = False
+        self._emptied = True
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        """Let those go on who may, and choose who may besides."""
+        forming = Forming(replica)
+        self._calm = not self._ended
+        self._settle(forming)
+        for job in self._generating(forming):
+            if job.cached >= self._until[job.index]:
+                self._calm = False
+                self._longer[job.index] = job.generated + _MORE
+                self._outlive(job, forming)
+        self._choose(forming)
+        if not (forming.prompts or self._until):
+            self._insist(forming)
+        return self._result(forming)
+
+    def stands(self, replica: Replica, assignment: Assignment) -> int:
+        """Say how long the same requests decode: until one of them outlives its prediction."""
+        if not self._calm:
+            return 1
+        running = {job.index: job for job in replica.running}
+        return max(1, min(self._until[index] - running[index].cached for index, _ in assignment.run))
+
+    @abstractmethod
+    def _choose(self, forming: Forming) -> None:
+        """Choose who may generate, and the prompts that run."""
+
+    @abstractmethod
+    def _order(self, jobs: Iterable[Job], now_ps: int) -> list[Job]:
+        """Return a queue, the first one first."""
+
+    def _settle(self, forming: Forming) -> None:
+        """Take note of who has ended."""
+        for job in [job for job in self._memory.owners() if job.finished]:
+            self._memory.give(job, 0)
+            self._stop(job)
+
+    def _outlive(self, job: Job, forming: Forming) -> None:
+        """Give more to one that outlives its prediction, or stop it."""
+        if self._memory.fits(job, self._peak(job)):
+            self._let_generate(job)
+        else:
+            self._stop(job)
+            self._memory.give(job, job.cached)
+
+    # What is known of requests ------------------------------------------------------------------------------
+
+    def _length(self, job: Job) -> int:
+        """Return how many tokens are expected of a request, more than it has generated."""
+        length = max(self._estimate(job), job.generated + 1)
+        return max(length, self._longer.get(job.index, 0)) if self._longer else length
+
+    def _peak(self, job: Job) -> int:
+        """Return the KV tokens in the batch that generates the last expected token."""
+        return min(job.request.input + self._length(job) - 1, self._capacity)
+
+    def _left(self, job: Job) -> int:
+        """Return the tokens that are left to generate."""
+        return self._length(job) - job.generated
+
+    # Who may generate ---------------------------------------------------------------------------------------
+
+    def _generating(self, forming: Forming) -> list[Job]:
+        return [job for job in forming.running if job.index in self._until]
+
+    def _let_generate(self, job: Job) -> None:
+        """Let a GT go on, with memory for all that is expected of it."""
+        self._calm = False
+        self._until[job.index] = self._peak(job)
+        self._memory.give(job, self._until[job.index])
+
+    def _stop(self, job: Job) -> None:
+        """Note that a request does not generate any more."""
+        self._calm = False
+        self._until.pop(job.index, None)
+        group = self._group.pop(job.index, None)
+        if group is not None:
+            self._members[group] -= 1
+            if not self._members[group]:
+                del self._members[group]
+                self._ended = True
+
+    def _preempt(self, job: Job, forming: Forming) -> bool:
+        """Take a request's memory away, if the instance allows it."""
+        if not forming.take_away(job):
+            return False
+        self._memory.give(job, 0)
+        self._stop(job)
+        return True
+
+    # Groups of the same predicted length --------------------------------------------------------------------
+
+    def _by_group(self, queue: list[Job]) -> Iterator[Job]:
+        """Yield requests of the same length one after the other, groups in the order of their first members."""
+        groups: dict[int, list[Job]] = {}
+        for job in queue:
+            groups.setdefault(self._left(job), []).append(job)
+        return chain.from_iterable(groups.values())
+
+    def _note_choice(self, emptied: bool) -> None:
+        """Note that there was a choice, and whether it left nobody waiting."""
+        self._calm &= emptied == self._emptied
+        self._ended, self._emptied = False, emptied
+
+    def _number_groups(self, chosen: list[Job]) -> None:
+        """Make groups of those that have the same length, which end together."""
+        numbers: dict[int, int] = {}
+        for job in chosen:
+            number = numbers.setdefault(self._left(job), self._groups + len(numbers))
+            self._group[job.index] = number
+            self._members[number] = self._members.get(number, 0) + 1
+        self._groups += len(numbers)
+        self._calm &= not chosen
+
+    # What a batch does --------------------------------------------------------------------------------------
+
+    def _room(self, forming: Forming) -> Room | None:
+        """Return what is left for PTs, besides those that generate; None if it is nothing."""
+        replica, limits = forming.replica, forming.replica.limits
+        decodes = len(self._until) if replica.rules.hybrid else 0
+        tokens = min(limits.prefill_tokens, limits.batch_tokens - decodes)
+        budget, places = min(tokens, self._target - decodes), forming.most_runs - decodes
+        return Room(tokens, budget, places) if budget > 0 and places > 0 else None
+
+    def _run_prompts(self, room: Room, queue: Iterable[Job], forming: Forming, skips: bool = False) -> None:
+        """Run PTs in order until the batch has its target size; who does not fit is skipped, or holds up the others."""
+        budget, chunked = room.budget, forming.replica.rules.chunked_prefill
+        for job in queue:
+            if len(forming.prompts) == room.places or budget < 1:
+                break
+            count = min(job.missing, budget) if chunked else job.missing
+            fits = count <= budget or (not forming.prompts and count <= room.tokens)
+            if fits and (job in self._memory or self._admit(job, forming)):
+                forming.prompts.append((job.index, count))
+                budget -= count
+            elif not skips:
+                break
+
+    @abstractmethod
+    def _admit(self, job: Job, forming: Forming) -> bool:
+        """Give memory to a PT that starts, if there is enough."""
+
+    def _insist(self, forming: Forming) -> None:
+        """Let the first of those that hold KV go on, with all that is free; if need be, at the cost of the last."""
+        replica = forming.replica
+        holders = [job for job in chain(forming.running, replica.waiting) if job.decoding or job.cached]
+        queue = self._order(holders, replica.now_ps)
+        if not queue:
+            return
+        first, *others = queue
+        tokens = self._peak(first) if first.decoding else first.cached + first.missing
+        for job in reversed(others):
+            if self._memory.fits(first, tokens):
+                break
+            self._preempt(job, forming)
+        if not self._memory.fits(first, tokens):
+            return
+        if first.decoding:
+            self._let_generate(first)
+            forming.take_back(first)
+        else:
+            self._memory.give(first, tokens)
+            limits = replica.limits
+            count = min(first.missing, limits.prefill_tokens) if replica.rules.chunked_prefill else first.missing
+            if count <= limits.prefill_tokens:
+                forming.prompts.append((first.index, count))
+
+    def _result(self, forming: Forming) -> Assignment:
+        replica = forming.replica
+        generating = self._generating(forming)
+        if forming.prompts and not replica.rules.hybrid:
+            generating = []
+        generating.sort(key=lambda job: job.rank)
+        run = [*((job.index, 1) for job in generating), *forming.prompts]
+        if not run:
+            job = (replica.running or replica.waiting)[0]
+            reason = f"its {job.missing} tokens do not fit the {self._memory.free} KV tokens that are free"
+            raise NoBatchError(job.index, replica.now_ps, reason)
+        return Assignment(run, forming.evicted, forming.swapped, forming.back, forming.considered)
