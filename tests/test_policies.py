@@ -58,6 +58,7 @@ from optsched.policies.predictors import (
 )
 from optsched.policies.round_robin import RR, RoundRobin
 from optsched.policies.shortest import MC_SF, SJF, SRTF, SVF, Trail
+from optsched.policies.standing import Standing
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import Occasion, Policy, Preparing, Replica
 
@@ -258,6 +259,22 @@ def test_rr_sjf_starts_the_shortest_first_and_evicts_the_longest() -> None:
     shortest = RoundRobin(shortest=True, steps=3)
     assert decisions(instance, shortest)[:2] == [([(1, 3), (2, 3), (0, 3)], []), ([(1, 1), (2, 1)], [0])]
     assert decisions(instance, RR)[:2] == [([(0, 3), (1, 3), (2, 3)], []), ([(0, 1), (1, 1)], [2])]
+
+
+# Queues -----------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(0, 9)), st.sets(st.integers(0, 9))), max_size=12), st.data())
+def test_whoever_waits_stays_in_order(turns: list[tuple[set[int], set[int]]], data: st.DataObject) -> None:
+    jobs = [Job(Request(1, 20), index, index) for index in range(10)]
+    queue = Standing(lambda job: -job.generated)
+    for waiting, running in turns:
+        waits = [jobs[index] for index in sorted(waiting)]
+        runs = [jobs[index] for index in sorted(running - waiting)]
+        expected = sorted(waits + runs, key=lambda job: (-job.generated, job.rank))
+        assert list(queue.candidates(waits, runs)) == expected
+        for job in runs:  # only those may change
+            job.generated += data.draw(st.integers(0, 3))
 
 
 # EconoServe -------------------------------------------------------------------------------------------------

@@ -16,14 +16,14 @@ Decisions where the paper is silent:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from math import hypot
 from typing import NamedTuple
 
 from optsched.model.instance import Instance
-from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
+from optsched.policies.predictors import TRUTH, Estimate, Online, Predicted, Predicting, Predictor
 from optsched.policies.tasks import Forming, Tasks
 from optsched.simulate.replica import Job, Occasion, Policy
 
@@ -48,14 +48,9 @@ class Coupled:
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""
-        instance, fixed = occasion.instance, not isinstance(self.predictor, Online)
-
-        def make(estimate: Estimate) -> Policy:
-            if self.synced:
-                return _Groups(instance, self.forward_tokens, estimate)
-            return _Nearest(instance, self.forward_tokens, estimate, fixed)
-
-        return Predicting(make, self.predictor).prepared(occasion)
+        kind: Callable[..., Policy] = _Groups if self.synced else _Nearest
+        instance, target = occasion.instance, self.forward_tokens
+        return Predicting(lambda estimate: kind(instance, target, estimate), self.predictor).prepared(occasion)
 
 
 class _Coupled(Tasks):
@@ -90,11 +85,11 @@ class _Demand(NamedTuple):
 
 
 class _Nearest(_Coupled):
-    """The policy `multires`; ``fixed`` says whether predictions stay as they are."""
+    """The policy `multires`."""
 
-    def __init__(self, instance: Instance, forward_tokens: int | None, estimate: Estimate, fixed: bool) -> None:
+    def __init__(self, instance: Instance, forward_tokens: int | None, estimate: Estimate) -> None:
         super().__init__(instance, forward_tokens, estimate)
-        self._occupied, self._fixed = instance.limits.occupied, fixed
+        self._occupied, self._changes = instance.limits.occupied, not isinstance(estimate, Predicted)
         self._demands: dict[int, _Demand] = {}
 
     def _choose(self, forming: Forming) -> None:
@@ -118,7 +113,7 @@ class _Nearest(_Coupled):
         """Yield the requests whose demands are nearest to what is left, while both suffice."""
         chunked, target, capacity = forming.replica.rules.chunked_prefill, self._target, self._capacity
         queue = [job for job in forming.replica.waiting if not job.swapped]
-        if not self._fixed:
+        if self._changes:
             self._demands.clear()
         known, count = self._demands.get, len(queue)
         left = [known(job.index) or self._demand(job) for job in queue]

@@ -49,13 +49,16 @@ class Forming:
 
     def go_through(self, group: Group) -> None:
         """Allocate the candidates of a group, up to the first that does not fit."""
+        candidates = group.candidates(self._replica)
         if group.admits_only and not self._has_room():
             if self._replica.waiting:
                 self._block(self._replica.waiting[0], _FULL)
             return
         if group.order is not None and group.members.wait:
             self._considered += len(self._replica.waiting)
-        for job in group.candidates(self._replica):
+        for job in candidates:
+            if job.decoding and job.cached and self._decodes(job):
+                continue
             prefill = not job.decoding
             if job.index in self._evicted or (not self._hybrid and self._prefilling not in {None, prefill}):
                 continue
@@ -74,6 +77,24 @@ class Forming:
                 self._block(job, f"{asked} more KV tokens do not fit the {self._free} that are free")
                 return
             self._add(job, count, need)
+
+    def _decodes(self, job: Job) -> bool:
+        """Put a decode step into the batch, if nothing stands in its way, which is what mostly happens."""
+        if (
+            self._tokens == self._limits.batch_tokens
+            or len(self._run) == self._most
+            or job.index in self._evicted
+            or (self._prefilling and not self._hybrid)
+        ):
+            return False
+        need = self._held(job, job.cached + 1) - self._holds[job.index]
+        if need > self._free or self._spare > self._free:
+            return False
+        self._free -= need
+        self._tokens += 1
+        self._prefilling = False
+        self._run.append((job.index, 1))
+        return True
 
     def result(self) -> Assignment:
         """Return the batch.

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from optsched.model.instance import Instance, Limits
 from optsched.model.schedule import Assignment
 from optsched.policies.forming import Forming, Held
+from optsched.policies.standing import Standing
 from optsched.simulate.replica import Job, Replica
 
 if TYPE_CHECKING:
@@ -135,6 +136,10 @@ class Group:
 
     def candidates(self, replica: Replica) -> Iterable[Job]:
         """Return the members, first candidate first."""
+        if self.members.wait and isinstance(self.order, Standing):
+            running = replica.running if self.members is Members.ALL else ()
+            standing = self.order.candidates(replica.waiting, running)
+            return standing if self.where is None else filter(self.where, standing)
         found = self.members.of(replica)
         if self.where is not None:
             found = [job for job in found if self.where(job)]

@@ -23,7 +23,26 @@ from optsched.policies.histogram import Histogram
 from optsched.simulate.replica import Job, Occasion, Policy, PolicyFailureError, Replica
 
 Estimate = Callable[[Job], int]
-"""How many output tokens were predicted for a job, 1 at least; it may have generated more."""
+"""How many output tokens are expected of a job, 1 at least; it may have generated more."""
+
+
+class Predicted:
+    """What was expected before the run, and stays so.
+
+    Parameters
+    ----------
+    lengths
+        Tokens of every request, in the order of the instance.
+    """
+
+    __slots__ = ("_lengths",)
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths = lengths
+
+    def __call__(self, job: Job) -> int:
+        """Return what was expected of a job."""
+        return self._lengths[job.index]
 
 
 Spread = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -256,8 +275,7 @@ class Predicting:
         """Predict, and return the policy of the run."""
         if isinstance(self.predictor, Online):
             return _Learning(self.make, self.predictor.ratio)
-        lengths = self.predictor.lengths(occasion)
-        return self.make(lambda job: lengths[job.index])
+        return self.make(Predicted(self.predictor.lengths(occasion)))
 
 
 _FORMS = (

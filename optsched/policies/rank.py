@@ -11,23 +11,31 @@ larger one that runs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from optsched.policies.grouped import Group, GroupedPolicy, Members, Order
 from optsched.policies.predictors import Estimate, Predicting
-from optsched.simulate.replica import Job, Replica
+from optsched.policies.standing import Standing, by_prediction
+from optsched.simulate.replica import Occasion, Policy
 
 
 def _ranked(order: Order | None) -> GroupedPolicy:
     return GroupedPolicy(groups=(Group(Members.ALL, order, evicts=True),), hybrid=True, chunked=True)
 
 
-def _input(job: Job, _: Replica) -> int:
-    return job.request.input
-
-
 def _by_output(estimate: Estimate) -> GroupedPolicy:
-    return _ranked(lambda job, _: estimate(job))
+    return _ranked(by_prediction(estimate, estimate))
+
+
+@dataclass(frozen=True)
+class ByInput:
+    """Short prompts first."""
+
+    def prepared(self, _: Occasion) -> Policy:
+        """Return the policy of a run."""
+        return _ranked(Standing(lambda job: job.request.input))
 
 
 RANK_ORG = _ranked(None)
-RANK_I = _ranked(_input)
+RANK_I = ByInput()
 RANK_O = Predicting(_by_output)

@@ -18,12 +18,13 @@ Decisions where the paper is silent:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from optsched.model.schedule import Assignment, Step
 from optsched.policies.grouped import while_memory_lasts
-from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
+from optsched.policies.predictors import TRUTH, Estimate, Online, Predicted, Predicting, Predictor
+from optsched.policies.standing import Standing
 from optsched.simulate.replica import Job, NoBatchError, Occasion, Policy, PolicyFailureError, Replica
 
 
@@ -51,20 +52,26 @@ class RoundRobin:
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""
         if not self.shortest:
-            return _Slices(lambda job: job.rank, self.steps, self.swaps)
-        return Predicting(lambda estimate: _Slices(estimate, self.steps, self.swaps), self.predictor).prepared(occasion)
+            return _Slices(lambda job: job.rank, True, self.steps, self.swaps)
+
+        def make(estimate: Estimate) -> Policy:
+            return _Slices(estimate, isinstance(estimate, Predicted), self.steps, self.swaps)
+
+        return Predicting(make, self.predictor).prepared(occasion)
 
 
 class _Slices:
-    """Algorithm 1, with a memory of when everybody's slice began."""
+    """Algorithm 1, with a memory of when everybody's slice began; ``stays`` is whether priorities never change."""
 
-    def __init__(self, priority: Estimate, steps: int, swaps: bool) -> None:
+    def __init__(self, priority: Estimate, stays: bool, steps: int, swaps: bool) -> None:
         self._priority, self._steps, self._swaps = priority, steps, swaps
         self._begun: dict[int, int] = {}
+        self._standing = Standing(self._turn) if stays else None
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Start who has waited longest, and let everybody decode."""
-        found = self._starts(replica) if replica.waiting else None
+        queue = self._queue(replica.waiting)
+        found = self._starts(queue, replica) if replica.waiting else None
         if found is None:
             return self._decodes(replica)
         started = {index for index, _ in found.run}
@@ -91,7 +98,16 @@ class _Slices:
     def _order(self, job: Job) -> tuple[int, int]:
         return self._priority(job), job.rank
 
-    def _starts(self, replica: Replica) -> Assignment | None:
+    def _turn(self, job: Job) -> tuple[int, int]:
+        return job.queued_ps, self._priority(job)
+
+    def _queue(self, waiting: list[Job]) -> Iterable[Job]:
+        """Return those who wait in order."""
+        if self._standing is not None:
+            return self._standing.candidates(waiting)
+        return sorted(waiting, key=self._turn)  # they stand in order of arrival
+
+    def _starts(self, queue: Iterable[Job], replica: Replica) -> Assignment | None:
         """Return a batch in which somebody starts, or None if nobody can."""
         limits, running = replica.limits, replica.running
         grown = int(replica.rules.hybrid)
@@ -106,7 +122,7 @@ class _Slices:
             eligible = []
         run: list[Step] = []
         evict: list[int] = []
-        for job in sorted(replica.waiting, key=lambda job: (job.queued_ps, *self._order(job))):
+        for job in queue:
             if not grown and run and job.decoding:
                 break
             need, room, victims = limits.occupied(job.swapped + job.missing), free, 0

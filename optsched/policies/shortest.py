@@ -31,15 +31,16 @@ from optsched.policies.fcfs import FCFS
 from optsched.policies.grouped import Admission, Group, GroupedPolicy, Members, Order
 from optsched.policies.infermax import SARATHI
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
-from optsched.simulate.replica import Job, Occasion, Policy, Replica
+from optsched.policies.standing import by_prediction
+from optsched.simulate.replica import Job, Occasion, Policy
 
 
 def _length(estimate: Estimate) -> Order:
-    return lambda job, _: estimate(job)
+    return by_prediction(estimate, estimate)
 
 
 def _left(estimate: Estimate) -> Order:
-    return lambda job, _: estimate(job) - job.generated
+    return by_prediction(lambda job: estimate(job) - job.generated, estimate)
 
 
 def _sjf(estimate: Estimate) -> GroupedPolicy:
@@ -149,11 +150,11 @@ class MemoryChecked:
 
 
 def _volume(estimate: Estimate) -> Order:
-    def volume(job: Job, _: Replica) -> int:
+    def volume(job: Job) -> int:
         output = estimate(job)
         return output * job.request.input + output * (output - 1) // 2
 
-    return volume
+    return by_prediction(volume, estimate)
 
 
 MC_SF = MemoryChecked(_length)

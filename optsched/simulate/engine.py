@@ -187,7 +187,7 @@ class _Run:
         if self._steady is None or assignment.evict or assignment.swap_out or assignment.swap_in:
             return 1
         most = self._requests[assignment.run[0][0]].output
-        for index, _ in assignment.run:
+        for index, _ in reversed(assignment.run):  # prefills often stand last
             job = self._present.get(index)
             if job is None or not job.decoding:
                 return 1

@@ -1,0 +1,57 @@
+"""Those who wait, kept in order from batch to batch."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Sequence
+from heapq import merge
+from operator import itemgetter
+from typing import Any
+
+from optsched.policies.predictors import Estimate, Predicted
+from optsched.simulate.replica import Job, Replica
+
+Place = tuple[Any, int, Job]
+"""A request's key, its rank among those of the same key, and the request."""
+Key = Callable[[Job], Any]
+
+_job = itemgetter(-1)
+
+
+class Standing:
+    """An order by what stays the same while a request waits; ties by arrival.
+
+    Those who wait are kept in order, so that a decision takes time for those who have come or gone, and not for all. It
+    has to be asked for the queue at every decision: then whoever has run was missing from one at least.
+
+    Parameters
+    ----------
+    key
+        The smallest goes first.
+    """
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+        self._queue: list[Place] = []
+        self._places: dict[Job, Place] = {}
+
+    def __call__(self, job: Job, replica: Replica) -> Any:
+        """Return the key."""
+        return self._key(job)
+
+    def candidates(self, waiting: Sequence[Job], running: Sequence[Job] = ()) -> Iterable[Job]:
+        """Return those who wait in order, and among them those who run."""
+        now = set(waiting)
+        for job in self._places.keys() - now:
+            del self._queue[bisect_left(self._queue, self._places.pop(job))]
+        for job in now - self._places.keys():
+            self._places[job] = self._key(job), job.rank, job
+            insort(self._queue, self._places[job])
+        if not running:
+            return map(_job, self._queue)
+        return map(_job, merge(sorted((self._key(job), job.rank, job) for job in running), self._queue))
+
+
+def by_prediction(key: Key, estimate: Estimate) -> Callable[[Job, Replica], Any]:
+    """Return the order by a key that depends on what is predicted, and on nothing else that changes while one waits."""
+    return Standing(key) if isinstance(estimate, Predicted) else lambda job, _: key(job)
