@@ -60,7 +60,7 @@ from optsched.policies.round_robin import RR, RoundRobin
 from optsched.policies.shortest import MC_SF, SJF, SRTF, SVF, Trail
 from optsched.policies.standing import Standing
 from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Occasion, Policy, Preparing, Replica
+from optsched.simulate.replica import Job, Occasion, Policy, Preparing, Replica
 
 NAMES = sorted(set(POLICIES) - {"planner"})
 

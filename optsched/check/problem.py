@@ -89,4 +89,4 @@ def pieces_of(cost: CostModel) -> tuple[tuple[int, int], ...]:
 
 def percentile_of(values: Sequence[Number], q: int) -> Number:
     """Return the least value that at least q percent of the values do not exceed: the ceil(q n / 100)-th smallest."""
-    return next(value for rank, value in enumerate(sorted(values), 1) if 100 * rank >= q * len(values))
+    return sorted(values)[(q * len(values) + 99) // 100 - 1]

@@ -181,10 +181,10 @@ class _Replay:
         read = sum(state.cached for state in states)
         filled = Counter(state.cached % block for state in states)
         held = self._kv_blocks
+        fixed_ps = self._linear_ps(decodes) + cost.decode_req * decodes + cost.cpu_request * batch.considered
         for number in range(batch.repeat - 1):
             held += filled[-number % block]  # whose last block is full
-            duration_ps = self._linear_ps(decodes) + cost.decode_kv * read + cost.decode_req * decodes
-            duration_ps += cost.cpu_request * batch.considered
+            duration_ps = fixed_ps + cost.decode_kv * read
             self._record(clock, clock + duration_ps, decodes, batch, held)
             clock += duration_ps
             read += decodes

@@ -271,13 +271,14 @@ def simulate(
 
 def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -> None:
     """Write the documents where they are asked for, else print the text."""
-    documents = [result_document(result) for result in results]
-    document = dump(documents[0] if len(documents) == 1 else documents)
-    if out is not None:
-        write_out(out, document)
-    if as_json and out != "-":
-        click.echo(document, nl=False)
-    elif out != "-":
+    if as_json or out is not None:
+        documents = [result_document(result) for result in results]
+        document = dump(documents[0] if len(documents) == 1 else documents)
+        if out is not None:
+            write_out(out, document)
+        if as_json and out != "-":
+            click.echo(document, nl=False)
+    if not as_json and out != "-":
         click.echo(text, nl=False)
 
 

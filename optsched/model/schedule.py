@@ -138,10 +138,14 @@ class Progress:
             self.cached = 0
         return True
 
-    def decode(self, times: int) -> None:
-        """Run so many decode steps, of which only the last may finish the request."""
+    def decode(self, times: int = 1) -> bool:
+        """Run so many decode steps, of which only the last may finish the request; return whether it does."""
         self.generated += times
-        self.cached = 0 if self.finished else self.cached + times
+        if self.generated == self.request.output:
+            self.cached = 0
+            return True
+        self.cached += times
+        return False
 
 
 class Assignment(NamedTuple):
@@ -224,7 +228,11 @@ def follow(instance: Instance, schedule: Schedule) -> Iterator[Followed]:
         yield Followed(batch, states)
         if batch.repeat == 1:
             for index, count in batch.run:
-                states[index].run(count)
+                state = states[index]
+                if state.decoding:
+                    state.decode()
+                else:
+                    state.run(count)
         else:
             for index, _ in batch.run:
                 states[index].decode(batch.repeat)

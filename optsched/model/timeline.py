@@ -91,9 +91,10 @@ class Occupancy:
         tokens, done, more, block = 0, [], batch.repeat - 1, limits.kv_block
         for index, count in batch.run:
             state = states[index]
-            taken = -(-(state.cached + more + count) // block) * block  # as `Limits.occupied`, without two calls
-            self._occupied += taken - held.get(index, 0)
-            held[index] = taken
+            before, after = held.get(index, 0), state.cached + more + count
+            if after > before:
+                held[index] = -(-after // block) * block  # as `Limits.occupied`, without a call
+                self._occupied += held[index] - before
             tokens += count
             generates = state.decoding or count == state.missing
             if generates and state.generated + batch.repeat == requests[index].output:

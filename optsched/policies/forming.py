@@ -87,7 +87,7 @@ class Forming:
             or (self._prefilling and not self._hybrid)
         ):
             return False
-        need = self._held(job, job.cached + 1) - self._holds[job.index]
+        need = 0 if job.cached < self._holds[job.index] else self._limits.kv_block
         if need > self._free or self._spare > self._free:
             return False
         self._free -= need

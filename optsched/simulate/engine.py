@@ -75,7 +75,7 @@ class _Run:
             replica.now_ps = self._next_arrival_ps
             return
         if not self._priced:
-            assignment = assignment._replace(considered=0)
+            assignment = Assignment(*assignment[:4])  # nobody counts who is considered
         begin = replica.now_ps
         if not assignment.run:
             raise PolicyFailureError(next(iter(self._present)), begin, "the policy's batch runs nothing")
@@ -152,25 +152,27 @@ class _Run:
         generated = False
         for index, count in assignment.run:
             job = present.get(index)
+            if job is not None and job.decoding and count == 1 and not job.swapped:
+                decodes += 1
+                read += job.cached
+                if job.decode():
+                    self._let_go(job)
+                continue
             if job is None or job.swapped or not 1 <= count <= job.missing:
                 missing = 0 if job is None or job.swapped else job.missing
                 reason = f"the policy runs {count} tokens of request {index}, which has {missing} to run"
                 raise PolicyFailureError(self._known(index), replica.now_ps, reason)
             tokens += count
-            if job.decoding:
-                decodes += 1
-                read += job.cached
-            else:
-                prefills.append((count, job.cached))
-                if job.cached == 0:
-                    replica.admit(job)
+            prefills.append((count, job.cached))
+            if job.cached == 0:
+                replica.admit(job)
             if job.run(count):
                 generated = True
                 if job.finished:
                     self._let_go(job)
-        duration = self._cost.batch_ps(tokens, decodes, read, prefills)
+        duration = self._cost.batch_ps(tokens + decodes, decodes, read, prefills)
         replica.now_ps += duration + self._besides_ps(duration, *swapped, assignment.considered)
-        return generated
+        return generated or decodes > 0
 
     def _known(self, index: int) -> int:
         """Return a request to blame: one that is there."""
@@ -201,8 +203,7 @@ class _Run:
         times, duration = self._span(len(jobs), sum(job.cached for job in jobs), most, besides)
         replica.now_ps += duration
         for job in jobs:
-            job.decode(times)
-            if job.finished:
+            if job.decode(times):
                 self._let_go(job)
         return times
 
