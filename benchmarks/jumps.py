@@ -1,6 +1,6 @@
 """Jumps and compiled policies against the plain engine, on the first requests of public traces.
 
-    python benchmarks/jumps.py ../shared/data [--limit 2000] [--policies standard]
+    python benchmarks/jumps.py ../shared/data [--limit 2000] [--policies standard] [--traces agentic]
 
 Every policy serves the beginning of every trace three ways, and the schedules must be the same, batch by batch and to
 the picosecond, legal, and their metrics equal. Traces without arrival times arrive by a Poisson process at the
@@ -98,9 +98,10 @@ def difference(pair: tuple[str, str], data: str, limit: int) -> str:
 @click.argument("data")
 @click.option("--limit", type=int, default=2000, show_default=True, help="Requests of every trace.")
 @click.option("--policies", multiple=True, default=("all",), show_default=True, help="all, standard, or names.")
-def main(data: str, limit: int, policies: tuple[str, ...]) -> None:
+@click.option("--traces", multiple=True, type=click.Choice(list(TRACES)), default=tuple(TRACES), help="All of them.")
+def main(data: str, limit: int, policies: tuple[str, ...], traces: tuple[str, ...]) -> None:
     """Compare and report."""
-    pairs = list(product(TRACES, read_policies(policies, "--policies")))
+    pairs = list(product(traces, read_policies(policies, "--policies")))
     wrong = 0
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         for (name, policy), text in zip(
