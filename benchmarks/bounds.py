@@ -41,7 +41,7 @@ from optsched.traces.trace import Trace, trace_instance
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PROFILE = "a100-llama2-7b"
+PROFILE = "a100-llama2-7b-nocall"
 LOADS = ("1/16", "1/8", "1/4", "1/2", "3/4", "1", "3/2", "2", "4")
 COUNT = 400
 """Requests of an online instance."""

@@ -2,7 +2,7 @@
 
     python benchmarks/findings.py --page docs/findings.md
 
-Takes a minute or two. Instances: the stand-ins of the Azure traces at their sustainable rate (a100-llama2-7b),
+Takes a minute or two. Instances: the stand-ins of the Azure traces at their sustainable rate (a100-llama2-7b-nocall),
 InferMax's workloads; RR-SJF's workload: half of 1,000 outputs are 1,024 tokens, the others uniform; all arrive at
 once, and at most 256 requests run; and EconoServe's Table 2 with Poisson arrivals, on 15,000 KV tokens (its 12 GB) in
 blocks of 32, a link of 25 GB/s (2¹⁹ bytes a token), SLOs of twice a request's time, 20 µs for each request considered.
@@ -35,7 +35,7 @@ from optsched.traces.workloads import draw_workload
 Row = tuple[str, str, str]
 """What is claimed, the paper's number, ours."""
 
-_COST = cost_model("a100-llama2-7b")
+_COST = cost_model("a100-llama2-7b-nocall")
 _WIDTH = 140
 
 

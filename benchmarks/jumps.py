@@ -62,7 +62,7 @@ def beginning(data: str, name: str, limit: int) -> Instance:
         times = np.cumsum(gaps).astype(np.int64).tolist()
         fitting = tuple(replace(request, arrival_ps=time) for request, time in zip(fitting, times, strict=True))
     shifted = tuple(replace(request, arrival_ps=request.arrival_ps - fitting[0].arrival_ps) for request in fitting)
-    cost = replace(cost_model("a100-llama2-7b"), swap_out_kv=_LINK_PS, swap_in_kv=_LINK_PS)
+    cost = replace(cost_model("a100-llama2-7b-nocall"), swap_out_kv=_LINK_PS, swap_in_kv=_LINK_PS)
     instance = trace_instance(replace(trace, requests=shifted), name, cost, _LIMITS, Fraction(1))
     return replace(instance, rules=Rules(swap=True))
 

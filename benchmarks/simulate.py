@@ -42,7 +42,7 @@ from optsched.traces.standin import stand_in
 from optsched.traces.trace import Trace, read_trace, trace_instance
 
 POLICIES = {"vllm": VLLM, "sarathi": SARATHI, "vllm_ef": VLLM_EF}
-COST = cost_model("a100-llama2-7b")
+COST = cost_model("a100-llama2-7b-nocall")
 _PLAIN_MOST = 10_000
 _WIDTH = 120
 _KIB = 1024
@@ -52,7 +52,7 @@ from optsched import Instance, Limits, Request, Rules
 from optsched.calibrate.library import cost_model
 from optsched.policies.infermax import VLLM
 requests = (Request(128, 128),) * 10
-VLLM.serve(Instance("ten", Limits(100_000, 4096, 4096), Rules(), cost_model("a100-llama2-7b"), requests)).tally()
+VLLM.serve(Instance("ten", Limits(100_000, 4096, 4096), Rules(), cost_model("a100-llama2-7b-nocall"), requests)).tally()
 """
 
 

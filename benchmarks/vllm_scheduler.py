@@ -48,7 +48,7 @@ from optsched.report.sheet import NOT_AVAILABLE, Cell, Column, Sheet
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica
 
-COST = cost_model("a100-llama2-7b")
+COST = cost_model("a100-llama2-7b-nocall")
 KINDS = ("preempted", "decoding", "prefilling", "tokens", "no batch")
 _WIDTH = 140
 _TOKEN = 0

@@ -43,12 +43,12 @@ DATA = ROOT.parent / "shared" / "data"
 PROFILES = ROOT / "optsched" / "calibrate" / "profiles"
 NAMES = (
     "a100-llama2-7b",
-    "a100-llama2-7b-call",
     "a100-llama2-7b-linear",
+    "a100-llama2-7b-nocall",
     "a100-llama3-70b-tp2",
     "rtxpro6000-llama31-8b",
 )
-FIRST = ("a100-llama2-7b", "a100-llama2-7b-linear")
+FIRST = ("a100-llama2-7b-linear", "a100-llama2-7b-nocall")
 OURS = ("cpu-tiny",)
 """Measured by us, and part of the repository."""
 PS_PER_MS = 10**9
@@ -482,8 +482,8 @@ class Machine(NamedTuple):
 A100_7B = Machine(2.04, 312, 6.48e9, 32 * 2 * 4096 * 2, 32 * 2 * 4096)
 MACHINES = {
     "a100-llama2-7b": A100_7B,
-    "a100-llama2-7b-call": A100_7B,
     "a100-llama2-7b-linear": A100_7B,
+    "a100-llama2-7b-nocall": A100_7B,
     "a100-llama3-70b-tp2": Machine(2 * 2.04, 2 * 312, 68.5e9, 80 * 2 * 1024 * 2, 80 * 2 * 8192),
     "rtxpro6000-llama31-8b": Machine(1.6, 500, 6.98e9 + 0.53e9, 32 * 2 * 1024 * 2, 32 * 2 * 4096),
 }
@@ -525,17 +525,16 @@ def test_linear_profile_against_the_paper() -> None:
 
 
 def test_default_profile_errors() -> None:
-    """The targets are 4 % and 5 %; decode misses its own for want of a cost per batch (see the notes)."""
+    """The targets are 4 % and 5 %; without a cost per attention call decode misses its own (see the notes)."""
     fit = load_profile("a100-llama2-7b").fit
+    without = load_profile("a100-llama2-7b-nocall").fit
     assert fit[Part.NON_ATTENTION].mape <= 0.04
     assert fit[Part.NON_ATTENTION].cv_mape <= 0.04
-    assert fit[Part.DECODE_ATTENTION].mape <= 0.08
+    assert fit[Part.DECODE_ATTENTION].cv_mape <= 0.05 < without[Part.DECODE_ATTENTION].cv_mape <= 0.08
     assert fit[Part.PREFILL_ATTENTION].mape <= 0.21
     linear = load_profile("a100-llama2-7b-linear").fit
     assert fit[Part.NON_ATTENTION].mape < linear[Part.NON_ATTENTION].mape
     assert fit[Part.NON_ATTENTION].worst < linear[Part.NON_ATTENTION].worst / 3
-    call = load_profile("a100-llama2-7b-call").fit
-    assert call[Part.DECODE_ATTENTION].cv_mape <= 0.05
 
 
 # Against the data

@@ -18,7 +18,7 @@ from optsched.policies.fcfs import FCFS
 from optsched.policies.grouped import Margins
 from optsched.traces.workloads import draw_workload
 
-COST = cost_model("a100-llama2-7b")
+COST = cost_model("a100-llama2-7b-nocall")
 
 
 @cache

@@ -108,6 +108,19 @@ def test_unknown_and_missing_solvers_are_named(monkeypatch: pytest.MonkeyPatch) 
         InfermaxMilp("scip")
 
 
+def test_a_solver_that_crashes_costs_nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "cbc"
+    program.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("pulp.PULP_CBC_CMD.pulp_cbc_path", str(program))
+    # One prompt fits a batch, so that no policy is as good as a bound at once, and CBC is asked.
+    hard = replace(PAIR, requests=(Request(2, 3), Request(3, 2), Request(1, 4)))
+    result = solve(hard, "mean_e2e", method="infermax_milp", options={"solver": "cbc"}, time_limit=4, workers=1)
+    assert result.message == "infermax_milp: CBC ended with code -11"
+    assert result.status == Status.FEASIBLE
+    assert result.bound is not None
+
+
 def test_what_is_too_large_is_refused() -> None:
     many = replace(PAIR, requests=(Request(2, 2),) * 200, cost=CostModel(base=0, token=1))
     with pytest.raises(UnsupportedError, match="requests × batches, it builds up to 50000"):

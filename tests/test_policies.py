@@ -84,7 +84,7 @@ def test_jumps_change_nothing_where_many_wait(name: str) -> None:
         Request(int(rng.integers(1, 60)), int(rng.integers(1, 50)), arrival_ps=int(rng.integers(0, 20_000_000_000)))
         for _ in range(50)
     )
-    instance = Instance("crowd", Limits(260, 128, 128), Rules(), cost_model("a100-llama2-7b"), requests)
+    instance = Instance("crowd", Limits(260, 128, 128), Rules(), cost_model("a100-llama2-7b-nocall"), requests)
     schedule = served(instance, name)
     assert schedule.length > 100
 
@@ -231,7 +231,7 @@ def test_larry_with_a_large_alpha_is_first_come_first_served() -> None:
         Request(int(rng.integers(1, 90)), int(rng.integers(1, 30)), arrival_ps=int(number) * 10**10)
         for number in range(60)
     )
-    instance = Instance("queue", Limits(200, 128, 128), Rules(), cost_model("a100-llama2-7b"), requests)
+    instance = Instance("queue", Limits(200, 128, 128), Rules(), cost_model("a100-llama2-7b-nocall"), requests)
     first_come = decisions(instance, SARATHI)
     assert decisions(instance, Larry(10**9)) == first_come
     assert decisions(instance, Larry(1)) != first_come

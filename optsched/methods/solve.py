@@ -27,6 +27,7 @@ from optsched.solvers.formulation import (
     Outcome,
     Progress,
     ProgressEvent,
+    SolverCrashError,
     Task,
     Termination,
     UnsupportedError,
@@ -228,7 +229,7 @@ def solve(
             message=reason.message,
         )
 
-    best = _Best(instance, objective, restrictions)
+    best, message = _Best(instance, objective, restrictions), None
 
     def play_policies() -> None:
         for name in standard_policies():
@@ -279,13 +280,17 @@ def solve(
                 if method == AUTO:
                     continue
                 raise InputError("method", method, f"a method that covers {unsupported}") from None
+            except SolverCrashError as crash:
+                message = f"{name}: {crash}"
+                continue
             best.offer_outcome(outcome, name)
         if not (best.settled or interrupted.is_set() or elapsed() >= time_limit):
             prove(time_limit)
         if planned and not interrupted.is_set():
             play_policies()
-    cut_short = interrupted.is_set() and not best.settled
-    result = _result(best, method, elapsed(), seed, INTERRUPTED if cut_short else None)
+    if interrupted.is_set() and not best.settled:
+        message = INTERRUPTED
+    result = _result(best, method, elapsed(), seed, message)
     return replace(result, time_limit_s=limit, options=dict(options))
 
 

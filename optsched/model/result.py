@@ -80,7 +80,7 @@ class Result:
     certificate
         What `optsched.check` needs to re-prove the bound.
     message
-        Why there is no schedule, for people.
+        Why there is no schedule, or the search ended early, for people.
     options
         What was chosen of the method's options, such as ``{"solver": "cbc"}``; empty for its defaults.
     found_by

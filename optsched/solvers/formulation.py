@@ -110,6 +110,10 @@ class UnsupportedError(Exception):
     """The formulation does not cover this task; the message says which part of it."""
 
 
+class SolverCrashError(Exception):
+    """A solver has ended as none should; the message says how. What it had found by then does not count."""
+
+
 def require_covered(model: object, instance: Instance) -> None:
     """Raise `UnsupportedError` where the instance allows swaps and a formulation does not say that it covers them.
 

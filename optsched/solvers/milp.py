@@ -18,7 +18,7 @@ import highspy
 import pulp
 
 from optsched.model.errors import InputError
-from optsched.solvers.formulation import ProgressEvent, Task
+from optsched.solvers.formulation import ProgressEvent, SolverCrashError, Task
 from optsched.solvers.highs import run_pooled
 from optsched.solvers.interrupt import wait_interruptibly
 
@@ -151,7 +151,7 @@ class _Cbc(pulp.COIN_CMD):  # type: ignore[misc]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
             wait_interruptibly(process.wait, lambda: self._stop(process))
         if process.returncode and self._interrupted_at is None:
-            raise pulp.PulpSolverError(f"CBC failed with code {process.returncode}")
+            raise SolverCrashError(f"CBC ended with code {process.returncode}")
         status, found = pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
         if solution.exists():
             status, values, _, _, _, found = self.readsol_MPS(str(solution), lp, variables, names, rows)

@@ -34,12 +34,12 @@ SUITES = MappingProxyType(
     {
         "infermax-fig15": SuiteSource("a100-llama2-7b-linear", figure_15),
         "infermax-fig15-chunked": SuiteSource("a100-llama2-7b-linear", partial(figure_15, chunked=True)),
-        "infermax-b32": SuiteSource("a100-llama2-7b", partial(uniform_grid, 32)),
-        "infermax-b1024": SuiteSource("a100-llama2-7b", partial(uniform_grid, 1024)),
-        "infermax-m": SuiteSource("a100-llama2-7b", memory_sweep),
-        "infermax-mix-b1024": SuiteSource("a100-llama2-7b", partial(mixes, 1024)),
-        "azure-conv": SuiteSource("a100-llama2-7b", partial(stand_in_suite, "azure-conv")),
-        "azure-code": SuiteSource("a100-llama2-7b", partial(stand_in_suite, "azure-code")),
+        "infermax-b32": SuiteSource("a100-llama2-7b-nocall", partial(uniform_grid, 32)),
+        "infermax-b1024": SuiteSource("a100-llama2-7b-nocall", partial(uniform_grid, 1024)),
+        "infermax-m": SuiteSource("a100-llama2-7b-nocall", memory_sweep),
+        "infermax-mix-b1024": SuiteSource("a100-llama2-7b-nocall", partial(mixes, 1024)),
+        "azure-conv": SuiteSource("a100-llama2-7b-nocall", partial(stand_in_suite, "azure-conv")),
+        "azure-code": SuiteSource("a100-llama2-7b-nocall", partial(stand_in_suite, "azure-code")),
         "ladder": SuiteSource("a100-llama2-7b-linear", ladder),
         "chunked-small": SuiteSource("a100-llama2-7b-linear", chunked_small),
     }
