@@ -115,7 +115,7 @@ def test_a_solver_that_crashes_costs_nothing_else(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("pulp.PULP_CBC_CMD.pulp_cbc_path", str(program))
     # One prompt fits a batch, so that no policy is as good as a bound at once, and CBC is asked.
     hard = replace(PAIR, requests=(Request(2, 3), Request(3, 2), Request(1, 4)))
-    result = solve(hard, "mean_e2e", method="infermax_milp", options={"solver": "cbc"}, time_limit=4, workers=1)
+    result = solve(hard, "mean_e2e", method="infermax_milp", options={"solver": "cbc"}, time_limit=60, workers=1)
     assert result.message == "infermax_milp: CBC ended with code -11"
     assert result.status == Status.FEASIBLE
     assert result.bound is not None
