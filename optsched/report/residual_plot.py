@@ -22,6 +22,8 @@ def plot_residuals(found: Calibration, path: Path) -> None:
     Equal calibrations give equal bytes.
     """
     check_plot(path)
+    from matplotlib.ticker import LogLocator, NullFormatter  # noqa: PLC0415 - an extra
+
     count = len(found.residuals)
     across = min(_ACROSS, count)
     down = -(-count // across)
@@ -41,7 +43,10 @@ def plot_residuals(found: Calibration, path: Path) -> None:
         axes.scatter(along, off, s=size, alpha=alpha, color=COLORS[place % len(COLORS)], linewidths=0, rasterized=True)
         axes.axhline(0, color="#000000", lw=0.6)
         axes.set_xscale("log")
+        if max(along) < 100 * min(along):
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(lambda number, _: f"{number:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         title = f"{residuals.part.value.replace('_', ' ')}: MAPE {100 * error.mape:.1f} %"
         axes.set_title(title, fontsize=9)
         counted = "requests" if residuals.part in _PER_REQUEST else "tokens"
