@@ -19,6 +19,7 @@ from optsched import library
 from optsched.cli import run_program
 from optsched.cli.options import (
     blaming,
+    file_option,
     ledger_option,
     objective_option,
     read_objective,
@@ -83,7 +84,7 @@ def _commit() -> str:
 @click.option("--records", metavar="FILE", help="Finished runs.  [default: results/exact-SUITE.jsonl]")
 @click.option("--report", is_flag=True, help="Run nothing: report what is finished.")
 @ledger_option
-@click.option("--readme", metavar="FILE", help="Put the tables into this Markdown file.")
+@file_option("--readme", "Put the tables into this Markdown file.")
 @click.option("--plot", metavar="FILE", help="Draw the performance profile (.svg, .png, .pdf).")
 @click.option("--commit", help="What was measured.  [default: what git says]")
 def main(
