@@ -36,36 +36,32 @@ class Memory:
 
     def __init__(self, limits: Limits) -> None:
         self._occupied = limits.occupied
-        self._tokens: dict[int, int] = {}
-        self._jobs: dict[int, Job] = {}
+        self._tokens: dict[Job, int] = {}
         self.free = limits.kv_capacity
 
     def __len__(self) -> int:
         return len(self._tokens)
 
     def __contains__(self, job: Job) -> bool:
-        return job.index in self._tokens
+        return job in self._tokens
 
     def of(self, job: Job) -> int:
         """Return what a request has been given."""
-        return self._tokens.get(job.index, 0)
+        return self._tokens.get(job, 0)
 
     def owners(self) -> Iterable[Job]:
         """Return all that have been given some."""
-        return self._jobs.values()
+        return self._tokens.keys()
 
     def fits(self, job: Job, tokens: int, reserve: int = 0) -> bool:
         """Say whether a request can be given so many tokens in all, with a reserve that stays free."""
-        return self._occupied(tokens) - self._occupied(self._tokens.get(job.index, 0)) + reserve <= self.free
+        return self._occupied(tokens) - self._occupied(self._tokens.get(job, 0)) + reserve <= self.free
 
     def give(self, job: Job, tokens: int) -> None:
         """Give a request so many tokens in all; 0 takes everything."""
-        self.free += self._occupied(self._tokens.get(job.index, 0)) - self._occupied(tokens)
+        self.free += self._occupied(self._tokens.pop(job, 0)) - self._occupied(tokens)
         if tokens:
-            self._tokens[job.index], self._jobs[job.index] = tokens, job
-        else:
-            self._tokens.pop(job.index, None)
-            self._jobs.pop(job.index, None)
+            self._tokens[job] = tokens
 
 
 class Forming:
