@@ -4,7 +4,7 @@
 
 Every policy serves the beginning of every trace three ways, and the schedules must be the same, batch by batch and to
 the picosecond, legal, and their metrics equal. Traces without arrival times arrive by a Poisson process at the
-sustainable rate. KV may wait on the host, over a link of 25 GB/s. It takes an hour for all policies. Exit code 1 if
+sustainable rate. KV may wait on the host, over a link of 25 GB/s. It takes 40 minutes for all policies. Exit code 1 if
 anything differs.
 """
 
