@@ -148,7 +148,7 @@ def test_azures_traces(
     assert round(sum(request.input for request in trace.requests) / rows, 1) == inputs
     assert round(sum(request.output for request in trace.requests) / rows, 1) == outputs
     first = trace.requests[:2000]
-    together = Instance("", DEFAULT_LIMITS, Rules(), cost_model("a100-llama2-7b-nocall"), tuple(map(at_once, first)))
+    together = Instance("", DEFAULT_LIMITS, Rules(), cost_model("a100-llama2-7b"), tuple(map(at_once, first)))
     for load in ("0.5", "1", "2"):
         ended = optsched(capsys, "trace", str(TRACES / file), "--limit", "2000", "--load", load)
         assert (ended.code, ended.err) == (0, "")
