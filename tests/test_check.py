@@ -300,6 +300,19 @@ def broken(
     return pytest.param(instance, timetable, Restrictions(tuple(forbid)), violation, id=name)
 
 
+def test_nothing_goes_unsaid_after_a_violation() -> None:
+    # A prompt of one token and two decode steps, all before the request arrives; every batch takes 10 ps.
+    early = Instance("early", Limits(9, 9, 9), Rules(), CostModel(base=10, token=0), (Request(1, 3, arrival_ps=1000),))
+    batches = tuple(Batch(start, start + 10, ((0, 1),)) for start in (0, 10, 20))
+    violations, metrics = check_schedule(early, Schedule(batches))
+    assert metrics is None
+    assert [text.partition(":")[0] for text in violations if "before it arrives" in text] == [
+        "batch 0",
+        "batch 1",
+        "batch 2",
+    ]
+
+
 BROKEN = [
     broken(
         "before its arrival",

@@ -345,11 +345,11 @@ class _Replay:
         state.swapped = 0
 
     def _run_all(self, number: int, batch: Batch, tally: _Tally) -> None:
-        """Carry out the runs. Most are decode steps with nothing to note, for which this says all there is to do."""
-        states, block, end_ps = self.states, self.problem.limits.kv_block, batch.end_ps
+        """Carry out the runs. Most are decode steps, for which this says all there is to do while nothing is wrong."""
+        states, block, end_ps, wrong = self.states, self.problem.limits.kv_block, batch.end_ps, bool(self.violations)
         for index, count in batch.run:
             state = states[index] if 0 <= index < len(states) else None
-            if state is None or count != 1 or state.filling or state.swapped or state.finished:
+            if wrong or state is None or count != 1 or state.filling or state.swapped or state.finished:
                 self._run(number, batch, index, count, tally)
                 continue
             tally.decodes += 1

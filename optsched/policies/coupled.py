@@ -56,7 +56,7 @@ class Coupled:
 class _Coupled(Tasks):
     """Whoever starts is given memory for everything."""
 
-    def _order(self, jobs: Iterable[Job], now_ps: int) -> list[Job]:
+    def _order(self, jobs: Iterable[Job]) -> list[Job]:
         return sorted(jobs, key=lambda job: job.rank)
 
     def _go_on(self, forming: Forming) -> None:
@@ -142,7 +142,7 @@ class _Groups(_Coupled):
             self._admit_groups(forming)
         if (room := self._room(forming)) is not None:
             promised = [job for job in self._memory.owners() if not (job.decoding or job.swapped)]
-            self._run_prompts(room, self._order(promised, forming.replica.now_ps), forming)
+            self._run_prompts(room, self._order(promised), forming)
 
     def _admit_groups(self, forming: Forming) -> None:
         """Promise memory to groups of requests of the same length."""

@@ -27,22 +27,21 @@ experiments: 3 % reserved, a buffer of 15 %. Decisions where it is silent:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from heapq import heapify, heappop, merge
+from heapq import merge
 from math import ceil
 
 from optsched.model.instance import Instance, Limits
 from optsched.policies.pipelining import lend
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
+from optsched.policies.standing import Standing
 from optsched.policies.tasks import Forming, Tasks
 from optsched.simulate.replica import Job, Occasion, Policy
 
 _DEADLINES_PS = (2 * 10**11, 5 * 10**11, 2 * 10**12)
 _HELD_TOKENS = 128
-Entry = tuple[int, int, int, int, Job]
-"""A task's place in an ordered queue: by deadline, KV held, size, and arrival."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,8 @@ class EconoServe:
 class _Decoupled(Tasks):
     """The queues of PTs and GTs.
 
-    ``_guests`` says in whose memory a guest is: what it has been given is what it had before. ``_standing`` holds the
-    places in the queue of those PTs whose place only changes when they start.
+    ``_guests`` says in whose memory a guest is: what it has been given is what it had before. ``_standing``
+    keeps those PTs in order whose place only changes when they start.
     """
 
     def __init__(self, settings: EconoServe, instance: Instance, estimate: Estimate) -> None:
@@ -93,49 +92,40 @@ class _Decoupled(Tasks):
         self._settings = settings
         self._reserve = ceil(self._capacity * settings.reserved)
         self._guests: dict[int, int] = {}
-        self._standing: dict[int, Entry] = {}
+        self._standing = Standing(self._place)
+        self._now_ps = 0
         self._safe = _Safety(instance.limits, 0)
 
     # Queues -------------------------------------------------------------------------------------------------
 
-    def _order(self, jobs: Iterable[Job], now_ps: int) -> list[Job]:
+    def _order(self, jobs: Iterable[Job]) -> list[Job]:
         """Return a queue: PTs by prompt, GTs by what is left to generate, the longest first; or by arrival."""
         if not self._settings.ordered:
             return sorted(jobs, key=lambda job: job.rank)
-        return [entry[-1] for entry in sorted(self._entry(job, now_ps) for job in jobs)]
+        return sorted(jobs, key=lambda job: (*self._place(job), job.rank))
 
-    def _entry(self, job: Job, now_ps: int) -> Entry:
-        """Return a task's place in the queue."""
+    def _place(self, job: Job) -> tuple[int, int, int]:
+        """Return a task's place in an ordered queue: by deadline, KV held, and size."""
         slo = job.request.slo_e2e_ps
-        left = None if slo is None else job.request.arrival_ps + slo - now_ps
+        left = None if slo is None else job.request.arrival_ps + slo - self._now_ps
         urgency = len(_DEADLINES_PS) + 1 if left is None else sum(left > bound for bound in _DEADLINES_PS)
         held = (job.cached + job.swapped) // _HELD_TOKENS
-        return urgency, -held, -(self._left(job) if job.decoding else job.missing), job.rank, job
+        return urgency, -held, -(self._left(job) if job.decoding else job.missing)
 
-    def _prompts_in_order(self, filling: list[Job], fresh: list[Job], most: int, now_ps: int) -> Iterator[Job]:
-        """Yield PTs in order, without those that start with more than so many tokens; few are asked for."""
-        heap = [self._entry(job, now_ps) for job in filling]
-        standing = self._standing.get
-        for job in fresh:
-            entry = standing(job.index) or self._stand(job, now_ps)
-            if -entry[2] <= most:
-                heap.append(entry)
-        heapify(heap)
-        while heap:
-            yield heappop(heap)[-1]
-
-    def _stand(self, job: Job, now_ps: int) -> Entry:
-        """Return the place of a PT that has not started, and keep it, unless a deadline comes nearer."""
-        entry = self._entry(job, now_ps)
-        if job.request.slo_e2e_ps is None:
-            self._standing[job.index] = entry
-        return entry
+    def _prompts(self, filling: list[Job], fresh: list[Job]) -> Iterable[Job]:
+        """Return PTs in order. Deadlines come nearer; without one a place stays as it is until its PT starts."""
+        if not self._settings.ordered:
+            return merge(filling, fresh, key=lambda job: job.rank)
+        due = [job for job in fresh if job.request.slo_e2e_ps is not None]
+        standing = [job for job in fresh if job.request.slo_e2e_ps is None] if due else fresh
+        return self._standing.candidates(standing, [*filling, *due])
 
     # Before a choice ----------------------------------------------------------------------------------------
 
     def _settle(self, forming: Forming) -> None:
         """Besides, give memory of their own to guests whose hosts have ended."""
         super()._settle(forming)
+        self._now_ps = forming.replica.now_ps
         for job in forming.running if self._guests else ():
             if job.index in self._guests and self._guests[job.index] not in self._until:
                 del self._guests[job.index]
@@ -169,7 +159,7 @@ class _Decoupled(Tasks):
         waiting = [job for job in forming.running if job.decoding and job.index not in self._until]
         if replica.rules.swap:
             waiting += [job for job in replica.waiting if job.swapped and job.decoding]
-        queue = self._order(waiting, replica.now_ps)
+        queue = self._order(waiting)
         places = forming.most_decodes - len(self._until)
         occupied = replica.limits.occupied
         used = sum(occupied(memory.of(job)) for job in forming.running if job.index not in self._until)
@@ -215,14 +205,14 @@ class _Decoupled(Tasks):
         replica, room = forming.replica, self._room(forming)
         fresh = [job for job in replica.waiting if not job.swapped] if replica.rules.swap else replica.waiting
         filling = [job for job in forming.running if not job.decoding]
+        queue = self._prompts(filling, fresh)
         if room is None or not (fresh or filling):
             return
         self._safe = self._safety(forming)
-        queue: Iterable[Job] = merge(filling, fresh, key=lambda job: job.rank)
         if self._settings.ordered:
             # Memory gets less while they are chosen, so that others will not fit either.
             most = min(self._memory.free, self._safe.room)
-            queue = self._prompts_in_order(filling, fresh, most, replica.now_ps)
+            queue = (job for job in queue if job.missing <= most or job in self._memory)
         self._run_prompts(room, queue, forming, skips=self._settings.ordered)
         held = {job.index for job in filling}
         started = sum(index not in held for index, _ in forming.prompts)
@@ -232,7 +222,6 @@ class _Decoupled(Tasks):
         if not (self._memory.fits(job, job.missing) and self._safe.admits(job.missing, self._peak(job))):
             return False
         self._memory.give(job, job.missing)
-        self._standing.pop(job.index, None)
         return True
 
     def _safety(self, forming: Forming) -> _Safety:

@@ -211,5 +211,5 @@ class Held:
     def __call__(self, job: Job, cached: int) -> int:
         """Return it for a job that has so many tokens cached."""
         reserved = self._reserve(job)
-        # As `Limits.occupied`, without two calls for every request of every batch.
+        # As `Limits.occupied`, without a call for every request of every batch.
         return -(-(reserved if reserved > cached else cached) // self._block) * self._block

@@ -161,7 +161,7 @@ class Tasks(ABC):
         """Choose who may generate, and the prompts that run."""
 
     @abstractmethod
-    def _order(self, jobs: Iterable[Job], now_ps: int) -> list[Job]:
+    def _order(self, jobs: Iterable[Job]) -> list[Job]:
         """Return a queue, the first one first."""
 
     def _settle(self, forming: Forming) -> None:
@@ -279,7 +279,7 @@ class Tasks(ABC):
         """Let the first of those that hold KV go on, with all that is free; if need be, at the cost of the last."""
         replica = forming.replica
         holders = [job for job in chain(forming.running, replica.waiting) if job.decoding or job.cached]
-        queue = self._order(holders, replica.now_ps)
+        queue = self._order(holders)
         if not queue:
             return
         first, *others = queue
