@@ -151,7 +151,7 @@ class _Cbc(pulp.COIN_CMD):  # type: ignore[misc]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
             wait_interruptibly(process.wait, lambda: self._stop(process))
         if process.returncode and self._interrupted_at is None:
-            raise SolverCrashError(f"CBC ended with code {process.returncode}")
+            raise pulp.PulpSolverError(f"CBC ended with code {process.returncode}")
         status, found = pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
         if solution.exists():
             status, values, _, _, _, found = self.readsol_MPS(str(solution), lp, variables, names, rows)
@@ -234,11 +234,20 @@ class MilpSolver:
     available: Callable[[], bool]
 
     def solve(self, programme: Programme) -> MilpAnswer:
-        """Solve the programme within its time limit."""
+        """Solve the programme within its time limit.
+
+        Raises
+        ------
+        SolverCrashError
+            If the solver ends as none should.
+        """
         problem = programme.problem
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder) / "log"
-            problem.solve(self.make(programme, log))
+            try:
+                problem.solve(self.make(programme, log))
+            except pulp.PulpSolverError as error:
+                raise SolverCrashError(str(error)) from error
             # Not the solution's status: that of an integer programme that CBC finds infeasible is "no solution".
             infeasible = problem.status == pulp.LpStatusInfeasible
             bound = None if infeasible else self.bound(problem, log)
