@@ -16,6 +16,10 @@ later token ends a batch of its own, by a decode or as the last of a refill's st
 
 So every objective has a bound, its value at these latencies, since all of them rise with every latency: the makespan as
 the largest :math:`T_r` + e2e, and the requests whose SLO is out of reach.
+
+*Conditions.* None: other requests only make batches longer, and a pause only adds time. Where an evicted request is
+refilled at once, which no schedule may do, the claim still holds. The checker computes all of it anew
+(`optsched.check.alone.alone_bound`).
 """
 
 from __future__ import annotations

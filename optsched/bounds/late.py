@@ -29,6 +29,9 @@ If i were not there the rule would take and leave out the same others; by induct
 
 Without i the machine is free earlier by :math:`\min(p_i, \min_{i < k ≤ j} (S_k - T_k))`, with :math:`S_k` the starts:
 nobody starts before its arrival.
+
+*Conditions.* Those of `machine`, tested by the same functions (`work.rate_of`, `work.step_of`, `machine.needs_of`);
+`optsched.check.late.late_bound` takes the deadlines from the instance, and nothing else from the certificate.
 """
 
 from __future__ import annotations

@@ -27,6 +27,12 @@ completion that arrived the other way round can be exchanged.
 *Weighted sums.* The completion of r is at least its mean busy time and half of :math:`p_r`, and the weighted sum of
 mean busy times is least if the largest :math:`w_r / p_r` among those that have arrived always goes first (Goemans et
 al. 2002, section 2, SIAM Journal on Discrete Mathematics 15).
+
+*Conditions.* None on rules or costs: a refill cheaper than the decode in its place is the token's own time (`own`), and
+a pause, a chunk, time on the link or an empty moment of the machine only add to what it has. The checker
+(`optsched.check.machine.machine_bound`) tests weights of pieces and of shares (`work.rate_of`, which refuses rates that
+leave less than nothing for decodes, and `machine.needs_of`, which refuses a share by runs without a limit on them), and
+the price of a prefill step (`work.step_of`).
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ Deadlines :math:`T_r + x` rise with arrivals, so none is put off. Who is in time
 with x. The bound is the least x at which K(x) is enough, found by bisection to the picosecond, for the rate and split
 (`machine`) at which it is largest. It is no less than the percentile of what requests take `alone`, as K counts none
 that takes longer, and that of rank n is their largest latency first come, first served.
+
+*Conditions.* Those of `machine`, tested by the same functions; besides, `optsched.check.percentile.percentile_bound`
+computes itself how many requests can be in time, and refuses a bound that leaves as many as the percentile's rank.
 """
 
 from __future__ import annotations

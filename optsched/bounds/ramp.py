@@ -39,6 +39,15 @@ J is at least the number that `volume` counts, and J batches take at least what 
 over these J of the largest of what is known of J. Several price vectors may be used: with p one holds for all J ≥ H,
 and without for J ≤ H.
 
+Conditions
+----------
+KV never waits on the host: a request either holds it, or fills it again (`optsched.check.document._prove` refuses
+instances that may swap). Nothing else: that a refill may follow an eviction at once, without a pause, only lowers what
+a life costs, and so does a refill that is cheaper than a decode. The checker, in `optsched.check.ramp`, tests that
+:math:`t_0` is an arrival, prices are integers ≥ 0 in stretches of equal length, the repeated stretch has one layer
+(`_Proof.__init__`) and :math:`G_p ≥ 0` (`_Proof.of`), φ (`work.step_of`), and that listed prompts enclose all others
+(`_groups`).
+
 Rounding prices keeps the theorem true; so they are found in floating point (`priced.search`) and counted in integers.
 The best prices are those of a linear programme in which fractions of requests live, which is where the bound ends. It
 is far above `volume` where many requests have the same lengths and a batch's base counts for much; lengths that differ

@@ -27,6 +27,13 @@ least. No run of a request in S starts before :math:`t_0`. ∎
 
 Reference: InferMax (Kim et al., section 3.2) for the batch time; the argument is the energy bound of
 cumulative scheduling.
+
+Conditions
+----------
+None on rules or costs: requests are counted, never moved, so that pauses, chunks, blocks, cheap refills and KV on the
+host change nothing. The checker (`optsched.check.volume.volume_bound`) tests that :math:`t_0` is an arrival, that the
+weights of the pieces are integers ≥ 0 and not all 0 (`work.rate_of`), and that there is a block
+(`work.require_blocks`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.check.alone import latencies_alone
+from optsched.check.guard import require_64_bits
 from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError, shown
 from optsched.check.work import turns
@@ -20,6 +21,8 @@ _Window = tuple[int, int, int]
 """θ in 64ths of a request, requests that are surely alive, and β in ps per token."""
 
 _TOO_LARGE = 2**62
+_MOST_ENTRIES = 200_000_000
+"""Numbers in one array."""
 _BLOCK, _LINES = 64, 64
 """Windows, and affine functions, that are looked at or left out together."""
 _AGE = 10**15
@@ -67,14 +70,16 @@ def congestion_bound(problem: Problem, objective: Objective, certificate: Mappin
     if objective is not Objective.MEAN_E2E:
         raise UnprovedError(f"kind congestion bounds mean_e2e, the objective is {objective.value}")
     stated = _read(certificate)
-    times = _times(problem)
-    _require_prompts_paid(problem, stated)
+    latencies = latencies_alone(problem)
+    _require_small_times(problem, stated, latencies)
+    times = _times(problem, latencies)
     alive = _surely_alive(times, stated)
     windows = [(price, number, slope) for (price, slope), number in zip(stated.prices, alive, strict=True)]
     kinds = sorted(set(windows))
+    _require_small_prices(problem, stated, kinds)
+    _require_prompts_paid(problem, stated)
     place = {kind: number for number, kind in enumerate(kinds)}
     kind_of = np.array([place[window] for window in windows])
-    _require_small(problem, stated, kinds)
     decodes = np.stack([_worth(problem, stated, kind) for kind in kinds])
     total = _decodes(problem, stated, times, kind_of, decodes)
     total += _prompts(problem, stated, times, kind_of, kinds)
@@ -118,10 +123,10 @@ class _Times:
     last: _Ints
 
 
-def _times(problem: Problem) -> _Times:
+def _times(problem: Problem, latencies: Sequence[tuple[int, int]]) -> _Times:
     start = min(request.arrival_ps for request in problem.requests)
     arrival = np.array([request.arrival_ps - start for request in problem.requests], np.int64)
-    alone = np.array(latencies_alone(problem), np.int64)
+    alone = np.array(latencies, np.int64)
     return _Times(arrival, arrival + alone[:, 0], arrival + alone[:, 1])
 
 
@@ -144,23 +149,38 @@ def _surely_alive(times: _Times, stated: _Stated) -> list[int]:
     return [*found, 0]
 
 
-def _require_small(problem: Problem, stated: _Stated, kinds: Iterable[_Window]) -> None:
-    """Refuse numbers that might not fit 64 bits."""
-    cost, runs, most = problem.cost, len(problem.requests), problem.limits.batch_tokens
+def _require_small_times(problem: Problem, stated: _Stated, latencies: Sequence[tuple[int, int]]) -> None:
+    """Refuse times that might not fit 64 bits: of `_times`, `_decodes`, and the begins of windows."""
+    arrivals = [request.arrival_ps for request in problem.requests]
+    latest, output = max(arrivals) - min(arrivals), max(request.output for request in problem.requests)
+    require_64_bits(
+        an_end=latest + max(last for _, last in latencies) + output * _single(problem),
+        an_age=latest + output * stated.short,
+        a_window=len(stated.prices) * stated.window,
+    )
+
+
+def _require_small_prices(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> None:
+    """Refuse prices with which arrays might not fit 64 bits, or memory.
+
+    A batch pays at most what 64 (2 n + a) + θ requests are worth, n of them decoding and a alive, ``factor`` is the
+    most that one token's time counts, and chords multiply by 64 once more (`_worth`); prompts are summed twice
+    (`_prompts`).
+    """
+    cost, runs, most = problem.cost, len(problem.requests), problem.limits.batch_tokens + 1
     longest = max(request.input + request.output for request in problem.requests) + 64
+    if (len(kinds) + len(stated.prices) // _BLOCK) * longest > _MOST_ENTRIES:
+        raise UnprovedError(f"windows need arrays of more than {_MOST_ENTRIES} numbers with contexts of {longest}")
     largest = max(base + token * most for base, token in pieces_of(cost))
-    single = _single(problem)
-    read = cost.decode_kv * longest + cost.decode_req
+    single, read = _single(problem), cost.decode_kv * longest + cost.decode_req
     granted = stated.kept * stated.short
     for price, alive, slope in kinds:
         factor = 64 * max(1, alive) + price
-        numbers = (
-            (64 * (2 * runs + alive) + price) * (largest + read) + granted * runs + slope * factor * most,
-            64 * (factor * (single + read) + granted),
-            2 * factor * ((slope + 2 * cost.prefill_sq * longest) * longest + cost.prefill_req),
+        require_64_bits(
+            a_batch=(64 * (2 * runs + alive) + price) * (largest + read) + granted * runs + slope * factor * most,
+            a_decode=64 * (factor * (single + read) + granted),
+            a_prompt=2 * factor * ((slope + 2 * cost.prefill_sq * longest) * longest + cost.prefill_req),
         )
-        if max(numbers) > _TOO_LARGE:
-            raise UnprovedError("its numbers are too large to be verified in 64 bits")
 
 
 def _worth(problem: Problem, stated: _Stated, kind: _Window) -> _Ints:

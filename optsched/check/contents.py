@@ -96,16 +96,6 @@ def require_memory_only(kind: str, problem: Problem) -> None:
         raise UnprovedError(f"kind {kind} needs a request to fit the KV cache alone, some request does not")
 
 
-def require_dear_refills(kind: str, problem: Problem, items: Sequence[Item]) -> None:
-    """Refuse problems in which a refill takes less time than a decode."""
-    for item in items:
-        if problem.eviction and item.extra_ps < 0:
-            raise UnprovedError(
-                f"kind {kind} needs refills that take no less time than decodes, but generating token {item.k} "
-                f"of an input of {item.tokens - item.k + 1} tokens takes {-item.extra_ps} ps less by a refill"
-            )
-
-
 def offline(problem: Problem) -> bool:
     """Whether all requests arrive together."""
     return len({request.arrival_ps for request in problem.requests}) == 1

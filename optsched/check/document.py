@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from optsched.check.alone import alone_bound
+from optsched.check.guard import require_form, require_size
 from optsched.check.last_arrivals import Proof, last_arrivals_bound
 from optsched.check.late import late_bound
 from optsched.check.machine import machine_bound
@@ -183,6 +184,7 @@ def proved_bound(
     """
     if certificate is None:
         raise UnprovedError("there is none, but the badge is certified")
+    require_form(certificate)
     return _prove(problem_of(instance, restrictions), objective, certificate)
 
 
@@ -192,6 +194,7 @@ def _prove(problem: Problem, objective: Objective, certificate: Mapping[str, Any
         raise UnprovedError(f"kind is {shown(kind)}, expected one of {', '.join(PROOFS)}")
     if problem.swap and kind in _WITHOUT_SWAPS:
         raise UnprovedError(f"kind {kind} does not cover swapping, which is allowed")
+    require_size(kind, problem)
     return PROOFS[kind](problem, objective, certificate)
 
 
@@ -219,8 +222,8 @@ PROOFS: Mapping[str, Proof] = MappingProxyType(
 )
 """The kinds of certificates; a new kind is one more function here."""
 
-_WITHOUT_SWAPS = frozenset({"ramp", "resident_walk", "resident_search", "patterns"})
-"""Kinds whose theorems say that a request either keeps its KV or is filled again.
+_WITHOUT_SWAPS = frozenset({"ramp", "resident_walk", "resident_search", "patterns", "last_arrivals"})
+"""Kinds whose theorems say that a request either keeps its KV or is filled again, or that leave batches out.
 
 The others look at every token by itself: how many tokens a request holds in the batch that generates it, and what it
 takes at least. Both are as they were if KV may wait on the host; and what the link takes is as if the machine had been

@@ -64,6 +64,8 @@ from optsched.model.objectives import Objective
 
 MOST_STEPS = 500_000_000
 """Items in batches, and ways of filling the blocks, beyond which nothing is computed."""
+MOST_BLOCKS = 10_000_000
+"""Blocks beyond which no knapsack is listed."""
 MOST_SUMS = 50_000
 """Where more sums of extra times matter, the bound is not lifted."""
 _NAMED = ("memory", "tokens", "prefill_tokens", "runs", "fill_memory", "decode_memory")
@@ -221,6 +223,8 @@ def _rows(problem: Problem, groups: Sequence[_Group], packings: object) -> dict[
         "decode_memory": _Row(problem.blocks, none, blocks, none),
     }
     stated = _lists("packings", packings)
+    if stated and problem.blocks > MOST_BLOCKS:
+        raise UnprovedError(f"packings need knapsacks of {problem.blocks} blocks, more than {MOST_BLOCKS}")
     if len(stated) * sum(group.requests * len(group.items) for group in groups) * problem.blocks > MOST_STEPS:
         raise UnprovedError(f"packings concern more than {MOST_STEPS} ways of filling the blocks")
     for number, entry in enumerate(stated):

@@ -68,6 +68,8 @@ from optsched.model.objectives import Objective
 
 MOST_STEPS = 100_000_000
 """Tokens in layers beyond which nothing is computed."""
+MOST_LAYERS = 5_000_000
+"""Layers of one entry of prices beyond which nothing is listed."""
 _ROWS = ("memory", "tokens", "prefill_tokens", "runs")
 _CAP = 1 << 80
 """No request is taken to pay more, which proves less, if anything."""
@@ -116,7 +118,7 @@ def _attention(problem: Problem, prompt: int, output: int, step: int) -> int:
     """Return the attention time of a fill of the prompt, at ``step`` for each of its steps, and of decodes."""
     decodes, cost = output - 1, problem.cost
     fill = cost.prefill_sq * prompt**2 + step * problem.fewest_steps(prompt)
-    return fill + cost.decode_kv * sum(range(prompt, prompt + decodes)) + cost.decode_req * decodes
+    return fill + cost.decode_kv * (decodes * (2 * prompt + decodes - 1) // 2) + cost.decode_req * decodes
 
 
 # Groups ----------------------------------------------------------------------------------------------------
@@ -169,8 +171,8 @@ class _Proof:
         self._problem, self._step = problem, step
         self._widths = _integers("widths", stated.get("widths"), 1, None)
         self.layers = sum(self._widths)
-        if self.layers > MOST_STEPS:
-            raise UnprovedError(f"widths has {self.layers} layers, more than {MOST_STEPS}")
+        if self.layers > MOST_LAYERS:
+            raise UnprovedError(f"widths has {self.layers} layers, more than {MOST_LAYERS}")
         [self._scale] = _integers("scale", [stated.get("scale")], 1, 1)
         count = len(self._widths)
         self._rows = {name: _integers(name, stated.get(name, [0] * count), 0, count) for name in _ROWS}

@@ -60,12 +60,12 @@ from optsched.check.contents import (
     items_of,
     offline,
     prices_of,
-    require_dear_refills,
     require_memory_only,
 )
 from optsched.check.least import least_to_sink
 from optsched.check.problem import Problem
 from optsched.check.reading import UnprovedError, shown
+from optsched.check.refills import require_dear_refills
 from optsched.model.objectives import Objective
 
 MOST_PAIRS = 2_000_000
@@ -84,7 +84,7 @@ def search_bound(problem: Problem, objective: Objective, certificate: Mapping[st
     require_memory_only(_KIND, problem)
     items = items_of(problem, objective)
     if together:
-        require_dear_refills(_KIND, problem, items)
+        require_dear_refills(_KIND, problem)
     prices = prices_of(certificate, items)
     bound = certificate.get("bound")
     if type(bound) is not int or bound < 0:

@@ -50,12 +50,12 @@ from optsched.check.contents import (
     items_of,
     offline,
     prices_of,
-    require_dear_refills,
     require_memory_only,
 )
 from optsched.check.least import least_from_source, least_to_sink
 from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError
+from optsched.check.refills import require_dear_refills
 from optsched.model.objectives import Objective
 
 MOST_SUMS = 50_000
@@ -71,7 +71,7 @@ def walk_bound(problem: Problem, objective: Objective, certificate: Mapping[str,
         raise UnprovedError(f"kind {_KIND} needs requests that arrive at the same time")
     require_memory_only(_KIND, problem)
     items = items_of(problem, objective)
-    require_dear_refills(_KIND, problem, items)
+    require_dear_refills(_KIND, problem)
     stated = prices_of(certificate, items)
 
     work = [price + stated.scale * rest for price, rest in zip(stated.items, _rests(items), strict=True)]

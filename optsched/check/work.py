@@ -11,6 +11,9 @@ from typing import NamedTuple
 from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError, shown
 
+MOST_COMPARED = 20_000_000
+"""Output tokens of one request beyond which decodes and refills are not compared one by one."""
+
 
 class Rate(NamedTuple):
     """What a batch takes at least: base, and for each token by a decode or a prefill step, all divided by scale.
@@ -129,18 +132,28 @@ def least_sum(
     Both rise with the tokens, a decode by the same for every token.
     """
     count, low, high = output - 1, prompt + 1, prompt + output - 1
-    if count and (not problem.eviction or fill(low) >= decode(high)):
-        return count * (decode(low) + decode(high)) // 2
+    if not problem.chunked:
+        # Whole refills exceed P from some token on.
+        high = min(high, max(problem.limits.prefill_tokens, prompt))
+    if count and (not problem.eviction or high < low or fill(low) >= decode(high)):
+        return count * (decode(low) + decode(prompt + count)) // 2
+    if count > MOST_COMPARED:
+        raise UnprovedError(f"an output of {output} tokens has more than {MOST_COMPARED} to compare with refills")
     return sum(
         min(decode(tokens), fill(tokens)) if problem.may_refill(tokens) else decode(tokens)
-        for tokens in range(low, high + 1)
+        for tokens in range(low, prompt + output)
     )
 
 
 def blocks_held(problem: Problem, prompt: int, output: int) -> int:
     """Return the blocks that a request holds in the batches that generate its tokens, summed: I + k − 1 tokens each."""
-    block = problem.limits.kv_block
-    return sum((tokens - 1) // block + 1 for tokens in range(prompt, prompt + output))
+
+    def until(tokens: int) -> int:
+        """Return ⌈1 / b⌉ + … + ⌈tokens / b⌉: full rounds of b equal terms, and the rest."""
+        rounds, rest = divmod(tokens, problem.limits.kv_block)
+        return problem.limits.kv_block * rounds * (rounds + 1) // 2 + rest * (rounds + 1)
+
+    return until(prompt + output - 1) - until(prompt - 1)
 
 
 def fewest_batches(problem: Problem, shapes: Mapping[tuple[int, int], int]) -> int:

@@ -1,12 +1,19 @@
 r"""The last arrivals alone: bounds on the makespan of requests that arrive over time.
 
 *Theorem.* For a moment t let S be the requests with :math:`T_r ≥ t`, :math:`t_0` the earliest arrival among them and
-:math:`z(S)` their optimal makespan, counted from :math:`t_0`. Then
+:math:`z(S)` their optimal makespan, counted from :math:`t_0`. If nothing is evicted, or if prefills run whole and all
+refills of S are *dear* (`refills`), and nothing waits on the host, then
 
 .. math:: \mathrm{makespan} ≥ t_0 - \min_r T_r + z(S).
 
-*Proof.* Take the runs of all other requests out of a schedule, and batches that then run nobody; let the others begin
-when they began. No batch takes longer than before and none holds more, so it is a schedule of S that ends no later. ∎
+*Proof sketch.* Take the runs of all other requests out of a schedule, and batches that then run nothing; let the
+others begin when they began. No batch takes longer than before and none holds more. What may be missing is the pause
+of an eviction, a batch in which only others ran: then keep that batch, decode there what would have been refilled after
+it, and move evictions of that time into it. It holds no more than the batch of the refills did, and since these are
+dear and f is convex both batches take no longer than before. So there is a schedule of S that ends no later.
+`optsched.check.last_arrivals` has the whole proof, and tests its conditions by `require_separable`. ∎
+
+Where a refill is cheaper than the decode in its place the inequality is false: another request may run in the pause.
 
 At light load the last few requests decide the makespan, the others are long done. So sets S are solved to optimality
 one after another, the smallest first, each beginning one arrival earlier: by `state_search` where only memory binds,
@@ -26,6 +33,7 @@ from optsched.model.objectives import Objective
 from optsched.model.result import Badge
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, silent
 from optsched.solvers.interrupt import until_interrupted
+from optsched_formulations.batching.refills import least_beyond_ps
 from optsched_formulations.batching.state_search import StateSearch
 from optsched_formulations.batching.token_cpsat import TokenCpSat
 
@@ -42,7 +50,8 @@ class LastArrivals:
         Raises
         ------
         UnsupportedError
-            For another objective, if all requests arrive together, or with an order of first runs.
+            For another objective, if all requests arrive together, with an order of first runs, or if requests may be
+            evicted and prefills chunked.
         """
         if task.objective != Objective.MAKESPAN:
             raise UnsupportedError(f"objective {task.objective.value}, it bounds the makespan")
@@ -50,6 +59,8 @@ class LastArrivals:
             raise UnsupportedError("requests that arrive together, they are its last arrivals")
         if task.restrictions.first_runs(task.instance):
             raise UnsupportedError("an order of first runs")
+        if task.instance.rules.eviction and task.instance.rules.chunked_prefill:
+            raise UnsupportedError("evictions with chunked prefill (forbid chunked, or eviction)")
         return _Bounds(task).best()
 
 
@@ -88,6 +99,8 @@ class _Bounds:
         task, whole = self._task, self._task.instance
         late = tuple(request for request in whole.requests if request.arrival_ps >= moment)
         part = replace(whole, name=f"{whole.name}, the last {len(late)}", requests=late)
+        if least_beyond_ps(part) < 0:
+            return False
         before = moment - whole.start_ps
         for method in (StateSearch(), TokenCpSat()):
             left = task.time_limit_s - (time.perf_counter() - self._started)

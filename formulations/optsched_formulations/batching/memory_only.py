@@ -12,6 +12,7 @@ from itertools import accumulate
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.solvers.formulation import Task, UnsupportedError
+from optsched_formulations.batching.refills import least_beyond_ps
 
 _WEIGHTED = frozenset({Objective.MEAN_E2E, Objective.WEIGHTED_E2E})
 
@@ -126,6 +127,5 @@ def require_memory_only(task: Task) -> None:
         raise UnsupportedError("token budgets that may bind, only memory may")
     if limits.batch_requests is not None and limits.batch_requests < len(instance.requests):
         raise UnsupportedError("a cap on the batch size, only memory may bind")
-    classes = Classes(instance)
-    if min(classes.extra_ps(item) for item in range(len(classes.size))) < 0:
+    if least_beyond_ps(instance) < 0:
         raise UnsupportedError("refills that are cheaper than decode steps")

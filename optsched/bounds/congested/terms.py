@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from optsched.bounds.alone import alone
 from optsched.model.instance import Instance
 
 Ints = npt.NDArray[np.int64]
@@ -87,6 +88,9 @@ def terms_of(instance: Instance, setting: Setting) -> Terms | None:
     longest = instance.cost.linear_ps(limits.batch_tokens)
     read = instance.cost.decode_ps(max(request.peak_tokens for request in instance.requests) + UNIT)
     if UNIT * (2 * len(instance.requests) + UNIT) * (longest + read) > LARGEST:
+        return None
+    output = max(request.output for request in instance.requests)
+    if span + max(alone(instance).e2e) + output * setting.short_eighths * single >= LARGEST:
         return None
     window = max(_WINDOW_STEPS * single, -(-span // _MOST_WINDOWS))
     return Terms(window, setting.short_eighths * single // 8, setting.kept, _PREFILL_SHARE)
