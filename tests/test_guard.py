@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from optsched import Instance, Limits, Objective, Request, Restrictions, Rules
-from optsched.check import UnprovedError, proved_bound
+from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace
+from optsched.check import UnprovedError, check_result, document, proved_bound
 from optsched.check.guard import MOST_INTEGER, require_64_bits
 from optsched.model.cost import CostModel
+from optsched.model.documents import ClaimedResult, instance_sha256
+from optsched.model.result import Badge, Result, Status
 
 TWO = Instance("two", Limits(8, 8, 8), Rules(), CostModel(10, 1), (Request(1, 1), Request(1, 2, arrival_ps=7)))
 WINDOWS = {
@@ -90,3 +92,15 @@ def test_kinds_that_list_tokens_say_how_many_they_list() -> None:
             prove({"kind": kind}, long, Objective.MAKESPAN)
     # One decode after the other, none dearer than a refill: 10 + 1 for each of 10^9 - 1 tokens.
     assert prove({"kind": "alone"}, long, Objective.MAKESPAN) == 11 * (10**9 - 1)
+
+
+def test_a_certificate_that_breaks_the_checker_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> int:
+        raise IndexError("out of\nrange")
+
+    monkeypatch.setattr(document, "PROOFS", {"alone": broken})
+    result = Result(TWO, "forged", Objective.MAKESPAN, Status.BOUND_ONLY, Badge.CERTIFIED, bound=1)
+    claimed = ClaimedResult(replace(result, certificate={"kind": "alone"}), instance_sha256(TWO), None)
+    assert check_result(claimed).violations == (
+        "certificate: the checker failed, which proves nothing (IndexError: 'out of\\nrange')",
+    )

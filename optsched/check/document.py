@@ -167,6 +167,9 @@ def _check_badge(result: Result) -> Iterator[str]:
             proved = proved_bound(result.instance, result.restrictions, result.objective, result.certificate)
         except UnprovedError as error:
             yield f"certificate: {error}"
+        except Exception as error:
+            # Whatever it is, a certificate that breaks the checker proves nothing.
+            yield f"certificate: the checker failed, which proves nothing ({type(error).__name__}: {shown(str(error))})"
         else:
             if proved < result.bound:
                 yield f"certificate: it proves a bound of {proved}, less than the stated {result.bound}"
