@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
+
+from filelock import lock_descriptor
 
 from optsched.model.errors import InputError, Said
 
@@ -18,18 +19,17 @@ def append_lines(path: Path, lines: Sequence[str]) -> None:
     if not lines:
         return
     try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            # Another process's write may be seen half done, as a line without its end.
-            fcntl.flock(file, fcntl.LOCK_EX)
-            size = os.fstat(file).st_size
-            unended = size > 0 and os.pread(file, 1, size - 1) != b"\n"
-            data = ("\n" if unended else "").encode() + "".join(f"{line}\n" for line in lines).encode()
+        with path.open("a+b", buffering=0) as file:
+            # Without the lock another process's write may be half done: a line without its end. Closing unlocks.
+            lock_descriptor(file.fileno())
+            data = "".join(f"{line}\n" for line in lines).encode()
+            if os.fstat(file.fileno()).st_size > 0:
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    data = b"\n" + data
             while data:  # a single write unless the disk is full
-                data = data[os.write(file, data) :]
-            os.fsync(file)
-        finally:
-            os.close(file)
+                data = data[file.write(data) :]
+            os.fsync(file.fileno())
     except OSError as error:
         raise InputError("", Said(error.strerror or str(error)), "a file to append to", str(path)) from None
 
