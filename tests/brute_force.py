@@ -1,4 +1,4 @@
-"""Exhaustive search, written straight from problem.md and sharing no code with the package it tests.
+"""Exhaustive search, written straight from docs/problem.md and sharing no code with the package it tests.
 
 A label is a moment between two batches: the time, the cost and the evictions so far, and the state of every request.
 All legal batches are tried from it, started at once or at a later arrival. Of two labels with the same states, one that

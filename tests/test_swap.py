@@ -1,4 +1,4 @@
-"""Swapping over a link, and a scheduler that takes time: what problem.md does not have, by hand and by brute force."""
+"""Swapping over a link, and a scheduler that takes time: by hand and by brute force."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 It takes from `optsched.model` only data, none of the behaviour that simulators, formulations and bounds
 build on: batch times, block counts, metrics, feasibility and restrictions are written here a second time,
-from problem.md. A mistake must then be made twice, in two styles, to go unnoticed.
+from docs/problem.md. A mistake must then be made twice, in two styles, to go unnoticed.
 
 Batches and requests are numbered from 0, as in documents.
 

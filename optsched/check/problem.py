@@ -1,4 +1,4 @@
-"""What an instance and a policy class permit, read from problem.md."""
+"""What an instance and a policy class permit, read from docs/problem.md."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Why no schedule exists, and what would change that.
 
-Each request alone decides (problem.md, Instance): if every one can be served, one after another is a schedule, in any
-order of first runs, without eviction and with one run a batch. So of all restrictions only forbidding chunked prefill
-can make an instance infeasible. Whether a schedule is as good as `Restrictions.at_most` asks is a matter of bounds.
+Each request alone decides (docs/problem.md, Infeasible instances): if every one can be served, one after another is a
+schedule, in any order of first runs, without eviction and with one run a batch. So of all restrictions only forbidding
+chunked prefill can make an instance infeasible. Whether a schedule is as good as `Restrictions.at_most` asks is a
+matter of bounds.
 """
 
 from __future__ import annotations

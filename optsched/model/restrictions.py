@@ -19,7 +19,7 @@ FORBIDDABLE = (*_RULES, REORDERING)
 
 @domain
 class Restrictions:
-    """A class of schedules, smaller than what the instance allows (problem.md, policy classes).
+    """A class of schedules, smaller than what the instance allows (docs/problem.md, Policy classes).
 
     Parameters
     ----------

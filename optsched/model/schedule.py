@@ -82,7 +82,7 @@ class Schedule:
 
 
 class Progress:
-    """State of one request while a schedule is followed (problem.md, State and one batch).
+    """State of one request while a schedule is followed (docs/problem.md, One batch).
 
     Attributes
     ----------

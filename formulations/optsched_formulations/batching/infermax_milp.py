@@ -1,8 +1,8 @@
 r"""InferMax's own mixed-integer programme, indexed by requests × batches with big-M rows: the baseline.
 
 Kim et al. (section 5) index everything by request i and batch j = 1, …, J and linearise conditions with big-M
-rows. Here are their variables and constraints (1) to (5), and what they leave out, completed as problem.md decides.
-It is the model that the other formulations are measured against: faithful and general, not clever.
+rows. Here are their variables and constraints (1) to (5), and what they leave out, completed as docs/problem.md
+decides. It is the model that the other formulations are measured against: faithful and general, not clever.
 
 Variables of the paper (integer; j = 0 is the initial state)
     - :math:`S_{ij}`: tokens of i, prompt and generated, after batch j; :math:`S_{i0} = I_i`.

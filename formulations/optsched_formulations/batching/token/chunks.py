@@ -9,7 +9,7 @@ Variables for request r and batch j ∈ {1, …, H}, with the tokens that it gen
   g_{rj} - g_{r,j-1}`, all Boolean;
 - :math:`c_{rj}`, tokens run, and :math:`m_{rj}`, tokens cached after the batch, before a finished request is freed.
 
-Transitions are those of problem.md, each enforced by its Boolean:
+Transitions are those of docs/problem.md, each enforced by its Boolean:
 
 - not done, not evicted: :math:`m_j = m_{j-1} + c_j`; evicted: :math:`m_{j-1} ≥ 1, m_j = 0`, no run; done: no run, no
   eviction, :math:`m_j = 0`;
