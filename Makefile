@@ -1,18 +1,22 @@
 # make table  sets everything up and prints the bound table of InferMax's own experiment.
 # make test   sets everything up and runs all checks and tests.
+# make quick  sets everything up and runs the tests that take under a minute in all.
 # make cpu-tiny  measures a tiny transformer on this CPU, which should be idle, and fits the profile of that name.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: table test lint cpu-tiny clean
+.PHONY: table test quick lint cpu-tiny clean
 
 table: $(VENV)/.installed
 	@$(BIN)/optsched table infermax-fig15 --results results/infermax-fig15
 
 test: $(VENV)/.installed-test lint
 	$(BIN)/pytest -n 2 --dist loadfile
+
+quick: $(VENV)/.installed-test
+	$(BIN)/pytest -n 2 --dist loadfile -m 'not slow'
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

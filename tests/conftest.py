@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("suite", derandomize=True, deadline=None)
-settings.register_profile("soak", deadline=None)
+# How long an example takes depends on what else the machine does.
+TIMELESS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("suite", TIMELESS, derandomize=True)
+settings.register_profile("soak", TIMELESS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))

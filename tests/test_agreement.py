@@ -132,6 +132,7 @@ def test_every_formulation_has_its_kind() -> None:
     assert sum(kind.examples for kind in KINDS.values()) >= 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_formulations_agree(name: str) -> None:
     """With brute force, on all schedules or on those of a class, with a value that they may not exceed or without."""
@@ -209,6 +210,7 @@ def drawn_relation(
             return instance, Restrictions((what,)), lambda best, other: other >= best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_optima_obey_relations(name: str) -> None:
     """Of every formulation: its optimum of an instance and that of another one, which bounds or determines it."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from commands import Outcome, optsched
+from patience import PATIENCE_S
 
 from optsched.model.errors import InputError, Said
 
@@ -483,6 +484,7 @@ def _never(*arguments: object, **options: object) -> object:
     raise AssertionError("nothing should be computed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [WRITING[0], WRITING[2], WRITING[3]], ids=" ".join)
 def test_a_folder_that_turns_out_read_only(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -677,9 +679,10 @@ def test_an_infeasible_document_can_be_kept_and_checked(capsys: pytest.CaptureFi
 
 def run(*arguments: str, stdin: bytes = b"", **options: Any) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-c", "from optsched.cli import main; main()", *arguments]
-    return subprocess.run(command, input=stdin, stderr=subprocess.PIPE, check=False, timeout=60, **options)
+    return subprocess.run(command, input=stdin, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_S, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "stdin", "complaint"),
     [

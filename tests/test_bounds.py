@@ -115,6 +115,7 @@ def jobs_on_a_machine(draw: st.DrawFn) -> list[Job]:
     return [Job(unit * arrival, unit * need, unit * (arrival + due)) for arrival, need, due in drawn]
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(jobs_on_a_machine())
 @example([Job(0, 1, 100), Job(0, 10, 10), Job(0, 10, 10)])  # who has more time goes last, though it needs less
@@ -136,6 +137,7 @@ def test_worked_late_requests() -> None:
     assert bound("late", instance, Objective.MEAN_E2E) is None
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(instances(online=True))
 def test_no_fewer_slos_are_missed(instance: Instance) -> None:
@@ -154,6 +156,7 @@ MONOTONE = tuple(objective for objective in TIMES if objective not in PERCENTILE
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 @settings(QUICK, max_examples=400)
 @given(instances(online=True), st.sampled_from(list(Objective)))
@@ -164,6 +167,7 @@ def test_no_bound_exceeds_an_optimum(name: str, instance: Instance, objective: O
     assert found is None or found <= best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 @settings(QUICK, max_examples=100)
 @given(instances(online=True), st.data(), st.sampled_from(MONOTONE))
@@ -182,6 +186,7 @@ def test_a_further_request_never_lowers_a_bound(
     assert before + earlier <= after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 @settings(QUICK, max_examples=60)
 @given(instances(online=True), st.integers(2, 5), st.sampled_from(TIMES))
@@ -249,6 +254,7 @@ def stated_weights(draw: st.DrawFn, instance: Instance) -> dict[str, Any]:
     return {"piece_weights": rate, "share_weights": shares, "prefill_step_ps": step}
 
 
+@pytest.mark.slow
 @settings(QUICK, max_examples=100)
 @given(instances(online=True), st.data(), st.sampled_from(MONOTONE))
 def test_whatever_weights_are_stated_no_more_than_the_optimum_is_proved(
@@ -298,6 +304,7 @@ def test_worked_percentile_of_different_requests() -> None:
     assert optimum(instance, Objective.P50_E2E) == 60
 
 
+@pytest.mark.slow
 @settings(QUICK, max_examples=150)
 @given(instances(online=True), st.sampled_from(PERCENTILES))
 def test_no_percentile_is_smaller(instance: Instance, objective: Objective) -> None:
@@ -361,6 +368,7 @@ def test_certificates_of_percentiles_are_read_strictly(change: dict[str, Any], r
     assert proved_bound(QUEUE, FREE, Objective.P95_E2E, found.certificate | {"bound": 18}) == 18
 
 
+@pytest.mark.slow
 @settings(QUICK, max_examples=50)
 @given(instances(online=True, most_tokens=2), st.data(), st.sampled_from(PERCENTILES))
 def test_whatever_weights_are_stated_a_raised_percentile_is_not_proved(

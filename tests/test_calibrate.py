@@ -540,6 +540,7 @@ def test_default_profile_errors() -> None:
 # Against the data
 
 
+@pytest.mark.slow
 def test_refitting_reproduces_the_shipped_profiles(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["calibrate", str(data), str(tmp_path)])
     main()
@@ -548,6 +549,7 @@ def test_refitting_reproduces_the_shipped_profiles(data: Path, tmp_path: Path, m
         assert (tmp_path / f"{name}.json").read_bytes() == (PROFILES / f"{name}.json").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OURS)
 def test_refitting_our_own_measurements_reproduces_the_shipped_profile(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -125,6 +125,7 @@ def test_planted_coefficients_lie_within_their_intervals_as_often_as_they_say(tm
     assert 0.90 <= sum(held) / len(held) <= 0.99
 
 
+@pytest.mark.slow
 def test_the_command_fits_compares_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out, plot = str(own_folder(tmp_path / "m")), tmp_path / "p.json", tmp_path / "r.svg"
     done = optsched(

@@ -1032,6 +1032,7 @@ def schedules(draw: st.DrawFn) -> tuple[Instance, Schedule]:
     return instance, timed(instance, assignments)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(schedules(), st.data())
 def test_random_legal_schedule(case: tuple[Instance, Schedule], data: st.DataObject) -> None:

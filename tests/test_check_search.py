@@ -276,6 +276,7 @@ def covered(draw: st.DrawFn, sums: bool = True) -> tuple[Instance, Objective]:
     return instance, draw(st.sampled_from(steady if online or not sums else [*steady, SUM, WEIGHTED]))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(covered(), st.data())
 def test_the_optimum_is_confirmed_and_no_more(case: tuple[Instance, Objective], data: st.DataObject) -> None:
@@ -337,6 +338,7 @@ OPTIMA = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMA)
 def test_ladder_optimum_is_certified(name: str) -> None:
     instance, (best, tracked) = LADDER[name], OPTIMA[name]
@@ -355,6 +357,7 @@ SUMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUMS)
 def test_ladder_sum_is_certified(name: str) -> None:
     instance, best = LADDER[name], SUMS[name]

@@ -429,6 +429,7 @@ def covered(draw: st.DrawFn) -> Instance:
     return Instance("random", limits, Rules(chunked_prefill=False, eviction=draw(st.booleans())), cost, requests)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(covered(), st.data())
 def test_no_certificate_proves_more_than_the_optimum(instance: Instance, data: st.DataObject) -> None:

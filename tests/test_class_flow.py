@@ -44,6 +44,7 @@ def memory_only(draw: st.DrawFn) -> Instance:
     return instance
 
 
+@pytest.mark.slow
 @SLOW
 @given(st.data())
 def test_policy_classes_equal_brute_force(data: st.DataObject) -> None:
@@ -83,6 +84,7 @@ def test_the_best_fixed_number_of_batches_is_the_free_optimum(instance: Instance
         assert min(values) == best
 
 
+@pytest.mark.slow
 @settings(SLOW, max_examples=30)
 @given(instances(chunked=False) | memory_only())
 def test_legal_schedules_are_solutions_of_the_same_value(instance: Instance) -> None:
@@ -147,6 +149,7 @@ def test_pauses_pay_where_batches_are_of_one_kind() -> None:
         assert exact_value(instance, formulation.solve(task)) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -239,6 +242,7 @@ def test_a_solver_that_denies_what_is_known_is_not_believed(monkeypatch: pytest.
     assert ClassFlow().solve(better) == Outcome(Termination.INFEASIBLE, None, value, Badge.SOLVER_CLAIMED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formulation", BOTH)
 def test_a_time_limit_keeps_schedule_and_bound(formulation: Formulation) -> None:
     """Out of reach in two seconds: what is there then is legal, and told on the way."""

@@ -20,6 +20,7 @@ from typing import Any
 import commands
 import pytest
 from commands import Outcome
+from patience import PATIENCE_S
 
 from optsched.bounds.catalogue import BOUNDS
 from optsched.library import load_instance, load_suite
@@ -38,7 +39,7 @@ from optsched.traces.suites import SUITES
 
 Document = dict[str, Any]
 POLICIES = policy_names()
-FAST = ("--workers", "1", "--time-limit", "20")
+FAST = ("--workers", "1", "--time-limit", "120")
 
 
 Command = Callable[..., Outcome]
@@ -319,6 +320,7 @@ def test_processes_share_the_work_and_give_the_same(monkeypatch: pytest.MonkeyPa
     assert [replace(result, runtime_s=0) for result in shared] == [replace(result, runtime_s=0) for result in alone]
 
 
+@pytest.mark.slow
 def test_a_comparison_shows_every_policy(optsched: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     file = save(small())
     code, out, err = optsched("simulate", file, "--policy", "all")
@@ -461,6 +463,7 @@ def test_instances_show_spells_the_coefficients_out(optsched: Command) -> None:
     assert load_instance("shown.json") == load_instance("infermax-b32-I128-O32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUITES)
 def test_instances_make_gives_the_shipped_suite(name: str, optsched: Command) -> None:
     code, out, err = optsched("instances", "make", name)
@@ -480,7 +483,7 @@ def test_csv_has_exact_integers(optsched: Command) -> None:
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [row["instance"] for row in rows] == ["first", "second", "third"]
     for row, instance in zip(rows, load_suite(suite).instances, strict=True):
-        best = real_solve(instance, time_limit=20, workers=1)
+        best = real_solve(instance, time_limit=120, workers=1)
         assert best.value is not None
         assert int(row["makespan_ps"]) == best.value == best.bound
         assert row["badge"] in {"certified", "solver_claimed"}
@@ -491,6 +494,7 @@ def test_csv_has_exact_integers(optsched: Command) -> None:
         assert float(row["runtime_s"]) >= 0
 
 
+@pytest.mark.slow
 def test_every_format_has_every_row(optsched: Command) -> None:
     suite = save_suite(*three())
     printed = {}
@@ -519,7 +523,7 @@ def hard_table() -> BoundTable:
     name = "a|b_c%d$e{f}~g^h\\i<j>&#k 名前 " + "long" * 10
     fits = [replace(instance, rules=Rules(chunked_prefill=False)) for instance in three()]
     odd = replace(fits[0], name=name, limits=replace(fits[0].limits, batch_requests=2))
-    task = TableTask(Suite("odd_%$&#{}~^\\suite|<κ>", "…", ()), POLICIES, time_limit=20, workers=1)
+    task = TableTask(Suite("odd_%$&#{}~^\\suite|<κ>", "…", ()), POLICIES, time_limit=120, workers=1)
     rows = []
     for position, instance in enumerate([odd, *fits]):
         suite = Suite("x", "x", (instance,))
@@ -681,6 +685,7 @@ def test_resume_takes_what_is_kept(optsched: Command) -> None:
     assert json.loads(vllm.read_text())["runtime_s"] != 4321.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -824,9 +829,10 @@ def test_a_full_disk_is_blamed_on_the_results_folder(optsched: Command, monkeypa
 
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-c", "from optsched.cli import main; main()", *arguments]
-    return subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=60, **options)
+    return subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_S, **options)
 
 
+@pytest.mark.slow
 def test_progress_reaches_no_stderr_that_is_no_terminal(tmp_path: Path) -> None:
     file = tmp_path / "small.json"
     file.write_text(dump(instance_document(small())))
@@ -852,6 +858,7 @@ def test_progress_reaches_a_terminal(optsched: Command, monkeypatch: pytest.Monk
     assert "\x1b" not in out
 
 
+@pytest.mark.slow
 def test_a_reader_may_leave_early(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)

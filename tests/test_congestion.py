@@ -62,6 +62,7 @@ def test_worked_prices(terms: tuple[int, int, int], windows: list[list[int]], va
     assert proved(PAIR, certificate) == int(value) <= 2 * 60 == optimum(PAIR, Objective.MEAN_E2E)
 
 
+@pytest.mark.slow
 @settings(QUICK, max_examples=200)
 @given(instances(online=True), st.data())
 def test_whatever_prices_are_stated_no_more_than_the_optimum_is_proved(instance: Instance, data: st.DataObject) -> None:
@@ -97,6 +98,7 @@ def crowded_bound() -> Bound:
     return found
 
 
+@pytest.mark.slow
 def test_more_is_proved_than_by_bounds_that_see_no_crowd() -> None:
     instance = crowd(100)
     machine = machine_bound(instance, Objective.MEAN_E2E)

@@ -60,6 +60,7 @@ def test_worked_docstring() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["own", *BOUNDS])
 def test_the_page_has_the_theorems(name: str) -> None:
     """After a change of a docstring: python benchmarks/bounds.py --page docs/bounds.md."""

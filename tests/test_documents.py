@@ -143,6 +143,7 @@ def any_instance(draw: st.DrawFn) -> Instance:
     )
 
 
+@pytest.mark.slow
 @given(any_instance())
 @settings(max_examples=100, deadline=None)
 def test_an_instance_survives_its_document(instance: Instance) -> None:
@@ -322,6 +323,7 @@ def test_a_suite_survives_its_document() -> None:
     assert parse_suite(dump(document).encode(), cost_model) == suite
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUITES)
 def test_a_shipped_suite_is_what_its_generator_makes(name: str) -> None:
     source = SUITES[name]
@@ -348,7 +350,7 @@ def results() -> tuple[Result, ...]:
         simulate(fits, "vllm", Objective.MEAN_E2E, seed=3),
         simulate(INSTANCE, "sarathi_ef", "slo_misses", restrictions=Restrictions(("hybrid", "eviction"))),
         solve(small),
-        solve(fits, "makespan", time_limit=5, workers=1),
+        solve(fits, "makespan", time_limit=120, workers=1),
         solve(fits, "mean_ttft", method="infermax_milp", options={"solver": "cbc"}, time_limit=1, workers=1),
         Result(INSTANCE, "vllm", Objective.MAX_E2E, Status.FAILED, message="vllm: “no” legal batch"),
         Result(INSTANCE, "volume", Objective.MAKESPAN, Status.BOUND_ONLY, Badge.SOLVER_CLAIMED, bound=10**30),
@@ -356,6 +358,7 @@ def results() -> tuple[Result, ...]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", range(8))
 def test_a_result_survives_its_document(position: int) -> None:
     result = results()[position]
@@ -411,6 +414,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(values)
 @settings(max_examples=200, deadline=None)
 def test_a_dump_is_json(value: object) -> None:

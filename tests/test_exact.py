@@ -31,6 +31,7 @@ SLOW = settings(
 )
 
 
+@pytest.mark.slow
 @SLOW
 @given(instances())
 def test_bounds_and_policies_stand_on_their_sides_of_the_optimum(instance: Instance) -> None:
@@ -75,6 +76,7 @@ def test_a_refill_cheaper_than_a_decode_needs_a_batch_to_wait_in() -> None:
     assert exact(TOKENS, replace(alone, requests=(Request(1, 2), Request(1, 1)))) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", range(11))
 def test_figure_15(position: int) -> None:
     """InferMax, section 5.1: eviction pays for short prompts only, up to I = 32."""

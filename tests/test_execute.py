@@ -145,6 +145,7 @@ def tight(draw: st.DrawFn) -> Instance:
     return Instance("tight", limits, Rules(), COST, requests)
 
 
+@pytest.mark.slow
 @given(tight(), st.randoms(use_true_random=False))
 @settings(max_examples=80)
 def test_any_schedule_generates_what_a_plain_model_does(instance: Instance, random: Random) -> None:
@@ -169,6 +170,7 @@ MIXED = Instance(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [SARATHI, VLLM])
 def test_evicted_and_chunked_requests_of_many_blocks_generate_what_a_plain_model_does(
     policy: object, machine: Machine
@@ -321,6 +323,7 @@ def batches(schedule: Schedule) -> list[tuple[list[tuple[int, int]], list[int]]]
     return [(list(deeds.run), list(deeds.evict)) for deeds in schedule.assignments()]
 
 
+@pytest.mark.slow
 @given(instances(online=True), st.sampled_from(["vllm", "sarathi", "planner", "rr"]))
 @settings(max_examples=60)
 def test_an_engine_as_fast_as_predicted_gives_the_simulators_schedule(instance: Instance, policy: str) -> None:
@@ -406,6 +409,7 @@ def test_errors_are_worked_out_by_hand() -> None:
     assert seen["mean TPOT"] == (110, 82.5)
 
 
+@pytest.mark.slow
 def test_plot(tmp_path: Path) -> None:
     execution = execute_policy(MIXED, "sarathi", CostEngine(MIXED, replace(COST, base=150)), ABOUT)
     for name in ("one.svg", "two.svg"):
@@ -503,6 +507,7 @@ def instance_file(tmp_path: Path) -> str:
     return str(file)
 
 
+@pytest.mark.slow
 def test_execute_a_policy(capsys: pytest.CaptureFixture[str], instance_file: str, tmp_path: Path) -> None:
     out, plot = tmp_path / "run.json", tmp_path / "run.svg"
     ended = optsched(

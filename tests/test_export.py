@@ -49,6 +49,7 @@ def optimum_of_file(path: Path) -> float | None:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["lp", "mps"])
 @pytest.mark.parametrize("objective", [found for found in Objective if found.percentile is None])
 def test_a_file_has_the_same_optimum(objective: Objective, style: str, tmp_path: Path) -> None:
@@ -126,6 +127,7 @@ def test_what_makes_no_sense_is_refused(
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_what_is_chosen_stands_in_the_document(pair: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = ("solve", pair, *MILP, "--workers", "1", "--out", "out.json")
     for more, line in (("--solver", "cbc"), '"options": {"solver": "cbc"}'), ((), None):

@@ -18,6 +18,8 @@ from optsched.policies.fcfs import FCFS
 from optsched.policies.grouped import Margins
 from optsched.traces.workloads import draw_workload
 
+pytestmark = pytest.mark.slow
+
 COST = cost_model("a100-llama2-7b-nocall")
 
 

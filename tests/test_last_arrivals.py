@@ -156,6 +156,7 @@ def test_dear_refills_are_found_where_the_difference_is_least() -> None:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(instances(online=True))
 def test_bounds_never_exceed_the_optimum(instance: Instance) -> None:
@@ -171,6 +172,7 @@ def test_bounds_never_exceed_the_optimum(instance: Instance) -> None:
         assert proved_bound(instance, FREE, Objective.MAKESPAN, outcome.certificate) >= outcome.bound
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_certificate_proves_no_more_than_the_optimum(data: st.DataObject) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 
 from optsched.cli import main
 from optsched.library import load_instance, load_suite, suite_names
@@ -196,13 +197,14 @@ def test_appending_keeps_earlier_bytes(tmp_path: Path) -> None:
     assert file.read_bytes() == b"an editor ended it here\nnext\n"
 
 
+@pytest.mark.slow
 def test_many_may_append(tmp_path: Path) -> None:
     file = tmp_path / "ledger.jsonl"
     code = "import sys; from pathlib import Path; from optsched.study.lines import append_lines\n" + (
         "for _ in range(50): append_lines(Path(sys.argv[1]), [sys.argv[2] * 3000])"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(file), name]) for name in "ab"]
-    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert [writer.wait(PATIENCE_S) for writer in writers] == [0, 0]
     assert sorted(file.read_text().splitlines()) == ["a" * 3000] * 50 + ["b" * 3000] * 50
 
 
@@ -253,11 +255,12 @@ def test_a_ledger_that_cannot_be_had(tmp_path: Path) -> None:
 
 
 def solved() -> Result:
-    result = solve(small(), time_limit=20, workers=1)
+    result = solve(small(), time_limit=120, workers=1)
     assert result.status == Status.OPTIMAL
     return result
 
 
+@pytest.mark.slow
 def test_a_result_gives_its_value_and_its_bound() -> None:
     result = solved()
     value, bound = rows_of(result, TODAY)

@@ -9,13 +9,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from commands import optsched
+from patience import until
 
 pytest.importorskip("torch")
 
@@ -132,6 +132,7 @@ def test_a_row_is_worked_out_by_hand() -> None:
     assert (row.median_ns, row.p10_ns, row.p90_ns, row.samples, row.spread) == (10, 2, 18, 20, 1)
 
 
+@pytest.mark.slow
 def test_measurements_stand_in_the_table(tmp_path: Path) -> None:
     clock = machine(1000)
     assert measure(task(), clock, tmp_path, silent) == []
@@ -149,6 +150,7 @@ def test_measurements_stand_in_the_table(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:
     class StopError(Exception):
         pass
@@ -181,15 +183,13 @@ def test_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:
     assert len(table(tmp_path)) == points
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:
     arguments = ["profile", "--out", str(tmp_path), "--batch-tokens", "16", "--batch-requests", "2", "--context", "32"]
     command = [sys.executable, "-c", "import sys; from optsched.cli import main; main(sys.argv[1:])", *arguments]
     with subprocess.Popen([*command, "--max-spread", "1e9"], cwd=ROOT) as running:
         samples = tmp_path / "samples.csv"
-        for _ in range(600):
-            if samples.exists() and len(samples.read_text(encoding="utf-8").splitlines()) > 20:
-                break
-            time.sleep(0.05)
+        until(lambda: samples.exists() and samples.read_text(encoding="utf-8").count("\n") > 20)
         running.send_signal(signal.SIGKILL)
     kept = samples.read_text(encoding="utf-8")
     kept = kept[: kept.rindex("\n") + 1]
@@ -199,6 +199,7 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:
     assert len(table(tmp_path)) == len(grid(Extent(16, 2, 32), 10**9, 0))
 
 
+@pytest.mark.slow
 def test_a_large_spread_is_refused_and_only_those_points_are_measured_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,6 +212,7 @@ def test_a_large_spread_is_refused_and_only_those_points_are_measured_again(
     assert not (tmp_path / "measurements.csv").exists()
 
 
+@pytest.mark.slow
 def test_rounds_that_differ_are_replaced_by_later_ones(tmp_path: Path) -> None:
     """Two samples and two to warm up, a point and round: the first round of all points is slow."""
     points = len(grid(EXTENT, 10**9, 0))
@@ -219,6 +221,7 @@ def test_rounds_that_differ_are_replaced_by_later_ones(tmp_path: Path) -> None:
     assert {row["median_ns"] for row in table(tmp_path)} == {"1000"}
 
 
+@pytest.mark.slow
 def test_another_shape_needs_another_folder(tmp_path: Path) -> None:
     measure(task(), machine(1000), tmp_path, silent)
     with pytest.raises(InputError, match=r"environment.json: shape: got .*, expected .*, or another --out"):
@@ -283,6 +286,7 @@ def test_a_model_larger_than_memory_runs_few_layers_in_turn(tmp_path: Path) -> N
 # End to end
 
 
+@pytest.mark.slow
 def test_profile_fit_and_execute(tmp_path: Path) -> None:
     """The real thing, on this CPU; how good the prediction is depends on what else the machine does, and is printed."""
     command = [sys.executable, str(ROOT / "benchmarks/execute.py"), str(tmp_path / "m"), "--extent", "128", "8", "256"]

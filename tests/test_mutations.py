@@ -115,6 +115,7 @@ def _changed(document: dict[str, Any], path: Path, value: object) -> dict[str, A
     return changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PROOFS)
 def test_a_mutated_certificate_proves_nothing_false(kind: str) -> None:
     """Some mutations are refused, some are other prices; a kind without fields has only its name to change."""

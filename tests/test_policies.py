@@ -65,6 +65,7 @@ from optsched.simulate.replica import Job, Occasion, Policy, Preparing, Replica
 NAMES = sorted(set(POLICIES) - {"planner"})
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
 @given(instances(), st.sampled_from(NAMES))
 def test_jumps_change_nothing_and_schedules_are_legal(instance: Instance, name: str) -> None:
@@ -76,6 +77,7 @@ def test_jumps_change_nothing_and_schedules_are_legal(instance: Instance, name: 
         assert jumped == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_jumps_change_nothing_where_many_wait(name: str) -> None:
     """A few dozen requests of all lengths, memory for a few: every policy waits, evicts or reserves."""
@@ -264,6 +266,7 @@ def test_rr_sjf_starts_the_shortest_first_and_evicts_the_longest() -> None:
 # Queues -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sets(st.integers(0, 9)), st.sets(st.integers(0, 9))), max_size=12), st.data())
 def test_whoever_waits_stays_in_order(turns: list[tuple[set[int], set[int]]], data: st.DataObject) -> None:
     jobs = [Job(Request(1, 20), index, index) for index in range(10)]
@@ -388,6 +391,7 @@ def test_guests_of_guests() -> None:
 PARTS = [EconoServe(synced, ordered, piped) for synced, ordered, piped in product((False, True), repeat=3)]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     instances(),

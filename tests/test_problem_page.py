@@ -135,6 +135,7 @@ def test_batches_follow_each_other() -> None:
     assert all(before.end_ps == after.start_ps for before, after in pairwise(schedule().batches))
 
 
+@pytest.mark.slow
 def test_optimum_bound_and_gap() -> None:
     (best,), (bound,) = re.findall(r"<!-- optimum --> (\d+)", PAGE), re.findall(r"<!-- bound --> (\d+)", PAGE)
     assert int(best) == optimum(instance(), Objective.MAKESPAN)

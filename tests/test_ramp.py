@@ -136,6 +136,7 @@ def counted(part: Part, crowd: Crowd, stated: list[Prices]) -> int:
     return bound + part.release_ps - part.instance.start_ps
 
 
+@pytest.mark.slow
 @settings(QUICK, max_examples=200)
 @given(instances(online=True), st.lists(prices(), min_size=1, max_size=3), st.data())
 def test_whatever_prices_are_stated_no_more_than_the_optimum_is_proved(
@@ -154,6 +155,7 @@ def test_whatever_prices_are_stated_no_more_than_the_optimum_is_proved(
         assert proved(instance, *documents, **terms) == counted(part, each(part.kinds), used)
 
 
+@pytest.mark.slow
 @settings(QUICK, max_examples=100)
 @given(instances(), st.lists(prices(), min_size=1, max_size=3), st.integers(2, 3), st.data())
 def test_prompts_between_others_prove_no_more_than_each_by_itself(
@@ -186,6 +188,7 @@ def test_worked_prompts() -> None:
     assert optimum(instance) == 30
 
 
+@pytest.mark.slow
 @settings(QUICK, max_examples=40)
 @given(instances(online=True, most_requests=4))
 def test_prices_that_are_found_prove_no_more_than_the_optimum(instance: Instance) -> None:
@@ -215,6 +218,7 @@ def ramp(instance: Instance) -> int:
     return found.value
 
 
+@pytest.mark.slow
 def test_many_requests_waste_a_fifth_of_the_batches() -> None:
     """Of 64 requests the volume fills 34 batches; in 41 they cannot grow up and end."""
     instance = crowd(64)
@@ -222,6 +226,7 @@ def test_many_requests_waste_a_fifth_of_the_batches() -> None:
     assert ramp(instance) >= 42 * 10**9
 
 
+@pytest.mark.slow
 def test_a_further_request_does_not_lower_the_best_bound() -> None:
     """With the same prices it never does; those that are found may miss 2/10,000 of the bound."""
     bounds = []
@@ -231,6 +236,7 @@ def test_a_further_request_does_not_lower_the_best_bound() -> None:
     assert all(after >= before * (1 - 2e-4) for before, after in pairwise(bounds))
 
 
+@pytest.mark.slow
 @settings(QUICK, max_examples=100)
 @given(instances(), prices(), st.data())
 def test_with_the_same_prices_a_further_request_never_lowers_what_they_prove(
@@ -243,6 +249,7 @@ def test_with_the_same_prices_a_further_request_never_lowers_what_they_prove(
     assert proved(fewer, shown) <= proved(instance, shown)
 
 
+@pytest.mark.slow
 def test_a_slower_clock_scales_the_bound() -> None:
     assert ramp(crowd(64, 1000)) == pytest.approx(1000 * ramp(crowd(64)), rel=1e-4)
 

@@ -24,6 +24,7 @@ def test_the_example_prints_what_the_readme_shows(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out in _blocks("")
 
 
+@pytest.mark.slow
 def test_the_table_is_the_one_that_prints(capsys: pytest.CaptureFixture[str]) -> None:
     """Everything but the times agrees, character by character."""
     with pytest.raises(SystemExit) as ended:
@@ -37,6 +38,6 @@ def test_the_table_is_the_one_that_prints(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_links_lead_somewhere() -> None:
-    for document in (README, *(README.parent / "docs").glob("*.md")):
+    for document in (*README.parent.glob("*.md"), *(README.parent / "docs").glob("*.md")):
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name}: {target}"

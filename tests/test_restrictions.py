@@ -136,6 +136,7 @@ def without(given: Restrictions) -> list[Restrictions]:
     return [*fewer, *(replace(given, **change) for change in changes)]
 
 
+@pytest.mark.slow
 @SLOW
 @given(instances(online=True), st.data(), st.sampled_from(Objective))
 def test_no_restriction_lowers_the_optimum(instance: Instance, data: st.DataObject, objective: Objective) -> None:
@@ -151,6 +152,7 @@ def test_no_restriction_lowers_the_optimum(instance: Instance, data: st.DataObje
             assert optimum(instance, objective, restrictions=replace(given, at_most=best - 1)) is None
 
 
+@pytest.mark.slow
 def test_no_evictions_at_all_switch_the_rule_off() -> None:
     """A refill costs 1 + 1 here and a decode 1 + 100; without eviction the decode is certain, which certifies 104."""
     cost = CostModel(base=1, token=0, decode_req=100, prefill_req=1)
@@ -163,6 +165,7 @@ def test_no_evictions_at_all_switch_the_rule_off() -> None:
     assert check_result(claimed(result)).violations == ()
 
 
+@pytest.mark.slow
 @SLOW
 @given(instances(online=True), st.sampled_from(Objective))
 def test_relations_between_classes(instance: Instance, objective: Objective) -> None:
@@ -181,6 +184,7 @@ def test_relations_between_classes(instance: Instance, objective: Objective) -> 
     assert min(by_order.values()) == best  # the first runs of every schedule stand in some order
 
 
+@pytest.mark.slow
 @SLOW
 @given(instances(online=True), st.data())
 def test_bounds_and_policies_of_a_class_stand_on_their_sides_of_its_optimum(

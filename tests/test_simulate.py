@@ -60,6 +60,7 @@ def test_table_1_is_installed() -> None:
 # Schedules worked by hand ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_chunked_prefill_shares_a_batch_with_a_decode() -> None:
     # C = 6, P = 4. Request 0: I = 2, O = 4. Request 1: I = 6, O = 2, its prompt is cut into 2 + 4.
     instance = problem(Request(2, 4), Request(6, 2), budget=6, prefill=4, cost=COST)
@@ -779,6 +780,7 @@ def may_fail(instance: Instance, name: str) -> bool:
     return not (name.endswith("_ef") or rules.eviction)
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(instances(), st.sampled_from(sorted(RUNNERS)))
 def test_every_schedule_is_legal_or_the_policy_fails(instance: Instance, name: str) -> None:
@@ -859,6 +861,7 @@ def scaled(instance: Instance, factor: int) -> Instance:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(instances(), st.sampled_from(sorted(RUNNERS)))
 def test_scale_of_time_changes_no_decision(instance: Instance, name: str) -> None:
@@ -873,6 +876,7 @@ def test_scale_of_time_changes_no_decision(instance: Instance, name: str) -> Non
         assert slow == (index, 3 * now_ps, reason)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(instances(), st.sampled_from(BASES))
 def test_eviction_free_variant_differs_only_if_memory_is_short(instance: Instance, name: str) -> None:

@@ -203,6 +203,7 @@ def test_missing_traces_are_one_line(
     assert "No such file or directory, expected a readable file" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_script_says_on_one_line_what_is_missing(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "benchmarks/standins.py"), str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -62,6 +62,7 @@ QUICK = settings(
 )
 
 
+@pytest.mark.slow
 @QUICK
 @given(memory_only(), st.sampled_from(OFFLINE))
 def test_state_search_equals_brute_force(instance: Instance, objective: Objective) -> None:
@@ -69,6 +70,7 @@ def test_state_search_equals_brute_force(instance: Instance, objective: Objectiv
     assert exact(SEARCH, instance, objective) == optimum(instance, objective)
 
 
+@pytest.mark.slow
 @QUICK
 @given(memory_only(online=True, most_requests=3), st.sampled_from(ONLINE))
 def test_with_arrivals_it_equals_brute_force(instance: Instance, objective: Objective) -> None:
@@ -76,6 +78,7 @@ def test_with_arrivals_it_equals_brute_force(instance: Instance, objective: Obje
     assert exact(SEARCH, instance, objective) == optimum(instance, objective)
 
 
+@pytest.mark.slow
 @QUICK
 @given(memory_only(), st.sets(st.integers(0, 1)))
 def test_search_on_nodes_equals_brute_force(instance: Instance, tracked: set[int]) -> None:
@@ -83,6 +86,7 @@ def test_search_on_nodes_equals_brute_force(instance: Instance, tracked: set[int
     assert on_nodes(instance, frozenset(tracked & set(range(len(Classes(instance).kinds))))) == optimum(instance)
 
 
+@pytest.mark.slow
 @QUICK
 @given(memory_only(online=True, most_requests=3))
 def test_search_on_nodes_with_arrivals_equals_brute_force(instance: Instance) -> None:
@@ -105,6 +109,7 @@ def test_with_arrivals_a_request_may_have_to_pause() -> None:
     assert exact(SEARCH, instance) == on_nodes(instance, frozenset()) == optimum(instance) == 48
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(memory_only(), st.data())
 def test_walk_bounds_never_exceed_the_optimum_and_grow_with_what_is_tracked(
@@ -126,6 +131,7 @@ def test_walk_bounds_never_exceed_the_optimum_and_grow_with_what_is_tracked(
     assert bounds[0] * (1 - 1e-6) - 1 <= bounds[1] <= bounds[2] * (1 + 1e-6) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["n08-I4-O8-k8", "n04-LILO+SISO-k2", "n08-LISO+SISO-k2", "n04-LILO+LISO-k2"])
 def test_more_memory_never_hurts_and_forbidding_never_helps(name: str) -> None:
     instance = LADDER[f"ladder-{name}"]
@@ -146,6 +152,7 @@ def test_one_request_after_another_by_hand() -> None:
     assert exact(SEARCH, instance) == 70
 
 
+@pytest.mark.slow
 def test_interrupted_by_the_clock_it_keeps_a_bound_and_the_incumbent() -> None:
     instance = LADDER["ladder-n32-SILO+SISO-k2"]
     start = simulate(instance, "vllm")

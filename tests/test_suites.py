@@ -62,6 +62,7 @@ def test_arrivals_come_at_the_rate_of_the_volume_bound() -> None:
     assert min(intervals) >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("instance", load_suite("chunked-small").instances, ids=lambda instance: instance.name)
 def test_the_prefill_budget_matters(instance: Instance) -> None:
     """Prefills alone take more batches than a whole schedule does with large budgets."""

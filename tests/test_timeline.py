@@ -142,6 +142,7 @@ def test_idle_time_before_a_batch_without_duration_counts() -> None:
     assert metrics["kv_utilisation_over_time"]["mean"] == 3 * 2 / (1000 * 10)
 
 
+@pytest.mark.slow
 def test_a_long_pause_is_what_the_tail_sees() -> None:
     """One of 101 batches takes 91 ps instead of 10, as a prompt of 81 tokens joins the decode."""
     # x tokens take max(10, 9 + x).
@@ -225,12 +226,14 @@ def lazy_schedules(draw: st.DrawFn) -> tuple[Instance, Schedule]:
     return instance, Schedule(tuple(batches))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(lazy_schedules())
 def test_every_picosecond(case: tuple[Instance, Schedule]) -> None:
     assert_as_watched(*case)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(instances(), st.sampled_from(["vllm_swap", "rr_sjf", "sarathi", "larry"]))
 def test_every_picosecond_of_policies(instance: Instance, policy: str) -> None:
@@ -268,6 +271,7 @@ def conversations(seed: int, count: int = 300, load: int = 40_000) -> Instance:
     return problem(*requests, kv=600, budget=160, block=rng.choice([1, 8]), cost=cost)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("policy", [VLLM, SARATHI, VLLM_EF], ids=["vllm", "sarathi", "vllm_ef"])
 def test_compiled_repeated_and_one_by_one(policy: Any, seed: int) -> None:

@@ -46,6 +46,7 @@ def magnified(draw: st.DrawFn) -> Instance:
     return replace(instance, cost=CostModel(**coefficients, pieces=pieces), requests=requests)
 
 
+@pytest.mark.slow
 @SLOW
 @given(magnified(), OBJECTIVES)
 def test_large_coefficients(instance: Instance, objective: Objective) -> None:
@@ -60,6 +61,7 @@ def test_presolve_does_not_lose_the_optimum() -> None:
     assert exact(TOKENS, instance, Objective.MAX_TTFT) == 8469561326
 
 
+@pytest.mark.slow
 @settings(SLOW, max_examples=40)
 @given(st.data(), WHOLE | CHUNKED, OBJECTIVES)
 def test_a_start_and_at_most(data: st.DataObject, instance: Instance, objective: Objective) -> None:

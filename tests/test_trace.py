@@ -88,6 +88,7 @@ def test_arrivals_are_scaled_to_a_load() -> None:
         trace_instance(alone, "one", cost, load=Fraction(1))
 
 
+@pytest.mark.slow
 def test_the_command_writes_an_instance(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +131,7 @@ def test_wrong_options(
     assert len(ended.err.splitlines()) == 1
 
 
+@pytest.mark.slow
 @HERE
 @pytest.mark.parametrize(
     ("file", "rows", "span_s", "inputs", "outputs"),

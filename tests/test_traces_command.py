@@ -169,6 +169,7 @@ def test_the_example_of_the_page_runs() -> None:
     assert not names["instance"].offline
 
 
+@pytest.mark.slow
 @HERE
 def test_the_real_files_become_instances(capsys: pytest.CaptureFixture[str]) -> None:
     agents = str(SHARED / "kv_cache_tester/agentic_coding_traces_a.jsonl.gz")

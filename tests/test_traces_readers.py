@@ -295,6 +295,7 @@ SCRAPS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(EXCERPTS), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 5), SCRAPS | st.text()), max_size=3)
 )
@@ -371,6 +372,7 @@ def described(values: Iterator[int]) -> tuple[float, int, float, int]:
     return round(fmean(numbers), 1), min(numbers), int(median(numbers) + 0.5), max(numbers)
 
 
+@pytest.mark.slow
 @HERE
 @pytest.mark.parametrize(
     ("file", "style", "count", "bad", "span_s", "inputs", "outputs"),
@@ -446,6 +448,7 @@ def test_predictions_of_sharegpt() -> None:
     assert round(fmean(predicted < output for output, predicted in pairs), 3) == 0.296
 
 
+@pytest.mark.slow
 @HERE
 def test_conversations_of_agents() -> None:
     found = read_rows(str(SHARED / "kv_cache_tester/agentic_coding_traces_a.jsonl.gz"), "agentic")

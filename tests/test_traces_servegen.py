@@ -238,6 +238,7 @@ def test_figures_of_the_clients() -> None:
         assert [tuple(round(mean(table)) for table in pair) for _, pair in sorted(client.lengths.items())] == lengths
 
 
+@pytest.mark.slow
 @HERE
 @pytest.mark.parametrize("name", ["chunk-12", "chunk-54"])
 def test_a_day_of_a_client(name: str) -> None:

@@ -192,6 +192,7 @@ def excerpt(seed: int) -> list[Request]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("name", "chunk"), [("vllm", None), ("sarathi", 512)])
 def test_a_loop_of_its_own_does_the_same(name: str, chunk: int | None, seed: int) -> None:
@@ -239,6 +240,7 @@ def rows_of(file: str) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(lines)
 
 
+@pytest.mark.slow
 @HERE
 @pytest.mark.parametrize("workload", ["fixed", "conv2000"])
 @pytest.mark.parametrize("name", POLICIES)

@@ -51,6 +51,7 @@ def test_the_last_of_the_running_is_preempted_and_nobody_is_admitted_then() -> N
     ]
 
 
+@pytest.mark.slow
 def test_a_prefill_under_way_has_nothing_set_aside() -> None:
     # When request 1 is admitted its 9 tokens fill M = 12. Request 0 decodes all the same, and ends in time.
     instance = problem(Request(3, 3), Request(9, 1), kv=12, budget=4)
@@ -131,6 +132,7 @@ class Literal:
         return Assignment(run, preempted)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(instances(), st.booleans())
 def test_the_declaration_is_the_rule(drawn: Instance, whole_prompts: bool) -> None:
@@ -160,6 +162,7 @@ def test_policies_are_asked_in_every_state_that_another_comes_to() -> None:
     assert (whole_prefills.alike, whole_prefills.differences) == (1, {"prefilling": 1, "preempted": 2})
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_without_vllm_one_line_says_so() -> None:
     found = subprocess.run([sys.executable, SCRIPT, "chunked-small"], capture_output=True, text=True, check=False)
