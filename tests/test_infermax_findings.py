@@ -20,6 +20,8 @@ from optsched.model.schedule import Schedule, timed
 from optsched.simulate.engine import run_policy
 from optsched.traces.infermax import CONTEXT, KV_TOKENS, LENGTHS
 
+pytestmark = pytest.mark.slow  # they share what the first of them computes
+
 BASES = ("vllm", "sarathi", "sarathi_pc", "sarathi_nocp", "vllm_hy", "sarathi_nohy")
 TRIO = ("vllm", "sarathi", "sarathi_pc")
 """The schedulers of the paper's Figures 5 and 8."""
@@ -98,7 +100,6 @@ def falling(values: Iterable[float]) -> bool:
 # Legality --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "size", "output", "policy"),
     [
@@ -118,7 +119,6 @@ def test_schedules_are_legal(runs: Runs, count: int, size: int, output: int, pol
 # Section 4.2, low contention -------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_no_evictions_under_low_contention(runs: Runs) -> None:
     # "Under low contention (B = 32), no evictions occur across all schedulers." 32 (1024 + 1023) < M.
     assert all(runs(LOW, *pair, policy)["evictions"] == 0 for pair in PAIRS for policy in BASES)
@@ -126,7 +126,6 @@ def test_no_evictions_under_low_contention(runs: Runs) -> None:
     assert all(runs(LOW, *pair, f"{policy}_ef") == runs(LOW, *pair, policy) for pair in PAIRS for policy in BASES)
 
 
-@pytest.mark.slow
 def test_latency_rises_with_lengths(runs: Runs) -> None:
     # "The latency increases across all schedulers as I and O increase", at both B.
     for policy in BASES:
@@ -214,7 +213,6 @@ def test_vllm_is_faster_than_sarathi_where_it_evicts_nothing(runs: Runs) -> None
     assert max(excess) == excess[free.index((32, 32))] == pytest.approx(0.0623, abs=5e-5)
 
 
-@pytest.mark.slow
 def test_sarathi_is_faster_than_vllm_where_vllm_evicts_much(runs: Runs) -> None:
     # The paper's "except": of the pairs in which vLLM evicts, Sarathi loses two only, those with the fewest evictions
     # (54 and 30), and is up to 17.4 % faster. Each refill is a batch of its own for vLLM, in which no request
@@ -239,7 +237,6 @@ def test_sarathi_pc_is_between_and_close_to_vllm_where_it_evicts_nothing(runs: R
         assert latency["sarathi_pc"] <= 1.0036 * latency["vllm"]
 
 
-@pytest.mark.slow
 def test_sarathi_has_the_lower_tpot_under_high_contention(runs: Runs) -> None:
     # "achieves a stable TPOT (up to 5.3x lower than vLLM)". Ours: lower in every pair, up to 4.5 times (I = 128,
     # O = 32), and never above 111 ms, where vLLM's reaches 208 ms.
@@ -311,7 +308,6 @@ def test_long_outputs_fill_the_cache(runs: Runs) -> None:
 # Section 4.4, eviction-free variants at O = B = 1024 -------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_eviction_free_variants_trade_ttft_for_tpot(runs: Runs) -> None:
     def ratio(metric: str, size: int, above: str, below: str) -> float:
         return runs.mean(metric, HIGH, size, 1024, above) / runs.mean(metric, HIGH, size, 1024, below)
