@@ -1,4 +1,4 @@
-"""Waiting for what a slow or busy machine needs longer for: tests wait for events and results, not for the clock."""
+"""Waiting for events and results instead of the clock, so that tests pass on slow and busy machines too."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 PATIENCE_S = 600.0
-"""Longer than anything takes that is waited for; what takes as long hangs."""
+"""Upper limit of every wait: what takes this long hangs."""
 
 
 def with_time_enough(attempt: Callable[[float], Found], enough: Callable[[Found], bool], seconds: float) -> Found:
-    """Return what an attempt finds within the first of ever longer time limits that are enough for it.
+    """Repeat an attempt with growing time limits until it finds enough; return what it has found last.
 
-    The limits are ``seconds`` and four, 16 and 64 times as many. What the last one finds is returned in any case.
+    The limits are ``seconds`` and 4, 16 and 64 times as many.
     """
     found = attempt(seconds)
     for factor in (4, 16, 64):
@@ -37,9 +37,9 @@ def until(condition: Callable[[], bool]) -> None:
 
 @contextmanager
 def interrupts(delay_s: float, again_s: float = 0.0) -> Iterator[Callable[[object], None]]:
-    """Give a progress callback; from its first call on it takes ``delay_s`` until Ctrl-C comes, and comes again.
+    """Give a progress callback that sends Ctrl-C ``delay_s`` after its first call, and then every ``again_s``.
 
-    So the search has begun, however long what stands before it takes.
+    The search has begun then, however long imports and model building take.
     """
     armed: list[object] = []
 

@@ -27,7 +27,7 @@ HARD, HARD_ONLINE = "ladder-n16-I4-O8-k2", "ladder-n16-LILO+SISO-k2-poisson"
 ENGINES = (*((name,) for name in entries(FORMULATION_GROUP)), ("infermax_milp", "cbc"))
 """All formulations, with a solver if not their own choice."""
 
-# Says when the first formulation begins: after imports, policies and bounds, however long they take.
+# Prints a line when a formulation begins: after imports, policies and bounds, however long they take.
 COMMAND = """
 import sys
 from optsched.catalogue import FORMULATION_GROUP, entries, lookup
@@ -43,10 +43,10 @@ for name in entries(FORMULATION_GROUP):
 main()
 """
 
-# Ctrl-C again and again, as people do, from some seconds after the first news of the search on; a formulation alone,
-# without policies or a bound. CBC sends no news, but it is a process that is started.
+# Ctrl-C again and again, as people do, the first a few seconds after the first progress report; a formulation alone,
+# without policies or a bound. CBC reports no progress, but starting it starts a process.
 ALONE = """
-import signal, sys
+import sys
 from patience import interrupts
 from optsched import Objective, check_schedule, load_instance
 from optsched.methods.formulations import make_formulation
