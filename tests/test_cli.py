@@ -698,6 +698,107 @@ def test_resume_takes_what_is_kept(optsched: Command) -> None:
     assert json.loads(vllm.read_text())["runtime_s"] != 4321.5
 
 
+def _edited(**changes: Callable[[Document], object]) -> Callable[[bytes], bytes]:
+    """Return what rewrites a document; each change gets the document."""
+
+    def rewrite(data: bytes) -> bytes:
+        document = json.loads(data)
+        return dump(document | {key: change(document) for key, change in changes.items()}).encode()
+
+    return rewrite
+
+
+def _hurried(document: Document) -> Document:
+    """Return the schedule with a first batch that ends 1 ps too soon."""
+    first, *others = document["schedule"]["batches"]
+    return {"batches": [first | {"end_ps": first["end_ps"] - 1}, *others]}
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["with its digest", "as edited"])
+@pytest.mark.parametrize(
+    "rewrite",
+    [
+        _edited(bound=lambda document: document["bound"] + 1),
+        _edited(value=lambda document: 1, bound=lambda document: 1),
+        _edited(value=lambda document: document["value"] // 1000),
+        _edited(schedule=_hurried),
+        _edited(schedule=lambda document: {"batches": document["schedule"]["batches"][:-1]}),
+        _edited(badge=lambda document: "certified", certificate=lambda document: {"kind": "volume"}),
+        _edited(badge=lambda document: "certified", certificate=lambda document: {"kind": {}}),
+        _edited(metrics=lambda document: document["metrics"] | {"batches": 1}),
+        _edited(instance_sha256=lambda document: "0" * 64),
+        _edited(value=lambda document: "12"),
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: b"\x00\xffjunk",
+        lambda data: b"[" * 100_000,
+        lambda data: b"[]",
+        lambda data: b"[" + data + b"," + data + b"]",
+    ],
+)
+def test_a_kept_document_that_does_not_hold_is_named_and_set_aside(
+    rewrite: Callable[[bytes], bytes], whole: bool, optsched: Command
+) -> None:
+    """Nothing of a forged or torn document reaches the table, even if its digest was forged, too."""
+    suite = save_suite(*three())
+    honest = table_of(suite, optsched)
+    file = Path("kept/first--makespan--auto.json")
+    bad = rewrite(file.read_bytes())
+    file.write_bytes(bad)
+    if whole:
+        with Path("kept/digests.txt").open("a") as digests:
+            digests.write(f"{hashlib.sha256(bad).hexdigest()}  {file.name}\n")
+    options = ("--policies", "vllm,sarathi", "--format", "csv", "--results", "kept", "--resume", *FAST)
+    code, out, err = optsched("table", suite, *options)
+    assert code == 0
+    assert err.startswith(f"optsched: {file}: refused, set aside as {file.name}.refused, computed again: ")
+    assert len(err.splitlines()) == 1
+    assert Path(f"{file}.refused").read_bytes() == bad
+    assert optsched("check", str(file)).code == 0
+    columns = ("makespan_ps", "badge", "gap_vllm", "gap_sarathi")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [[row[name] for name in columns] for row in rows] == [[row[name] for name in columns] for row in honest]
+    assert table_of(suite, optsched, "--resume") == rows, "what was computed again is kept"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"runtime_s": 0.5}, {"found_by": {"schedule": "me"}}, {"message": "fine"}],
+    ids=str,
+)
+def test_what_no_checker_can_prove_has_to_be_as_it_was_written(changes: Document, optsched: Command) -> None:
+    suite = save_suite(*three())
+    table_of(suite, optsched)
+    file = forge(**changes)
+    options = ("--policies", "vllm,sarathi", "--results", "kept", "--resume", *FAST)
+    code, _, err = optsched("table", suite, *options)
+    assert (code, err.rpartition(": ")[2]) == (0, "it is not as it was written (digests.txt)\n")
+    assert json.loads(file.read_text()).items() & {"message": "fine"}.items() == set()
+
+
+def test_a_bound_that_only_a_solver_claims_has_to_be_as_it_was_written(optsched: Command) -> None:
+    """A schedule that is no optimum, and a bound at its value that the checker cannot disprove."""
+    suite = save_suite(*three())
+    honest = table_of(suite, optsched)
+    worse = json.loads(Path("kept/first--makespan--vllm.json").read_text())
+    assert worse["value"] > int(honest[0]["makespan_ps"])
+    parts = {name: worse[name] for name in ("value", "schedule", "metrics")}
+    file = forge(**parts, bound=worse["value"], gap=0.0, status="optimal", badge="solver_claimed", certificate=None)
+    assert optsched("check", str(file)).code == 0, "it holds, as far as a checker can say"
+    options = ("--policies", "vllm,sarathi", "--format", "csv", "--results", "kept", "--resume", *FAST)
+    code, out, err = optsched("table", suite, *options)
+    assert (code, err.rpartition(": ")[2]) == (0, "it is not as it was written (digests.txt)\n")
+    assert [row["makespan_ps"] for row in csv.DictReader(io.StringIO(out))] == [row["makespan_ps"] for row in honest]
+
+
+def test_a_policy_that_failed_is_tried_again(optsched: Command) -> None:
+    suite = save_suite(*three())
+    table_of(suite, optsched)
+    vllm = plant("vllm", status="failed", value=None, schedule=None, metrics=None, message="vllm: no")
+    assert optsched("check", str(vllm)).code == 0
+    assert table_of(suite, optsched, "--resume")[0]["gap_vllm"]
+
+
 @pytest.mark.parametrize(
     "changes",
     [

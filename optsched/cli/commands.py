@@ -224,13 +224,18 @@ def bound(
             result, runs = run_bound(problem, goal, method=method, restrictions=restrictions)
         except DefectFoundError as found:
             defect, result = found, found.result
-    if ledger is not None and defect is None:
-        with blaming("--ledger"):
-            ledgers.record(Path(ledger), [result], datetime.datetime.now(datetime.UTC).date())
     value = known.best(instance_sha256(problem), goal, restrictions).value
-    _deliver([result], out, as_json, bound_text(result, runs, value, terminal_width(), every=method == ALL))
+    refuted = value is not None and result.bound is not None and result.bound > value
+    best = None if refuted else value
+    _deliver([result], out, as_json, bound_text(result, runs, best, terminal_width(), every=method == ALL))
     if defect is not None:
         raise defect
+    if refuted:
+        claim = f"a ledger has the value {value}, below the bound {result.bound}, which the checker proves"
+        raise DefectError(f"{problem.name}: {claim}")
+    if ledger is not None:
+        with blaming("--ledger"):
+            ledgers.record(Path(ledger), [result], datetime.datetime.now(datetime.UTC).date())
     if result.status == Status.INFEASIBLE:
         raise InfeasibleInstanceError((result.message or problem.name,))
     if any(run.failure is not None for run in runs):
@@ -463,6 +468,7 @@ def table(
         with blaming("--ledger"):
             ledgers.read_if_there(Path(ledger))
     rows: list[Row] = []
+    defects: list[str] = []
     with (
         LiveLine(task.suite.name, task.objective, steps=len(task.suite.instances)) as live,
         blaming("--results", suite),
@@ -470,9 +476,14 @@ def table(
     ):
         for row in table_rows(task, store, live):
             rows.append(row)
+            defects += [f"{row.instance.name}: {defect}" for defect in row.defects]
             if ledger is not None and not row.defects:
-                with blaming("--ledger"):
-                    ledgers.record(Path(ledger), (row.best, *row.policies), datetime.datetime.now(datetime.UTC).date())
+                found = (row.best, *row.policies)
+                try:
+                    with blaming("--ledger"):
+                        ledgers.record(Path(ledger), found, datetime.datetime.now(datetime.UTC).date())
+                except DefectError as defect:
+                    defects.append(str(defect))
             live.advance()
             if was_interrupted(row.best):
                 raise KeyboardInterrupt
@@ -489,7 +500,6 @@ def table(
     if store is not None and out != "-" and style == "text":
         files = ", ".join(f"table.{suffix}" for suffix in _SUFFIXES.values())
         click.echo(f"\nResult documents, {files}: {store.folder}/")
-    defects = [f"{row.instance.name}: {text}" for row in rows for text in row.defects]
     if defects:
         raise DefectError("; ".join(defects))
 

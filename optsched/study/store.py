@@ -17,7 +17,7 @@ from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.result import Badge, Result, Status, versions
+from optsched.model.result import Result, Status, versions
 from optsched.study.lines import append_lines
 
 DIGESTS = "digests.txt"
@@ -35,9 +35,9 @@ def _ignore(path: Path, reason: str) -> None:
 class ResultStore:
     """Result documents in a folder, one file each, written whole or not at all.
 
-    What is read back is checked as if it came from anywhere: the checker replays the schedule and proves the bound. A
-    bound on the word of a solver, which no checker can prove, is believed only if the document is, byte for byte, one
-    that the store has written (`DIGESTS`). A document that is refused is renamed (`REFUSED`).
+    What is read back is checked as if it came from anywhere: the checker replays the schedule and proves the bound.
+    Because it can prove neither times nor a bound that rests on a solver's word, the document also has to be, byte for
+    byte, what the store has written (`DIGESTS`). One that is refused is renamed (`REFUSED`).
 
     Parameters
     ----------
@@ -69,8 +69,8 @@ class ResultStore:
         """Keep a result."""
         target = self.path(result.instance, result.method, result.objective, result.restrictions)
         text = dump(result_document(result))
-        append_lines(self.folder / DIGESTS, [f"{hashlib.sha256(text.encode()).hexdigest()}  {target.name}"])
         write_text(target, text)
+        append_lines(self.folder / DIGESTS, [f"{hashlib.sha256(text.encode()).hexdigest()}  {target.name}"])
 
     def find(
         self,
@@ -94,7 +94,7 @@ class ResultStore:
         try:
             documents = load_results(path)
         except InputError as error:
-            self._set_aside(path, str(error))
+            self._set_aside(path, str(InputError(error.field, error.value, error.expected)))
             return None
         if len(documents) > 1:
             self._set_aside(path, f"it holds {len(documents)} results instead of one")
@@ -123,9 +123,7 @@ class ResultStore:
             return f"the checker fails on it: {failure_text(error)}"
         if violations:
             return violations[0]
-        if claimed.result.badge == Badge.SOLVER_CLAIMED and not self._written(path):
-            return f"its bound rests on a solver's word, and it is not as it was written ({DIGESTS})"
-        return None
+        return None if self._written(path) else f"it is not as it was written ({DIGESTS})"
 
     def _written(self, path: Path) -> bool:
         """Whether a file is as the store has last written it."""
