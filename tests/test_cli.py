@@ -819,7 +819,8 @@ def test_a_policy_that_failed_is_tried_again(optsched: Command) -> None:
 def test_resume_ignores_what_was_made_otherwise(changes: Document, optsched: Command) -> None:
     suite = save_suite(*three())
     table_of(suite, optsched)
-    plant(**({"runtime_s": 1234.5} | (unproved() if "status" in changes else {}) | changes))
+    planted: Document = {"runtime_s": 1234.5} | (unproved() if "status" in changes else {}) | changes
+    plant(**planted)
     assert table_of(suite, optsched, "--resume")[0]["runtime_s"] != "1234.5"
 
 
@@ -827,7 +828,8 @@ def test_resume_ignores_what_was_made_otherwise(changes: Document, optsched: Com
 def test_resume_takes_a_proof_whatever_its_time_limit(changes: Document, optsched: Command) -> None:
     suite = save_suite(*three())
     table_of(suite, optsched)
-    plant(**({"runtime_s": 1234.5} | (unproved() if "status" in changes else {}) | changes))
+    planted: Document = {"runtime_s": 1234.5} | (unproved() if "status" in changes else {}) | changes
+    plant(**planted)
     assert table_of(suite, optsched, "--resume")[0]["runtime_s"] == "1234.5"
 
 

@@ -35,7 +35,7 @@ from optsched.methods import bound as bounding
 from optsched.methods import simulate as simulating
 from optsched.methods import solve as solving
 from optsched.methods.bound import bound
-from optsched.methods.checked import DefectFoundError
+from optsched.methods.checked import DefectFoundError, is_proved
 from optsched.methods.formulations import make_formulation
 from optsched.model.cost import CostModel
 from optsched.model.documents import dump, instance_document
@@ -192,8 +192,7 @@ def test_a_policy_of_ours_that_raises_is_named(name: str, monkeypatch: pytest.Mo
         def next_batch(self, replica: object) -> object:
             raise KeyError("gone")
 
-    real = simulating.lookup
-    monkeypatch.setattr(simulating, "lookup", lambda *asked: Broken() if asked[1] == name else real(*asked))
+    monkeypatch.setattr(simulating, "lookup", lambda *asked: Broken() if asked[1] == name else lookup(*asked))
     result = solve(HARD, **SOON)
     assert (result.status, result.value) == (Status.OPTIMAL, optimum(HARD))
     assert (result.message or "").startswith(f"policy {name}: raised KeyError: 'gone' (")
@@ -266,11 +265,10 @@ def test_a_schedule_refutes_the_bounds_before_it(monkeypatch: pytest.MonkeyPatch
     def lie(instance: Instance, objective: Objective) -> Bound:
         return Bound(10**6, {"kind": "late"})
 
-    real = solving.is_proved
     honest, runs = bound(HARD)
     assert max(run.bound.value for run in runs if run.bound is not None and run.name != "late") == honest.bound
     monkeypatch.setattr(bounding, "bound_method", lambda name: lie if name == "late" else bound_method(name))
-    monkeypatch.setattr(solving, "is_proved", lambda *asked: asked[3] == 10**6 or real(*asked))
+    monkeypatch.setattr(solving, "is_proved", lambda *asked: asked[3] == 10**6 or is_proved(*asked))
     with pytest.raises(DefectFoundError, match=r"late: its bound 1000000 \(certified\) exceeds the value") as caught:
         solve(HARD, **SOON)
     result = caught.value.result
@@ -309,7 +307,7 @@ def test_whatever_breaks_the_rest_is_kept(data: st.DataObject) -> None:
     bounds = [run.bound.value for run in bound(HARD)[1] if run.bound is not None and run.name not in lost]
     with pytest.MonkeyPatch.context() as monkeypatch:
         break_formulations(monkeypatch, FORMULATIONS, error)
-        real_play = solving.play
+        real_play = simulating.play
         monkeypatch.setattr(
             solving, "play", lambda *asked, **more: fail(error) if asked[1] in gone else real_play(*asked, **more)
         )
@@ -470,11 +468,11 @@ def test_a_plug_in_that_cannot_be_read_is_named_and_left_out(
     text: str, group: str, install: Install, optsched: Command
 ) -> None:
     install(text, group=group)
-    commands = {
+    asked: dict[str, list[tuple[str, ...]]] = {
         "optsched.policies": [("simulate", "--policy", "vllm"), ("table", "--policies", "vllm", "--time-limit", "5")],
         "optsched.formulations": [("solve", "--time-limit", "5"), ("solve", "--method", "token_cpsat")],
     }
-    for name, *options in commands[group]:
+    for name, *options in asked[group]:
         code, _, err = optsched(name, "hard.json", *options)
         assert code == 0
         assert f"entry point plugged = plugged:POLICIES of {group} is left out: " in err
