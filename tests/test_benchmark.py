@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -297,7 +298,7 @@ def test_records_survive_a_file(tmp_path: Path) -> None:
     assert kept.find(wanted) == Records(file).find(wanted) == done
     for other in ({"seed": 1}, {"workers": 2}, {"time_limit_s": 21.0}, {"method": "auto"}, {"instance": small("b", 4)}):
         assert Records(file).find(trial(**{"instance": small()} | other)) is None
-    kept.add(replace(done, versions={"optsched": "0.0.1"}, value=1))
+    kept.add(replace(done, versions={"optsched": "0.0.1"}, value=90))
     assert Records(file).find(wanted) == done, "other versions are another run"
 
 
@@ -314,6 +315,23 @@ def test_a_torn_line_is_dropped_and_a_bad_one_named(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         Records(file)
     assert str(error.value).startswith(f"{file}:2: suite: got nothing")
+
+
+@pytest.mark.parametrize(
+    ("claim", "complaint"),
+    [
+        (b'"status":"optimal"', "bound: got 80, expected the value 100 of an optimum"),
+        (b'"bound":101', "bound: got 101, expected at most the value 100"),
+    ],
+)
+def test_a_record_that_contradicts_itself_is_named(claim: bytes, complaint: str, tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    Records(file).add(record())
+    key = claim.partition(b":")[0]
+    file.write_bytes(re.sub(key + rb":[^,]*", claim, file.read_bytes()))
+    with pytest.raises(InputError) as error:
+        Records(file)
+    assert str(error.value) == f"{file}:1: {complaint}"
 
 
 def test_what_is_finished_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,7 +447,7 @@ def test_a_killed_table_loses_nothing_and_goes_on(tmp_path: Path) -> None:
         killed.send_signal(signal.SIGKILL)
     before = {name: (kept / name).read_bytes() for name in finished}
     rows = ledger.read_bytes()
-    assert sorted(path.name for path in kept.iterdir()) == sorted(finished)
+    assert sorted(path.name for path in kept.iterdir()) == sorted([*finished, "digests.txt"])
 
     resumed = subprocess.run(
         [*command, "--time-limit", "1", "--resume"], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -12,8 +13,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -650,11 +653,26 @@ def table_of(suite: str, optsched: Command, *more: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(out)))
 
 
-def plant(method: str = "auto", name: str = "first", **changes: object) -> Path:
-    """Change a kept document, so that its use can be seen."""
+def forge(method: str = "auto", name: str = "first", **changes: object) -> Path:
+    """Change a kept document."""
     file = Path("kept") / f"{name}--makespan--{method}.json"
     file.write_text(dump(json.loads(file.read_text()) | changes))
     return file
+
+
+def plant(method: str = "auto", name: str = "first", **changes: object) -> Path:
+    """Put another document in the place of a kept one, as the store would have written it, so that its use is seen."""
+    file = forge(method, name, **changes)
+    with Path("kept/digests.txt").open("a") as digests:
+        digests.write(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n")
+    return file
+
+
+def unproved() -> Document:
+    """Return the changes that make a kept optimum a schedule with half its value as bound."""
+    value = json.loads(Path("kept/first--makespan--auto.json").read_text())["value"]
+    bound = value // 2
+    return {"status": "feasible", "bound": bound, "gap": float(Fraction(value - bound, value))}
 
 
 def test_every_finished_result_is_kept_and_passes_the_check(optsched: Command) -> None:
@@ -685,13 +703,114 @@ def test_resume_takes_what_is_kept(optsched: Command) -> None:
     assert json.loads(vllm.read_text())["runtime_s"] != 4321.5
 
 
+def _edited(**changes: Callable[[Document], object]) -> Callable[[bytes], bytes]:
+    """Return what rewrites a document; each change gets the document."""
+
+    def rewrite(data: bytes) -> bytes:
+        document = json.loads(data)
+        return dump(document | {key: change(document) for key, change in changes.items()}).encode()
+
+    return rewrite
+
+
+def _hurried(document: Document) -> Document:
+    """Return the schedule with a first batch that ends 1 ps too soon."""
+    first, *others = document["schedule"]["batches"]
+    return {"batches": [first | {"end_ps": first["end_ps"] - 1}, *others]}
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["with its digest", "as edited"])
+@pytest.mark.parametrize(
+    "rewrite",
+    [
+        _edited(bound=lambda document: document["bound"] + 1),
+        _edited(value=lambda document: 1, bound=lambda document: 1),
+        _edited(value=lambda document: document["value"] // 1000),
+        _edited(schedule=_hurried),
+        _edited(schedule=lambda document: {"batches": document["schedule"]["batches"][:-1]}),
+        _edited(badge=lambda document: "certified", certificate=lambda document: {"kind": "volume"}),
+        _edited(badge=lambda document: "certified", certificate=lambda document: {"kind": {}}),
+        _edited(metrics=lambda document: document["metrics"] | {"batches": 1}),
+        _edited(instance_sha256=lambda document: "0" * 64),
+        _edited(value=lambda document: "12"),
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: b"\x00\xffjunk",
+        lambda data: b"[" * 100_000,
+        lambda data: b"[]",
+        lambda data: b"[" + data + b"," + data + b"]",
+    ],
+)
+def test_a_kept_document_that_does_not_hold_is_named_and_set_aside(
+    rewrite: Callable[[bytes], bytes], whole: bool, optsched: Command
+) -> None:
+    """Nothing of a forged or torn document reaches the table, even if its digest was forged, too."""
+    suite = save_suite(*three())
+    honest = table_of(suite, optsched)
+    file = Path("kept/first--makespan--auto.json")
+    bad = rewrite(file.read_bytes())
+    file.write_bytes(bad)
+    if whole:
+        with Path("kept/digests.txt").open("a") as digests:
+            digests.write(f"{hashlib.sha256(bad).hexdigest()}  {file.name}\n")
+    options = ("--policies", "vllm,sarathi", "--format", "csv", "--results", "kept", "--resume", *FAST)
+    code, out, err = optsched("table", suite, *options)
+    assert code == 0
+    assert err.startswith(f"optsched: {file}: refused, set aside as {file.name}.refused, computed again: ")
+    assert len(err.splitlines()) == 1
+    assert Path(f"{file}.refused").read_bytes() == bad
+    assert optsched("check", str(file)).code == 0
+    columns = ("makespan_ps", "badge", "gap_vllm", "gap_sarathi")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [[row[name] for name in columns] for row in rows] == [[row[name] for name in columns] for row in honest]
+    assert table_of(suite, optsched, "--resume") == rows, "what was computed again is kept"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"runtime_s": 0.5}, {"found_by": {"schedule": "me"}}, {"message": "fine"}],
+    ids=str,
+)
+def test_what_no_checker_can_prove_has_to_be_as_it_was_written(changes: Document, optsched: Command) -> None:
+    suite = save_suite(*three())
+    table_of(suite, optsched)
+    file = forge(**changes)
+    options = ("--policies", "vllm,sarathi", "--results", "kept", "--resume", *FAST)
+    code, _, err = optsched("table", suite, *options)
+    assert (code, err.rpartition(": ")[2]) == (0, "it is not as it was written (digests.txt)\n")
+    assert json.loads(Path(f"{file}.refused").read_text()).items() >= changes.items()
+
+
+def test_a_bound_that_only_a_solver_claims_has_to_be_as_it_was_written(optsched: Command) -> None:
+    """A schedule that is no optimum, and a bound at its value that the checker cannot disprove."""
+    suite = save_suite(*three())
+    honest = table_of(suite, optsched)
+    runs = (simulate(small("first"), name) for name in POLICIES)
+    worse = max((result_document(run) for run in runs if run.value is not None), key=itemgetter("value"))
+    assert worse["value"] > int(honest[0]["makespan_ps"])
+    parts = {name: worse[name] for name in ("value", "schedule", "metrics")}
+    file = forge(**parts, bound=worse["value"], gap=0.0, status="optimal", badge="solver_claimed", certificate=None)
+    assert optsched("check", str(file)).code == 0, "it holds, as far as a checker can say"
+    options = ("--policies", "vllm,sarathi", "--format", "csv", "--results", "kept", "--resume", *FAST)
+    code, out, err = optsched("table", suite, *options)
+    assert (code, err.rpartition(": ")[2]) == (0, "it is not as it was written (digests.txt)\n")
+    assert [row["makespan_ps"] for row in csv.DictReader(io.StringIO(out))] == [row["makespan_ps"] for row in honest]
+
+
+def test_a_policy_that_failed_is_tried_again(optsched: Command) -> None:
+    suite = save_suite(*three())
+    table_of(suite, optsched)
+    vllm = plant("vllm", status="failed", value=None, schedule=None, metrics=None, message="vllm: no")
+    assert optsched("check", str(vllm)).code == 0
+    assert table_of(suite, optsched, "--resume")[0]["gap_vllm"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
         {"versions": dict(versions()) | {"optsched": "0.0.1"}},
         {"versions": {}},
-        {"instance_sha256": "0" * 64},
         {"method": "vllm"},
         {"objective": "max_e2e"},
         {"restrictions": {"forbid": ["hybrid"]}},
@@ -705,7 +824,8 @@ def test_resume_takes_what_is_kept(optsched: Command) -> None:
 def test_resume_ignores_what_was_made_otherwise(changes: Document, optsched: Command) -> None:
     suite = save_suite(*three())
     table_of(suite, optsched)
-    plant(runtime_s=1234.5, **changes)
+    planted: Document = {"runtime_s": 1234.5} | (unproved() if "status" in changes else {}) | changes
+    plant(**planted)
     assert table_of(suite, optsched, "--resume")[0]["runtime_s"] != "1234.5"
 
 
@@ -713,14 +833,15 @@ def test_resume_ignores_what_was_made_otherwise(changes: Document, optsched: Com
 def test_resume_takes_a_proof_whatever_its_time_limit(changes: Document, optsched: Command) -> None:
     suite = save_suite(*three())
     table_of(suite, optsched)
-    plant(runtime_s=1234.5, **changes)
+    planted: Document = {"runtime_s": 1234.5} | (unproved() if "status" in changes else {}) | changes
+    plant(**planted)
     assert table_of(suite, optsched, "--resume")[0]["runtime_s"] == "1234.5"
 
 
 def test_results_of_a_search_without_limit_are_kept(optsched: Command) -> None:
     suite = save_suite(*three())
     table_of(suite, optsched, "--time-limit", "inf")
-    assert "time_limit_s" not in plant(runtime_s=1234.5, status="feasible").read_text()
+    assert "time_limit_s" not in plant(runtime_s=1234.5, **unproved()).read_text()
     assert table_of(suite, optsched, "--time-limit", "inf", "--resume")[0]["runtime_s"] == "1234.5"
 
 

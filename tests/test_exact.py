@@ -40,6 +40,7 @@ def test_bounds_and_policies_stand_on_their_sides_of_the_optimum(instance: Insta
     for name in entries(POLICY_GROUP):
         run = simulate(instance, name)
         assert run.value is None or run.value >= best
+        assert ": raised " not in (run.message or ""), "no policy of ours has a defect"
 
 
 @settings(SLOW, max_examples=60)

@@ -322,7 +322,40 @@ def test_a_bound_beyond_a_value_is_a_defect(tmp_path: Path) -> None:
     assert file.read_bytes() == before
 
 
+def test_a_ledger_that_contradicts_itself_does_not_grow(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.jsonl"
+    append_lines(file, [row("value", 90).line, row("bound", 91).line])
+    before = file.read_bytes()
+    with pytest.raises(InputError) as error:
+        record(file, [solved()], TODAY)
+    assert str(error.value) == (
+        f"{file}: got x, makespan, all schedules: bound 91 > value 90, "
+        "expected no bound above a value of the same problem"
+    )
+    assert file.read_bytes() == before
+
+
 # Commands --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [("bound",), ("table", "--policies", "vllm", "--workers", "1")], ids=str)
+def test_a_value_that_was_edited_gives_no_gap(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A ledger says that 1 ps is enough, and the checker proves that it is not."""
+    monkeypatch.chdir(tmp_path)
+    Path("small.json").write_text(dump(instance_document(small())))
+    append_lines(Path("ledger.jsonl"), [row("value", 1, instance_sha256=instance_sha256(small())).line])
+    before = Path("ledger.jsonl").read_bytes()
+    name, *options = command
+    assert optsched(name, "small.json", *options, "--ledger", "ledger.jsonl") == 1
+    out, err = capsys.readouterr()
+    assert err.startswith("optsched: defect of optsched: ")
+    assert len(err.splitlines()) == 1
+    assert "value 1" in err
+    assert "infermax-fig15-I8: makespan" in out, "what was found is printed"
+    assert " -" not in out, "no gap is negative"
+    assert Path("ledger.jsonl").read_bytes() == before
 
 
 def optsched(*arguments: str) -> object:

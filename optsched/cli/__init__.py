@@ -10,13 +10,14 @@ from optsched.cli import calibration as calibration
 from optsched.cli import machine_commands as machine_commands
 from optsched.cli.commands import cli
 from optsched.cli.streams import discard_output, use_utf_8
+from optsched.methods.checked import DefectError
 from optsched.model.errors import InfeasibleInstanceError, InputError
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run ``optsched`` and exit: 0 done, 1 check failed or infeasible, 2 bad input, 130 interrupted.
+    """Run ``optsched`` and exit: 0 done, 1 check failed, infeasible or a defect, 2 bad input, 130 interrupted.
 
     What is wrong goes to stderr on one line.
     """
@@ -28,6 +29,9 @@ def main(arguments: list[str] | None = None) -> None:
         code = BAD_INPUT
     except InfeasibleInstanceError as error:
         _say(f"infeasible: {error}")
+        code = FAILED
+    except DefectError as error:
+        _say(f"defect of optsched: {error}")
         code = FAILED
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
@@ -52,6 +56,8 @@ def run_program(command: click.Command, name: str) -> None:
         command.main(prog_name=name, standalone_mode=False)
     except InputError as error:
         message, code = str(error), BAD_INPUT
+    except DefectError as error:
+        message, code = f"defect of optsched: {error}", FAILED
     except click.ClickException as error:
         message, code = error.format_message(), BAD_INPUT
     except (click.Abort, KeyboardInterrupt):

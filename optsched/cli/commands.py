@@ -32,6 +32,7 @@ from optsched.cli.options import (
     read_objective,
     read_policies,
     refuse_options,
+    require_method,
     restriction_options,
     results_option,
     seed_option,
@@ -43,12 +44,13 @@ from optsched.cli.options import (
     write_out,
 )
 from optsched.cli.streams import PipeGroup
-from optsched.methods.bound import ALL, BEST, bound_names
+from optsched.methods.bound import ALL, BEST, BoundRun, bound_names
 from optsched.methods.bound import bound as run_bound
+from optsched.methods.checked import DefectError, DefectFoundError
 from optsched.methods.export import export_model
 from optsched.methods.formulations import require_options
 from optsched.methods.simulate import simulate_each
-from optsched.methods.solve import AUTO, INTERRUPTED, method_names
+from optsched.methods.solve import AUTO, was_interrupted
 from optsched.methods.solve import solve as run_solver
 from optsched.model.documents import (
     dump,
@@ -58,7 +60,7 @@ from optsched.model.documents import (
     suite_document,
     write_text,
 )
-from optsched.model.errors import InfeasibleInstanceError, InputError, Said
+from optsched.model.errors import InfeasibleInstanceError, InputError, Said, printable
 from optsched.model.feasibility import infeasibility
 from optsched.model.instance import Limits
 from optsched.model.objectives import Objective
@@ -72,7 +74,7 @@ from optsched.solvers.formulation import ModelFormat
 from optsched.study import ledger as ledgers
 from optsched.study.bound_table import Row, TableTask, finish, table_rows
 from optsched.study.ledger import Ledger
-from optsched.study.store import ResultStore
+from optsched.study.store import REFUSED, ResultStore
 from optsched.traces.arrivals import PROCESSES, process_forms, read_process
 from optsched.traces.sources import SERVEGEN, SOURCES, read_rows
 from optsched.traces.suites import SUITES
@@ -131,8 +133,7 @@ def solve(
     as_json: bool,
 ) -> None:
     """Find the best schedule and a proved bound on it."""
-    if method not in method_names():
-        raise InputError("--method", method, f"one of {', '.join(method_names())}")
+    require_method(method)
     goal = read_objective(objective)
     if export is not None:
         write_out(out, _model_text(instance, goal, method, export, restrictions, seed))
@@ -141,24 +142,37 @@ def solve(
     with naming_options():
         require_options(method, options)
     problem = library.load_instance(instance)
+    defect = None
     with LiveLine(problem.name, goal) as live, blaming(source=instance), naming_options():
-        result = run_solver(
-            problem,
-            goal,
-            method=method,
-            options=options,
-            time_limit=time_limit,
-            deterministic_limit=deterministic_limit,
-            restrictions=restrictions,
-            workers=workers,
-            seed=seed,
-            progress=live,
-        )
+        try:
+            result = run_solver(
+                problem,
+                goal,
+                method=method,
+                options=options,
+                time_limit=time_limit,
+                deterministic_limit=deterministic_limit,
+                restrictions=restrictions,
+                workers=workers,
+                seed=seed,
+                progress=live,
+            )
+        except DefectFoundError as found:
+            defect, result = found, found.result
     _deliver([result], out, as_json, "\n".join(solution_lines(result)) + "\n")
+    if defect is not None:
+        raise defect
     if result.status == Status.INFEASIBLE:
         raise InfeasibleInstanceError((result.message or problem.name,))
-    if result.message == INTERRUPTED:
+    if was_interrupted(result):
         raise KeyboardInterrupt
+    _warn(result)
+
+
+def _warn(result: Result) -> None:
+    """Say on stderr what a result's message names, such as methods whose code raised."""
+    if result.message is not None:
+        click.echo(printable(f"optsched: {result.instance.name}: {result.message}"), err=True)
 
 
 _OF_A_SEARCH = ("solver", "time_limit", "deterministic_limit", "workers", "as_json")
@@ -203,15 +217,29 @@ def bound(
     if ledger is not None:
         with blaming("--ledger"):
             known = Ledger([*known.rows, *ledgers.read_if_there(Path(ledger)).rows])
+    defect: DefectFoundError | None = None
+    runs: list[BoundRun] = []
     with blaming(source=instance), naming_options():
-        result, runs = run_bound(problem, goal, method=method, restrictions=restrictions)
+        try:
+            result, runs = run_bound(problem, goal, method=method, restrictions=restrictions)
+        except DefectFoundError as found:
+            defect, result = found, found.result
+    value = known.best(instance_sha256(problem), goal, restrictions).value
+    refuted = value is not None and result.bound is not None and result.bound > value
+    best = None if refuted else value
+    _deliver([result], out, as_json, bound_text(result, runs, best, terminal_width(), every=method == ALL))
+    if defect is not None:
+        raise defect
+    if refuted:
+        claim = f"a ledger has the value {value}, below the bound {result.bound}, which the checker proves"
+        raise DefectError(f"{problem.name}: {claim}")
     if ledger is not None:
         with blaming("--ledger"):
             ledgers.record(Path(ledger), [result], datetime.datetime.now(datetime.UTC).date())
-    value = known.best(instance_sha256(problem), goal, restrictions).value
-    _deliver([result], out, as_json, bound_text(result, runs, value, terminal_width(), every=method == ALL))
     if result.status == Status.INFEASIBLE:
         raise InfeasibleInstanceError((result.message or problem.name,))
+    if any(run.failure is not None for run in runs):
+        _warn(result)
 
 
 @cli.command()
@@ -420,8 +448,7 @@ def table(
     """Print a bound table: optimum or bound of every instance, and each policy's gap to it."""
     if style not in FORMATS:
         raise InputError("--format", style, f"one of {', '.join(FORMATS)}")
-    if method not in method_names():
-        raise InputError("--method", method, f"one of {', '.join(method_names())}")
+    require_method(method)
     if resume and results is None:
         raise InputError("--resume", Said("no --results"), "--results FOLDER to resume from")
     task = TableTask(
@@ -436,11 +463,12 @@ def table(
     )
     _require_feasible(task, suite)
     with blaming("--results"):
-        store = ResultStore(Path(results), resume=resume) if results is not None else None
+        store = ResultStore(Path(results), resume=resume, report=_report_refused) if results is not None else None
     if ledger is not None:
         with blaming("--ledger"):
             ledgers.read_if_there(Path(ledger))
     rows: list[Row] = []
+    defects: list[str] = []
     with (
         LiveLine(task.suite.name, task.objective, steps=len(task.suite.instances)) as live,
         blaming("--results", suite),
@@ -448,12 +476,18 @@ def table(
     ):
         for row in table_rows(task, store, live):
             rows.append(row)
-            if ledger is not None:
-                with blaming("--ledger"):
-                    ledgers.record(Path(ledger), (row.best, *row.policies), datetime.datetime.now(datetime.UTC).date())
+            defects += [f"{row.instance.name}: {defect}" for defect in row.defects]
+            if ledger is not None and not row.defects:
+                found = (row.best, *row.policies)
+                try:
+                    with blaming("--ledger"):
+                        ledgers.record(Path(ledger), found, datetime.datetime.now(datetime.UTC).date())
+                except DefectError as defect:
+                    defects.append(str(defect))
             live.advance()
-            if row.best.message == INTERRUPTED:
+            if was_interrupted(row.best):
                 raise KeyboardInterrupt
+            _warn(row.best)
     sheet = make_sheet(finish(task, rows))
     if out is not None:
         write_out(out, FORMATS[style](sheet))
@@ -466,6 +500,14 @@ def table(
     if store is not None and out != "-" and style == "text":
         files = ", ".join(f"table.{suffix}" for suffix in _SUFFIXES.values())
         click.echo(f"\nResult documents, {files}: {store.folder}/")
+    if defects:
+        raise DefectError("; ".join(defects))
+
+
+def _report_refused(path: Path, reason: str) -> None:
+    """Name a stored document that is not believed."""
+    message = f"{path}: refused, set aside as {path.name}{REFUSED}, computed again: {reason}"
+    click.echo(printable(f"optsched: {message}"), err=True)
 
 
 def _require_feasible(task: TableTask, source: str) -> None:

@@ -29,6 +29,7 @@ from optsched.cli.options import (
 )
 from optsched.cli.step_bar import StepBar
 from optsched.methods.execute import execute_policy, execute_schedule
+from optsched.methods.simulate import PolicyCrashError
 from optsched.model.documents import dump
 from optsched.model.domain import MAX_TOKENS, replace
 from optsched.model.errors import InputError, Said
@@ -198,6 +199,9 @@ def execute(
         except PolicyFailureError as failure:
             reason = f"{instance.label(failure.index)} at {failure.now_ps} ps: {failure.reason}"
             click.echo(f"optsched: {method}: {reason}", err=True)
+            return 1
+        except PolicyCrashError as crash:
+            click.echo(f"optsched: {method}: {crash}", err=True)
             return 1
     document = dump(execution.document())
     if out is not None:

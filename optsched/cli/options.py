@@ -12,7 +12,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from optsched.catalogue import FORMULATION_GROUP, POLICY_GROUP, broken_entries
 from optsched.methods.simulate import policy_names, standard_policies
+from optsched.methods.solve import AUTO, method_names
 from optsched.model.documents import check_writable, write_text
 from optsched.model.domain import MAX_TOKENS
 from optsched.model.errors import InputError, Said, shown
@@ -316,14 +318,30 @@ def read_objective(name: str) -> Objective:
         raise InputError("--objective", name, f"one of {', '.join(Objective)}") from None
 
 
+def require_method(name: str) -> None:
+    """Raise `InputError` if there is no formulation of that name, nor ``auto``, whose result names broken plug-ins."""
+    if name != AUTO:
+        _name_broken(FORMULATION_GROUP)
+    if name not in method_names():
+        raise InputError("--method", name, f"one of {', '.join(method_names())}")
+
+
+def _name_broken(group: str) -> None:
+    """Name on stderr the entry points of a group that cannot be loaded."""
+    for reason in broken_entries(group):
+        click.echo(f"optsched: {reason}", err=True)
+
+
 def require_policy(name: str) -> None:
     """Raise `InputError` if there is no policy of that name."""
+    _name_broken(POLICY_GROUP)
     if name not in policy_names():
         raise InputError("--policy", name, f"one of {', '.join(policy_names())}")
 
 
 def read_policies(given: Sequence[str], option: str) -> tuple[str, ...]:
     """Return the policies that ``option`` names: ``all``, the ``standard`` ones, or names; commas may join them."""
+    _name_broken(POLICY_GROUP)
     known = policy_names()
     several = {"all": known, "standard": standard_policies()}
     found: dict[str, None] = {}

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from optsched.bounds.bound import Bound
 from optsched.bounds.catalogue import BOUNDS, bound_method
-from optsched.methods.checked import DefectError, is_proved
+from optsched.failures import FAILURES, failure_text
+from optsched.methods.checked import DefectFoundError, is_proved
 from optsched.model.domain import replace
 from optsched.model.errors import InputError
 from optsched.model.feasibility import infeasibility
@@ -30,11 +31,14 @@ class BoundRun:
         The method, and its bound; None if it says nothing about the objective.
     runtime_s
         How long it took.
+    failure
+        What its code raised, and where; None if it ended.
     """
 
     name: str
     bound: Bound | None
     runtime_s: float
+    failure: str | None = None
 
 
 def bound_names() -> tuple[str, ...]:
@@ -43,11 +47,18 @@ def bound_names() -> tuple[str, ...]:
 
 
 def run_bounds(instance: Instance, objective: Objective, names: tuple[str, ...]) -> Iterator[BoundRun]:
-    """Yield what bounds say of an instance, restrictions applied, one after the other."""
+    """Yield what bounds say of an instance, restrictions applied, one after the other.
+
+    A method whose code raises says nothing but that.
+    """
     for name in names:
         started = time.perf_counter()
-        found = bound_method(name)(instance, objective)
-        yield BoundRun(name, found, time.perf_counter() - started)
+        found, failure = None, None
+        try:
+            found = bound_method(name)(instance, objective)
+        except FAILURES as error:
+            failure = f"{name}: {failure_text(error)}"
+        yield BoundRun(name, found, time.perf_counter() - started, failure)
 
 
 def bound(
@@ -58,6 +69,8 @@ def bound(
     restrictions: Restrictions | None = None,
 ) -> tuple[Result, list[BoundRun]]:
     """Bound an objective from below; the checker confirms the best bound before it is called certified.
+
+    A method that raises is named in the result's message, and the others count.
 
     Parameters
     ----------
@@ -77,8 +90,9 @@ def bound(
     ------
     InputError
         For an unknown method.
-    DefectError
-        If the checker does not confirm a bound.
+    DefectFoundError
+        If the checker does not confirm a bound that is better than the best one that it confirms; the latter is the
+        error's ``result``.
     """
     objective = Objective(objective)
     restrictions = restrictions or Restrictions()
@@ -97,18 +111,30 @@ def bound(
         return ended(status=Status.INFEASIBLE, message=reason.message), []
     names = tuple(BOUNDS) if method in {BEST, ALL} else (method,)
     runs = list(run_bounds(restrictions.apply(instance), objective, names))
+    failures = [run.failure for run in runs if run.failure is not None]
     found = [(run.name, run.bound) for run in runs if run.bound is not None]
-    if not found:
+    if not found and not failures:
         return ended(message=f"{method} says nothing about {objective.value}"), runs
-    name, best = max(found, key=lambda pair: pair[1].value)
-    if not is_proved(instance, restrictions, objective, best.value, best.certificate):
-        raise DefectError(f"{name}: the checker does not confirm the bound {best.value}")
-    proved = ended(
-        method=name,
-        status=Status.BOUND_ONLY,
-        badge=Badge.CERTIFIED,
-        bound=best.value,
-        certificate=best.certificate,
-        found_by={"bound": name},
-    )
+    defects = []
+    for name, best in sorted(found, key=lambda pair: pair[1].value, reverse=True):
+        try:
+            confirmed, why = is_proved(instance, restrictions, objective, best.value, best.certificate), ""
+        except FAILURES as error:
+            confirmed, why = False, f": {failure_text(error)}"
+        if confirmed:
+            proved = ended(
+                method=name,
+                status=Status.BOUND_ONLY,
+                badge=Badge.CERTIFIED,
+                bound=best.value,
+                certificate=best.certificate,
+                found_by={"bound": name},
+            )
+            break
+        defects.append(f"{name}: the checker does not confirm the bound {best.value}{why}")
+    else:
+        proved = ended()
+    proved = replace(proved, message="; ".join((*failures, *defects)) or None)
+    if defects:
+        raise DefectFoundError(defects, proved)
     return proved, runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from optsched.check import UnprovedError, check_schedule, proved_bound
@@ -9,11 +10,29 @@ from optsched.model.instance import Instance
 from optsched.model.metrics import Tally, metrics, tally_of
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
+from optsched.model.result import Result
 from optsched.model.schedule import Schedule
 
 
 class DefectError(RuntimeError):
     """optsched contradicts itself; never the user's fault."""
+
+
+class DefectFoundError(DefectError):
+    """One of several methods contradicts the checker, or another method.
+
+    Parameters
+    ----------
+    defects
+        What is wrong, a sentence each.
+    result
+        What the other methods found. The claims that are wrong are not part of it; its message names them.
+    """
+
+    def __init__(self, defects: Sequence[str], result: Result) -> None:
+        super().__init__("; ".join(defects))
+        self.defects = tuple(defects)
+        self.result = result
 
 
 class IllegalScheduleError(DefectError):

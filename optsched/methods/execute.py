@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from optsched.execute.comparison import Execution
 from optsched.execute.following import follow_policy, follow_schedule
-from optsched.methods.simulate import policy_of, ready_policy
+from optsched.methods.simulate import policy_code, policy_of, ready_policy
 from optsched.model.errors import InputError
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
@@ -56,13 +56,16 @@ def execute_policy(
     ------
     PolicyFailureError, InfeasibleInstanceError
         If it cannot serve the instance.
+    PolicyCrashError
+        If the policy's code raises while it is simulated.
     """
     _require_no_swaps(instance)
     runner, _ = policy_of(policy, predictor)
     require_feasible(instance)
     makespan, anything = Objective.MAKESPAN, Restrictions()
-    predicted = run_policy(instance, ready_policy(runner, instance, makespan, anything, seed), jumps=False)
-    again = ready_policy(runner, instance, makespan, anything, seed)
+    with policy_code(policy):
+        predicted = run_policy(instance, ready_policy(runner, instance, makespan, anything, seed), jumps=False)
+        again = ready_policy(runner, instance, makespan, anything, seed)
     followed = follow_policy(instance, again, _Watched(engine, watch))
     return Execution(instance, policy, "online", followed, predicted, about)
 

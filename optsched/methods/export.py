@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from optsched.methods.formulations import make_exporter
-from optsched.methods.simulate import simulate, standard_policies
+from optsched.methods.simulate import simulate
 from optsched.model.errors import InputError
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
+from optsched.policies import STANDARD
 from optsched.solvers.formulation import ModelFormat, Task, UnsupportedError, require_covered
 
 
@@ -48,7 +49,7 @@ def export_model(
     restrictions = restrictions or Restrictions()
     exporter = make_exporter(method)
     require_feasible(instance, restrictions)
-    runs = [simulate(instance, name, objective, restrictions=restrictions, seed=seed) for name in standard_policies()]
+    runs = [simulate(instance, name, objective, restrictions=restrictions, seed=seed) for name in STANDARD]
     start = min(
         ((run.value, run.schedule) for run in runs if run.value is not None),
         key=lambda pair: pair[0],

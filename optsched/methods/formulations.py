@@ -7,7 +7,8 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from optsched.catalogue import FORMULATION_GROUP, entries, lookup
+from optsched.catalogue import FORMULATION_GROUP, BrokenEntryError, entries, lookup
+from optsched.failures import FAILURES
 from optsched.model.errors import InputError
 from optsched.solvers.formulation import Exporter, Formulation
 
@@ -22,6 +23,8 @@ def make_formulation(name: str, options: Options) -> Formulation:
     ------
     InputError
         If there is none, it does not take an option, or an option has a wrong value.
+    BrokenEntryError
+        If it cannot be imported.
     """
     factory = _factory(name)
     _require_taken(name, options)
@@ -45,10 +48,18 @@ def make_exporter(name: str) -> Exporter:
 
 
 def require_options(method: str, options: Options) -> None:
-    """Raise `InputError` if a method, a formulation or a plan of several, does not take the options."""
-    if method in entries(FORMULATION_GROUP):
-        make_formulation(method, options)
-    _require_taken(method, options)
+    """Raise `InputError` if a method, a formulation or a plan of several, does not take the options.
+
+    What cannot be made at all takes anything: `optsched.methods.solve.solve` says so, and does without it.
+    """
+    try:
+        if method in entries(FORMULATION_GROUP):
+            make_formulation(method, options)
+        _require_taken(method, options)
+    except InputError:
+        raise
+    except FAILURES:
+        return
 
 
 def _require_taken(method: str, options: Options) -> None:
@@ -68,4 +79,12 @@ def _factory(name: str) -> Any:
 
 
 def _those(fits: Callable[[Any], bool]) -> list[str]:
-    return [name for name in entries(FORMULATION_GROUP) if fits(_factory(name))]
+    """Return the formulations that fit; none that cannot be imported does."""
+
+    def loads(name: str) -> bool:
+        try:
+            return fits(_factory(name))
+        except BrokenEntryError:
+            return False
+
+    return list(filter(loads, entries(FORMULATION_GROUP)))

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import inspect
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 
-from optsched.catalogue import POLICY_GROUP, entries, lookup
+from optsched.catalogue import OWN_PACKAGES, POLICY_GROUP, entries, lookup, package_of
+from optsched.failures import FAILURES, ReportedFailureError, failure_text, raised_at
 from optsched.methods.checked import IllegalScheduleError, checked_metrics
 from optsched.model.domain import replace
+from optsched.model.errors import InputError
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
@@ -29,13 +33,17 @@ _PARALLEL_TOKENS = 3_000_000
 """With fewer one process has finished before others are there."""
 
 
+class PolicyCrashError(ReportedFailureError):
+    """A policy's code raises what no policy should; the message says what, and where."""
+
+
 def policy_names() -> tuple[str, ...]:
     """Return the names of all installed policies."""
     return tuple(entries(POLICY_GROUP))
 
 
 def standard_policies() -> tuple[str, ...]:
-    """Return the policies that tables compare and exact methods start from: a few of ours, and all others."""
+    """Return the policies that tables compare: a few of ours, and all others."""
     return tuple(name for name in policy_names() if name in STANDARD or name not in POLICIES)
 
 
@@ -70,7 +78,7 @@ def simulate(
     -------
     Result
         ``feasible`` with a checked schedule; or ``failed`` with a message that names request or batch, and reason:
-        the policy gets stuck, breaks a rule, or leaves the class.
+        the policy gets stuck, breaks a rule, or leaves the class; or file and line, if its code raises an exception.
 
     Raises
     ------
@@ -81,9 +89,34 @@ def simulate(
     DefectError
         If the checker computes other metrics than the simulator.
     """
+    try:
+        return play(instance, policy, objective, restrictions=restrictions, predictor=predictor, seed=seed)
+    except PolicyCrashError as crash:
+        name = _name(policy)
+        return Result(
+            instance=instance,
+            method=name,
+            objective=Objective(objective),
+            status=Status.FAILED,
+            seed=seed,
+            restrictions=restrictions or Restrictions(),
+            message=f"{name}: {crash}",
+        )
+
+
+def play(
+    instance: Instance,
+    policy: str | Policy | Preparing,
+    objective: Objective | str,
+    *,
+    restrictions: Restrictions | None = None,
+    predictor: str | None = None,
+    seed: int = 0,
+) -> Result:
+    """Let a policy schedule an instance, as `simulate` does, but raise `PolicyCrashError` if its code raises."""
     objective = Objective(objective)
     restrictions = restrictions or Restrictions()
-    name = policy if isinstance(policy, str) else type(policy).__name__
+    name = _name(policy)
     runner, options = policy_of(policy, predictor)
     require_feasible(instance, restrictions)
     failed = Result(
@@ -98,15 +131,17 @@ def simulate(
     started = time.perf_counter()
     restricted = restrictions.apply(instance)
     try:
-        runner = ready_policy(runner, restricted, objective, restrictions, seed)
-        worth_it = sum(request.output for request in instance.requests) >= _COMPILED_TOKENS
-        record = runner.serve(restricted) if worth_it and isinstance(runner, Compiled) else None
-        if record is None:
-            schedule, tally = run_policy(restricted, runner), None
-        else:
-            schedule, tally = record.schedule(), record.tally()
+        with policy_code(policy):
+            runner = ready_policy(runner, restricted, objective, restrictions, seed)
+            worth_it = sum(request.output for request in instance.requests) >= _COMPILED_TOKENS
+            record = runner.serve(restricted) if worth_it and isinstance(runner, Compiled) else None
+            if record is None:
+                schedule, tally = run_policy(restricted, runner), None
+            else:
+                schedule, tally = record.schedule(), record.tally()
     except PolicyFailureError as failure:
-        reason = f"{name}: {instance.label(failure.index)} at {failure.now_ps} ps: {failure.reason}"
+        with policy_code(policy):
+            reason = f"{name}: {instance.label(failure.index)} at {failure.now_ps} ps: {failure.reason}"
         return replace(failed, runtime_s=time.perf_counter() - started, message=reason)
     failed = replace(failed, runtime_s=time.perf_counter() - started)
     try:
@@ -120,19 +155,71 @@ def simulate(
     return replace(failed, status=Status.FEASIBLE, value=value, schedule=schedule, metrics=metrics)
 
 
-def policy_of(policy: str | Policy | Preparing, predictor: str | None) -> tuple[Policy | Preparing, dict[str, str]]:
-    """Return the policy that is meant, and what was chosen of its options (see `simulate`)."""
-    runner: Policy | Preparing = lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy
-    if predictor is None:
-        return runner, {}
-    # As numpy below, it takes a while to load.
-    from optsched.policies.predictors import read_predictor  # noqa: PLC0415
+def _name(policy: str | Policy | Preparing) -> str:
+    return policy if isinstance(policy, str) else type(policy).__name__
 
-    found = read_predictor(predictor)
-    if not hasattr(runner, "predictor"):
-        return runner, {}
-    # Whatever has such a field is a dataclass.
-    return dataclasses.replace(runner, predictor=found), {"predictor": predictor}  # type: ignore[type-var]
+
+@contextmanager
+def policy_code(policy: str | Policy | Preparing) -> Iterator[None]:
+    """Run a policy's code; whatever it raises becomes a `PolicyCrashError` that names a line of its file.
+
+    The line is the innermost one of the policy's package. If it has no part in the exception, as where it answers what
+    is no assignment, the line where the policy is defined. `PolicyFailureError` is what a policy may raise; and unknown
+    names are not its fault.
+    """
+    try:
+        yield
+    except (PolicyFailureError, PolicyCrashError):
+        raise
+    except FAILURES as error:
+        package = _package(policy)
+        text = failure_text(error, package)
+        if isinstance(error, ReportedFailureError) or raised_at(error, package) is not None:
+            raise PolicyCrashError(f"raised {text}") from error
+        raise PolicyCrashError(f"raised {text}; the policy is {_defined_at(policy)}") from error
+
+
+def _package(policy: str | Policy | Preparing) -> str | None:
+    """Return the package whose lines are the policy's; None for one of ours, to which others may give functions."""
+    found = package_of(POLICY_GROUP, policy) if isinstance(policy, str) else type(policy).__module__.partition(".")[0]
+    return None if found in OWN_PACKAGES else found
+
+
+def _defined_at(policy: str | Policy | Preparing) -> str:
+    """Return where a policy is defined: file and line of its class, or its module and name."""
+    try:
+        runner = lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy
+        kind = runner if inspect.isclass(runner) else type(runner)
+        return f"{inspect.getsourcefile(kind)}:{inspect.getsourcelines(kind)[1]}"
+    except (OSError, TypeError):
+        return entries(POLICY_GROUP)[policy] if isinstance(policy, str) else repr(type(policy))
+
+
+def policy_of(policy: str | Policy | Preparing, predictor: str | None) -> tuple[Policy | Preparing, dict[str, str]]:
+    """Return the policy that is meant, and what was chosen of its options (see `simulate`).
+
+    Raises
+    ------
+    InputError
+        For an unknown policy or predictor.
+    PolicyCrashError
+        If the policy cannot be imported, or does not take the predictor.
+    """
+    if isinstance(policy, str) and policy not in policy_names():
+        raise InputError("policy", policy, f"one of {', '.join(policy_names())}")
+    if predictor is None:
+        found = None
+    else:
+        # As numpy below, it takes a while to load.
+        from optsched.policies.predictors import read_predictor  # noqa: PLC0415
+
+        found = read_predictor(predictor)
+    with policy_code(policy):
+        runner: Policy | Preparing = lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy
+        if predictor is None or not hasattr(runner, "predictor"):
+            return runner, {}
+        # Whatever has such a field is a dataclass.
+        return dataclasses.replace(runner, predictor=found), {"predictor": predictor}  # type: ignore[type-var]
 
 
 def ready_policy(

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
 from optsched.bounds.catalogue import BOUNDS
-from optsched.catalogue import FORMULATION_GROUP, entries
+from optsched.catalogue import FORMULATION_GROUP, broken_entries, entries
+from optsched.failures import FAILURES, failure_text
 from optsched.methods.bound import run_bounds
-from optsched.methods.checked import DefectError, checked_metrics, is_proved
+from optsched.methods.checked import DefectError, DefectFoundError, checked_metrics, is_proved
 from optsched.methods.formulations import Options, make_formulation, require_options
-from optsched.methods.simulate import simulate, standard_policies
+from optsched.methods.simulate import play
 from optsched.model.domain import replace
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, shown
 from optsched.model.feasibility import infeasibility
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Schedule
+from optsched.policies import STANDARD
 from optsched.solvers.formulation import (
+    Formulation,
     Outcome,
     Progress,
     ProgressEvent,
@@ -37,8 +42,10 @@ from optsched.solvers.formulation import (
 from optsched.solvers.interrupt import until_interrupted
 
 AUTO = "auto"
+_BETWEEN = "; "
+"""What stands between the sentences of a message."""
 INTERRUPTED = "interrupted"
-"""The message of a result that Ctrl-C cut short."""
+"""How the message of a result begins that Ctrl-C cut short (`was_interrupted`)."""
 _START_SHARE = 0.3
 """Share of the time limit after which no further bound and no further policy is tried for a start."""
 _CROWDED = 5.0
@@ -83,9 +90,40 @@ def method_names() -> tuple[str, ...]:
     return (AUTO, *entries(FORMULATION_GROUP))
 
 
+def was_interrupted(result: Result) -> bool:
+    """Return whether Ctrl-C cut the search for a result short."""
+    return result.message is not None and result.message.partition(_BETWEEN)[0] == INTERRUPTED
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A lower bound, what backs it, and which method claims it."""
+
+    bound: int
+    badge: Badge
+    certificate: dict[str, Any] | None
+    origin: str
+
+
+_NO_CLAIM = _Claim(0, Badge.HEURISTIC, None, "")
+
+
 @dataclass
 class _Best:
-    """The best schedule and bound so far, and who found them."""
+    """The best schedule and bounds so far, which methods found them, and what went wrong.
+
+    Attributes
+    ----------
+    least, least_by
+        Least value of any schedule that the checker has replayed, and the method; it may be more than `at_most` allows.
+    claims
+        Bounds in ascending order, none above ``least``. The last one is the best; the others take its place if a
+        schedule refutes it.
+    failures
+        A sentence for each method whose code raised.
+    defects
+        A sentence for each claim that contradicts the checker or a replayed schedule. Such a claim is dropped.
+    """
 
     instance: Instance
     objective: Objective
@@ -94,10 +132,20 @@ class _Best:
     schedule: Schedule | None = None
     metrics: dict[str, Any] | None = None
     found_by: str | None = None
-    bound: int | None = None
-    badge: Badge = Badge.HEURISTIC
-    certificate: dict[str, Any] | None = None
-    bound_by: str | None = None
+    least: int | None = None
+    least_by: str | None = None
+    claims: list[_Claim] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    defects: list[str] = field(default_factory=list)
+
+    @property
+    def claim(self) -> _Claim:
+        """The best bound; one of badge ``heuristic`` if there is none."""
+        return self.claims[-1] if self.claims else _NO_CLAIM
+
+    @property
+    def bound(self) -> int | None:
+        return self.claim.bound if self.claims else None
 
     @property
     def closed(self) -> bool:
@@ -114,25 +162,57 @@ class _Best:
         """Whether nothing is left to search: the optimum is proved, or the question of `at_most` answered."""
         return self.closed or self.hopeless or (self.restrictions.at_most is not None and self.value is not None)
 
+    @contextmanager
+    def surviving(self, origin: str) -> Iterator[None]:
+        """Run one method, and note what its code raises instead of ending the search; Ctrl-C ends it."""
+        try:
+            yield
+        except DefectError as defect:
+            self.defects.append(str(defect))
+        except SolverCrashError as crash:
+            self.failures.append(f"{origin}: {crash}")
+        except FAILURES as error:
+            self.failures.append(f"{origin}: {failure_text(error)}")
+
     def offer_schedule(self, schedule: Schedule, origin: str) -> None:
-        """Take a schedule if it is better and as good as asked; it goes through the checker first."""
+        """Take a schedule if it is better and as good as asked; it goes through the checker first.
+
+        It refutes every bound above its value.
+        """
         metrics = checked_metrics(self.instance, schedule, origin, self.restrictions)
         value = metrics["objectives"][self.objective.value]
         at_most = self.restrictions.at_most
         if (at_most is None or value <= at_most) and (self.value is None or value < self.value):
             self.value, self.schedule, self.metrics, self.found_by = value, schedule, metrics, origin
-        self._consistent(origin)
+        if self.least is None or value < self.least:
+            self.least, self.least_by = value, origin
+        while self.claims and self.claim.bound > value:
+            self._refute(self.claims.pop())
 
     def offer_bound(self, bound: int, badge: Badge, certificate: dict[str, Any] | None, origin: str) -> None:
-        """Take a bound if it is better, and keep a certified one over an equal one that is not."""
-        if self.bound is None or bound > self.bound:
-            if badge == Badge.CERTIFIED and not is_proved(
-                self.instance, self.restrictions, self.objective, bound, certificate
-            ):
-                # It may be true, but the checker has limits.
-                badge, certificate = Badge.SOLVER_CLAIMED, None
-            self.bound, self.badge, self.certificate, self.bound_by = bound, badge, certificate, origin
-        self._consistent(origin)
+        """Take a bound if it is better than the one before, and not above the value of a replayed schedule."""
+        if type(bound) is not int or bound < 0:
+            raise TypeError(f"a bound is {shown(bound)}, expected an integer ≥ 0")
+        if self.bound is not None and bound <= self.bound:
+            return
+        if self.least is not None and bound > self.least:
+            self._refute(_Claim(bound, badge, certificate, origin))
+            return
+        # The bound may be true without the checker's word: the checker has limits, and may fail.
+        if badge == Badge.CERTIFIED and not self._confirmed(bound, certificate, origin):
+            badge, certificate = Badge.SOLVER_CLAIMED, None
+        self.claims.append(_Claim(bound, badge, certificate, origin))
+
+    def _confirmed(self, bound: int, certificate: dict[str, Any] | None, origin: str) -> bool:
+        with self.surviving(f"the check of {origin}'s bound {bound}"):
+            return is_proved(self.instance, self.restrictions, self.objective, bound, certificate)
+        return False
+
+    def _refute(self, claim: _Claim) -> None:
+        self.defects.append(
+            f"{claim.origin}: its bound {claim.bound} ({claim.badge.value}) exceeds the value {self.least} of a "
+            f"schedule of {self.least_by}, which the checker has replayed; the bound is not used"
+        )
 
     def offer_outcome(self, outcome: Outcome, origin: str) -> None:
         """Take what a formulation found; that it found the class empty bounds the objective beyond what was asked."""
@@ -144,12 +224,6 @@ class _Best:
             badge = Badge.SOLVER_CLAIMED if badge == Badge.HEURISTIC else badge
         if bound is not None:
             self.offer_bound(bound, badge, outcome.certificate, origin)
-
-    def _consistent(self, origin: str) -> None:
-        if self.value is not None and self.bound is not None and self.bound > self.value:
-            raise DefectError(
-                f"{origin}: the bound {self.bound} of {self.bound_by} exceeds the value {self.value} of {self.found_by}"
-            )
 
 
 def solve(
@@ -169,7 +243,9 @@ def solve(
 
     Policies give a first schedule, the volume bound a first bound; then the formulations that cover the
     instance search between the two. Large instances are left to the planner. Whatever is found before the time limit
-    or an interrupt is returned.
+    or an interrupt is returned. The policies are optsched's own, whatever else is installed.
+
+    A method whose code raises is named in the result's message, and the others go on.
 
     Parameters
     ----------
@@ -199,14 +275,18 @@ def solve(
     ------
     InputError
         For an unknown method, one that does not cover the instance, or an option that it does not take.
-    DefectError
-        If a schedule fails the checker or a bound exceeds a value.
+    DefectFoundError
+        If a schedule fails the checker, or a bound exceeds the value of a schedule, which refutes it. It is raised when
+        the search has ended; its ``result`` is what there is without the wrong claims, and names them in its message.
     """
     objective = Objective(objective)
     restrictions = restrictions or Restrictions()
     plan = _plan(instance, objective) if method == AUTO else ((method, 1.0),)
     require_options(method, options)
-    solvers = {name: make_formulation(name, options) for name, _ in plan}
+    best = _Best(instance, objective, restrictions)
+    if method == AUTO:
+        best.failures.extend(broken_entries(FORMULATION_GROUP))
+    solvers = {name: _made(name, options, best) for name, _ in plan}
     limit = time_limit if isfinite(time_limit) else None
     restricted = restrictions.apply(instance)
     started = time.perf_counter()
@@ -229,24 +309,26 @@ def solve(
             message=reason.message,
         )
 
-    best, message = _Best(instance, objective, restrictions), None
-
     def play_policies() -> None:
-        for name in standard_policies():
+        for name in STANDARD:
             if name == _PLANNER:
                 continue  # the method of that name does more
             if best.settled or (best.value is not None and elapsed() > _START_SHARE * time_limit):
                 break
-            played = simulate(instance, name, objective, restrictions=restrictions, seed=seed)
-            if played.schedule is not None:
-                best.offer_schedule(played.schedule, name)
+            with best.surviving(f"policy {name}"):
+                played = play(instance, name, objective, restrictions=restrictions, seed=seed)
+                if played.schedule is not None:
+                    best.offer_schedule(played.schedule, name)
 
     runs = run_bounds(restricted, objective, tuple(BOUNDS))
 
     def prove(until: float) -> None:
         for run in runs:
-            if run.bound is not None:
-                best.offer_bound(run.bound.value, Badge.CERTIFIED, run.bound.certificate, run.name)
+            if run.failure is not None:
+                best.failures.append(run.failure)
+            with best.surviving(run.name):
+                if run.bound is not None:
+                    best.offer_bound(run.bound.value, Badge.CERTIFIED, run.bound.certificate, run.name)
             if best.bound is not None and elapsed() > until:
                 break
 
@@ -260,6 +342,9 @@ def solve(
         for name, share in plan:
             if best.settled or interrupted.is_set() or elapsed() >= time_limit:
                 break
+            solver = solvers[name]
+            if solver is None:
+                continue
             task = Task(
                 instance=restricted,
                 objective=objective,
@@ -273,25 +358,41 @@ def solve(
                 seed=seed,
                 progress=progress,
             )
-            try:
-                require_covered(solvers[name], restricted)
-                outcome = solvers[name].solve(task)
-            except UnsupportedError as unsupported:
-                if method == AUTO:
-                    continue
-                raise InputError("method", method, f"a method that covers {unsupported}") from None
-            except SolverCrashError as crash:
-                message = f"{name}: {crash}"
-                continue
-            best.offer_outcome(outcome, name)
+            unsupported = None
+            with best.surviving(name):
+                try:
+                    require_covered(solver, restricted)
+                    outcome = solver.solve(task)
+                except UnsupportedError as error:
+                    unsupported = error
+                else:
+                    best.offer_outcome(outcome, name)
+            if unsupported is not None and method != AUTO:
+                raise InputError("method", method, f"a method that covers {unsupported}")
         if not (best.settled or interrupted.is_set() or elapsed() >= time_limit):
             prove(time_limit)
         if planned and not interrupted.is_set():
             play_policies()
-    if interrupted.is_set() and not best.settled:
-        message = INTERRUPTED
-    result = _result(best, method, elapsed(), seed, message)
-    return replace(result, time_limit_s=limit, options=dict(options))
+    cut_short = interrupted.is_set() and not best.settled
+    result = replace(
+        _result(best, method, elapsed(), seed, [INTERRUPTED] if cut_short else []),
+        time_limit_s=limit,
+        options=dict(options),
+    )
+    if best.defects:
+        raise DefectFoundError(best.defects, result)
+    return result
+
+
+def _made(name: str, options: Options, best: _Best) -> Formulation | None:
+    """Return a formulation; None if it cannot be made, which is noted, unless an option is to blame."""
+    try:
+        return make_formulation(name, options)
+    except InputError:
+        raise
+    except FAILURES as error:
+        best.failures.append(f"{name}: {failure_text(error)}")
+        return None
 
 
 def _plan(instance: Instance, objective: Objective) -> tuple[tuple[str, float], ...]:
@@ -307,31 +408,33 @@ def _plan(instance: Instance, objective: Objective) -> tuple[tuple[str, float], 
     return tuple(step for step in (*plan[:-1], *others, plan[-1]) if step[0] in offered)
 
 
-def _result(best: _Best, method: str, runtime: float, seed: int, message: str | None) -> Result:
+def _result(best: _Best, method: str, runtime: float, seed: int, said: Sequence[str]) -> Result:
+    """Return what was found; the message is what is said already, and all that went wrong."""
     if best.hopeless:
         status = Status.INFEASIBLE
-        message = f"no schedule has {best.objective.value} <= {best.restrictions.at_most}: bound {best.bound}"
+        said = [f"no schedule has {best.objective.value} <= {best.restrictions.at_most}: bound {best.bound}"]
     elif best.closed:
         status = Status.OPTIMAL
     elif best.value is not None:
         status = Status.FEASIBLE
     else:
         status = Status.UNKNOWN if best.bound is None else Status.BOUND_ONLY
-    origin = {"schedule": best.found_by, "bound": best.bound_by}
+    origin = {"schedule": best.found_by, "bound": best.claim.origin or None}
     return Result(
         instance=best.instance,
         method=method,
         objective=best.objective,
         status=status,
-        badge=best.badge,
+        badge=best.claim.badge,
         value=best.value,
         bound=best.bound,
         runtime_s=runtime,
         seed=seed,
         schedule=best.schedule,
         metrics=best.metrics,
-        certificate=best.certificate,
-        message=message,
+        certificate=best.claim.certificate,
+        # A method that is tried twice may fail twice.
+        message=_BETWEEN.join(dict.fromkeys((*said, *best.failures, *best.defects))) or None,
         restrictions=best.restrictions,
         found_by={part: name for part, name in origin.items() if name is not None},
     )

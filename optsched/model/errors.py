@@ -10,6 +10,13 @@ from typing import Any
 _SHOWN = 60
 
 
+def printable(text: str) -> str:
+    """Return text for one line of a terminal or a log: what is not printed stands there as Python escapes it."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def shown(value: object) -> str:
     """Represent an offending value on one line, as documents write null and true; a long one is shortened."""
     literal = isinstance(value, bool | float) or value is None

@@ -6,6 +6,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from optsched.model.cost import BatchCost, RepeatedCost
+from optsched.model.domain import MAX_PS
+from optsched.model.errors import shown
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.schedule import Assignment, Batch, Schedule
@@ -35,7 +37,8 @@ def run_policy(instance: Instance, policy: Policy, *, cost: BatchCost | None = N
     PolicyFailureError
         If the policy finds no batch while work remains and nobody else will arrive, goes through more batches
         without a generated token than there are tokens in all (it would never end), or answers what cannot
-        be followed: a batch of no run, an eviction without KV, a swap of what is not there, tokens that do not exist.
+        be followed: a batch of no run, an eviction without KV, a swap of what is not there, tokens that do not exist;
+        or if a batch ends later than any time that a schedule can state (`MAX_PS`).
         Whether it keeps the instance's limits is for the checker to say.
     """
     require_feasible(instance)
@@ -74,6 +77,8 @@ class _Run:
                 raise
             replica.now_ps = self._next_arrival_ps
             return
+        if not isinstance(assignment, Assignment):
+            raise TypeError(f"next_batch answers {shown(assignment)}, which is no Assignment")
         if not self._priced:
             assignment = Assignment(*assignment[:4])  # nobody counts who is considered
         begin = replica.now_ps
@@ -85,6 +90,9 @@ class _Run:
         else:
             self._evict(assignment.evict)
             generated = self._run(assignment, self._swap(assignment.swap_out, assignment.swap_in))
+        if replica.now_ps > MAX_PS:
+            reason = f"the batch ends at {replica.now_ps} ps, later than a schedule can state, {MAX_PS} ps"
+            raise PolicyFailureError(assignment.run[0][0], begin, reason)
         self.batches.append(assignment.between(begin, replica.now_ps, repeat))
         self._fruitless = 0 if generated else self._fruitless + 1
         if self._fruitless > self._patience:

@@ -23,6 +23,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from optsched.calibrate.library import cost_model
 from optsched.model.documents import instance_document, instance_sha256, parse_results, read_bytes
 from optsched.model.domain import domain, input_error
+from optsched.model.errors import InputError
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge, Result, Status, versions
@@ -95,6 +96,15 @@ class Record:
     commit: str
     machine: str
     date: str
+
+    def __post_init__(self) -> None:
+        # A record has no schedule and no certificate, so that no checker can say more of one that is read back.
+        if self.status == Status.OPTIMAL and (self.value is None or self.value != self.bound):
+            raise InputError("bound", self.bound, f"the value {self.value} of an optimum")
+        if self.value is None or self.bound is None or self.badge == Badge.HEURISTIC:
+            return
+        if self.bound > self.value:
+            raise InputError("bound", self.bound, f"at most the value {self.value}")
 
     @property
     def solved_s(self) -> float | None:

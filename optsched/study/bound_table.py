@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from optsched.methods.checked import DefectFoundError
 from optsched.methods.simulate import simulate
 from optsched.methods.solve import AUTO, solve
 from optsched.model.documents import Suite
@@ -19,11 +20,20 @@ from optsched.study.store import ResultStore
 
 @dataclass(frozen=True)
 class Row:
-    """One instance: the best schedule and bound, and every policy's result."""
+    """One instance: the best schedule and bound, and every policy's result.
+
+    Parameters
+    ----------
+    instance, best, policies
+        The problem, and what was found.
+    defects
+        Contradictions that were found on the way (`DefectFoundError`); `best` does not rest on them.
+    """
 
     instance: Instance
     best: Result
     policies: tuple[Result, ...]
+    defects: tuple[str, ...] = ()
 
     def policy_gap(self, position: int) -> float | None:
         """Return the gap of a policy to the bound; None where it failed or there is no bound."""
@@ -67,7 +77,10 @@ class TableTask:
 
 
 def table_rows(task: TableTask, store: ResultStore | None = None, progress: Progress = silent) -> Iterator[Row]:
-    """Yield the rows one by one, keeping every result in ``store`` as soon as it is there."""
+    """Yield the rows one by one, keeping every result in ``store`` as soon as it is there.
+
+    What has a defect is not kept, so that resuming searches again.
+    """
 
     def kept(instance: Instance, method: str, run: Callable[[], Result], time_limit: float | None = None) -> Result:
         if store is None:
@@ -80,24 +93,25 @@ def table_rows(task: TableTask, store: ResultStore | None = None, progress: Prog
         return result
 
     for instance in task.suite.instances:
-        best = kept(
+        search = partial(
+            solve,
             instance,
-            task.method,
-            partial(
-                solve,
-                instance,
-                task.objective,
-                method=task.method,
-                time_limit=task.time_limit,
-                restrictions=task.restrictions,
-                workers=task.workers,
-                seed=task.seed,
-                progress=progress,
-            ),
-            task.time_limit,
+            task.objective,
+            method=task.method,
+            time_limit=task.time_limit,
+            restrictions=task.restrictions,
+            workers=task.workers,
+            seed=task.seed,
+            progress=progress,
         )
+        defects: tuple[str, ...] = ()
+        try:
+            best = kept(instance, task.method, search, task.time_limit)
+        except DefectFoundError as found:
+            best, defects = found.result, found.defects
         run = partial(simulate, instance, objective=task.objective, restrictions=task.restrictions, seed=task.seed)
-        yield Row(instance, best, tuple(kept(instance, name, partial(run, policy=name)) for name in task.policies))
+        played = tuple(kept(instance, name, partial(run, policy=name)) for name in task.policies)
+        yield Row(instance, best, played, defects)
 
 
 def finish(task: TableTask, rows: Sequence[Row]) -> BoundTable:

@@ -273,8 +273,15 @@ def read(path: Path) -> Ledger:
 
 
 def read_if_there(path: Path) -> Ledger:
-    """Read a ledger; a file that does not exist yet is an empty one."""
-    return read(path) if path.exists() else Ledger()
+    """Read a ledger that is to grow; a file that does not exist yet is an empty one.
+
+    One that contradicts itself raises `InputError`: its rows cannot all be true, and none of them can be checked.
+    """
+    ledger = read(path) if path.exists() else Ledger()
+    contradictions = ledger.contradictions()
+    if contradictions:
+        raise InputError("", Said(contradictions[0]), "no bound above a value of the same problem", str(path))
+    return ledger
 
 
 @cache
@@ -318,7 +325,7 @@ def record(path: Path, results: Iterable[Result], date: datetime.date) -> list[R
     Raises
     ------
     InputError
-        If the file holds a bad row or cannot be written, or the checker finds fault with a result.
+        If the file holds a bad row, contradicts itself or cannot be written, or the checker finds fault with a result.
     DefectError
         If a bound would exceed a value. Nothing is appended then.
     """

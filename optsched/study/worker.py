@@ -13,10 +13,12 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from optsched.calibrate.library import cost_model
-from optsched.catalogue import FORMULATION_GROUP, entries, lookup
+from optsched.catalogue import FORMULATION_GROUP, BrokenEntryError, entries, lookup
+from optsched.methods.checked import DefectFoundError
 from optsched.methods.solve import AUTO, solve
 from optsched.model.documents import parse_instance, result_document
 from optsched.model.errors import InputError
@@ -72,7 +74,8 @@ def main() -> None:
     method = task["method"]
     try:
         for name in entries(FORMULATION_GROUP) if method == AUTO else (method,):
-            lookup(FORMULATION_GROUP, name, "method")  # importing solvers is not part of the time
+            with suppress(BrokenEntryError):  # the search says so
+                lookup(FORMULATION_GROUP, name, "method")  # importing solvers is not part of the time
         reporter.start()
         result = solve(
             instance,
@@ -85,6 +88,8 @@ def main() -> None:
         )
     except InputError as error:
         sys.exit(str(error))
+    except DefectFoundError as found:
+        result = found.result  # its message names the defects
     reporter.finish(result_document(result))
 
 
