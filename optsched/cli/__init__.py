@@ -10,7 +10,7 @@ from optsched.cli import calibration as calibration
 from optsched.cli import machine_commands as machine_commands
 from optsched.cli.commands import cli
 from optsched.cli.streams import discard_output, use_utf_8
-from optsched.model.errors import InfeasibleInstanceError, InputError
+from optsched.model.errors import InfeasibleInstanceError, InputError, printable
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -58,14 +58,13 @@ def run_program(command: click.Command, name: str) -> None:
         message, code = "interrupted; what was finished is kept", INTERRUPTED
     else:
         return
-    click.echo(f"{name}: {message}", err=True)
+    click.echo(printable(f"{name}: {message}"), err=True)
     sys.exit(code)
 
 
 def _say(message: str) -> None:
     """Print one line on stderr, whatever names the message quotes."""
-    line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in message)
-    click.echo(f"optsched: {line}", err=True)
+    click.echo(printable(f"optsched: {message}"), err=True)
 
 
 def _command(error: click.ClickException) -> str:

@@ -31,7 +31,7 @@ from optsched.cli.step_bar import StepBar
 from optsched.methods.execute import execute_policy, execute_schedule
 from optsched.model.documents import dump
 from optsched.model.domain import MAX_TOKENS, replace
-from optsched.model.errors import InputError, Said
+from optsched.model.errors import InputError, Said, printable
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.result import Result
@@ -112,12 +112,13 @@ def profile(
         )
     if restless:
         click.echo(
-            f"optsched: {folder}: {len(restless)} points spread by more than {100 * max_spread:g} %, so there is no "
-            "table; when the machine is idle, the same command measures these again",
+            f"optsched: {printable(str(folder))}: {len(restless)} points spread by more than "
+            f"{100 * max_spread:g} %, so there is no table; when the machine is idle, the same command measures these "
+            "again",
             err=True,
         )
         return 1
-    click.echo(f"{folder / TABLE}")
+    click.echo(printable(f"{folder / TABLE}"))
     return 0
 
 
@@ -168,7 +169,7 @@ def execute(
         result, schedule = _with_schedule(source)
         violations, _ = check_schedule(result.instance, schedule, result.restrictions)
         for violation in violations:
-            click.echo(f"{source}: {violation}")
+            click.echo(printable(f"{source}: {violation}"))
         if violations:
             return 1
         method, instance = result.method, _priced(result.instance, profile)
@@ -197,7 +198,7 @@ def execute(
             execution = run(runner, about, watch=bar.advance)
         except PolicyFailureError as failure:
             reason = f"{instance.label(failure.index)} at {failure.now_ps} ps: {failure.reason}"
-            click.echo(f"optsched: {method}: {reason}", err=True)
+            click.echo(printable(f"optsched: {method}: {reason}"), err=True)
             return 1
     document = dump(execution.document())
     if out is not None:

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 _SHOWN = 60
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode's control and format characters (of which some reverse text or take no room), surrogates, line separators."""
+
+
+def printable(text: str) -> str:
+    """Return text for one line of a terminal or a log: what is not printed stands there as Python escapes it."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def is_plain(text: str) -> bool:
+    """Whether text has no character that a terminal obeys instead of showing it."""
+    return text.isprintable() or not any(unicodedata.category(char) in _UNSEEN for char in text)
 
 
 def shown(value: object) -> str:
@@ -56,7 +71,7 @@ class InputError(ValueError):
         got = str(self.value) if isinstance(self.value, Said) else shown(self.value)
         where = f"{self.source}: " if self.source else ""
         field = f"{self.field}: " if self.field else ""
-        return f"{where}{field}got {got}, expected {self.expected}"
+        return printable(f"{where}{field}got {got}, expected {self.expected}")
 
 
 class Said(str):
