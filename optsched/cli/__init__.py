@@ -39,6 +39,9 @@ def main(arguments: list[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted; what was finished is kept")
         code = INTERRUPTED
+    except MemoryError:
+        _say("out of memory")
+        code = FAILED
     except OSError as error:
         discard_output()
         _say(f"{error.filename or 'standard output'}: got {error.strerror or error}, expected to read or write it")
