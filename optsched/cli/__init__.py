@@ -16,7 +16,7 @@ OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run ``optsched`` and exit: 0 done, 1 check failed or infeasible, 2 bad input, 130 interrupted.
+    """Run ``optsched`` and exit: 0 done, 1 check failed, infeasible or out of memory, 2 bad input, 130 interrupted.
 
     What is wrong goes to stderr on one line.
     """

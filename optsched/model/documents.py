@@ -36,7 +36,7 @@ ProfileLookup = Callable[[str], CostModel]
 """Finds a cost profile by name; raises `InputError` for an unknown one."""
 
 MAX_BYTES = 4 * 1024**3
-"""The most that is read of a file: a result of a million conversations with every run of every batch has 2.4 GB."""
+"""The most that is read of a file: a result with every run of every batch has up to 2.4 kB for each request."""
 MAX_UNPACKED_BYTES = 64 * 1024**2
 """What a packed file may hold, however small it is."""
 MAX_RATIO = 64
