@@ -44,6 +44,7 @@ def random_schedule(rng: Random, instance: Instance, wrong: float) -> Schedule:
     requests, cost = instance.requests, instance.cost
     left, cached = [request.output for request in requests], dict[int, int]()
     waiting = rng.sample(range(len(requests)), len(requests))
+    run: tuple[tuple[int, int], ...]
     batches, now = [], 0
     while any(left):
         now += rng.choice([0, 0, 0, 11])
