@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from optsched.calibrate.library import cost_model
 from optsched.model.documents import (
@@ -127,11 +129,16 @@ def _read(source: str | Path, argument: str) -> bytes:
         raise error.within(argument) from None
 
 
+class _Headed(BaseModel):
+    """A document of any format."""
+
+    format: Any = None
+
+
 def _format(data: bytes) -> str | None:
     """Return the ``format`` field of a JSON object, None if there is none."""
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
+        found = _Headed.model_validate_json(data).format
+    except ValidationError:
         return None
-    found = document.get("format") if isinstance(document, dict) else None
     return found if isinstance(found, str) else None

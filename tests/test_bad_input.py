@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ import pytest
 from commands import Outcome, optsched
 from patience import PATIENCE_S
 
+from optsched.calibrate.library import find_profile, render_profile
+from optsched.execute.shape import read_shape
 from optsched.model.errors import InputError, Said
 
 Document = dict[str, Any]
@@ -737,3 +740,216 @@ def test_an_input_error_can_be_taken_apart() -> None:
     long = str(InputError("name", "x" * 1000, "less"))
     assert len(long) < 100
     assert "xxx…xxx" in long
+
+
+# What a document may not say in silence -----------------------------------------------------------------------
+
+TWICE = "got the same key twice, expected each key once in an object"
+SILENT: list[tuple[str, str, str, str]] = [
+    # base document, its text, the text instead, complaint
+    ("instance", '"name": "test"', '"name": "test", "name": "other"', f"name: {TWICE}"),
+    ("instance", '"kv_tokens": 64', '"kv_tokens": 1, "kv_tokens": 64', f"limits.kv_tokens: {TWICE}"),
+    ("instance", '"kv_tokens": 64', '"kv\\u005ftokens": 64, "kv_tokens": 64', f"limits.kv_tokens: {TWICE}"),
+    ("instance", '"id": "q7"', '"id": "q7", "input": 30', f"requests[1].input: {TWICE}"),
+    ("suite", '"description": "Two."', '"description": "Two.", "name": "suite"', f"name: {TWICE}"),
+    ("suite", '"kv_tokens": 64', '"kv_tokens": 64, "kv_tokens": 64', f"instances[0].limits.kv_tokens: {TWICE}"),
+    ("result", '"value": 10', '"value": 9, "value": 10', f"value: {TWICE}"),
+    ("result", '"certificate": null', '"certificate": {"a": [{"b": 1, "b": 1}]}', f"certificate.a[0].b: {TWICE}"),
+    ("result", '"metrics": null', '"metrics": {"batches": NaN}', "metrics.batches: got NaN, expected a finite number"),
+    ("result", '"metrics": null', '"metrics": {"x": [0, -Infinity]}', "metrics.x[1]: got -Infinity, expected a finite"),
+    ("result", '"metrics": null', '"metrics": {"x": 1e999}', "metrics.x: got 1e999, expected a finite number"),
+    (
+        "result",
+        '"certificate": null',
+        f'"certificate": {{"kind": [{"7" * 1001}]}}',
+        "certificate.kind[0]: got 1001 digits, expected an integer of at most 1000",
+    ),
+    (
+        "result",
+        '"bound": null',
+        f'"bound": {"7" * 1001}',
+        "bound: got 1001 digits, expected an integer of at most 1000",
+    ),
+]
+
+
+@pytest.mark.parametrize(("base", "old", "new", "complaint"), SILENT)
+def test_what_others_read_in_silence_is_named(
+    base: str, old: str, new: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert TEXTS[base].count(old) >= 1
+    file = tmp_path / "given.json"
+    file.write_text(TEXTS[base].replace(old, new, 1))
+    for command in READERS[base]:
+        arguments = [str(file) if part == "FILE" else part for part in command]
+        require_complaint(optsched(capsys, *arguments), f"{file}: {complaint}")
+
+
+def test_a_thousand_digits_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are no bound that holds; strings and fractions may have more digits."""
+    digits = "7" * 1000
+    file = tmp_path / "given.json"
+    text = TEXTS["result"].replace('"bound": null', f'"bound": {digits}')
+    file.write_text(text.replace('"vllm"', f'"{digits}8"').replace("0.5", f"0.{digits}8"))
+    outcome = optsched(capsys, "check", str(file))
+    assert outcome.code == 1
+    assert f"bound is {digits}, at most the value 10 is possible" in outcome.out
+
+
+def test_a_shape_and_a_profile_with_a_key_twice(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    profile = find_profile(PROFILE)
+    text = render_profile(profile)
+    assert find_profile(str(_written(file, text))) == profile
+    with pytest.raises(InputError, match=f"mine.json: coefficients.base: {TWICE}"):
+        find_profile(str(_written(file, text.replace('"base":', '"base": 0, "base":', 1))))
+    with pytest.raises(InputError, match=f"mine.json: hidden: {TWICE}"):
+        read_shape(str(_written(file, '{"hidden": 1, "hidden": 1}')))
+    with pytest.raises(InputError, match=r"mine\.toml: got .*, expected TOML"):
+        read_shape(str(_written(tmp_path / "mine.toml", "hidden = 1\nhidden = 1\n")))
+
+
+def _written(file: Path, text: str) -> Path:
+    file.write_text(text)
+    return file
+
+
+# What takes too much ------------------------------------------------------------------------------------------
+
+
+def test_a_small_file_that_unpacks_to_gigabytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """2 GiB of spaces in 2 MB: what is read of them is little more than the 134 MB that 64 times the file are."""
+    file = tmp_path / "bomb.json.gz"
+    member = gzip.compress(b" " * 2**24)
+    file.write_bytes(member * 128)
+    most = 64 * file.stat().st_size
+    assert most > 64 * 2**20
+    tracemalloc.start()
+    outcome = optsched(capsys, "check", str(file))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    size = file.stat().st_size
+    require_complaint(
+        outcome,
+        f"{file}: RESULT: got more than {most} bytes in {size} packed ones, expected at most {64 * 2**20}, or 64 times",
+    )
+    assert peak < 2 * most
+
+
+def test_a_tiny_file_may_hold_64_mebibytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spaces = 64 * 2**20 - len(TEXTS["instance"])
+    file = tmp_path / "roomy.json.gz"
+    file.write_bytes(gzip.compress(TEXTS["instance"].encode() + b" " * spaces))
+    assert optsched(capsys, "instances", "show", str(file)).code == 0
+    file.write_bytes(gzip.compress(TEXTS["instance"].encode() + b" " * (spaces + 1)))
+    require_complaint(optsched(capsys, "instances", "show", str(file)), f"got more than {64 * 2**20} bytes in ")
+
+
+def test_a_file_without_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("optsched.model.documents.MAX_BYTES", 2**22)
+    require_complaint(
+        optsched(capsys, "check", "/dev/zero"),
+        f"/dev/zero: RESULT: got more than {2**22} bytes, expected at most {2**22}",
+    )
+
+
+def test_many_requests_of_few_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    many = INSTANCE | {"requests": [{"input": 1, "output": 1, "count": 10**7}]}
+    file = tmp_path / "given.json"
+    suite = SUITE | {"instances": [many, many | {"name": "more"}]}
+    complaint = "got 19999998 requests added by count, expected at most 10000000 in a document"
+    file.write_text(json.dumps(suite))
+    require_complaint(optsched(capsys, "table", str(file)), f"{file}: instances: {complaint}")
+    file.write_text(json.dumps([RESULT | {"instance": many}] * 2))
+    require_complaint(optsched(capsys, "check", str(file)), f"{file}: document: {complaint}")
+    file.write_text(json.dumps(changed_count(10**12)))
+    require_complaint(
+        optsched(capsys, "solve", str(file)), "requests[0].count: got 1000000000000, expected an integer ≤"
+    )
+
+
+def changed_count(count: int) -> Document:
+    return INSTANCE | {"requests": [{"input": 1, "output": 1, "count": count}]}
+
+
+def test_lists_of_wrong_entries_are_complained_of_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A complaint for each would take a hundred times what the document does."""
+    file = tmp_path / "given.json"
+    file.write_text(json.dumps(INSTANCE | {"requests": [[]] * 10**5}))
+    require_complaint(optsched(capsys, "solve", str(file)), "requests[0]: got [], expected an object\n")
+
+
+def test_too_little_memory_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def exhausted(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("optsched.cli.commands.check_result", exhausted)
+    file = tmp_path / "given.json"
+    file.write_text(TEXTS["result"])
+    assert optsched(capsys, "check", str(file)) == Outcome(1, "", "optsched: out of memory\n")
+
+
+# Names --------------------------------------------------------------------------------------------------------
+
+UNSEEN = {
+    "NUL": ("\0", r"\x00"),
+    "line break": ("\n", r"\n"),
+    "escape": ("\x1b[31m", r"\x1b[31m"),
+    "delete": ("\x7f", r"\x7f"),
+    "C1": ("\x9b", r"\x9b"),
+    "right to left": ("\u202e", r"\u202e"),
+    "isolate": ("\u2066", r"\u2066"),
+    "zero width": ("\u200b", r"\u200b"),
+    "byte order mark": ("\ufeff", r"\ufeff"),
+    "line separator": ("\u2028", r"\u2028"),
+    "tag": ("\U000e0041", r"\U000e0041"),
+}
+NAMED: list[tuple[str, Path_, str]] = [
+    ("instance", ["name"], "name"),
+    ("instance", ["requests", 1, "id"], "requests[1].id"),
+    ("suite", ["name"], "name"),
+    ("suite", ["description"], "description"),
+    ("suite", ["instances", 0, "name"], "instances[0].name"),
+    ("result", ["instance", "name"], "instance.name"),
+    ("result", ["instance_sha256"], "instance_sha256"),
+    ("result", ["method"], "method"),
+    ("result", ["versions", "optsched"], "versions.optsched"),
+]
+PLAIN = "expected text without control and format characters"
+
+
+@pytest.mark.parametrize(("text", "shown"), UNSEEN.values(), ids=UNSEEN)
+@pytest.mark.parametrize(("base", "path", "field"), NAMED, ids=[f"{case[0]}:{case[2]}" for case in NAMED])
+def test_a_name_with_what_is_not_seen(
+    base: str, path: Path_, field: str, text: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "given.json"
+    file.write_text(changed(base, path, f"a{text}b"))
+    for command in READERS[base]:
+        arguments = [str(file) if part == "FILE" else part for part in command]
+        outcome = optsched(capsys, *arguments)
+        require_complaint(outcome, f"{file}: {field}: got 'a{shown}b', {PLAIN}")
+        assert text not in outcome.err.removesuffix("\n")
+
+
+def test_names_of_all_peoples_are_plain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "Zürich 東京 Ελλάδα עברית 😀 e\u0301 a\u00a0b |_%&<>`"
+    file = tmp_path / "given.json"
+    file.write_text(changed("instance", ["name"], name))
+    outcome = optsched(capsys, "instances", "show", str(file))
+    assert outcome.code == 0
+    assert json.loads(outcome.out)["name"] == name
+
+
+def test_what_a_document_says_at_length_is_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Certificates and metrics hold anything; so may the name of a file."""
+    file = tmp_path / "red\x1b[31m\nfile.json"
+    wrong = RESULT | {"metrics": {"x\x1b[2J\n": "y\u202e"}, "bound": 1, "badge": "certified"}
+    file.write_text(json.dumps(wrong | {"certificate": {"kind": "k\x1b\n"}, "message": "m\x1b\n"}))
+    outcome = optsched(capsys, "check", str(file))
+    assert outcome.code == 1
+    assert outcome.out.replace("\n", "").isprintable()
+    assert all(line.startswith(f"{tmp_path}/red\\x1b[31m\\nfile.json: ") for line in outcome.out.splitlines())
+    assert r"kind is 'k\x1b\n'" in outcome.out

@@ -36,7 +36,7 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status, versions
 from optsched.report.formats import FORMATS, as_csv, as_latex, as_markdown, as_text
-from optsched.report.sheet import make_sheet
+from optsched.report.sheet import Cell, Column, Sheet, make_sheet
 from optsched.study.bound_table import BoundTable, TableTask, finish, table_rows
 from optsched.traces.suites import SUITES
 
@@ -589,6 +589,16 @@ def test_a_long_name_lengthens_the_line(hard: BoundTable) -> None:
     text = as_text(make_sheet(table), 40)
     assert row.instance.name in text
     assert "…" not in text
+
+
+def test_markdown_shows_names_as_they_are() -> None:
+    cells = (Cell("a|b <i>x</i> `c` *d* [e](f) _g_ h_i \\", ""),)
+    sheet = Sheet("<b>_t_", "", (Column("m_n|_o_", "", cells),), ("see <u>`x`",))
+    title, header, _, row, note = (line for line in as_markdown(sheet).splitlines() if line)
+    assert title == r"**\<b>\_t\_**"
+    assert header.strip("| ") == r"m_n\|\_o\_"
+    assert row.strip().removeprefix("| ").removesuffix(" |") == (r"a\|b \<i>x\</i> \`c\` \*d\* \[e\](f) \_g\_ h_i \\")
+    assert note == r"see \<u>`x`"
 
 
 def test_markdown_rows_have_as_many_columns(hard: BoundTable) -> None:

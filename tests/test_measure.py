@@ -236,6 +236,21 @@ def test_a_strange_line_is_named(tmp_path: Path) -> None:
         Samples(file)
 
 
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (b"dense,1,0,0,0,0," + b"5" * 200_000 + b"\n", "line 3: got field larger than field limit"),
+        (b"dense,\xff\n", "got invalid start byte, expected text in UTF-8"),
+    ],
+)
+def test_a_line_that_is_no_csv_is_named(line: bytes, complaint: str, tmp_path: Path) -> None:
+    file = tmp_path / "samples.csv"
+    Samples(file).add(Point(Kind.DENSE, 1, 0, 0, 0, 0), [5])
+    file.write_bytes(file.read_bytes() + line)
+    with pytest.raises(InputError, match=f"samples.csv: {complaint}"):
+        Samples(file)
+
+
 def test_capacity_is_what_the_weights_leave() -> None:
     """80 GiB: 0.9 of it less 8,030,261,248 weights of 2 bytes, by 131,072 bytes a token; and a budget of a GiB."""
     llama = task(shape=SHAPES["llama3-8b"])

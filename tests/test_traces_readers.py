@@ -192,6 +192,11 @@ def mooncake(**changes: object) -> str:
         (mooncake(hash_ids=[0.5, 1]), "hash_ids[0]: got 0.5, expected an integer"),
         (mooncake(hash_ids=7), "hash_ids: got 7, expected a list"),
         (mooncake(hash_ids=None), "hash_ids: got nothing, expected this field"),
+        (
+            mooncake()[:-1] + ', "output_length": 9}',
+            "output_length: got the same key twice, expected each key once in an object",
+        ),
+        (mooncake(timestamp=1)[:-1] + ', "x": 1e999}', "x: got 1e999, expected a finite number"),
         ("[1, 2]", "got [1, 2], expected a JSON object"),
         ("1.5", "got 1.5, expected a JSON object"),
         ("{", "got '{', expected a JSON object"),

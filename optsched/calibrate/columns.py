@@ -66,17 +66,24 @@ class Row:
 
 def read_table(path: Path) -> Iterator[Row]:
     """Yield the rows of a CSV file, or of a packed one (``.gz``), after its header."""
+    records = read_records(path)
+    _, header = next(records, (1, []))
+    for line, record in records:
+        if len(record) != len(header):
+            raise InputError(f"line {line}", Said(f"{len(record)} fields"), f"{len(header)}", str(path))
+        yield Row(path, line, dict(zip(header, record, strict=True)))
+
+
+def read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield line number and fields of every record of a CSV file, its header among them; `InputError` if it is none."""
     try:
         text = read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError("", Said(error.reason), "text in UTF-8", str(path)) from None
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        header = next(reader, [])
         for record in reader:
-            if len(record) != len(header):
-                raise InputError(f"line {reader.line_num}", Said(f"{len(record)} fields"), f"{len(header)}", str(path))
-            yield Row(path, reader.line_num, dict(zip(header, record, strict=True)))
+            yield reader.line_num, record
     except csv.Error as error:
         raise InputError(f"line {reader.line_num}", Said(str(error)), "CSV", str(path)) from None
 

@@ -16,12 +16,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from optsched.model.cost import CostModel
 from optsched.model.documents import cost_document, read_bytes
-from optsched.model.domain import Picoseconds, domain, input_error
+from optsched.model.domain import Name, Picoseconds, domain
 from optsched.model.errors import InputError, Said
+from optsched.model.json_text import parse_json
 
 PROFILE_FORMAT: Final = "optsched-profile/1"
 
@@ -44,10 +45,10 @@ class Source:
         Digest of the file as read.
     """
 
-    file: str
-    repository: str | None
-    commit: str | None
-    licence: str | None
+    file: Name
+    repository: Name | None
+    commit: Name | None
+    licence: Name | None
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -135,7 +136,7 @@ class Check:
         Mean of ``|ratio − 1|``, a fraction.
     """
 
-    claim: str
+    claim: Name
     rows: Annotated[int, Field(ge=1)]
     mean: Fraction
     low: Fraction
@@ -194,16 +195,16 @@ class Profile:
     """
 
     format: Literal["optsched-profile/1"]
-    name: str
-    description: str
+    name: Name
+    description: Name
     coefficients: CostModel
-    hardware: str
-    model: str
-    method: Mapping[Part, str]
+    hardware: Name
+    model: Name
+    method: Mapping[Part, Name]
     sources: tuple[Source, ...]
     fit: Mapping[Part, FitError]
     valid: Valid
-    notes: tuple[str, ...]
+    notes: tuple[Name, ...]
     components: Mapping[str, Component] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
 
@@ -220,10 +221,9 @@ _SUFFIX = ".json"
 def parse_profile(text: str, source: str | None = None) -> Profile:
     """Read a profile document; `InputError` names ``source`` and the field that is wrong."""
     try:
-        return _PROFILE.validate_json(text)
-    except ValidationError as error:
-        complaint = input_error(error)
-        raise (complaint.located(source) if source else complaint) from None
+        return parse_json(_PROFILE, text)
+    except InputError as error:
+        raise (error.located(source) if source else error) from None
 
 
 def render_profile(profile: Profile) -> str:

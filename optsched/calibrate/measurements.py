@@ -17,7 +17,6 @@ A field that does not apply is empty or 0.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +25,8 @@ from optsched.calibrate.columns import Row, read_table, require_rows
 from optsched.calibrate.library import Part, file_source
 from optsched.calibrate.timings import Measurements, SourceOptions, Timings
 from optsched.model.documents import read_bytes
-from optsched.model.errors import InputError, Said
+from optsched.model.errors import InputError
+from optsched.model.json_text import load_json
 
 UNIT = "ns"
 FORMAT: Final = "optsched-measurements/1"
@@ -74,9 +74,9 @@ def read_environment(path: Path) -> dict[str, Any]:
     """Read what was measured, and on what."""
     data = read_bytes(path)
     try:
-        found = json.loads(data)
-    except ValueError as error:
-        raise InputError("", Said(str(error)), "a JSON document", str(path)) from None
+        found = load_json(data)
+    except InputError as error:
+        raise error.located(str(path)) from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         value = found.get("format") if isinstance(found, dict) else found
         raise InputError("format", value, FORMAT, str(path))

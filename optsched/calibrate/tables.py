@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from math import isqrt
 from pathlib import Path
 from typing import TypeVar
 
-from optsched.model.documents import read_bytes
+from optsched.calibrate.columns import read_records
 from optsched.model.errors import InputError
 
 _PS_PER_MS = 10**9
@@ -121,11 +119,11 @@ def read_vidur_tables(folder: str | Path) -> TableCost:
 
 def _rows(path: Path, header: list[str]) -> Iterator[tuple[int, ...]]:
     """Yield the rows of a table: integers, and then a time in ms, as ps."""
-    rows = csv.reader(io.StringIO(read_bytes(path).decode("utf-8", "replace"), newline=None))
-    found = next(rows, [])
+    rows = read_records(path)
+    _, found = next(rows, (1, []))
     if found != header:
         raise InputError("line 1", ",".join(found), ",".join(header), str(path))
-    for number, row in enumerate(rows, 2):
+    for number, row in rows:
         try:
             *sizes, time = row
             if len(row) != len(header):

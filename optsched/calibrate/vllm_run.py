@@ -10,7 +10,6 @@ N. The KV capacity is not recorded.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from optsched.model.documents import read_bytes
 from optsched.model.domain import MAX_TOKENS, replace
 from optsched.model.errors import InputError, Said
 from optsched.model.instance import Limits, Request
+from optsched.model.json_text import load_json
 
 REQUESTS, META = "requests.jsonl", "meta.json"
 _PS_PER_S = 10**12
@@ -98,9 +98,9 @@ def read_run(folder: Path, kv_tokens: int) -> MeasuredRun:
 
 def _object(data: bytes, source: str) -> dict[str, Any]:
     try:
-        value = json.loads(data)
-    except ValueError as error:
-        raise InputError("", Said(str(error)), "a JSON object", source) from None
+        value = load_json(data)
+    except InputError as error:
+        raise error.located(source) from None
     if not isinstance(value, dict):
         raise InputError("", value, "a JSON object", source)
     return value

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
-from optsched.check.over_time import Level, over_time, weighted_distribution
+from optsched.check.over_time import OverTime, Progression, weighted_distribution
 from optsched.check.problem import Problem, percentile_of, pieces_of, problem_of
 from optsched.model.instance import Instance, Request
 from optsched.model.restrictions import Restrictions
@@ -107,6 +107,49 @@ class _Totals:
     most_blocks: int = 0
 
 
+@dataclass(frozen=True)
+class _Repeats:
+    """Batches of the same decode steps, each right after the one before.
+
+    Parameters
+    ----------
+    times
+        How many they are.
+    first_ps, growth_ps
+        What the first takes, and by how much longer each takes than the one before.
+    """
+
+    times: int
+    first_ps: int
+    growth_ps: int
+
+    def span_ps(self, begin: int, end: int) -> int:
+        """Return what the batches from number ``begin`` to number ``end`` − 1 take, counted from 0."""
+        return (end - begin) * self.first_ps + (end - begin) * (begin + end - 1) // 2 * self.growth_ps
+
+    def blocks(self, held: int, cached: Sequence[int], block: int) -> Iterator[Progression]:
+        """Yield numbers of occupied blocks, and for how many ps each is occupied.
+
+        Before the first batch ``held`` blocks are occupied, and the requests of the runs have ``cached`` tokens.
+        A request with m cached tokens takes a new block in each batch n with (m + n) mod b = 0, once in b batches. So
+        between two neighbours j < j' of the places (−m) mod b, all of the batches n = q b + j, …, q b + j' − 1 have the
+        same number of blocks. From q to q + 1 this number grows by the number of requests, and the time of these
+        batches by b (j' − j) times the growth of a batch.
+        """
+        begin = Counter(-tokens % block for tokens in cached)
+        for place, following in pairwise([*sorted({0, *begin}), block]):
+            if place >= self.times:
+                return
+            held += begin[place]
+            whole = (self.times - following) // block + 1
+            growth = (following - place) * block * self.growth_ps
+            if whole:
+                yield Progression(held, len(cached), whole, self.span_ps(place, following), growth)
+            rest = whole * block + place
+            if rest < self.times:
+                yield Progression(held + whole * len(cached), 0, 1, self.span_ps(rest, self.times), 0)
+
+
 class _Replay:
     """Follows a schedule and notes what breaks a rule.
 
@@ -120,8 +163,9 @@ class _Replay:
         self.violations: list[str] = []
         self.totals = _Totals()
         self._pieces = pieces_of(problem.cost)
-        self.levels: list[Level] = []
+        self.time = OverTime(problem)
         self.gaps: Counter[int] = Counter()
+        self.repeated_gaps: list[Progression] = []
         self.end_ps = 0
         self._kv_blocks = 0
         self._resident = 0
@@ -131,6 +175,7 @@ class _Replay:
     def play(self, batch: Batch) -> None:
         """Replay one batch, or as many as it stands for."""
         start_ps = batch.start_ps
+        self.time.run(start_ps, 0, self._kv_blocks)
         if batch.repeat > 1 and self._may_repeat(batch):
             start_ps = self._play_all_but_last(batch)
         number = self.totals.batches
@@ -145,12 +190,15 @@ class _Replay:
         self._run_all(number, batch, tally)
         self._check_limits(number, batch, tally)
         self._check_end(number, batch, start_ps, tally)
-        self._record(start_ps, batch.end_ps, tally.tokens, batch, self._kv_blocks)
+        self.time.keep(self._resident)
+        self.time.run(batch.end_ps, tally.tokens, self._kv_blocks)
+        duration_ps = batch.end_ps - start_ps
+        self._record(batch, tally.tokens, duration_ps, self._kv_blocks * duration_ps)
         self.totals.swapped_tokens += tally.left
         self.end_ps = batch.end_ps
         for state in tally.finished:  # only now: a finished request counts in its last batch
             self._hold(state, 0)
-        self.levels.append(Level(batch.end_ps, 0, self._resident, self._kv_blocks))
+        self.time.keep(self._resident)
 
     def _may_repeat(self, batch: Batch) -> bool:
         """Say whether the runs can be repeated so often, and note it if not."""
@@ -172,46 +220,43 @@ class _Replay:
         """Replay decode steps that are repeated, up to the last time, and return when that starts.
 
         What the cache holds only grows, and nothing else changes but how long they take, so that everything else that
-        is checked of the last of them holds for the others.
+        is checked of the last of them holds for the others. Each takes longer than the one before by what it takes to
+        read one more token of every request, so all sums have closed forms.
         """
         if batch.start_ps < self.end_ps:
             self._note(self.totals.batches, self._early(batch.start_ps))
-        cost, decodes, clock, block = self.problem.cost, len(batch.run), batch.start_ps, self.problem.limits.kv_block
+        cost, decodes, times = self.problem.cost, len(batch.run), batch.repeat - 1
         states = [self.states[index] for index, _ in batch.run]
-        read = sum(state.cached for state in states)
-        filled = Counter(state.cached % block for state in states)
-        held = self._kv_blocks
-        fixed_ps = self._linear_ps(decodes) + cost.decode_req * decodes + cost.cpu_request * batch.considered
-        for number in range(batch.repeat - 1):
-            held += filled[-number % block]  # whose last block is full
-            duration_ps = fixed_ps + cost.decode_kv * read
-            self._record(clock, clock + duration_ps, decodes, batch, held)
-            clock += duration_ps
-            read += decodes
-            if number:  # the batch before has given everybody a token
-                self.gaps[duration_ps] += decodes
-            else:
-                self.gaps.update(clock - state.last_token_ps for state in states)
+        first_ps = self._linear_ps(decodes) + cost.decode_req * decodes + cost.cpu_request * batch.considered
+        first_ps += cost.decode_kv * sum(state.cached for state in states)
+        repeats = _Repeats(times, first_ps, cost.decode_kv * decodes)
+        blocks = list(repeats.blocks(self._kv_blocks, [state.cached for state in states], self.problem.limits.kv_block))
+        self.gaps.update(batch.start_ps + first_ps - state.last_token_ps for state in states)
+        # After the first, each follows a batch that has generated a token of every one of its requests.
+        if times > 1:
+            later = Progression(first_ps + repeats.growth_ps, repeats.growth_ps, times - 1, decodes, 0)
+            self.repeated_gaps.append(later)
+        self.end_ps = batch.start_ps + repeats.span_ps(0, times)
+        self.time.grow(self.end_ps, decodes, blocks)
         for state in states:
-            self._hold(state, state.cached + batch.repeat - 1)
-            state.generated += batch.repeat - 1
-            state.last_token_ps = clock
-        self.end_ps = clock
-        return clock
+            self._hold(state, state.cached + times)
+            state.generated += times
+            state.last_token_ps = self.end_ps
+        self._record(batch, decodes, repeats.span_ps(0, times), sum(part.total for part in blocks), times)
+        return self.end_ps
 
-    def _record(self, start_ps: int, end_ps: int, tokens: int, batch: Batch, blocks: int) -> None:
-        """Count a batch, or one of its repeats, which occupies so many blocks."""
-        totals, duration_ps = self.totals, end_ps - start_ps
-        self.levels.append(Level(start_ps, tokens, self._resident, blocks))
-        totals.batches += 1
-        totals.busy_ps += duration_ps
-        totals.tokens += tokens
-        totals.runs += len(batch.run)
-        totals.evictions += len(batch.evict)
-        totals.swaps += len(batch.swap_out)
-        totals.resident += self._resident
-        totals.block_time += blocks * duration_ps
-        totals.most_blocks = max(totals.most_blocks, blocks)
+    def _record(self, batch: Batch, tokens: int, busy_ps: int, block_time: int, times: int = 1) -> None:
+        """Count a batch, or its repeats, in the last of which the cache is as it is now."""
+        totals = self.totals
+        totals.batches += times
+        totals.busy_ps += busy_ps
+        totals.tokens += times * tokens
+        totals.runs += times * len(batch.run)
+        totals.evictions += times * len(batch.evict)
+        totals.swaps += times * len(batch.swap_out)
+        totals.resident += times * self._resident
+        totals.block_time += block_time
+        totals.most_blocks = max(totals.most_blocks, self._kv_blocks)
 
     def require_completion(self) -> None:
         """Note every request that is unfinished after the last batch."""
@@ -509,7 +554,7 @@ def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
                 if r.output > 1
             ]
         ),
-        "tbt_ps": weighted_distribution(replay.gaps),
+        "tbt_ps": weighted_distribution(replay.gaps, replay.repeated_gaps),
         "e2e_ps": _distribution(stays),
         "ttft_per_input_ps": _distribution([Fraction(wait, r.input) for r, wait in zip(requests, waits, strict=True)]),
         "e2e_per_output_ps": _distribution([Fraction(stay, r.output) for r, stay in zip(requests, stays, strict=True)]),
@@ -519,7 +564,7 @@ def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
         "slo_attainment": _ratio(len(requests) - missed, len(requests)),
         "kv_utilisation": _ratio(kv_time, limits.kv_tokens * totals.busy_ps),
         "token_utilisation": _ratio(totals.tokens, limits.batch_tokens * totals.batches),
-        **over_time(problem, replay.levels, [state.last_token_ps for state in states]),
+        **replay.time.metrics([state.last_token_ps for state in states]),
         "mean_resident_requests": _ratio(totals.resident, totals.batches),
         "mean_batch_requests": _ratio(totals.runs, totals.batches),
     }

@@ -11,14 +11,15 @@ from optsched.cli import machine_commands as machine_commands
 from optsched.cli.commands import cli
 from optsched.cli.streams import discard_output, use_utf_8
 from optsched.methods.checked import DefectError
-from optsched.model.errors import InfeasibleInstanceError, InputError
+from optsched.model.errors import InfeasibleInstanceError, InputError, printable
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run ``optsched`` and exit: 0 done, 1 check failed, infeasible or a defect, 2 bad input, 130 interrupted.
+    """Run ``optsched`` and exit: 0 done, 1 a claim or the program failed, 2 bad input, 130 interrupted.
 
+    1 is: a check failed, an instance is infeasible, memory is short, or a defect of ours shows.
     What is wrong goes to stderr on one line.
     """
     use_utf_8()
@@ -43,6 +44,9 @@ def main(arguments: list[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted; what was finished is kept")
         code = INTERRUPTED
+    except MemoryError:
+        _say("out of memory")
+        code = FAILED
     except OSError as error:
         discard_output()
         _say(f"{error.filename or 'standard output'}: got {error.strerror or error}, expected to read or write it")
@@ -64,14 +68,13 @@ def run_program(command: click.Command, name: str) -> None:
         message, code = "interrupted; what was finished is kept", INTERRUPTED
     else:
         return
-    click.echo(f"{name}: {message}", err=True)
+    click.echo(printable(f"{name}: {message}"), err=True)
     sys.exit(code)
 
 
 def _say(message: str) -> None:
     """Print one line on stderr, whatever names the message quotes."""
-    line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in message)
-    click.echo(f"optsched: {line}", err=True)
+    click.echo(printable(f"optsched: {message}"), err=True)
 
 
 def _command(error: click.ClickException) -> str:

@@ -385,7 +385,8 @@ def _report_bad(source: str, found: Trace) -> None:
     for wrong in found.bad[:_MOST_BAD]:
         click.echo(f"optsched: {wrong.located(source)}", err=True)
     if found.bad:
-        click.echo(f"optsched: {source}: {len(found.bad)} rows left out, {len(found.requests)} requests", err=True)
+        counts = f"{len(found.bad)} rows left out, {len(found.requests)} requests"
+        click.echo(printable(f"optsched: {source}: {counts}"), err=True)
 
 
 @cli.command()
@@ -399,12 +400,10 @@ def check(result: str) -> int:
         content = claimed.result
         name = f"{result}[{position}]" if len(documents) > 1 else result
         for violation in report.violations:
-            click.echo(f"{name}: {violation}")
+            click.echo(printable(f"{name}: {violation}"))
         verdict = "every claim holds" if report.ok else f"{len(report.violations)} violations"
-        click.echo(
-            f"{name}: {content.method} on {content.instance.name}, {content.status.value}, "
-            f"bound {content.badge.value}: {verdict}"
-        )
+        what = f"{content.method} on {content.instance.name}, {content.status.value}, bound {content.badge.value}"
+        click.echo(printable(f"{name}: {what}: {verdict}"))
         failed |= not report.ok
     return int(failed)
 
@@ -499,7 +498,7 @@ def table(
         click.echo(as_text(sheet, terminal_width()) if style == "text" else FORMATS[style](sheet), nl=False)
     if store is not None and out != "-" and style == "text":
         files = ", ".join(f"table.{suffix}" for suffix in _SUFFIXES.values())
-        click.echo(f"\nResult documents, {files}: {store.folder}/")
+        click.echo(f"\nResult documents, {files}: {printable(str(store.folder))}/")
     if defects:
         raise DefectError("; ".join(defects))
 

@@ -32,7 +32,7 @@ from optsched.methods.execute import execute_policy, execute_schedule
 from optsched.methods.simulate import PolicyCrashError
 from optsched.model.documents import dump
 from optsched.model.domain import MAX_TOKENS, replace
-from optsched.model.errors import InputError, Said
+from optsched.model.errors import InputError, Said, printable
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.result import Result
@@ -113,12 +113,13 @@ def profile(
         )
     if restless:
         click.echo(
-            f"optsched: {folder}: {len(restless)} points spread by more than {100 * max_spread:g} %, so there is no "
-            "table; when the machine is idle, the same command measures these again",
+            f"optsched: {printable(str(folder))}: {len(restless)} points spread by more than "
+            f"{100 * max_spread:g} %, so there is no table; when the machine is idle, the same command measures these "
+            "again",
             err=True,
         )
         return 1
-    click.echo(f"{folder / TABLE}")
+    click.echo(printable(f"{folder / TABLE}"))
     return 0
 
 
@@ -169,7 +170,7 @@ def execute(
         result, schedule = _with_schedule(source)
         violations, _ = check_schedule(result.instance, schedule, result.restrictions)
         for violation in violations:
-            click.echo(f"{source}: {violation}")
+            click.echo(printable(f"{source}: {violation}"))
         if violations:
             return 1
         method, instance = result.method, _priced(result.instance, profile)
@@ -198,7 +199,7 @@ def execute(
             execution = run(runner, about, watch=bar.advance)
         except PolicyFailureError as failure:
             reason = f"{instance.label(failure.index)} at {failure.now_ps} ps: {failure.reason}"
-            click.echo(f"optsched: {method}: {reason}", err=True)
+            click.echo(printable(f"optsched: {method}: {reason}"), err=True)
             return 1
         except PolicyCrashError as crash:
             click.echo(f"optsched: {method}: {crash}", err=True)

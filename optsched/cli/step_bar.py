@@ -9,6 +9,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from optsched.model.errors import printable
+
 
 class Line:
     """One line: what is being worked on, a bar if there are steps, how it stands, for how long.
@@ -25,7 +27,7 @@ class Line:
         bar = [BarColumn(bar_width=20), MofNCompleteColumn()] if steps is not None else []
         self._progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             *bar,
             TextColumn("{task.fields[state]}"),
             TimeElapsedColumn(),
@@ -33,7 +35,7 @@ class Line:
             transient=True,
             disable=not sys.stderr.isatty(),
         )
-        self._task = self._progress.add_task(name, total=steps or None, state="")
+        self._task = self._progress.add_task(printable(name), total=steps or None, state="")
 
     def __enter__(self) -> Self:
         self._progress.start()

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from optsched.model.documents import read_bytes
-from optsched.model.domain import domain, input_error, replace
+from optsched.model.domain import Name, domain, input_error, replace
 from optsched.model.errors import InputError, Said
+from optsched.model.json_text import load_json
 
 Size = Annotated[int, Field(ge=1, le=10**7)]
 _BYTES = MappingProxyType({"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2})
@@ -43,7 +44,7 @@ class Shape:
         collectives.
     """
 
-    name: str
+    name: Name
     hidden: Size
     layers: Size
     heads: Size
@@ -135,11 +136,13 @@ def read_shape(source: str) -> Shape:
     suffix = Path(source).suffix
     if suffix not in {".toml", ".json"}:
         raise InputError("shape", source, f"a .toml or .json file, or one of {', '.join(SHAPES)}")
-    text = read_bytes(source).decode("utf-8", "replace")
+    data = read_bytes(source)
     try:
-        fields = tomllib.loads(text) if suffix == ".toml" else json.loads(text)
+        fields = tomllib.loads(data.decode()) if suffix == ".toml" else load_json(data)
+    except InputError as error:
+        raise error.located(source) from None
     except (ValueError, RecursionError) as error:
-        raise InputError("", Said(str(error)), f"{suffix[1:].upper()}", source) from None
+        raise InputError("", Said(str(error)), "TOML", source) from None
     if isinstance(fields, dict):
         fields.setdefault("name", Path(source).stem)
     try:

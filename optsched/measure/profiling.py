@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from optsched.measure.table import Row, Samples, table_text
 from optsched.model.documents import dump, read_bytes, write_text
 from optsched.model.domain import replace
 from optsched.model.errors import InputError, Said
+from optsched.model.json_text import NotJSONError, load_json
 
 SAMPLES = "samples.csv"
 _USABLE = 0.9
@@ -162,9 +162,9 @@ def _require_same(path: Path, environment: dict[str, Any]) -> None:
     if not path.exists():
         return
     try:
-        known = json.loads(read_bytes(path))
+        known = load_json(read_bytes(path))
         kept = {field: known.get(field) for field in environment}
-    except (ValueError, AttributeError):
+    except (NotJSONError, AttributeError):
         raise InputError("", Said("no measurements"), "a folder of an earlier run, or a new one", str(path)) from None
     for field, value in environment.items():
         if field != "distinct_layers" and kept[field] != value:

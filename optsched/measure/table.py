@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from optsched.calibrate.columns import read_records
 from optsched.calibrate.measurements import HEADER, SIZES
 from optsched.measure.grid import Kind, Point
-from optsched.model.documents import read_bytes
 from optsched.model.errors import InputError
 from optsched.model.objectives import percentile
 from optsched.study.lines import append_lines, drop_unended_line
@@ -80,11 +78,11 @@ class Samples:
             drop_unended_line(path)
         if not path.exists() or path.stat().st_size == 0:
             append_lines(path, [",".join(_SAMPLES)])
-        lines = csv.reader(io.StringIO(read_bytes(path).decode("utf-8", "replace"), newline=None))
-        found = tuple(next(lines, ()))
+        lines = read_records(path)
+        found = tuple(next(lines, (1, []))[1])
         if found != _SAMPLES:
             raise InputError("line 1", ",".join(found), ",".join(_SAMPLES), str(path))
-        for number, fields in enumerate(lines, 2):
+        for number, fields in lines:
             try:
                 kind, *sizes, times = fields
                 point = Point(Kind(kind), *map(int, sizes))

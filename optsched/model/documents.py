@@ -7,20 +7,22 @@ import hashlib
 import io
 import json
 import os
+import re
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, BinaryIO, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, FailFast, Field, Tag, TypeAdapter
 
 from optsched.model.cost import CostModel
-from optsched.model.domain import MAX_REQUESTS, Percent, Picoseconds, domain, input_error, replace
+from optsched.model.domain import MAX_REQUESTS, Name, Percent, Picoseconds, domain, replace
 from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.json_text import parse_json
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
@@ -33,7 +35,14 @@ RESULT_FORMAT = "optsched-result/1"
 ProfileLookup = Callable[[str], CostModel]
 """Finds a cost profile by name; raises `InputError` for an unknown one."""
 
-_T = TypeVar("_T")
+MAX_BYTES = 4 * 1024**3
+"""The most that is read of a file: a result with every run of every batch has up to 2.4 kB for each request."""
+MAX_UNPACKED_BYTES = 64 * 1024**2
+"""What a packed file may hold, however small it is."""
+MAX_RATIO = 64
+"""How many times larger than a packed file its content may be beyond that; of our results it is at most 57 times."""
+
+_PIECE = 1024**2
 _STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
@@ -63,7 +72,7 @@ def _cost_kind(value: object) -> str:
 class _InstanceBody(BaseModel):
     model_config = _STRICT
     format: Literal["optsched-instance/1"]
-    name: str
+    name: Name
     limits: Limits
     rules: Rules
     cost: Annotated[
@@ -71,7 +80,12 @@ class _InstanceBody(BaseModel):
         Discriminator(_cost_kind),
     ]
     replicas: int = 1
-    requests: Annotated[list[_RequestEntry], Field(min_length=1)]
+    requests: Annotated[list[_RequestEntry], Field(min_length=1), FailFast()]
+
+    @property
+    def counted(self) -> int:
+        """Requests that ``count`` adds to those that are listed."""
+        return sum(entry.count - 1 for entry in self.requests)
 
     def build(self, profiles: ProfileLookup) -> Instance:
         if isinstance(self.cost, _ProfileName):
@@ -94,17 +108,17 @@ class _InstanceBody(BaseModel):
 class _SuiteBody(BaseModel):
     model_config = _STRICT
     format: Literal["optsched-suite/1"]
-    name: str
-    description: str
-    instances: Annotated[list[_InstanceBody], Field(min_length=1)]
+    name: Name
+    description: Name
+    instances: Annotated[list[_InstanceBody], Field(min_length=1), FailFast()]
 
 
 class _ResultBody(BaseModel):
     model_config = _STRICT
     format: Literal["optsched-result/1"]
     instance: _InstanceBody
-    instance_sha256: str
-    method: str
+    instance_sha256: Name
+    method: Name
     objective: Objective
     status: Status
     badge: Badge
@@ -113,15 +127,15 @@ class _ResultBody(BaseModel):
     gap: float | None
     runtime_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     seed: int
-    versions: dict[str, str]
+    versions: dict[Name, Name]
     schedule: Schedule | None
     metrics: dict[str, Any] | None
     certificate: dict[str, Any] | None
     message: str | None = None
     restrictions: Restrictions = Restrictions()
     time_limit_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    options: dict[str, str] = Field(default_factory=dict)
-    found_by: dict[str, str] = Field(default_factory=dict)
+    options: dict[Name, Name] = Field(default_factory=dict)
+    found_by: dict[Name, Name] = Field(default_factory=dict)
 
     def claim(self, profiles: ProfileLookup) -> ClaimedResult:
         try:
@@ -136,8 +150,8 @@ class _ResultBody(BaseModel):
 class Suite:
     """A named list of instances."""
 
-    name: str
-    description: str
+    name: Name
+    description: Name
     instances: tuple[Instance, ...]
 
 
@@ -165,7 +179,7 @@ _BESIDES = ("swap_out_kv", "swap_in_kv", "swap_overlap", "cpu_batch", "cpu_reque
 _UNRESTRICTED = Restrictions()
 _INSTANCE, _SUITE = TypeAdapter(_InstanceBody), TypeAdapter(_SuiteBody)
 _RESULT = TypeAdapter(_ResultBody)
-_RESULTS = TypeAdapter(Annotated[list[_ResultBody], Field(min_length=1)])
+_RESULTS = TypeAdapter(Annotated[list[_ResultBody], Field(min_length=1), FailFast()])
 _TAGS = frozenset({"<profile>", "<coefficients>"})
 
 
@@ -173,24 +187,51 @@ _TAGS = frozenset({"<profile>", "<coefficients>"})
 
 
 def read_bytes(source: str | Path) -> bytes:
-    """Return the content of a file, unpacked if its name ends in ``.gz``; ``-`` is standard input."""
+    """Return the content of a file, unpacked if its name ends in ``.gz``; ``-`` is standard input.
+
+    A file that holds more than `MAX_BYTES`, or a packed one that holds more than the larger of `MAX_UNPACKED_BYTES` and
+    `MAX_RATIO` times its size, raises `InputError` as soon as that is read.
+    """
     name = str(source)
     try:
-        data = _standard_input() if name == "-" else Path(name).read_bytes()
+        if name == "-":
+            data = _read_at_most(MAX_BYTES, _standard_input())
+        else:
+            with Path(name).open("rb") as file:
+                data = _read_at_most(MAX_BYTES, file)
     except (OSError, ValueError) as error:
         raise InputError("", Said(_reason(error)), "a readable file", name) from None
+    if data is None:
+        raise InputError("", Said(f"more than {MAX_BYTES} bytes"), f"at most {MAX_BYTES}", name)
     if not name.endswith(".gz"):
         return data
+    most = min(MAX_BYTES, max(MAX_UNPACKED_BYTES, MAX_RATIO * len(data)))
     try:
-        return gzip.decompress(data)
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
+            unpacked = _read_at_most(most, packed)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError("", Said(_reason(error)), "a file packed by gzip", name) from None
+    if unpacked is None:
+        expected = f"at most {MAX_UNPACKED_BYTES}, or {MAX_RATIO} times the file's; what is larger has to be unpacked"
+        raise InputError("", Said(f"more than {most} bytes in {len(data)} packed ones"), expected, name)
+    return unpacked
 
 
-def _standard_input() -> bytes:
+def _standard_input() -> BinaryIO:
     if sys.stdin is None:  # Python's word for a closed one
         raise OSError("standard input is closed")
-    return sys.stdin.buffer.read()
+    return sys.stdin.buffer
+
+
+def _read_at_most(most: int, stream: BinaryIO | gzip.GzipFile) -> bytes | None:
+    """Read a stream to its end; None if it holds more than so many bytes, of which not many more are read."""
+    pieces, size = [], 0
+    while piece := stream.read(_PIECE):
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            return None
+    return b"".join(pieces)
 
 
 def _reason(error: Exception) -> str:
@@ -198,27 +239,23 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _parse(adapter: TypeAdapter[_T], data: bytes) -> _T:
-    try:
-        return adapter.validate_json(data)
-    except ValidationError as error:
-        raise input_error(error, _TAGS) from None
-
-
 def parse_instance(data: bytes, profiles: ProfileLookup) -> Instance:
     """Read an instance document; a wrong one raises `InputError`."""
-    return _parse(_INSTANCE, data).build(profiles)
+    return parse_json(_INSTANCE, data, _TAGS).build(profiles)
 
 
 def parse_suite(data: bytes, profiles: ProfileLookup) -> Suite:
     """Read a suite document: ``{"format": "optsched-suite/1", "name", "description", "instances": […]}``."""
-    body = _parse(_SUITE, data)
-    instances = []
+    body = parse_json(_SUITE, data, _TAGS)
+    _require_few("instances", body.instances)
+    instances: list[Instance] = []
+    names: set[str] = set()
     for position, entry in enumerate(body.instances):
         try:
             instances.append(entry.build(profiles))
-            if any(entry.name == earlier.name for earlier in body.instances[:position]):
+            if entry.name in names:
                 raise InputError("name", entry.name, "a name that no other instance of the suite has")
+            names.add(entry.name)
         except InputError as error:
             raise error.within(f"instances[{position}]") from None
     return Suite(body.name, body.description, tuple(instances))
@@ -226,8 +263,9 @@ def parse_suite(data: bytes, profiles: ProfileLookup) -> Suite:
 
 def parse_results(data: bytes, profiles: ProfileLookup) -> list[ClaimedResult]:
     """Read a result document, or a list of them."""
-    several = data.lstrip()[:1] == b"["
-    bodies = _parse(_RESULTS, data) if several else [_parse(_RESULT, data)]
+    several = re.match(rb"\s*\[", data) is not None
+    bodies = parse_json(_RESULTS, data, _TAGS) if several else [parse_json(_RESULT, data, _TAGS)]
+    _require_few("document", [body.instance for body in bodies])
     found = []
     for position, body in enumerate(bodies):
         try:
@@ -235,6 +273,13 @@ def parse_results(data: bytes, profiles: ProfileLookup) -> list[ClaimedResult]:
         except InputError as error:
             raise (error.within(f"[{position}]") if several else error) from None
     return found
+
+
+def _require_few(field: str, bodies: Sequence[_InstanceBody]) -> None:
+    """Raise `InputError` if a short document makes too many requests of its instances together."""
+    counted = sum(body.counted for body in bodies)
+    if counted > MAX_REQUESTS:
+        raise InputError(field, Said(f"{counted} requests added by count"), f"at most {MAX_REQUESTS} in a document")
 
 
 _RESULT_FIELDS = (

@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from optsched.model.errors import InputError, describe
+from optsched.model.errors import InputError, describe, is_plain
 
 MAX_PS = 2**63 - 1
 """The largest time or coefficient, in ps: 106 days."""
@@ -24,6 +24,16 @@ Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Picoseconds = Annotated[int, Field(ge=0, le=MAX_PS)]
 Index = Annotated[int, Field(ge=0)]
 Percent = Annotated[int, Field(ge=0, le=100)]
+
+
+def _require_plain(text: str) -> str:
+    if not is_plain(text):
+        raise InputError("", text, "text without control and format characters")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_require_plain)]
+"""Text that can be printed in a line as it is."""
 
 _T = TypeVar("_T")
 _CONFIG = ConfigDict(strict=True, extra="forbid")

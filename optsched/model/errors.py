@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 _SHOWN = 60
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode's control and format characters (of which some reverse text or take no room), surrogates, line separators."""
+
+
+def is_plain(text: str) -> bool:
+    """Whether text has no character that a terminal obeys instead of showing it."""
+    return text.isprintable() or not any(unicodedata.category(char) in _UNSEEN for char in text)
 
 
 def printable(text: str) -> str:
@@ -63,7 +71,7 @@ class InputError(ValueError):
         got = str(self.value) if isinstance(self.value, Said) else shown(self.value)
         where = f"{self.source}: " if self.source else ""
         field = f"{self.field}: " if self.field else ""
-        return f"{where}{field}got {got}, expected {self.expected}"
+        return printable(f"{where}{field}got {got}, expected {self.expected}")
 
 
 class Said(str):

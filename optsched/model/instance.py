@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from optsched.model.cost import CostModel
-from optsched.model.domain import MAX_REQUESTS, Picoseconds, Tokens, domain, replace
+from optsched.model.domain import MAX_REQUESTS, Name, Picoseconds, Tokens, domain, replace
 from optsched.model.errors import InputError
 
 
@@ -106,7 +106,7 @@ class Request:
     weight: Picoseconds = 1
     slo_ttft_ps: Picoseconds | None = None
     slo_e2e_ps: Picoseconds | None = None
-    id: str | None = None
+    id: Name | None = None
     predicted_output: Tokens | None = None
 
     @property
@@ -136,7 +136,7 @@ class Instance:
         Number of replicas; 1 so far.
     """
 
-    name: str
+    name: Name
     limits: Limits
     rules: Rules
     cost: CostModel

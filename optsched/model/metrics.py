@@ -13,8 +13,11 @@ from typing import Any
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective, percentile_rank, value_at
 from optsched.model.schedule import Batch, Progress, Schedule, follow
-from optsched.model.spread import PERCENTILES, Spread
-from optsched.model.timeline import Load, Occupancy, moments
+from optsched.model.spread import PERCENTILES, Ramp, Spread
+from optsched.model.timeline import Load, Occupancy, Rise, moments
+
+_FEW = 1000
+"""Batches that are repeated more often are counted by formulas, which for fewer of them would take longer."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,25 @@ def evaluate(instance: Instance, schedule: Schedule) -> dict[str, Any]:
 def tally_of(instance: Instance, schedule: Schedule) -> Tally:
     """Follow a legal schedule and count."""
     outputs, sums, swapped = _Outputs(len(instance.requests)), _Sums(), 0
+    waiting, kv_tokens, batch_tokens = Counter[int](), Counter[int](), Counter[int]()
+    ramps: list[Ramp] = []
 
     def played() -> Iterator[Load]:
         nonlocal swapped
         occupancy = Occupancy(instance)
         for batch, states in follow(instance, schedule):
+            if batch.repeat > _FEW:
+                rise = occupancy.rise(batch, states)
+                last = occupancy.play_last(batch, states, rise.load.end_ps)
+                outputs.note_rise(batch, rise, last)
+                sums.add_rise(rise)
+                sums.add(last)
+                # `moments` count the whole time for what is occupied before it.
+                kv_tokens[rise.load.kv_tokens] -= rise.load.end_ps - rise.load.start_ps
+                ramps.extend(rise.kv_tokens)
+                yield rise.load
+                yield last
+                continue
             loads = occupancy.play(batch, states)
             outputs.note(batch, states, loads)
             swapped += sum(states[index].swapped for index in batch.swap_out)
@@ -82,7 +99,6 @@ def tally_of(instance: Instance, schedule: Schedule) -> Tally:
                 sums.add(load)
                 yield load
 
-    waiting, kv_tokens, batch_tokens = Counter[int](), Counter[int](), Counter[int]()
     for moment, following in pairwise(moments(instance, played())):
         duration = following.time_ps - moment.time_ps
         waiting[moment.waiting] += duration
@@ -99,9 +115,9 @@ def tally_of(instance: Instance, schedule: Schedule) -> Tally:
         peak=sums.peak,
         busy=sums.busy,
         kv_time=sums.kv_time,
-        gaps=Spread.of(outputs.gaps),
+        gaps=Spread.of(outputs.gaps, outputs.rising_gaps),
         waiting=Spread.of(waiting),
-        kv_tokens=Spread.of(kv_tokens),
+        kv_tokens=Spread.of(kv_tokens, ramps),
         batch_tokens=Spread.of(batch_tokens),
         swaps=schedule.swaps,
         swapped_tokens=swapped,
@@ -114,6 +130,7 @@ class _Outputs:
     def __init__(self, count: int) -> None:
         self.first, self.latest = [0] * count, [0] * count
         self.gaps: Counter[int] = Counter()
+        self.rising_gaps: list[Ramp] = []
 
     def note(self, batch: Batch, states: Sequence[Progress], loads: Sequence[Load]) -> None:
         """Note the tokens of a batch and its repeats."""
@@ -128,6 +145,15 @@ class _Outputs:
                 latest[index] = batch.end_ps
         for load in loads[1:]:
             self.gaps[load.end_ps - load.start_ps] += load.running
+
+    def note_rise(self, batch: Batch, rise: Rise, last: Load) -> None:
+        """Note the tokens of a batch of decode steps that is repeated many times."""
+        for index, _ in batch.run:
+            self.gaps[rise.load.start_ps + rise.first_ps - self.latest[index]] += 1
+            self.latest[index] = last.end_ps
+        second = rise.first_ps + rise.slower_ps
+        self.rising_gaps.append(Ramp(second, rise.slower_ps, last.running, 0, rise.times - 1))
+        self.gaps[last.end_ps - last.start_ps] += last.running
 
 
 class _Sums:
@@ -145,6 +171,15 @@ class _Sums:
         self.peak = max(self.peak, load.kv_tokens)
         self.busy += duration
         self.kv_time += load.kv_tokens * duration
+
+    def add_rise(self, rise: Rise) -> None:
+        """Count a batch that is repeated many times, but for the last time, which occupies more."""
+        load = rise.load
+        self.tokens += rise.times * load.tokens
+        self.runs += rise.times * load.running
+        self.resident += rise.times * load.resident
+        self.busy += load.end_ps - load.start_ps
+        self.kv_time += sum(ramp.total for ramp in rise.kv_tokens)
 
 
 def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:

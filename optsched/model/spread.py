@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -12,6 +12,50 @@ from typing import Self
 from optsched.model.objectives import percentile_rank
 
 PERCENTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """``length`` values, each larger than the one before by ``step`` ≥ 0, whose weights grow by ``growth`` ≥ 0.
+
+    Parameters
+    ----------
+    first, step
+        The least value, and what is between two.
+    weight, growth
+        The weight of the least value, and how much more the next one has.
+    length
+        How many values there are, at least 1.
+    """
+
+    first: int
+    step: int
+    weight: int
+    growth: int
+    length: int
+
+    @property
+    def last(self) -> int:
+        """The largest value."""
+        return self.first + self.step * (self.length - 1)
+
+    @property
+    def total(self) -> int:
+        """Sum of value times weight: with i = 0, …, n − 1, Σ i = n (n − 1) / 2 and Σ i² = n (n − 1) (2 n − 1) / 6."""
+        n = self.length
+        once, twice = n * (n - 1) // 2, n * (n - 1) * (2 * n - 1) // 6
+        crossed = self.first * self.growth + self.step * self.weight
+        return self.first * self.weight * n + crossed * once + self.step * self.growth * twice
+
+    def reached(self, value: int) -> int:
+        """Return the weight of all values up to this one."""
+        if value >= self.last:
+            n = self.length
+        elif value < self.first:
+            n = 0
+        else:
+            n = 1 + (value - self.first) // self.step
+        return self.weight * n + self.growth * (n * (n - 1) // 2)
 
 
 @dataclass(frozen=True)
@@ -37,10 +81,28 @@ class Spread:
     largest: int
 
     @classmethod
-    def of(cls, weights: Mapping[int, int]) -> Self | None:
-        """Return the distribution of values that have these weights, all at least 0; None if all are 0."""
+    def of(cls, weights: Mapping[int, int], ramps: Sequence[Ramp] = ()) -> Self | None:
+        """Return the distribution of values that have these weights, all at least 0; None if all are 0.
+
+        The values of ramps come on top; there should not be many ramps.
+        """
         values = sorted(value for value, weight in weights.items() if weight)
-        return cls.of_ascending(values, [weights[value] for value in values])
+        found = cls.of_ascending(values, [weights[value] for value in values])
+        more = [ramp for ramp in ramps if ramp.reached(ramp.last)]
+        if not more:
+            return found
+        reached = [0, *accumulate(weights[value] for value in values)]
+        least = min([*values[:1], *(ramp.first for ramp in more)])
+        largest = max([*values[-1:], *(ramp.last for ramp in more)])
+
+        def weight_up_to(value: int) -> int:
+            return reached[bisect_right(values, value)] + sum(ramp.reached(value) for ramp in more)
+
+        weight = weight_up_to(largest)
+        range_ = range(least, largest + 1)
+        percentiles = [range_[bisect_left(range_, percentile_rank(q, weight), key=weight_up_to)] for q in PERCENTILES]
+        total = sum(ramp.total for ramp in more) + (0 if found is None else found.total)
+        return cls(total, weight, tuple(percentiles), largest)
 
     @classmethod
     def of_ascending(cls, values: Sequence[int], weights: Sequence[int]) -> Self | None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from optsched.model.instance import Instance
 from optsched.model.schedule import Batch, Progress, Schedule, follow
+from optsched.model.spread import Ramp
 
 
 class Moment(NamedTuple):
@@ -65,6 +66,28 @@ class Load(NamedTuple):
     kept_kv_tokens: int
 
 
+class Rise(NamedTuple):
+    """What the repeats of a batch of decode steps are together, except for the last.
+
+    Parameters
+    ----------
+    load
+        All of them as one, of as many KV tokens as are occupied before the first.
+    times
+        How many they are.
+    first_ps, slower_ps
+        What the first takes, and how much longer each takes than the one before.
+    kv_tokens
+        KV tokens occupied, each for so many ps.
+    """
+
+    load: Load
+    times: int
+    first_ps: int
+    slower_ps: int
+    kv_tokens: list[Ramp]
+
+
 class Occupancy:
     """What the KV cache holds while the batches of a legal schedule are played one after another."""
 
@@ -76,7 +99,7 @@ class Occupancy:
 
     def play(self, batch: Batch, states: Sequence[Progress]) -> list[Load]:
         """Play a batch whose requests are in these states before it, as `follow` shows them; return all its repeats."""
-        requests, limits, held = self._instance.requests, self._instance.limits, self._held
+        limits, held = self._instance.limits, self._held
         for index in (*batch.evict, *batch.swap_out):
             self._occupied -= held.pop(index, 0)
         for index in batch.swap_in:
@@ -88,7 +111,46 @@ class Occupancy:
             end, occupied = clock + duration, self._occupied + more
             loads.append(Load(clock, end, running, running, resident, occupied, resident, occupied))
             clock = end
-        tokens, done, more, block = 0, [], batch.repeat - 1, limits.kv_block
+        return [*loads, self.play_last(batch, states, clock)]
+
+    def rise(self, batch: Batch, states: Sequence[Progress]) -> Rise:
+        """Sum up a repeated batch but for the last time, which `play_last` has to follow."""
+        cost, block, decodes = self._instance.cost, self._instance.limits.kv_block, len(batch.run)
+        duration = cost.batch_ps(decodes, decodes, sum(states[index].cached for index, _ in batch.run), ())
+        first = duration + cost.besides_ps(duration, 0, 0, batch.considered)
+        slower, times = cost.decode_kv * decodes, batch.repeat - 1
+
+        def lasting(start: int, stop: int) -> int:
+            """How long the repeats take from one on, up to another."""
+            return first * (stop - start) + slower * ((stop * (stop - 1) - start * (start - 1)) // 2)
+
+        # In which of the first b repeats each request takes a block; all do so again b repeats later.
+        taking = sorted(-states[index].cached % block for index, _ in batch.run)
+        ramps = []
+        for taken, start in enumerate([0, *taking]):
+            stop = min(taking[taken] if taken < decodes else block, times)
+            if start >= stop:
+                continue
+            rounds = (times - stop) // block + 1
+            occupied = self._occupied + block * taken
+            growth = slower * (stop - start) * block
+            ramps.append(Ramp(occupied, block * decodes, lasting(start, stop), growth, rounds))
+            begun = start + rounds * block
+            if begun < times:
+                ramps.append(Ramp(occupied + rounds * block * decodes, 0, lasting(begun, times), 0, 1))
+        load = Load(
+            batch.start_ps,
+            batch.start_ps + lasting(0, times),
+            *(decodes, decodes),
+            *(len(self._held), self._occupied),
+            *(len(self._held), self._occupied),
+        )
+        return Rise(load, times, first, slower, ramps)
+
+    def play_last(self, batch: Batch, states: Sequence[Progress], start_ps: int) -> Load:
+        """Play a batch for the last time, given when that starts."""
+        requests, held, running = self._instance.requests, self._held, len(batch.run)
+        tokens, done, more, block = 0, [], batch.repeat - 1, self._instance.limits.kv_block
         for index, count in batch.run:
             state = states[index]
             before, after = held.get(index, 0), state.cached + more + count
@@ -102,8 +164,7 @@ class Occupancy:
         resident, occupied = len(held), self._occupied
         for index in done:
             self._occupied -= held.pop(index)
-        loads.append(Load(clock, batch.end_ps, running, tokens, resident, occupied, len(held), self._occupied))
-        return loads
+        return Load(start_ps, batch.end_ps, running, tokens, resident, occupied, len(held), self._occupied)
 
     def _before_the_last(self, batch: Batch, states: Sequence[Progress]) -> Iterator[tuple[int, int]]:
         """Say of all repeated batches but the last how many more tokens are occupied in it, and how long it takes."""

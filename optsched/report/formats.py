@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from tabulate import tabulate
 
-from optsched.report.sheet import Cell, Column, Sheet
+from optsched.report.sheet import Column, Sheet
 
 _LATEX = MappingProxyType({"✓c": "$\\checkmark_c$", "✓": "$\\checkmark$", "κ": "$\\kappa$", "–": "--", "≥": "$\\ge$"})
 
@@ -26,6 +27,7 @@ _LATEX_SPECIAL = MappingProxyType(
     | {"~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "\\": "\\textbackslash{}"}
     | {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}
 )
+_MARKDOWN_SPECIAL = re.compile(r"[\\`*<\[\]|]|(?<!\w)_|_(?!\w)")
 _PADDING = 3
 """Characters between two columns of a terminal table: rich's divider and two spaces."""
 
@@ -116,19 +118,26 @@ def _bare_table() -> Table:
 def _tabulated(sheet: Sheet, style: str) -> str:
     columns = _shown_columns(sheet)
     if style == "github":
-        columns = [replace(column, cells=tuple(map(_without_bars, column.cells))) for column in columns]
+        columns = [_escaped(column) for column in columns]
     rows = [[cell.shown for cell in cells] for cells in zip(*(column.cells for column in columns), strict=True)]
     headers = [column.header for column in columns]
     return tabulate(rows, headers, tablefmt=style, disable_numparse=True, colalign=["right"] * len(columns))
 
 
-def _without_bars(cell: Cell) -> Cell:
-    return replace(cell, shown=cell.shown.replace("|", "\\|"))
+def _escaped(column: Column) -> Column:
+    cells = tuple(replace(cell, shown=_plain_markdown(cell.shown)) for cell in column.cells)
+    return replace(column, header=_plain_markdown(column.header), cells=cells)
+
+
+def _plain_markdown(text: str) -> str:
+    """Escape what Markdown would not show as it is; an underscore inside a word it does."""
+    return _MARKDOWN_SPECIAL.sub(r"\\\g<0>", text)
 
 
 def as_markdown(sheet: Sheet) -> str:
     """Render as a GitHub table with a title above and notes below."""
-    parts = [f"**{sheet.title}**", sheet.common, _tabulated(sheet, "github"), "  \n".join(sheet.notes)]
+    notes = "  \n".join(note.replace("<", "\\<") for note in sheet.notes)
+    parts = [f"**{_plain_markdown(sheet.title)}**", sheet.common, _tabulated(sheet, "github"), notes]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from optsched.model.errors import printable
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
@@ -208,10 +209,10 @@ def _notes(table: BoundTable) -> list[str]:
     reasons: dict[str, list[str]] = defaultdict(list)
     for row in table.rows:
         if row.best.message:
-            notes.append(f"{row.instance.name}: {row.best.message}.")
+            notes.append(f"{row.instance.name}: {printable(row.best.message)}.")
         for result in row.policies:
             if result.status == Status.FAILED and result.message:
-                reason = result.message.partition(": ")[2]
+                reason = printable(result.message).partition(": ")[2]
                 reasons[f"{row.instance.name}: {reason}"].append(result.method)
     notes += [f"{NOT_AVAILABLE}: {', '.join(names)} on {reason}." for reason, names in reasons.items()]
     return notes

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from optsched.methods.bound import BoundRun
+from optsched.model.errors import printable
 from optsched.model.objectives import Objective, gap
 from optsched.model.result import Badge, Result, Status
 from optsched.report.formats import columns_text, simple_table
@@ -40,7 +41,7 @@ def solution_lines(result: Result) -> list[str]:
     if result.metrics is not None:
         lines.append(f"  {result.metrics['batches']} batches, {result.metrics['evictions']} evictions" + _swaps(result))
     if result.message is not None:
-        lines.append(f"  {result.message}")
+        lines.append(f"  {printable(result.message)}")
     return lines
 
 
@@ -56,7 +57,7 @@ def bound_text(result: Result, runs: Sequence[BoundRun], known: int | None, widt
     if known is not None:
         lines += [f"  value  {_shown(result, known)}, the best known (ledger)", *_gap_line(gap(known, result.bound))]
     if result.message is not None:
-        lines.append(f"  {result.message}")
+        lines.append(f"  {printable(result.message)}")
     text = "\n".join(lines) + "\n"
     if not every or not runs:
         return text
@@ -137,5 +138,5 @@ def policy_comparison(results: Sequence[Result], width: int) -> str:
         for header, show in (*_COLUMNS[:3], *([_SWAPS] if results[0].instance.rules.swap else []), *_COLUMNS[3:])
     ]
     text = columns_text(columns, width)
-    failures = [f"n/a: {result.message}\n" for result in results if result.status == Status.FAILED]
+    failures = [f"n/a: {printable(result.message or '')}\n" for result in results if result.status == Status.FAILED]
     return f"{results[0].instance.name}\n\n{text}" + ("\n" + "".join(failures) if failures else "")

@@ -34,6 +34,8 @@ from optsched.simulate.watch import Ints, Watch, new_watch, note_queue, note_sta
 WAITING, FILLING, DECODING, RUNNING = range(4)
 MOST = 2**61
 """Times, and sums of KV tokens over time, stay below."""
+_MOST_OUTPUT, _MOST_BLOCK = 10**6, 10**6
+"""Output tokens of a request, and tokens of a block."""
 
 
 class Problem(NamedTuple):
@@ -474,6 +476,9 @@ def as_array(numbers: Sequence[int]) -> Ints:
 def served(instance: Instance, rule: Rule) -> Record | None:
     """Return what a policy does; None where it fails, numbers get too large, or what it considers has a price.
 
+    Also None for outputs so long, or blocks so large, that tables with a row for each batch, or token of a block, are
+    no good: the engine knows closed forms.
+
     The engine then says why, or does it.
     """
     cost, limits, requests = instance.cost, instance.limits, instance.requests
@@ -498,6 +503,8 @@ def served(instance: Instance, rule: Rule) -> Record | None:
         instance.rules.eviction,
     )
     if _longest_batch_ps(instance) > MOST or problem.arrival[-1] > MOST:
+        return None
+    if problem.output.max() > _MOST_OUTPUT or problem.block > _MOST_BLOCK:
         return None
     log, watch, ends = serve(problem, rule)
     return Record(order, log, watch, ends) if log.totals[FINISHED] == len(requests) else None

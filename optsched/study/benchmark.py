@@ -18,13 +18,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from optsched.calibrate.library import cost_model
 from optsched.model.documents import instance_document, instance_sha256, parse_results, read_bytes
-from optsched.model.domain import domain, input_error
+from optsched.model.domain import domain
 from optsched.model.errors import InputError
 from optsched.model.instance import Instance
+from optsched.model.json_text import parse_json
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge, Result, Status, versions
 from optsched.study.lines import append_lines, drop_unended_line, line_error
@@ -171,9 +172,9 @@ class Records:
         drop_unended_line(path)
         for number, line in enumerate(read_bytes(path).split(b"\n")[:-1], 1):
             try:
-                record = _RECORD.validate_json(line)
-            except ValidationError as error:
-                raise line_error(input_error(error), path, number) from None
+                record = parse_json(_RECORD, line)
+            except InputError as error:
+                raise line_error(error, path, number) from None
             self._found[_key(record)] = record
 
     def find(self, trial: Trial) -> Record | None:

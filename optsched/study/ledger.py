@@ -17,14 +17,15 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from optsched.check import check_result
 from optsched.library import instances_directory
 from optsched.methods.checked import DefectError
 from optsched.model.documents import ClaimedResult, instance_sha256, read_bytes, restrictions_document
-from optsched.model.domain import domain, input_error, replace
+from optsched.model.domain import Name, domain, replace
 from optsched.model.errors import InputError, Said
+from optsched.model.json_text import parse_json
 from optsched.model.objectives import Objective, gap
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
@@ -77,14 +78,14 @@ class Row:
         What backs it. A value is always ``certified``: the checker replayed its schedule.
     """
 
-    instance_sha256: str
-    instance: str
+    instance_sha256: Name
+    instance: Name
     objective: Objective
     kind: Kind
     value: Annotated[int, Field(ge=0)]
-    method: str
-    version: str
-    date: str
+    method: Name
+    version: Name
+    date: Name
     runtime_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     badge: Badge
     restrictions: Restrictions = _UNRESTRICTED
@@ -266,9 +267,9 @@ def read(path: Path) -> Ledger:
         if not line.strip():
             continue
         try:
-            rows.append(_ROW.validate_json(line))
-        except ValidationError as error:
-            raise line_error(input_error(error), path, number) from None
+            rows.append(parse_json(_ROW, line))
+        except InputError as error:
+            raise line_error(error, path, number) from None
     return Ledger(rows)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from io import StringIO
 from typing import Any
 
 from optsched.model.errors import InputError, Said
+from optsched.model.json_text import NotJSONError, load_json
 from optsched.traces.rows import Row, Rows, collect, plain
 
 Entry = dict[str, Any]
@@ -38,8 +38,8 @@ def _rows(lines: Iterable[str], rows: Callable[[Entry, int], Iterable[Row | Inpu
 
 def _entry(line: str) -> Entry:
     try:
-        entry = json.loads(line, parse_float=Decimal)
-    except (ValueError, RecursionError):
+        entry = load_json(line, parse_float=Decimal)
+    except NotJSONError:
         raise InputError("", line.rstrip("\n"), "a JSON object") from None
     return as_entry(entry, "")
 

@@ -17,7 +17,6 @@ both together.
 from __future__ import annotations
 
 import ast
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from typing import Any
 
 from optsched.model.documents import read_bytes
 from optsched.model.errors import InputError, Said
+from optsched.model.json_text import NotJSONError, load_json
 from optsched.traces.json_lines import as_entry, member
 from optsched.traces.rows import SECOND_PS, Row, Rows, token_count
 
@@ -156,8 +156,8 @@ def _number(fields: Mapping[str, str], name: str, least: float, most: float) -> 
 
 def _dataset(text: str) -> dict[int, tuple[Lengths, Lengths]]:
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        document = load_json(text)
+    except NotJSONError:
         raise InputError("", text, "a JSON object") from None
     found = {}
     for key, value in as_entry(document, "").items():
