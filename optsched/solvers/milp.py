@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from math import isfinite
 from pathlib import Path
 from threading import Event
@@ -18,8 +19,9 @@ import highspy
 import pulp
 
 from optsched.model.errors import InputError
+from optsched.solvers.claims import FloatReading, Tolerance
 from optsched.solvers.formulation import ProgressEvent, SolverCrashError, Task
-from optsched.solvers.highs import run_pooled
+from optsched.solvers.highs import HIGHS_TOLERANCE, run_pooled
 from optsched.solvers.interrupt import wait_interruptibly
 
 _PATIENCE_S = 6.0
@@ -38,17 +40,14 @@ class Programme:
         Gives workers, seed and progress.
     seconds
         Wall-clock limit.
-    proved
-        Says what a solver's float bound proves, in the task's unit.
-    rounded
-        Translates a solver's float value to the task's unit.
+    reading
+        Says what the solver's objective means.
     """
 
     problem: Any
     task: Task
     seconds: float
-    proved: Callable[[float], int]
-    rounded: Callable[[float], int]
+    reading: FloatReading
 
 
 @dataclass(frozen=True)
@@ -83,6 +82,7 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
             threads=task.workers,
             timeLimit=programme.seconds,
             random_seed=task.seed,
+            mip_feasibility_tolerance=HIGHS_TOLERANCE.feasibility,
             callbackTuple=(self._called, None),
             callbacksToActivate=[highspy.cb.HighsCallbackType.kCallbackMipInterrupt],
         )
@@ -90,16 +90,18 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
         self._started = time.perf_counter()
         self._stop = Event()
         self._told: tuple[int | None, int | None] = (task.incumbent_value, task.bound or None)
+        self._dual = -highspy.kHighsInf
 
     def _called(self, _kind: Any, _message: str, seen: Any, reply: Any, _data: Any) -> None:
         """Stop if that is asked for, else tell progress."""
         if self._stop.is_set():
             reply.user_interrupt = True
         incumbent, bound = self._told
-        if abs(seen.mip_dual_bound) < highspy.kHighsInf:
-            bound = max(self._programme.proved(seen.mip_dual_bound), bound or 0)
+        if seen.mip_dual_bound != self._dual:
+            self._dual = seen.mip_dual_bound
+            bound = max(self._programme.reading.proved(self._dual) or 0, bound or 0) or None
         if abs(seen.mip_primal_bound) < highspy.kHighsInf:
-            found = self._programme.rounded(seen.mip_primal_bound)
+            found = self._programme.reading.shown(seen.mip_primal_bound)
             incumbent = found if incumbent is None else min(found, incumbent)
         if (incumbent, bound) != self._told:
             self._told = incumbent, bound
@@ -176,8 +178,10 @@ def _cbc_bound(problem: Any, log: Path) -> float | None:
     """Return the optimum, or the bound that CBC's log states last."""
     if problem.sol_status == pulp.LpSolutionOptimal:
         return float(pulp.value(problem.objective))
-    stated = [line.split(":")[1] for line in log.read_text(errors="replace").splitlines() if "Lower bound:" in line]
-    return float(stated[-1]) if stated else None
+    lines = log.read_text(errors="replace").splitlines()
+    stated = [line.split(":")[1].strip() for line in lines if "Lower bound:" in line]
+    # With few decimals: the last one may be rounded up.
+    return float(Decimal(stated[-1]) - Decimal((0, (1,), Decimal(stated[-1]).as_tuple().exponent))) if stated else None
 
 
 def _gurobi(programme: Programme, _log: Path) -> Any:
@@ -227,11 +231,14 @@ class MilpSolver:
         Reads the lower bound from the solved problem or the log.
     available
         Whether it is installed.
+    tolerance
+        What it takes as zero, by its options or its defaults.
     """
 
     make: Callable[[Programme, Path], Any]
     bound: Callable[[Any, Path], float | None]
     available: Callable[[], bool]
+    tolerance: Tolerance = Tolerance(1e-6, 2e-5)
 
     def solve(self, programme: Programme) -> MilpAnswer:
         """Solve the programme within its time limit.
@@ -259,7 +266,7 @@ class MilpSolver:
 
 SOLVERS = MappingProxyType(
     {
-        "highs": MilpSolver(_Highs, _highs_bound, lambda: True),
+        "highs": MilpSolver(_Highs, _highs_bound, lambda: True, HIGHS_TOLERANCE),
         "cbc": MilpSolver(_Cbc, _cbc_bound, lambda: pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path).available()),
         "gurobi": MilpSolver(_gurobi, _gurobi_bound, lambda: pulp.GUROBI(msg=False).available()),
         "cplex": MilpSolver(_cplex, _cplex_bound, lambda: pulp.CPLEX_PY(msg=False).available()),
