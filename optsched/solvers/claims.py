@@ -49,19 +49,24 @@ bounded the optimum by more than v as above.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, gcd, isfinite
 from typing import Any
+
+import numpy as np
 
 from optsched.model.metrics import evaluate
 from optsched.model.result import Badge
 from optsched.model.schedule import Schedule
 from optsched.solvers.formulation import Outcome, Task, Termination
 
-_MOST_SUMS = 20_000
+_MOST_SUMS = 2**20
 """Sums that are listed to find the next one."""
+_LARGEST = 2**62
+"""Arrays add up to this."""
 
 Part = tuple[int, int]
 """``(coefficient, most)``: a term of a sum, its coefficient between 0 and ``most`` times."""
@@ -139,33 +144,33 @@ class Values:
         return self.origin + self.step * steps
 
 
-def least_sum(parts: Sequence[Part], least: int) -> int | None:
+def least_sum(parts: Iterable[Part], least: int) -> int | None:
     """Return the least sum that is at least ``least``, of coefficients ≥ 0, each up to so often.
 
-    None if there is none; if there are too many sums to list, the least multiple of what divides all coefficients.
+    None if there is none. Half of the parts make one list of sums, the others another (Horowitz and Sahni 1974); if
+    one has too many, the least multiple of what divides all coefficients is returned, which no such sum is below.
     """
-    parts = sorted((part for part in parts if part[0] and part[1]), reverse=True)
-    rest = sum(coefficient * most for coefficient, most in parts)
-    if rest < least:
+    counts: Counter[int] = Counter()
+    for coefficient, most in parts:
+        counts[coefficient] += most if coefficient else 0
+    greatest = sum(coefficient * most for coefficient, most in counts.items())
+    if greatest < least:
         return None
     if least <= 0:
         return 0
-    best, sums = rest, {0}
-    for coefficient, most in parts:
-        rest -= coefficient * most
-        longer = set[int]()
-        for total in sums:
-            # Enough times for the others to reach ``least``, and not so often that it is reached already.
-            fewest = max(0, -((total + rest - least) // coefficient))
-            enough = -((total - least) // coefficient)
-            if enough <= most:
-                best = min(best, total + coefficient * enough)
-            longer.update(range(total + coefficient * fewest, least, coefficient)[: max(0, most - fewest + 1)])
-            if len(longer) > _MOST_SUMS:
-                divisor = gcd(*(coefficient for coefficient, _ in parts))
-                return -(-least // divisor) * divisor
-        sums = longer
-    return best
+    divisor = gcd(*counts)
+    rounded = -(-least // divisor) * divisor
+    if greatest > _LARGEST:
+        return rounded
+    halves = [np.zeros(1, dtype=np.int64)] * 2
+    for coefficient, most in sorted(counts.items(), key=lambda part: -part[1]):
+        halves.sort(key=len)
+        if len(halves[0]) * (most + 1) > _MOST_SUMS:
+            return rounded
+        halves[0] = np.unique(np.add.outer(coefficient * np.arange(most + 1, dtype=np.int64), halves[0]))
+    few, many = sorted(halves, key=len)
+    places = np.searchsorted(many, least - few)
+    return int((few + many[np.minimum(places, len(many) - 1)])[places < len(many)].min())
 
 
 @dataclass(frozen=True)
@@ -189,9 +194,14 @@ class FloatReading:
 
     def proved(self, objective: float) -> int | None:
         """Return the exact bound that a float bound proves; None if it is not a number."""
+        least = self.lowered(objective)
+        return None if least is None else self.values.next(least)
+
+    def lowered(self, objective: float) -> int | None:
+        """Return a bound that is quicker to tell and no better: without looking for the next value."""
         if not isfinite(objective):
             return None
-        return self.values.next(ceil(self.constant + self.unit * (Fraction(objective) - Fraction(self.margin))))
+        return ceil(self.constant + self.unit * (Fraction(objective) - Fraction(self.margin)))
 
     def shown(self, objective: float) -> int:
         """Return what a float objective value is about, in whole steps: for progress, never for a claim."""

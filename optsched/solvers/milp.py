@@ -99,7 +99,7 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
         incumbent, bound = self._told
         if seen.mip_dual_bound != self._dual:
             self._dual = seen.mip_dual_bound
-            bound = max(self._programme.reading.proved(self._dual) or 0, bound or 0) or None
+            bound = max(self._programme.reading.lowered(self._dual) or 0, bound or 0) or None
         if abs(seen.mip_primal_bound) < highspy.kHighsInf:
             found = self._programme.reading.shown(seen.mip_primal_bound)
             incumbent = found if incumbent is None else min(found, incumbent)
