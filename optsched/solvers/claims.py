@@ -89,7 +89,9 @@ class Tolerance:
     feasibility: float
     cutoff: float
 
-    def margin(self, objective: Iterable[Side], columns: Iterable[tuple[float, float]], slacks: Iterable[float]) -> float:
+    def margin(
+        self, objective: Iterable[Side], columns: Iterable[tuple[float, float]], slacks: Iterable[float]
+    ) -> float:
         """Return δ in the solver's unit of the objective.
 
         Parameters

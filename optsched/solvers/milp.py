@@ -177,7 +177,8 @@ class _Cbc(pulp.COIN_CMD):  # type: ignore[misc]
 def _cbc_bound(problem: Any, log: Path) -> float | None:
     """Return the optimum, or the bound that CBC's log states last."""
     if problem.sol_status == pulp.LpSolutionOptimal:
-        return float(pulp.value(problem.objective))
+        # PuLP has no value of an objective without terms.
+        return float(pulp.value(problem.objective) or 0.0)
     lines = log.read_text(errors="replace").splitlines()
     stated = [line.split(":")[1].strip() for line in lines if "Lower bound:" in line]
     # With few decimals: the last one may be rounded up.

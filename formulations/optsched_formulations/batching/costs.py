@@ -209,6 +209,20 @@ class Horizon:
         least = max(arrival + ends[-1] for arrival, ends in zip(costs.arrivals, costs.shortest, strict=True))
         return longest if self._objective_end is None else max(least, min(longest, self._objective_end))
 
+    @cached_property
+    def largest(self) -> int:
+        """No sum of times in a model of such schedules exceeds it, even if all tokens are refilled."""
+        costs = self.costs
+        tokens = [
+            (costs.size(token), costs.fill(token)) if token[1] == 1 or costs.can_refill(token) else (1, 0)
+            for token in costs.tokens
+        ]
+        decodes = sum(costs.decode(token) for token in costs.tokens)
+        work = max(
+            base * self.batches + sum(slope * size + fill for size, fill in tokens) for base, slope in costs.pieces
+        )
+        return self.end + costs.longest_batch + work + decodes
+
 
 def value_to_beat(task: Task) -> int:
     """Return a value that an optimal schedule does not exceed, or that none may exceed.

@@ -130,6 +130,8 @@ from optsched.solvers.milp import SOLVERS, MilpAnswer, Programme, require_solver
 Expression = Any
 """A PuLP expression, a variable, or a number."""
 
+_SMALLEST = 1e-6
+"""Factors of times in rows are larger, in units of time."""
 _MOST_PAIRS = 50_000
 """Requests times batches up to which the model is built: some million rows."""
 _SPAN_UNITS = 10**4
@@ -500,6 +502,14 @@ class _Model:
         """Picoseconds in units of time."""
         return ps / self.plan.unit
 
+    def _factor(self, ps: int) -> float:
+        """Units of time as a factor of a batch's time; 0 if solvers take it for that, which lowers bounds only.
+
+        Beside large factors, CBC makes false cuts of very small ones.
+        """
+        units = self._units(ps)
+        return units if units > _SMALLEST else 0.0
+
     def _add_time(self, j: int) -> None:
         """Batch j takes at least what every piece says, and ends after the one before and after arrivals."""
         cost = self._instance.cost
@@ -507,7 +517,7 @@ class _Model:
         tokens = pulp.lpSum(self._var["c", i, j] for i in self._everyone)
         duration = self._var["t", -1, j]
         for number, (base, token) in enumerate(cost.affine):
-            least = self._units(base) * self._var["u", -1, j] + self._units(token) * tokens + own
+            least = self._factor(base) * self._var["u", -1, j] + self._factor(token) * tokens + own
             self._row(duration >= least, "time", number, j)
         if self._timed:
             end = self._var["E", -1, j]
@@ -521,16 +531,16 @@ class _Model:
         cost, peak = self._instance.cost, self.plan.peaks[i]
         cached_before = self._at("m", i, j - 1)
         chunked = self._instance.rules.chunked_prefill
-        total = self._units(cost.decode_req) * self._var["q", i, j]
-        total += self._units(cost.prefill_req) * self._var["p", i, j]
+        total = self._factor(cost.decode_req) * self._var["q", i, j]
+        total += self._factor(cost.prefill_req) * self._var["p", i, j]
         products = [("x", "q", cost.decode_kv), ("y", "p", cost.prefill_kv if chunked else 0)]
         for name, step, coefficient in products:
             if coefficient:
                 read = self._new(name, i, j, peak, integer=False)
                 self._row(read >= cached_before - peak * (1 - self._var[step, i, j]), f"read_{name}", i, j)
-                total += self._units(coefficient) * read
+                total += self._factor(coefficient) * read
         if cost.prefill_sq:
-            total += self._units(cost.prefill_sq) * (self._chunk_square(i, j) if chunked else self._square(i, j))
+            total += self._factor(cost.prefill_sq) * (self._chunk_square(i, j) if chunked else self._square(i, j))
         return total
 
     def _square(self, i: int, j: int) -> Expression:

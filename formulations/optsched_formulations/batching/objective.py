@@ -64,7 +64,7 @@ def bounded(cp: cp_model.CpModel, goal: Goal, task: Task, upper: int) -> Goal:
     """
     most = (upper - goal.constant) // goal.scale
     least = -(-(task.bound - goal.constant) // goal.scale)
-    require_range(abs(most))
+    require_range(max(abs(most), abs(least)))
     total = cp.new_int_var(min(least, most), most, task.objective.value)
     cp.add(total == goal.expression)
     return Goal(total, goal.scale, goal.constant)
@@ -131,6 +131,6 @@ def _misses(cp: cp_model.CpModel, costs: Costs, horizon: Horizon, end_of: EndOf)
         missed = cp.new_bool_var(f"missed[{r}]")
         misses.append(missed)
         for token, slo in limits:
-            latest = (request.arrival_ps + slo - start) // costs.scale
+            latest = min((request.arrival_ps + slo - start) // costs.scale, horizon.end)
             cp.add(end_of(token) <= latest).only_enforce_if(~missed)
     return misses

@@ -76,7 +76,7 @@ from optsched_formulations.batching.pattern.bound import PatternBound
 from optsched_formulations.batching.pattern.cuts import violated_packings
 from optsched_formulations.batching.pattern.dive import dive
 from optsched_formulations.batching.pattern.master import LinearMaster, Shape, best_combination
-from optsched_formulations.batching.pattern.network import Floats, Ints, Network, Pattern, Shortest
+from optsched_formulations.batching.pattern.network import IMPOSSIBLE, Floats, Ints, Network, Pattern, Shortest
 
 _PACKING_SHARE, _BOUND_SHARE = 0.05, 0.6
 """Shares of the time limit that the packing inequality and the bound may take."""
@@ -320,8 +320,8 @@ class _Search:
 
 
 def _cheapest(cost: Ints, below: float, most: int) -> Ints:
-    """Return the last batches of the cheapest lives that cost less than a limit."""
-    ends = np.flatnonzero(cost < below)
+    """Return the last batches of the cheapest lives that cost less than a limit; the limit may exceed `IMPOSSIBLE`."""
+    ends = np.flatnonzero(cost < min(below, IMPOSSIBLE))
     return np.asarray(ends[np.argsort(cost[ends], kind="stable")][:most])
 
 

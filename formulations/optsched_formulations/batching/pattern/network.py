@@ -42,6 +42,8 @@ Floats = npt.NDArray[np.float64]
 
 _NEVER = 2**61
 """Cost of what is not possible."""
+IMPOSSIBLE = 2**60
+"""No possible life costs as much."""
 _MOST_COST = 2**58
 """Extra times and payments of all requests together stay below."""
 _FINE = 2**20
@@ -350,7 +352,7 @@ class Shortest:
     Attributes
     ----------
     cost
-        Least cost of a life that ends in a batch, shape (batches,); at least 2⁶⁰ if there is none.
+        Least cost of a life that ends in a batch, shape (batches,); at least `IMPOSSIBLE` if there is none.
     """
 
     def __init__(self, network: Network, owner: int, prices: Ints, scale: int) -> None:

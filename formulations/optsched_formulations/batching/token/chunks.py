@@ -92,7 +92,7 @@ class ChunkModel:
         self._instance = task.instance
         self._costs = Costs(task.instance)
         self._horizon = Horizon(self._costs, task.objective, value_to_beat(task), self._most_runs())
-        require_range(self._horizon.end)
+        require_range(self._horizon.largest)
         self._count = self._horizon.batches
         states = len(self._costs.tokens) * self._count
         if states > _MOST_STATES:
