@@ -1,7 +1,7 @@
 r"""What a solver's answer proves: the one place where statuses, floats and bounds of solvers become claims.
 
-A claim is an exact integer bound, and "optimal" only if the exact value of the schedule, timed anew in integers, is that
-bound. What a solver calls its status or its solution's objective value never decides that.
+A claim is an exact integer bound, and "optimal" only if the exact value of the schedule, timed anew in integers, is
+that bound. What a solver calls its status or its solution's objective value never decides that.
 
 CP-SAT
 ------
@@ -10,14 +10,14 @@ solver, for its search leaves no certificate.
 
 Solvers of mixed-integer programmes
 -----------------------------------
-HiGHS, CBC and the others compute with floats, and take a row, a bound, an integer or a reduced cost as satisfied within a
-*tolerance* τ. Take
+HiGHS, CBC and the others compute with floats, and take a row, a bound, an integer or a reduced cost as satisfied
+within a *tolerance* τ. Take
 
 .. math:: \min c x, \quad l ≤ x ≤ u, \quad A x ≥ b, \quad x_j \text{ whole for some } j,
 
 with finite l and u, an equality standing for itself. Let :math:`r_j = u_j - l_j`, and :math:`ρ_i` the largest slack
-that row i can have between these bounds; 0 for an equality. Then the solver's bound z exceeds the optimum by at most the
-*margin*
+that row i can have between these bounds; 0 for an equality. Then the solver's bound z exceeds the optimum by at most
+the *margin*
 
 .. math:: δ = τ \Bigl( \sum_j r_j + \sum_i ρ_i + \sum_j |c_j| r_j \Bigr) + κ
 
@@ -40,8 +40,8 @@ The margin says nothing of rounding errors beyond the tolerances, which solvers 
 presolve or cuts: so the badge stays ``solver_claimed``.
 
 The bound less its margin is then raised to the next value that the objective can take (`Values`), so that it closes the
-gap where values lie further apart than the margin, and only there. Beside a base of 10¹² ps, values that differ by a few
-ps do not.
+gap where values lie further apart than the margin, and only there. Beside a base of 10¹² ps, values that differ by a
+few ps do not.
 
 *Infeasible.* A row "objective at most v" is given with the margin to spare. So a solver that finds it infeasible has
 bounded the optimum by more than v as above.

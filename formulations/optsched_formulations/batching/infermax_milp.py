@@ -93,11 +93,11 @@ Number of batches J
 Numbers
     Times are divided by a whole number of ps, the *unit*: the greatest common divisor of all times, d, or a multiple
     of it that brings the last end to about 10⁴. The schedule is rebuilt from the rounded c and e and timed exactly.
-    The solvers compute with floats: `optsched.solvers.claims` lowers their bound by a margin that it argues, and
-    the objective is called optimal only where that meets the exact value. Values are whole multiples of d. Of the makespan
+    The solvers compute with floats: `optsched.solvers.claims` lowers their bound by a margin that it argues, and a
+    schedule is called optimal only where that meets its exact value. Values are whole multiples of d. Of the makespan
     offline with one affine piece more is known: with whole prefills it is base × J and, for each token, the time of a
-    decode or of a fill; chunked, without eviction, all but base × J, the number of prefill steps and what they read
-    is a constant.
+    decode or of a fill; chunked, without eviction, all but base × J, the number of prefill steps and what they read is
+    a constant.
 """
 
 from __future__ import annotations
