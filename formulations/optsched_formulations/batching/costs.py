@@ -232,16 +232,20 @@ def value_to_beat(task: Task) -> int:
     """
     value = task.incumbent_value
     if value is None:
-        try:
-            schedule = _one_after_another(task)
-        except InputError as error:
-            raise UnsupportedError(f"times beyond 64 bits: {error}") from None
+        schedule = one_after_another(task)
         value = int(evaluate(task.instance, schedule)["objectives"][task.objective.value])
     at_most = task.restrictions.at_most
     return value if at_most is None else min(value, at_most)
 
 
-def _one_after_another(task: Task) -> Schedule:
+def one_after_another(task: Task) -> Schedule:
+    """Return the schedule that serves requests in the order of first runs that is asked for, or of arrival.
+
+    Raises
+    ------
+    UnsupportedError
+        If it ends beyond 64 bits.
+    """
     instance = task.instance
     requests = instance.requests
     order = task.restrictions.first_runs(instance) or sorted(range(len(requests)), key=lambda r: requests[r].arrival_ps)
@@ -253,7 +257,10 @@ def _one_after_another(task: Task) -> Schedule:
             assignments.append(Assignment([(r, run)], []))
             left -= run
         assignments += [Assignment([(r, 1)], [])] * (requests[r].output - 1)
-    return timed(instance, assignments)
+    try:
+        return timed(instance, assignments)
+    except InputError as error:
+        raise UnsupportedError(f"times beyond 64 bits: {error}") from None
 
 
 def interchangeable(task: Task) -> list[list[int]]:

@@ -112,6 +112,7 @@ from typing import Any
 
 import pulp
 
+from optsched.model.domain import MAX_PS
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Latency, Objective
 from optsched.model.result import Badge
@@ -126,6 +127,7 @@ from optsched.solvers.formulation import (
     nothing_better,
 )
 from optsched.solvers.milp import SOLVERS, MilpAnswer, Programme, require_solver
+from optsched_formulations.batching.costs import one_after_another
 
 Expression = Any
 """A PuLP expression, a variable, or a number."""
@@ -212,24 +214,11 @@ class _Plan:
     @cached_property
     def start(self) -> tuple[int, Schedule]:
         """The best schedule that is known, with its value: the incumbent or the sequential one."""
-        sequential = self._sequential()
+        sequential = one_after_another(self.task)
         known = [(self.value(sequential), sequential)]
         if self.task.incumbent is not None:
             known.append((self.value(self.task.incumbent), self.task.incumbent))
         return _least(known)
-
-    def _sequential(self) -> Schedule:
-        """One request after another, in the order of first runs or of arrival: always legal."""
-        instance, assignments = self.instance, []
-        order = self.task.restrictions.first_runs(instance) or sorted(
-            range(len(instance.requests)), key=self.arrivals.__getitem__
-        )
-        for i in order:
-            request = instance.requests[i]
-            budget = instance.limits.prefill_tokens
-            chunks = [min(budget, request.input - done) for done in range(0, request.input, budget)]
-            assignments += [Assignment([(i, run)], []) for run in chunks + [1] * (request.output - 1)]
-        return timed(instance, assignments)
 
     @cached_property
     def batches(self) -> int:
@@ -335,6 +324,8 @@ class _Model:
             raise UnsupportedError(f"objective {task.objective.value}, it minimises no percentile")
         self.task = task
         self.plan = plan = _Plan(task)
+        if task.instance.start_ps + plan.end > MAX_PS:
+            raise UnsupportedError("times beyond 64 bits")
         self._instance = instance = task.instance
         self._everyone = range(len(instance.requests))
         self._batches = range(1, plan.batches + 1)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
+from optsched.model.domain import MAX_PS
 from optsched.model.objectives import Latency, Objective, percentile_rank
 from optsched.solvers.formulation import Task, UnsupportedError
 from optsched_formulations.batching.costs import Costs, Horizon, Token
@@ -55,6 +56,14 @@ def require_range(largest: int) -> None:
     """Refuse numbers that CP-SAT cannot add."""
     if largest > _LARGEST:
         raise UnsupportedError(f"times of up to {largest} units, it adds numbers up to {_LARGEST}")
+
+
+def require_horizon(horizon: Horizon) -> None:
+    """Refuse a model whose sums CP-SAT cannot add, or whose schedules may end beyond 64 bits."""
+    require_range(horizon.largest)
+    instance = horizon.costs.instance
+    if instance.start_ps + horizon.costs.scale * horizon.end > MAX_PS:
+        raise UnsupportedError("times beyond 64 bits")
 
 
 def bounded(cp: cp_model.CpModel, goal: Goal, task: Task, upper: int) -> Goal:

@@ -348,7 +348,6 @@ class Network:
         return max(kind.output * int(max(kind.fill_extra.max(), kind.decode_extra.max())) for kind in self.kinds)
 
 
-
 class Shortest:
     """The cheapest lives of one class at given prices, by the batch of the last token.
 
