@@ -26,6 +26,7 @@ from optsched.solvers.cpsat import minimize_cpsat
 from optsched.solvers.formulation import Formulation, Outcome, Task, Termination, UnsupportedError
 from optsched_formulations.batching.class_flow import ClassFlow, ClassFlowMip
 from optsched_formulations.batching.infermax_milp import InfermaxMilp
+from optsched_formulations.batching.last_arrivals import LastArrivals
 from optsched_formulations.batching.pattern_cg import PatternCg
 from optsched_formulations.batching.state_search import StateSearch
 from optsched_formulations.batching.token_cpsat import TokenCpSat
@@ -40,6 +41,7 @@ ALL: tuple[Formulation, ...] = (
     TokenCpSat(),
     PatternCg(),
     StateSearch(),
+    LastArrivals(),
 )
 
 
