@@ -19,6 +19,7 @@ from playing import (
     instances,
     outcome,
     problem,
+    ready,
     refused,
     served,
     whole,
@@ -47,7 +48,7 @@ from optsched.policies.infermax import (
     InferMax,
 )
 from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Job, NoBatchError, Replica
+from optsched.simulate.replica import Compiled, Job, NoBatchError, Replica
 
 BASES = ("vllm", "sarathi", "sarathi_pc", "sarathi_nocp", "vllm_hy", "sarathi_nohy")
 EVICTION_FREE = tuple(f"{name}_ef" for name in BASES)
@@ -289,6 +290,17 @@ def test_means_stay_exact_beyond_64_bits() -> None:
     instance = problem(Request(1, 1), Request(1, 1), Request(1, 1), runs=1, cost=CostModel(base=huge, token=1))
     metrics = evaluate(instance, served(instance, "vllm"))
     assert metrics["objectives"]["mean_e2e"] == 6 * (huge + 1)
+
+
+def test_memory_times_time_beyond_83_bits_is_left_to_the_engine() -> None:
+    """10^9 tokens for 2^60 ps: the compiled loop splits their product at 20 bits, which is not enough."""
+    instance = problem(Request(10**9, 1), kv=10**9, budget=10**9, cost=CostModel(base=2**60, token=0))
+    runner = ready("vllm", instance)
+    assert isinstance(runner, Compiled)
+    assert runner.serve(instance) is None
+    # Half as long and 2^20 tokens fit.
+    small = replace(instance, limits=replace(instance.limits, kv_tokens=2**20), requests=(Request(2**20, 1),))
+    assert runner.serve(small) is not None
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,8 @@ import numpy as np
 
 from optsched.compiled import compiled
 from optsched.planner.plan import Plan
-from optsched.planner.problem import Ints, Problem, Rule
+from optsched.planner.problem import MOST_REFILLS, Ints, Problem, Rule
 from optsched.planner.steps import blocks_of, effective, fill_ps, insert, linear_ps, most_chunks_of, run_of
-
-_REFILLS = 4
-"""Evictions per request at which a rule is given up."""
 
 
 class _Made(NamedTuple):
@@ -218,8 +215,8 @@ def evicting(problem: Problem, rule: Rule, rank: Ints) -> Plan | None:
         None if requests are evicted too often for the plan to be of use.
     """
     count, runs = len(rank), int(problem.requests.output.sum())
-    refills = _REFILLS * count
-    most_chunks = _REFILLS * most_chunks_of(problem, rule)
+    refills = MOST_REFILLS * count
+    most_chunks = MOST_REFILLS * most_chunks_of(problem, rule)
     made = _Made(
         np.empty((most_chunks, 3), dtype=np.int64),
         np.empty((count + refills, 3), dtype=np.int64),

@@ -16,6 +16,8 @@ Ints = npt.NDArray[np.int64]
 LEAST_CHUNK = 16
 """Plans cut prompts into chunks of so many tokens at least, unless a budget is smaller."""
 _MOST_TIME = 1 << 61
+MOST_REFILLS = 4
+"""Evictions per request, in all, at which a plan is given up."""
 _MOST_RUNS = 100_000_000
 _NO_LIMIT = 1 << 40
 
@@ -118,7 +120,9 @@ def problem_of(instance: Instance, restrictions: Restrictions) -> Problem:
     requests, cost = instance.requests, instance.cost
     shapes = Counter((request.input, request.output) for request in requests)
     alone = sum(times * _alone_ps(instance, *shape) for shape, times in shapes.items())
-    if max(request.arrival_ps for request in requests) + alone > _MOST_TIME:
+    # Whichever requests are evicted, and however often.
+    refills = MOST_REFILLS * len(requests) * max(_fill_ps(instance, *shape) for shape in shapes)
+    if max(request.arrival_ps for request in requests) + alone + refills > _MOST_TIME:
         raise TooLargeError("times beyond 64 bits")
     if sum(times * (prompt // LEAST_CHUNK + output) for (prompt, output), times in shapes.items()) > _MOST_RUNS:
         raise TooLargeError(f"more than {_MOST_RUNS} runs")
@@ -155,9 +159,15 @@ def problem_of(instance: Instance, restrictions: Restrictions) -> Problem:
 
 
 def _alone_ps(instance: Instance, prompt: int, output: int) -> int:
-    """Return the most that a request takes in any plan: filled twice in least chunks, every batch for it alone."""
+    """Return the most that a request takes in a plan that evicts none: filled twice, every batch for it alone."""
+    cost, last = instance.cost, prompt + output
+    decode = cost.linear_ps(1) + cost.decode_kv * last + cost.decode_req
+    return 2 * _fill_ps(instance, prompt, output) + output * decode
+
+
+def _fill_ps(instance: Instance, prompt: int, output: int) -> int:
+    """Return the most that a fill takes: in least chunks, every batch for it alone."""
     cost, last = instance.cost, prompt + output
     least = min(LEAST_CHUNK, instance.limits.prefill_tokens)
     chunks = last // least + 1
-    fill = chunks * (cost.linear_ps(least) + cost.prefill_kv * last + cost.prefill_req) + cost.prefill_sq * last**2
-    return 2 * fill + output * (cost.linear_ps(1) + cost.decode_kv * last + cost.decode_req)
+    return chunks * (cost.linear_ps(least) + cost.prefill_kv * last + cost.prefill_req) + cost.prefill_sq * last**2

@@ -20,6 +20,7 @@ from optsched.simulate.record import (
     FINISHED,
     KV_HIGH,
     NOTED_CHANGES,
+    SHIFT,
     Log,
     Record,
     new_log,
@@ -416,7 +417,7 @@ def _decode(  # noqa: PLR0917 - compiled functions take positions
     while times < most:
         # Whoever has filled its last block takes another one.
         growth = problem.block * filled[-times % problem.block]
-        if times > 0 and (now >= until or (not rule.worst_case and growth > free)):
+        if times > 0 and (now >= until or (not rule.worst_case and growth > free) or log.totals[KV_HIGH] > MOST):
             break
         free -= growth
         sizes[_OCCUPIED] += growth
@@ -502,7 +503,8 @@ def served(instance: Instance, rule: Rule) -> Record | None:
         len(requests) if limits.batch_requests is None else limits.batch_requests,
         instance.rules.eviction,
     )
-    if _longest_batch_ps(instance) > MOST or problem.arrival[-1] > MOST:
+    longest = _longest_batch_ps(instance)
+    if max(longest, limits.kv_capacity * longest >> SHIFT, requests[order[-1]].arrival_ps) > MOST:
         return None
     if problem.output.max() > _MOST_OUTPUT or problem.block > _MOST_BLOCK:
         return None

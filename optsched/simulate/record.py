@@ -21,7 +21,7 @@ START, STOP, REPEAT, DECODES, PLACE, STEPS, CHANGES = range(7)
 ENTRIES, NOTED_STEPS, NOTED_CHANGES, KV_HIGH, KV_LOW, BUSY = range(6)
 TOKENS, RUNS, RESIDENT, PEAK, BATCHES, EVICTIONS, FINISHED = range(6, 13)
 """Totals: rows of the arrays, sums over batches, most KV tokens, and how many batches, evictions and ends there are."""
-_SHIFT = 20
+SHIFT = 20
 """KV tokens times duration exceed 64 bits: the sum is kept in two parts, of which the lower has so many."""
 
 
@@ -92,9 +92,9 @@ def note_batch(  # noqa: PLR0917 - compiled functions take positions
     totals: Ints, duration: int, tokens: int, runs: int, resident: int, occupied: int
 ) -> None:
     """Count one batch."""
-    low = totals[KV_LOW] + occupied * (duration & ((1 << _SHIFT) - 1))
-    totals[KV_HIGH] += occupied * (duration >> _SHIFT) + (low >> _SHIFT)
-    totals[KV_LOW] = low & ((1 << _SHIFT) - 1)
+    low = totals[KV_LOW] + occupied * (duration & ((1 << SHIFT) - 1))
+    totals[KV_HIGH] += occupied * (duration >> SHIFT) + (low >> SHIFT)
+    totals[KV_LOW] = low & ((1 << SHIFT) - 1)
     totals[BUSY] += duration
     totals[TOKENS] += tokens
     totals[RUNS] += runs
@@ -147,7 +147,7 @@ class Record:
             resident=totals[RESIDENT],
             peak=totals[PEAK],
             busy=totals[BUSY],
-            kv_time=(totals[KV_HIGH] << _SHIFT) + totals[KV_LOW],
+            kv_time=(totals[KV_HIGH] << SHIFT) + totals[KV_LOW],
             gaps=spread(watch.gaps),
             waiting=spread(np.column_stack((np.arange(len(watch.queue)), watch.queue))),
             kv_tokens=spread(watch.kv_tokens),

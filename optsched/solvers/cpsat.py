@@ -1,15 +1,21 @@
-"""CP-SAT behind the package's status scheme."""
+"""CP-SAT behind the package's status scheme.
+
+It adds 64-bit integers, and what it is given must fit: a model of larger numbers is refused. Objective values are read
+as integers; of what it reports as floats nothing is claimed.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import floor, inf, nextafter
 from threading import Lock
 
 from ortools.sat.python import cp_model
 
-from optsched.solvers.formulation import ProgressEvent, Task, Termination
+from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError
 from optsched.solvers.interrupt import wait_interruptibly
 
 Values = Callable[[cp_model.LinearExprT], int]
@@ -38,9 +44,10 @@ class CpSatAnswer:
 class _Watcher(cp_model.CpSolverSolutionCallback):
     """Passes incumbents and bounds on, translated to the objective's unit."""
 
-    def __init__(self, task: Task, to_value: Callable[[int], int]) -> None:
+    def __init__(self, task: Task, objective: cp_model.LinearExprT, to_value: Callable[[int], int]) -> None:
         super().__init__()
         self._task = task
+        self._objective = objective
         self._to_value = to_value
         self._started = time.perf_counter()
         self._incumbent = task.incumbent_value
@@ -53,15 +60,15 @@ class _Watcher(cp_model.CpSolverSolutionCallback):
 
     def on_solution_callback(self) -> None:
         with self._lock:
-            found = self._to_value(round(self.objective_value))
+            found = self._to_value(self.value(self._objective))
             if self._incumbent is None or found < self._incumbent:
                 self._incumbent = found
                 self._report()
 
     def on_bound(self, bound: float) -> None:
         with self._lock:
-            # Shown only; the bound that counts is read from the response as an exact integer.
-            proved = self._to_value(int(bound // 1))
+            # The next float below, for a large integer may have been rounded up; the last bound is read exactly.
+            proved = self._to_value(floor(bound if abs(bound) < 2**53 else nextafter(bound, -inf)))
             if self._bound is None or proved > self._bound:
                 self._bound = proved
                 self._report()
@@ -77,7 +84,7 @@ def minimize_cpsat(
     model
         Variables and constraints; the objective is set here.
     objective
-        With integer coefficients only.
+        With integer coefficients and no constant.
     task
         Limits, workers, seed and progress.
     to_value
@@ -85,10 +92,14 @@ def minimize_cpsat(
 
     Raises
     ------
+    UnsupportedError
+        If the model's numbers could overflow.
     RuntimeError
-        If CP-SAT calls the model invalid: a defect of the formulation, never of the input.
+        If CP-SAT calls the model invalid for another reason: a defect of the formulation, never of the input.
     """
     model.minimize(objective)
+    if model.proto.has_floating_point_objective() or model.proto.objective.offset:
+        raise RuntimeError("CP-SAT reads bounds exactly only of integer objectives without a constant")
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = max(task.time_limit_s, 0.0)
     solver.parameters.num_workers = task.workers
@@ -101,7 +112,7 @@ def minimize_cpsat(
         solver.parameters.max_deterministic_time = task.deterministic_limit
     # Left to CP-SAT, Ctrl-C would end the search without a word to Python, and with it to who asked.
     solver.parameters.catch_sigint_signal = False
-    watcher = _Watcher(task, to_value)
+    watcher = _Watcher(task, objective, to_value)
     solver.best_bound_callback = watcher.on_bound
     started = time.perf_counter()
     status = _solved(solver, model, watcher)
@@ -111,7 +122,11 @@ def minimize_cpsat(
         solver.parameters.max_time_in_seconds = max(task.time_limit_s - (time.perf_counter() - started), 0.0)
         status = _solved(solver, model, watcher)
     if status == cp_model.MODEL_INVALID:
-        raise RuntimeError(f"CP-SAT rejects the model: {model.validate()}")
+        reason = model.validate()
+        if "overflow" in reason or "kint64max" in reason:
+            numbers = [int(number) for number in re.findall(r"-?\d+", reason)]
+            raise UnsupportedError(f"numbers of up to {max(map(abs, numbers))}, which CP-SAT cannot add")
+        raise RuntimeError(f"CP-SAT rejects the model: {reason}")
     if status == cp_model.INFEASIBLE:
         return CpSatAnswer(Termination.INFEASIBLE, None, None)
     if status == cp_model.OPTIMAL:

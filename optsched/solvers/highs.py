@@ -12,9 +12,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csc_array
 
+from optsched.solvers.claims import Tolerance
 from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
 
 Floats = npt.NDArray[np.float64]
+
+HIGHS_TOLERANCE = Tolerance(feasibility=1e-9, cutoff=1e-8)
+"""Of its searches for integers, to which its option ``mip_feasibility_tolerance`` is set: of the relaxations' duals it
+then asks a tenth of that, and of a better solution as much."""
 
 _INTERIOR_FROM = 20_000
 """Columns from which the interior-point method, which needs no basis here, beats the simplex method."""

@@ -18,10 +18,13 @@ import highspy
 import pulp
 
 from optsched.model.errors import InputError
+from optsched.solvers.claims import FloatReading, Tolerance
 from optsched.solvers.formulation import ProgressEvent, SolverCrashError, Task
-from optsched.solvers.highs import run_pooled
+from optsched.solvers.highs import HIGHS_TOLERANCE, run_pooled
 from optsched.solvers.interrupt import wait_interruptibly
 
+_DEFAULTS = Tolerance(feasibility=1e-6, cutoff=2e-5)
+"""Of solvers without options: 10⁻⁶ is the default of all for rows and integers, 10⁻⁵ CBC's for better solutions."""
 _PATIENCE_S = 6.0
 """How long an interrupted CBC may take to write what it has."""
 
@@ -38,17 +41,14 @@ class Programme:
         Gives workers, seed and progress.
     seconds
         Wall-clock limit.
-    proved
-        Says what a solver's float bound proves, in the task's unit.
-    rounded
-        Translates a solver's float value to the task's unit.
+    reading
+        Says what the solver's objective means.
     """
 
     problem: Any
     task: Task
     seconds: float
-    proved: Callable[[float], int]
-    rounded: Callable[[float], int]
+    reading: FloatReading
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
             threads=task.workers,
             timeLimit=programme.seconds,
             random_seed=task.seed,
+            mip_feasibility_tolerance=HIGHS_TOLERANCE.feasibility,
             callbackTuple=(self._called, None),
             callbacksToActivate=[highspy.cb.HighsCallbackType.kCallbackMipInterrupt],
         )
@@ -90,16 +91,18 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
         self._started = time.perf_counter()
         self._stop = Event()
         self._told: tuple[int | None, int | None] = (task.incumbent_value, task.bound or None)
+        self._dual = -highspy.kHighsInf
 
     def _called(self, _kind: Any, _message: str, seen: Any, reply: Any, _data: Any) -> None:
         """Stop if that is asked for, else tell progress."""
         if self._stop.is_set():
             reply.user_interrupt = True
         incumbent, bound = self._told
-        if abs(seen.mip_dual_bound) < highspy.kHighsInf:
-            bound = max(self._programme.proved(seen.mip_dual_bound), bound or 0)
+        if seen.mip_dual_bound != self._dual:
+            self._dual = seen.mip_dual_bound
+            bound = max(self._programme.reading.lowered(self._dual) or 0, bound or 0) or None
         if abs(seen.mip_primal_bound) < highspy.kHighsInf:
-            found = self._programme.rounded(seen.mip_primal_bound)
+            found = self._programme.reading.shown(seen.mip_primal_bound)
             incumbent = found if incumbent is None else min(found, incumbent)
         if (incumbent, bound) != self._told:
             self._told = incumbent, bound
@@ -175,9 +178,12 @@ class _Cbc(pulp.COIN_CMD):  # type: ignore[misc]
 def _cbc_bound(problem: Any, log: Path) -> float | None:
     """Return the optimum, or the bound that CBC's log states last."""
     if problem.sol_status == pulp.LpSolutionOptimal:
-        return float(pulp.value(problem.objective))
-    stated = [line.split(":")[1] for line in log.read_text(errors="replace").splitlines() if "Lower bound:" in line]
-    return float(stated[-1]) if stated else None
+        # PuLP has no value of an objective without terms.
+        return float(pulp.value(problem.objective) or 0.0)
+    lines = log.read_text(errors="replace").splitlines()
+    stated = [line.split(":")[1].strip() for line in lines if "Lower bound:" in line]
+    # Its last decimal may be rounded up.
+    return float(stated[-1]) - 10.0 ** -len(stated[-1].partition(".")[2]) if stated else None
 
 
 def _gurobi(programme: Programme, _log: Path) -> Any:
@@ -227,11 +233,14 @@ class MilpSolver:
         Reads the lower bound from the solved problem or the log.
     available
         Whether it is installed.
+    tolerance
+        What it takes as zero, by its options or its defaults.
     """
 
     make: Callable[[Programme, Path], Any]
     bound: Callable[[Any, Path], float | None]
     available: Callable[[], bool]
+    tolerance: Tolerance = _DEFAULTS
 
     def solve(self, programme: Programme) -> MilpAnswer:
         """Solve the programme within its time limit.
@@ -259,7 +268,7 @@ class MilpSolver:
 
 SOLVERS = MappingProxyType(
     {
-        "highs": MilpSolver(_Highs, _highs_bound, lambda: True),
+        "highs": MilpSolver(_Highs, _highs_bound, lambda: True, HIGHS_TOLERANCE),
         "cbc": MilpSolver(_Cbc, _cbc_bound, lambda: pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path).available()),
         "gurobi": MilpSolver(_gurobi, _gurobi_bound, lambda: pulp.GUROBI(msg=False).available()),
         "cplex": MilpSolver(_cplex, _cplex_bound, lambda: pulp.CPLEX_PY(msg=False).available()),

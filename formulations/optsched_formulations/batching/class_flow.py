@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from optsched.bounds.volume import volume_bound
-from optsched.model.result import Badge
-from optsched.solvers.formulation import Outcome, Task, Termination, nothing_better
+from optsched.solvers.claims import claim
+from optsched.solvers.formulation import Outcome, Task, nothing_better
 from optsched_formulations.batching.costs import Costs, Horizon, value_to_beat
 from optsched_formulations.batching.flow.engines import Answer, minimize_with_cpsat, minimize_with_highs
 from optsched_formulations.batching.flow.model import FlowModel, find_packing, require_flows
@@ -75,7 +75,4 @@ def _solve(task: Task, engine: Engine) -> Outcome:
     model = FlowModel(task, fewest, most, packing)
     left = task.time_limit_s - (time.perf_counter() - started)
     answer = engine(model, replace(task, time_limit_s=left), upper)
-    if answer.termination == Termination.INFEASIBLE:
-        return nothing_better(task)
-    bound = max(task.bound, answer.bound or 0)
-    return Outcome(answer.termination, answer.schedule, bound, Badge.SOLVER_CLAIMED)
+    return nothing_better(task) if answer.infeasible else claim(task, [answer.schedule], answer.bound)

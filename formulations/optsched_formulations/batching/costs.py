@@ -209,6 +209,20 @@ class Horizon:
         least = max(arrival + ends[-1] for arrival, ends in zip(costs.arrivals, costs.shortest, strict=True))
         return longest if self._objective_end is None else max(least, min(longest, self._objective_end))
 
+    @cached_property
+    def largest(self) -> int:
+        """No sum of times in a model of such schedules exceeds it, even if all tokens are refilled."""
+        costs = self.costs
+        tokens = [
+            (costs.size(token), costs.fill(token)) if token[1] == 1 or costs.can_refill(token) else (1, 0)
+            for token in costs.tokens
+        ]
+        decodes = sum(costs.decode(token) for token in costs.tokens)
+        work = max(
+            base * self.batches + sum(slope * size + fill for size, fill in tokens) for base, slope in costs.pieces
+        )
+        return self.end + costs.longest_batch + work + decodes
+
 
 def value_to_beat(task: Task) -> int:
     """Return a value that an optimal schedule does not exceed, or that none may exceed.
@@ -218,16 +232,20 @@ def value_to_beat(task: Task) -> int:
     """
     value = task.incumbent_value
     if value is None:
-        try:
-            schedule = _one_after_another(task)
-        except InputError as error:
-            raise UnsupportedError(f"times beyond 64 bits: {error}") from None
+        schedule = one_after_another(task)
         value = int(evaluate(task.instance, schedule)["objectives"][task.objective.value])
     at_most = task.restrictions.at_most
     return value if at_most is None else min(value, at_most)
 
 
-def _one_after_another(task: Task) -> Schedule:
+def one_after_another(task: Task) -> Schedule:
+    """Return the schedule that serves requests in the order of first runs that is asked for, or of arrival.
+
+    Raises
+    ------
+    UnsupportedError
+        If it ends beyond 64 bits.
+    """
     instance = task.instance
     requests = instance.requests
     order = task.restrictions.first_runs(instance) or sorted(range(len(requests)), key=lambda r: requests[r].arrival_ps)
@@ -239,7 +257,10 @@ def _one_after_another(task: Task) -> Schedule:
             assignments.append(Assignment([(r, run)], []))
             left -= run
         assignments += [Assignment([(r, 1)], [])] * (requests[r].output - 1)
-    return timed(instance, assignments)
+    try:
+        return timed(instance, assignments)
+    except InputError as error:
+        raise UnsupportedError(f"times beyond 64 bits: {error}") from None
 
 
 def interchangeable(task: Task) -> list[list[int]]:

@@ -93,17 +93,17 @@ Number of batches J
 Numbers
     Times are divided by a whole number of ps, the *unit*: the greatest common divisor of all times, d, or a multiple
     of it that brings the last end to about 10⁴. The schedule is rebuilt from the rounded c and e and timed exactly.
-    The solvers compute with floats, so their bound is a claim: less 10⁻⁶ of it (or of H), then rounded up to a
-    multiple of d, since every objective value is one. If that is the schedule's exact value, the schedule is optimal.
-    It is also called so, still solver-claimed, if the solver says it has closed the gap and the exact value and the
-    solver's bound are the same number to 10⁻⁸, so that only floats stand between them.
+    The solvers compute with floats: `optsched.solvers.claims` lowers their bound by a margin that it argues, and a
+    schedule is called optimal only where that meets its exact value. Values are whole multiples of d. Of the makespan
+    offline with one affine piece more is known: with whole prefills it is base × J and, for each token, the time of a
+    decode or of a fill; chunked, without eviction, all but base × J, the number of prefill steps and what they read is
+    a constant.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 from math import ceil, gcd
@@ -112,10 +112,12 @@ from typing import Any
 
 import pulp
 
+from optsched.model.domain import MAX_PS
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Latency, Objective
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Progress, Schedule, timed
+from optsched.solvers.claims import FloatReading, Part, Tolerance, Values, admits, claim, most_slack
 from optsched.solvers.formulation import (
     ModelFormat,
     Outcome,
@@ -125,14 +127,13 @@ from optsched.solvers.formulation import (
     nothing_better,
 )
 from optsched.solvers.milp import SOLVERS, MilpAnswer, Programme, require_solver
+from optsched_formulations.batching.costs import one_after_another
 
 Expression = Any
 """A PuLP expression, a variable, or a number."""
 
-_SAFETY = Fraction(1, 10**6)
-"""Share of a float bound that is not believed."""
-_SAME = Fraction(1, 10**8)
-"""Relative difference up to which the bound of a closed search and an exact value are the same number."""
+_SMALLEST = 1e-6
+"""Factors of times in rows are larger, in units of time."""
 _MOST_PAIRS = 50_000
 """Requests times batches up to which the model is built: some million rows."""
 _SPAN_UNITS = 10**4
@@ -168,12 +169,12 @@ class InfermaxMilp:
         if task.deterministic_limit is not None:
             raise UnsupportedError("a deterministic limit, it knows seconds only")
         started = time.perf_counter()
-        model = _Model(task)
+        solver = SOLVERS[self.solver]
+        model = _Model(task, solver.tolerance)
         left = task.time_limit_s - (time.perf_counter() - started)
         if left <= 0:
             return Outcome(Termination.LIMIT, None, task.bound, Badge.SOLVER_CLAIMED)
-        programme = Programme(model.problem, task, left, model.proved, model.rounded)
-        answer = SOLVERS[self.solver].solve(programme)
+        answer = solver.solve(Programme(model.problem, task, left, model.reading))
         if answer.infeasible:
             return nothing_better(task)
         return model.outcome(answer)
@@ -186,7 +187,7 @@ class InfermaxMilp:
         UnsupportedError
             If the model would be too large to build.
         """
-        problem = _Model(task).problem
+        problem = _Model(task, SOLVERS[self.solver].tolerance).problem
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "model"
             if style == ModelFormat.LP:
@@ -213,24 +214,11 @@ class _Plan:
     @cached_property
     def start(self) -> tuple[int, Schedule]:
         """The best schedule that is known, with its value: the incumbent or the sequential one."""
-        sequential = self._sequential()
+        sequential = one_after_another(self.task)
         known = [(self.value(sequential), sequential)]
         if self.task.incumbent is not None:
             known.append((self.value(self.task.incumbent), self.task.incumbent))
         return _least(known)
-
-    def _sequential(self) -> Schedule:
-        """One request after another, in the order of first runs or of arrival: always legal."""
-        instance, assignments = self.instance, []
-        order = self.task.restrictions.first_runs(instance) or sorted(
-            range(len(instance.requests)), key=self.arrivals.__getitem__
-        )
-        for i in order:
-            request = instance.requests[i]
-            budget = instance.limits.prefill_tokens
-            chunks = [min(budget, request.input - done) for done in range(0, request.input, budget)]
-            assignments += [Assignment([(i, run)], []) for run in chunks + [1] * (request.output - 1)]
-        return timed(instance, assignments)
 
     @cached_property
     def batches(self) -> int:
@@ -297,6 +285,31 @@ class _Plan:
         return gcd(*times) or 1
 
     @cached_property
+    def values(self) -> Values:
+        """What the objective can be (see the module, Numbers)."""
+        instance, cost = self.instance, self.instance.cost
+        if self.task.objective == Objective.SLO_MISSES:
+            return Values(0, 1)
+        if self.task.objective != Objective.MAKESPAN or not instance.offline or len(cost.affine) > 1:
+            return Values(0, self.divisor)
+        (base, token), requests = cost.affine[0], instance.requests
+        origin = sum(token * q.input + cost.prefill_ps(q.input, 0) for q in requests)
+        parts: list[Part] = [(base, self.batches)]
+        for request in requests:
+            for size in range(request.input + 1, request.peak_tokens + 1):
+                decode, fill = token + cost.decode_ps(size - 1), token * size + cost.prefill_ps(size, 0)
+                origin += decode
+                if instance.rules.eviction:
+                    parts.append((fill - decode, 1))
+        if instance.rules.chunked_prefill:
+            if instance.rules.eviction:
+                return Values(0, self.divisor)
+            # A prompt in c chunks, the last of which reads less than the prompt, takes c − 1 steps more.
+            parts += [(cost.prefill_req, q.input - 1) for q in requests]
+            parts += [(cost.prefill_kv, q.input**2) for q in requests]
+        return Values(origin, self.divisor, tuple((part // self.divisor, most) for part, most in parts))
+
+    @cached_property
     def unit(self) -> int:
         """Ps of one unit of time in the model."""
         spans = self.end // self.divisor
@@ -304,13 +317,15 @@ class _Plan:
 
 
 class _Model:
-    """Variables, constraints and objective of one task."""
+    """Variables, constraints and objective of one task, for a solver of some tolerance."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, tolerance: Tolerance) -> None:
         if task.objective.percentile is not None:
             raise UnsupportedError(f"objective {task.objective.value}, it minimises no percentile")
         self.task = task
         self.plan = plan = _Plan(task)
+        if task.instance.start_ps + plan.end > MAX_PS:
+            raise UnsupportedError("times beyond 64 bits")
         self._instance = instance = task.instance
         self._everyone = range(len(instance.requests))
         self._batches = range(1, plan.batches + 1)
@@ -331,13 +346,19 @@ class _Model:
         self._add_policy_class()
         self._objective = self._add_objective()
         self.problem.setObjective(self._objective)
-        self._add_at_most()
+        self.reading = self._reading(tolerance)
+        if task.restrictions.at_most is not None:
+            self._row(self._objective <= self.reading.limit(task.restrictions.at_most), "at_most")
         self._add_start()
 
     # Variables ------------------------------------------------------------------------------------------
 
     def _new(self, name: str, i: int, j: int, most: float | None, *, integer: bool = True) -> Any:
+        """Add a variable from 0 to ``most``; None stands for the last end, which no time exceeds."""
         kind = pulp.LpInteger if integer else pulp.LpContinuous
+        if most is None:
+            # Rounded up, so that rounding shuts out no schedule.
+            most = 1 + self.plan.end // self.plan.unit
         label = "_".join([name, *(str(index) for index in (i, j) if index >= 0)])
         variable = self._var[name, i, j] = self.problem.add_variable(label, 0, most, kind)
         return variable
@@ -472,6 +493,14 @@ class _Model:
         """Picoseconds in units of time."""
         return ps / self.plan.unit
 
+    def _factor(self, ps: int) -> float:
+        """Units of time as a factor of a batch's time; 0 if solvers take it for that, which lowers bounds only.
+
+        Beside large factors, CBC makes false cuts of very small ones.
+        """
+        units = self._units(ps)
+        return units if units > _SMALLEST else 0.0
+
     def _add_time(self, j: int) -> None:
         """Batch j takes at least what every piece says, and ends after the one before and after arrivals."""
         cost = self._instance.cost
@@ -479,7 +508,7 @@ class _Model:
         tokens = pulp.lpSum(self._var["c", i, j] for i in self._everyone)
         duration = self._var["t", -1, j]
         for number, (base, token) in enumerate(cost.affine):
-            least = self._units(base) * self._var["u", -1, j] + self._units(token) * tokens + own
+            least = self._factor(base) * self._var["u", -1, j] + self._factor(token) * tokens + own
             self._row(duration >= least, "time", number, j)
         if self._timed:
             end = self._var["E", -1, j]
@@ -493,22 +522,22 @@ class _Model:
         cost, peak = self._instance.cost, self.plan.peaks[i]
         cached_before = self._at("m", i, j - 1)
         chunked = self._instance.rules.chunked_prefill
-        total = self._units(cost.decode_req) * self._var["q", i, j]
-        total += self._units(cost.prefill_req) * self._var["p", i, j]
+        total = self._factor(cost.decode_req) * self._var["q", i, j]
+        total += self._factor(cost.prefill_req) * self._var["p", i, j]
         products = [("x", "q", cost.decode_kv), ("y", "p", cost.prefill_kv if chunked else 0)]
         for name, step, coefficient in products:
             if coefficient:
                 read = self._new(name, i, j, peak, integer=False)
                 self._row(read >= cached_before - peak * (1 - self._var[step, i, j]), f"read_{name}", i, j)
-                total += self._units(coefficient) * read
+                total += self._factor(coefficient) * read
         if cost.prefill_sq:
-            total += self._units(cost.prefill_sq) * (self._chunk_square(i, j) if chunked else self._square(i, j))
+            total += self._factor(cost.prefill_sq) * (self._chunk_square(i, j) if chunked else self._square(i, j))
         return total
 
     def _square(self, i: int, j: int) -> Expression:
         """c² of a whole prefill, which runs 0 or I, …, D tokens: the convex function through these points."""
         least, peak = self._instance.requests[i].input, self.plan.peaks[i]
-        square, run = self._new("z", i, j, None, integer=False), self._prefilled(i, j)
+        square, run = self._new("z", i, j, peak**2, integer=False), self._prefilled(i, j)
         self._row(square >= least * run, "square", i, j)
         for v in range(least, peak):
             self._row(square >= (2 * v + 1) * run - v * (v + 1), "square", i, j, v)
@@ -523,7 +552,7 @@ class _Model:
         self._row(run == pulp.lpSum(2**power * bit for power, bit in enumerate(bits)), "bits", i, j)
         total = []
         for power, bit in enumerate(bits):
-            product = self._new(f"z{power}", i, j, None, integer=False)
+            product = self._new(f"z{power}", i, j, 3 * self.plan.peaks[i], integer=False)
             self._row(product >= factor - most * (1 - bit), "chunk", i, j, power)
             total.append(2**power * product)
         return pulp.lpSum(total)
@@ -562,22 +591,20 @@ class _Model:
             total.append((request.weight if objective == Objective.WEIGHTED_E2E else 1) * wait)
         return pulp.lpSum(total)
 
-    @cached_property
-    def _step(self) -> int:
-        """What divides every objective value."""
-        return 1 if self.task.objective == Objective.SLO_MISSES else self.plan.divisor
-
-    @cached_property
-    def _objective_unit(self) -> int:
-        """Ps, or requests, of one unit of the objective."""
-        return 1 if self.task.objective == Objective.SLO_MISSES else self.plan.unit
-
-    def _add_at_most(self) -> None:
-        """Half a step above the largest value that is admitted, so that rounding shuts nothing out."""
-        most = self.task.restrictions.at_most
-        if most is not None:
-            allowed = Fraction(2 * (most // self._step * self._step) + self._step, 2 * self._objective_unit)
-            self._row(self._objective <= float(allowed), "at_most")
+    def _reading(self, tolerance: Tolerance) -> FloatReading:
+        """Say how the solver's objective is read."""
+        limits = {variable: (float(variable.lowBound), float(variable.upBound)) for variable in self._var.values()}
+        slacks = (
+            most_slack(
+                ((float(factor), *limits[variable]) for variable, factor in row.items()),
+                None if row.sense < 0 else -row.constant,
+                None if row.sense > 0 else -row.constant,
+            )
+            for row in self.problem.constraints()
+        )
+        costs = ((float(factor), *limits[variable]) for variable, factor in self._objective.items())
+        unit = 1 if self.task.objective == Objective.SLO_MISSES else self.plan.unit
+        return FloatReading(0, unit, tolerance.margin(costs, limits.values(), slacks), self.plan.values)
 
     # Schedules in and out -------------------------------------------------------------------------------
 
@@ -653,37 +680,26 @@ class _Model:
                 assignments.append(Assignment(run, [i for i in self._everyone if read("e", i, j)]))
         return timed(self._instance, assignments)
 
-    def proved(self, bound: float) -> int:
-        """Return what is believed of a float bound, in ps or requests (see the module, Numbers)."""
-        exact = Fraction(bound) * self._objective_unit
-        scale = abs(exact)
-        if self.task.objective != Objective.SLO_MISSES:
-            scale = max(scale, Fraction(self.plan.end))
-        return max(self.task.bound, ceil((exact - _SAFETY * scale) / self._step) * self._step)
-
-    def rounded(self, value: float) -> int:
-        """Return a float objective value in ps or requests, the nearest multiple of what divides all values."""
-        return round(Fraction(value) * self._objective_unit / self._step) * self._step
+    def _admits(self) -> bool:
+        """Whether the solution, rounded, satisfies the rows of whole numbers: then its schedule is legal."""
+        number = {variable: position for position, variable in enumerate(self._var.values())}
+        whole = {variable for variable in number if variable.cat == pulp.LpInteger}
+        rows = (
+            (
+                [(int(factor), number[variable]) for variable, factor in row.items()],
+                None if row.sense < 0 else -int(row.constant),
+                None if row.sense > 0 else -int(row.constant),
+            )
+            for row in self.problem.constraints()
+            if whole.issuperset(row.keys())
+        )
+        return admits(rows, [round(variable.varValue) if variable in whole else 0 for variable in number])
 
     def outcome(self, answer: MilpAnswer) -> Outcome:
         """Value the solution exactly, and say what the solver's bound proves."""
-        task = self.task
-        most = task.restrictions.at_most
-        known: list[tuple[int, Schedule]] = []
-        if task.incumbent is not None:
-            known.append((self.plan.value(task.incumbent), task.incumbent))
-        if answer.found:
-            schedule = self._read()
-            known.append((self.plan.value(schedule), schedule))
-        known = [pair for pair in known if most is None or pair[0] <= most]
-        bound = task.bound if answer.bound is None else self.proved(answer.bound)
-        if not known:
-            return Outcome(Termination.LIMIT, None, bound, Badge.SOLVER_CLAIMED)
-        value, best = _least(known)
-        if answer.closed and answer.bound is not None:
-            difference = abs(value - Fraction(answer.bound) * self._objective_unit)
-            bound = value if difference <= _SAME * value else bound
-        return Outcome(Termination.OPTIMAL if bound == value else Termination.LIMIT, best, bound, Badge.SOLVER_CLAIMED)
+        found = self._read() if answer.found and self._admits() else None
+        bound = None if answer.bound is None else self.reading.proved(answer.bound)
+        return claim(self.task, [self.task.incumbent, found], bound)
 
 
 def _least(known: list[tuple[int, Schedule]]) -> tuple[int, Schedule]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
+from optsched.model.domain import MAX_PS
 from optsched.model.objectives import Latency, Objective, percentile_rank
 from optsched.solvers.formulation import Task, UnsupportedError
 from optsched_formulations.batching.costs import Costs, Horizon, Token
@@ -57,6 +58,14 @@ def require_range(largest: int) -> None:
         raise UnsupportedError(f"times of up to {largest} units, it adds numbers up to {_LARGEST}")
 
 
+def require_horizon(horizon: Horizon) -> None:
+    """Refuse a model whose sums CP-SAT cannot add, or whose schedules may end beyond 64 bits."""
+    require_range(horizon.largest)
+    instance = horizon.costs.instance
+    if instance.start_ps + horizon.costs.scale * horizon.end > MAX_PS:
+        raise UnsupportedError("times beyond 64 bits")
+
+
 def bounded(cp: cp_model.CpModel, goal: Goal, task: Task, upper: int) -> Goal:
     """Put the bounds known on the objective's value into the domain of a variable.
 
@@ -64,7 +73,7 @@ def bounded(cp: cp_model.CpModel, goal: Goal, task: Task, upper: int) -> Goal:
     """
     most = (upper - goal.constant) // goal.scale
     least = -(-(task.bound - goal.constant) // goal.scale)
-    require_range(abs(most))
+    require_range(max(abs(most), abs(least)))
     total = cp.new_int_var(min(least, most), most, task.objective.value)
     cp.add(total == goal.expression)
     return Goal(total, goal.scale, goal.constant)
@@ -131,6 +140,6 @@ def _misses(cp: cp_model.CpModel, costs: Costs, horizon: Horizon, end_of: EndOf)
         missed = cp.new_bool_var(f"missed[{r}]")
         misses.append(missed)
         for token, slo in limits:
-            latest = (request.arrival_ps + slo - start) // costs.scale
+            latest = min((request.arrival_ps + slo - start) // costs.scale, horizon.end)
             cp.add(end_of(token) <= latest).only_enforce_if(~missed)
     return misses

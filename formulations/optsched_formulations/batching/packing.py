@@ -131,8 +131,8 @@ def cover(
 
 
 def whole_weights(covering: LpSolution) -> npt.NDArray[np.int64]:
-    """Return the prices of a covering as whole numbers."""
-    weights: npt.NDArray[np.int64] = np.floor(np.maximum(covering.prices, 0.0) * _UNIT).astype(np.int64)
+    """Return the prices of a covering as whole numbers; since a pattern has each item, none exceeds 1 but by error."""
+    weights: npt.NDArray[np.int64] = np.floor(np.clip(covering.prices, 0.0, 1.0) * _UNIT).astype(np.int64)
     return weights
 
 

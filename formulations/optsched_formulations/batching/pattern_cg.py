@@ -76,7 +76,7 @@ from optsched_formulations.batching.pattern.bound import PatternBound
 from optsched_formulations.batching.pattern.cuts import violated_packings
 from optsched_formulations.batching.pattern.dive import dive
 from optsched_formulations.batching.pattern.master import LinearMaster, Shape, best_combination
-from optsched_formulations.batching.pattern.network import Floats, Ints, Network, Pattern, Shortest
+from optsched_formulations.batching.pattern.network import IMPOSSIBLE, Floats, Ints, Network, Pattern, Shortest
 
 _PACKING_SHARE, _BOUND_SHARE = 0.05, 0.6
 """Shares of the time limit that the packing inequality and the bound may take."""
@@ -148,7 +148,6 @@ class _Search:
         networks = [self._network_of(piece) for piece in pieces]
         self._piece = max(pieces, key=lambda piece: networks[piece].least_ps)
         self._network = networks[self._piece]
-        self._network.require_range()
         self._bound = PatternBound(len(pieces), self._piece, self._network)
         self._bound.use(self._network, self._packings)
         self._known = (
@@ -305,8 +304,11 @@ class _Search:
         self._offer(best_combination(shape, patterns, start, seconds=left, workers=task.workers, seed=task.seed))
 
     def _offer(self, patterns: list[Pattern]) -> bool:
-        """Take the schedule in which requests live by some patterns, if it is better; return whether it is."""
-        if not patterns or not in_step(patterns):
+        """Take the schedule in which requests live by some patterns, if it is better; return whether it is.
+
+        Solvers find patterns in floats; whether batches can take them is decided in integers.
+        """
+        if not self._network.admits(patterns) or not in_step(patterns):
             return False
         schedule = schedule_of(self._task.instance, self._members, patterns)
         value = evaluate(self._task.instance, schedule)["objectives"][self._task.objective.value]
@@ -320,8 +322,8 @@ class _Search:
 
 
 def _cheapest(cost: Ints, below: float, most: int) -> Ints:
-    """Return the last batches of the cheapest lives that cost less than a limit."""
-    ends = np.flatnonzero(cost < below)
+    """Return the last batches of the cheapest lives that cost less than a limit; the limit may exceed `IMPOSSIBLE`."""
+    ends = np.flatnonzero(cost < min(below, IMPOSSIBLE))
     return np.asarray(ends[np.argsort(cost[ends], kind="stable")][:most])
 
 

@@ -77,7 +77,8 @@ _MOST_PAUSING = 800_000
 """Nodes of a graph with pauses, which needs no linear programme."""
 _STEP = 100_000
 """States between two looks at the clock."""
-_MOST_TIME = 1 << 61
+_MOST_TIME = 1 << 60
+"""In units of cost; the compiled loops add up a few of them."""
 
 
 Prove = Callable[[int], dict[str, Any]]

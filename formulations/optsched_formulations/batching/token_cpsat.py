@@ -14,7 +14,7 @@ that the incumbent is optimal, or that no schedule is that good.
 
 from __future__ import annotations
 
-from optsched.model.result import Badge
+from optsched.solvers.claims import claim
 from optsched.solvers.cpsat import minimize_cpsat
 from optsched.solvers.formulation import Outcome, Task, Termination, nothing_better
 from optsched_formulations.batching.token.chunks import ChunkModel
@@ -40,5 +40,4 @@ class TokenCpSat:
         if answer.termination == Termination.INFEASIBLE:
             return nothing_better(task)
         schedule = None if answer.value_of is None else model.schedule(answer.value_of)
-        bound = task.bound if answer.bound is None else max(task.bound, model.goal.to_value(answer.bound))
-        return Outcome(answer.termination, schedule, bound, Badge.SOLVER_CLAIMED)
+        return claim(task, [schedule], None if answer.bound is None else model.goal.to_value(answer.bound))

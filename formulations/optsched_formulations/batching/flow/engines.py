@@ -2,19 +2,15 @@
 
 *CP-SAT* computes in integers; its bound is a claim of the solver.
 
-*HiGHS* computes with floats. Times of batches are counted in the longest of them and the objective in its largest
-coefficient, solutions are rounded to integers and
-timed exactly, and its bound counts less 10⁻⁶ of it, then rounded up to a value that the objective can take. If HiGHS
-says that it has closed the gap, and its bound and the exact value of its solution differ by less than 10⁻⁸ of the
-value, the two are the same number but for floats, and the solution is called optimal; also that is a claim.
+*HiGHS* computes with floats. Times of batches are counted in the longest of them, rows in their largest coefficient
+and the objective in its own; solutions are rounded to integers, which must satisfy all rows exactly, and timed exactly.
+What its bound proves `optsched.solvers.claims` says, and `FlowModel.values` what the objective can be.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from fractions import Fraction
-from math import ceil
 from typing import Any
 
 import highspy
@@ -22,18 +18,13 @@ import numpy as np
 from ortools.sat.python import cp_model
 from scipy.sparse import csc_array
 
-from optsched.model.metrics import evaluate
 from optsched.model.schedule import Schedule
+from optsched.solvers.claims import FloatReading, admits, most_slack
 from optsched.solvers.cpsat import minimize_cpsat
 from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError
-from optsched.solvers.highs import programme_of, quiet_solver, run_interruptibly
+from optsched.solvers.highs import HIGHS_TOLERANCE, programme_of, quiet_solver, run_interruptibly
 from optsched_formulations.batching.flow.model import FlowModel, Terms
 from optsched_formulations.batching.objective import Goal, bounded, require_range
-
-_SAFETY = Fraction(1, 10**6)
-"""Share of a float bound that is not believed."""
-_SAME = Fraction(1, 10**8)
-"""Relative difference up to which the bound of a closed search and an exact value are the same number."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +33,15 @@ class Answer:
 
     Parameters
     ----------
-    termination
-        Why it stopped; ``INFEASIBLE`` if no schedule is as good as asked for.
+    infeasible
+        Whether it says that no schedule is as good as asked for.
     schedule
         The best schedule found.
     bound
         Lower bound on the makespan in ps among the schedules as good as asked for; None if none was proved.
     """
 
-    termination: Termination
+    infeasible: bool
     schedule: Schedule | None
     bound: int | None
 
@@ -87,7 +78,8 @@ def minimize_with_cpsat(model: FlowModel, task: Task, upper: int) -> Answer:
     answer = minimize_cpsat(cp, goal.expression, task, goal.to_value)
     value_of = answer.value_of
     schedule = None if value_of is None else model.schedule(lambda x: value_of(variables[x]))
-    return Answer(answer.termination, schedule, None if answer.bound is None else goal.to_value(answer.bound))
+    infeasible = answer.termination == Termination.INFEASIBLE
+    return Answer(infeasible, schedule, None if answer.bound is None else goal.to_value(answer.bound))
 
 
 def minimize_with_highs(model: FlowModel, task: Task, upper: int) -> Answer:
@@ -120,15 +112,18 @@ class _Highs:
         self._solver = solver = quiet_solver(task.time_limit_s, task.workers, task.seed)
         for option in ("mip_rel_gap", "mip_abs_gap"):
             solver.setOptionValue(option, 0.0)
+        solver.setOptionValue("mip_feasibility_tolerance", HIGHS_TOLERANCE.feasibility)
         flows = None if task.incumbent is None else model.flows_of(task.incumbent)
         known = flows is not None and task.incumbent_value is not None and task.incumbent_value <= upper
         # A solution cuts off worse ones by itself; without one a row has to.
-        solver.passModel(self._programme(None if known else upper))
+        self._dual = -highspy.kHighsInf
+        self._reading, programme = self._programme(None if known else upper)
+        solver.passModel(programme)
         if flows is not None and known:
             solver.setSolution(len(flows), np.arange(len(flows)), np.array(flows) / self._span)
 
-    def _programme(self, upper: int | None) -> Any:
-        """Return the programme as HiGHS takes it, with the objective at most ``upper`` ps."""
+    def _programme(self, upper: int | None) -> tuple[FloatReading, Any]:
+        """Return how HiGHS' objective is read, and the programme as it takes it, the objective at most ``upper`` ps."""
         program, infinite = self._model.program, highspy.kHighsInf
         cost = np.zeros(len(program.lower))
         for factor, x in program.objective:
@@ -138,29 +133,38 @@ class _Highs:
         value: list[float] = []
         lowest: list[float] = []
         highest: list[float] = []
+        slacks: list[float] = []
+        least, most = np.array(program.lower) / self._span, np.array(program.upper) / self._span
         for i, row in enumerate(program.rows):
             factors = [factor * self._span[x] for factor, x in row.terms]
-            largest = max(map(abs, factors)) if any(x in program.continuous for _, x in row.terms) else 1
+            largest = max(map(abs, factors), default=1)
+            factors = [factor / largest for factor in factors]
+            sides = [None if side is None else side / largest for side in (row.lower, row.upper)]
             index += [i] * len(factors)
             column += [x for _, x in row.terms]
-            value += [factor / largest for factor in factors]
-            lowest.append(-infinite if row.lower is None else row.lower / largest)
-            highest.append(infinite if row.upper is None else row.upper / largest)
+            value += factors
+            lowest.append(-infinite if sides[0] is None else sides[0])
+            highest.append(infinite if sides[1] is None else sides[1])
+            ends = [(factor, least[x], most[x]) for factor, (_, x) in zip(factors, row.terms, strict=True)]
+            slacks.append(most_slack(ends, *sides))
+        margin = HIGHS_TOLERANCE.margin(
+            zip(cost.tolist(), least, most, strict=True), zip(least, most, strict=True), slacks
+        )
+        reading = FloatReading(self._model.constant, self._unit * self._model.scale, margin, self._model.values)
         if upper is not None:
             counted = np.flatnonzero(cost).tolist()
             index += [len(lowest)] * len(counted)
             column += counted
             value += cost[counted].tolist()
             lowest.append(-infinite)
-            highest.append((upper - self._model.constant) / (self._model.scale * self._unit))
+            highest.append(reading.limit(upper))
         matrix = csc_array((value, (index, column)), shape=(len(lowest), len(cost)))
-        bounds = np.array(program.lower) / self._span, np.array(program.upper) / self._span
-        programme = programme_of(cost, bounds, matrix, (np.array(lowest), np.array(highest)))
+        programme = programme_of(cost, (least, most), matrix, (np.array(lowest), np.array(highest)))
         kinds = [highspy.HighsVarType.kInteger] * len(cost)
         for x in program.continuous:
             kinds[x] = highspy.HighsVarType.kContinuous
         programme.integrality_ = kinds
-        return programme
+        return reading, programme
 
     def run(self) -> Answer:
         """Run HiGHS; an interrupted search keeps what it has."""
@@ -168,36 +172,25 @@ class _Highs:
         status, info = self._solver.getModelStatus(), self._solver.getInfo()
         statuses = highspy.HighsModelStatus
         if status in {statuses.kInfeasible, statuses.kUnboundedOrInfeasible}:
-            return Answer(Termination.INFEASIBLE, None, None)
-        bound = self._proved(info.mip_dual_bound)
+            return Answer(True, None, None)
+        bound = self._reading.proved(info.mip_dual_bound)
         if info.primal_solution_status != highspy.kSolutionStatusFeasible:
-            return Answer(Termination.LIMIT, None, bound)
+            return Answer(False, None, bound)
         flows = [round(value) for value in self._solver.getSolution().col_value]
-        schedule = self._model.schedule(flows.__getitem__)
-        value: int = evaluate(self._task.instance, schedule)["objectives"][self._task.objective.value]
-        if status == statuses.kOptimal and abs(value - self._exact(info.mip_dual_bound)) <= _SAME * value:
-            bound = value
-        return Answer(Termination.OPTIMAL if bound == value else Termination.LIMIT, schedule, bound)
-
-    def _exact(self, objective: float) -> Fraction:
-        """Return what HiGHS calls an objective value, in ps."""
-        return self._model.constant + Fraction(objective) * self._unit * self._model.scale
-
-    def _proved(self, objective: float) -> int | None:
-        """Return what is believed of HiGHS' bound, in ps."""
-        if abs(objective) >= highspy.kHighsInf:
-            return None
-        exact = Fraction(objective) * self._unit
-        return self._model.to_value(ceil(exact - _SAFETY * abs(exact)))
+        # Rows of whole numbers: times follow from the schedule.
+        program = self._model.program
+        rows = ((row.terms, row.lower, row.upper) for row in program.rows)
+        exact = (row for row in rows if not any(x in program.continuous for _, x in row[0]))
+        return Answer(False, self._model.schedule(flows.__getitem__) if admits(exact, flows) else None, bound)
 
     def _tell(self, seen: Any) -> None:
         """Tell progress."""
         incumbent, bound = self._told
-        proved = self._proved(seen.mip_dual_bound)
-        if proved is not None:
-            bound = max(proved, bound or 0)
+        if seen.mip_dual_bound != self._dual:
+            self._dual = seen.mip_dual_bound
+            bound = max(self._reading.lowered(self._dual) or 0, bound or 0) or None
         if abs(seen.mip_primal_bound) < highspy.kHighsInf:
-            found = self._model.to_value(round(Fraction(seen.mip_primal_bound) * self._unit))
+            found = self._reading.shown(seen.mip_primal_bound)
             incumbent = found if incumbent is None else min(found, incumbent)
         if (incumbent, bound) != self._told:
             self._told = incumbent, bound

@@ -57,6 +57,7 @@ from math import gcd
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Assignment, Schedule, timed
+from optsched.solvers.claims import Values
 from optsched.solvers.formulation import Task, UnsupportedError
 from optsched_formulations.batching.costs import Costs, interchangeable
 from optsched_formulations.batching.memory_only import require_memory_only
@@ -167,6 +168,8 @@ class FlowModel:
         Variables, rows and objective.
     scale, constant
         The makespan in ps is ``constant + scale × objective``.
+    values
+        What the makespan can be, in ps.
     """
 
     def __init__(self, task: Task, fewest: int, most: int, packing: Packing | None) -> None:
@@ -194,7 +197,7 @@ class FlowModel:
         self._add_used(fewest)
         self._add_limits(packing)
         self._add_restrictions()
-        self.scale, self.constant = self._add_objective()
+        self.scale, self.constant, self.values = self._add_objective(fewest)
 
     def to_value(self, objective: int) -> int:
         """Translate an objective value to ps."""
@@ -352,8 +355,8 @@ class FlowModel:
                 begun = [(1, self._fill[c, 1, i]) for i in range(1, j + 1) if (c, 1, i) in self._fill]
                 row(begun + [(-1, self._started[r, j]) for r in members], 0, 0)
 
-    def _add_objective(self) -> tuple[int, int]:
-        """Set the objective; return how many ps it counts in, and the constant part of the makespan in ps."""
+    def _add_objective(self, fewest: int) -> tuple[int, int, Values]:
+        """Set the objective; return how many ps it counts in, the constant part of the makespan, and all it can be."""
         costs, program = self._costs, self.program
         several = len(costs.pieces) > 1
         base, slope = (0, 0) if several else costs.pieces[0]
@@ -378,7 +381,16 @@ class FlowModel:
                 terms.append((1, time))
         divisor = gcd(*(coefficient for coefficient, _ in terms)) or 1
         program.objective = [(coefficient // divisor, variable) for coefficient, variable in terms if coefficient]
-        return costs.scale * divisor, costs.scale * constant
+        scale, constant = costs.scale * divisor, costs.scale * constant
+        if several:
+            return scale, constant, Values(constant, scale)
+        parts = [(base, self._batches[-1] - fewest)]
+        for c, members in enumerate(self._classes):
+            for k in range(2, self._output(c) + 1):
+                fill, decode = self._work(c, k, slope)
+                parts.append((fill - decode, len(members) if self._refillable(c, k) else 0))
+        least = constant + costs.scale * base * fewest
+        return scale, constant, Values(least, scale, tuple((part // divisor, most) for part, most in parts))
 
     # Schedules in and out -------------------------------------------------------------------------------------
 

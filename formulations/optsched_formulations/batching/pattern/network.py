@@ -23,7 +23,7 @@ within J batches.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,6 +42,8 @@ Floats = npt.NDArray[np.float64]
 
 _NEVER = 2**61
 """Cost of what is not possible."""
+IMPOSSIBLE = 2**60
+"""No possible life costs as much."""
 _MOST_COST = 2**58
 """Extra times and payments of all requests together stay below."""
 _FINE = 2**20
@@ -203,6 +205,8 @@ class Network:
             )
             for token in tokens
         ]
+        if max(map(max, extra)) * len(tokens) * len(costs.requests) >= _MOST_COST:
+            raise UnsupportedError("times that cannot be added up in 64 bits")
         fill_extra, decode_extra = np.array(extra).T
         return Kind(
             (int(size[0]), len(size)),
@@ -269,6 +273,20 @@ class Network:
         steps, rows = np.nonzero(amounts)
         return rows, batches[steps], amounts[steps, rows]
 
+    def admits(self, patterns: Sequence[Pattern]) -> bool:
+        """Return whether these are the lives of all requests, and batches can take them together: exactly."""
+        if Counter(pattern.owner for pattern in patterns) != Counter({c: q.count for c, q in enumerate(self.kinds)}):
+            return False
+        total: dict[tuple[int, int], int] = defaultdict(int)
+        kinds: dict[int, set[bool]] = defaultdict(set)
+        for pattern in patterns:
+            for row, batch, amount in zip(*(part.tolist() for part in self.taken(pattern)), strict=True):
+                total[row, batch] += amount
+            for batch, fill in zip(pattern.batches, pattern.filled, strict=True):
+                kinds[batch].add(fill)
+        pure = self.hybrid or all(len(steps) == 1 for steps in kinds.values())
+        return pure and all(amount <= self.rows[row].capacity for (row, _), amount in total.items())
+
     def held(self, patterns: Sequence[tuple[Pattern, float]], batches: int) -> dict[tuple[int, int], Floats]:
         """Return how many requests hold (class, tokens) in every batch, if so many live by each pattern."""
         found: dict[tuple[int, int], Floats] = defaultdict(lambda: np.zeros(batches))
@@ -329,11 +347,6 @@ class Network:
         """No life has more extra time, in ps."""
         return max(kind.output * int(max(kind.fill_extra.max(), kind.decode_extra.max())) for kind in self.kinds)
 
-    def require_range(self) -> None:
-        """Raise `UnsupportedError` if extra times of a schedule cannot be added up in 64 bits."""
-        if self._longest_extra * sum(kind.count for kind in self.kinds) >= _MOST_COST:
-            raise UnsupportedError("times that cannot be added up in 64 bits")
-
 
 class Shortest:
     """The cheapest lives of one class at given prices, by the batch of the last token.
@@ -350,7 +363,7 @@ class Shortest:
     Attributes
     ----------
     cost
-        Least cost of a life that ends in a batch, shape (batches,); at least 2⁶⁰ if there is none.
+        Least cost of a life that ends in a batch, shape (batches,); at least `IMPOSSIBLE` if there is none.
     """
 
     def __init__(self, network: Network, owner: int, prices: Ints, scale: int) -> None:
@@ -409,9 +422,9 @@ def least_extra(network: Network, found: Sequence[Shortest], prices: Ints) -> li
     That is :math:`E(J) = \sum_c n_c D_c(J) - \sum_{j ≤ J} G_j` (see `pattern_cg`), from the first J in which every
     request has a life.
     """
-    total = -np.cumsum(network.room(prices))
-    for kind, shortest in zip(network.kinds, found, strict=True):
-        total += kind.count * np.minimum(np.minimum.accumulate(shortest.cost), _NEVER // kind.count)
     longest = max(kind.output for kind in network.kinds)
-    bounds: list[int] = total[longest - 1 :].tolist()
+    total = -np.cumsum(network.room(prices))[longest - 1 :]
+    for kind, shortest in zip(network.kinds, found, strict=True):
+        total += kind.count * np.minimum.accumulate(shortest.cost)[longest - 1 :]
+    bounds: list[int] = total.tolist()
     return bounds

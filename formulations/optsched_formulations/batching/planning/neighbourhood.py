@@ -39,6 +39,8 @@ _STRETCHES = 48
 """Stretches of batches from the first start to the last end of those taken out; half as many follow."""
 _EFFORT = 0.02
 """CP-SAT's deterministic limit."""
+_BITS = 50
+"""Of costs, which CP-SAT adds up."""
 _FINE = 10**6
 """Times are counted in so many parts of the plan."""
 
@@ -104,7 +106,7 @@ class Neighbourhood:
         room = np.maximum(room, taken)
         ends = _Clock(plan)
         unit = max(1, int(plan.end_ps[-1] - plan.start_ps[0]) // _FINE)
-        model, terms, placed = cp_model.CpModel(), [], []
+        model, costs, placed = cp_model.CpModel(), [], []
         loads: list[list[cp_model.LinearExprT]] = [[] for _ in range(taken.size)]
         for r, demand, place in zip(free.tolist(), demands, now.tolist(), strict=True):
             first = int(np.searchsorted(plan.start_ps, self._arrival[r])) - begin
@@ -117,7 +119,7 @@ class Neighbourhood:
                     cost = int(self._weight[r]) * (end - int(plan.start_ps[begin])) // unit
                 else:
                     cost = int((demand * (s + np.arange(demand.size))).sum())
-                terms.append(cost * var)
+                costs.append((cost, var))
                 for b, load in enumerate(demand.tolist(), start=s):
                     if b < len(loads):
                         loads[b].append(load * var)
@@ -126,7 +128,9 @@ class Neighbourhood:
         for load, most in zip(loads, room.tolist(), strict=True):
             if load:
                 model.add(sum(load) <= most)
-        answer = minimize_cpsat(model, sum(terms), self._solver_task, int)
+        # Of large weights the upper bits decide.
+        shift = max(0, max(cost for cost, _ in costs).bit_length() - _BITS)
+        answer = minimize_cpsat(model, sum((cost >> shift) * var for cost, var in costs), self._solver_task, int)
         if answer.value_of is None:
             return None
         return begin + width * np.array(

@@ -27,6 +27,8 @@ from optsched_formulations.batching.search.state_steps import EVICT, FILL, Ints
 
 _FINE = 2**32
 """Prices have at least that many units in a batch's base."""
+_MOST_PRICE = 2**58
+"""Of items and nodes: with costs of up to 2⁶⁰, as `state_search` has them, sums of a few stay below 2⁶³."""
 _NO_WAY = 2**60
 """Cost of a way to the sink where there is none: from an empty batch that nobody is left to fill."""
 _ROUNDS = 2_000
@@ -126,6 +128,8 @@ def price(graph: ResidentGraph, time_limit_s: float, workers: int) -> Prices | N
     for shrink in (1e-9, 1e-7, 1e-5, 1e-3):
         # A little less than the optimal prices leaves every cycle a margin for what rounding takes.
         exact = solution.prices * (unit * scale * (1 - shrink))
+        if not np.abs(exact).max() < _MOST_PRICE:
+            return None
         item = np.zeros(len(classes.size), dtype=np.int64)
         item[graph.priced] = np.rint(exact[nodes:])
         found = evaluate(graph, item, np.floor(-exact[:nodes]).astype(np.int64))
@@ -158,6 +162,8 @@ def evaluate(graph: ResidentGraph, item: Ints, potential: Ints) -> Prices | None
         if not lower.any():
             break
         potential[entered[lower]] = best[lower]
+        if best.min() < -_MOST_PRICE:
+            return None
     else:
         return None
     reduced = cost + potential[graph.tail] - potential[graph.head]
@@ -183,4 +189,5 @@ def _distances(graph: ResidentGraph, reduced: Ints) -> Ints:
         for arc in range(begins[node], begins[node + 1]):
             if distance[tails[arc]] == _NO_WAY:
                 heapq.heappush(queue, (far + costs[arc], tails[arc]))
-    return np.array(distance, dtype=np.int64)
+    # Where ways are longer, less is as consistent.
+    return np.array([min(far, _NO_WAY) for far in distance], dtype=np.int64)

@@ -52,7 +52,7 @@ from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.cpsat import Values
 from optsched.solvers.formulation import Task, UnsupportedError
 from optsched_formulations.batching.costs import Costs, Horizon, Token, interchangeable, value_to_beat
-from optsched_formulations.batching.objective import add_goal, require_range
+from optsched_formulations.batching.objective import add_goal, require_horizon
 from optsched_formulations.batching.token.variables import Linear
 
 _MOST_STATES = 200_000
@@ -92,7 +92,7 @@ class ChunkModel:
         self._instance = task.instance
         self._costs = Costs(task.instance)
         self._horizon = Horizon(self._costs, task.objective, value_to_beat(task), self._most_runs())
-        require_range(self._horizon.end)
+        require_horizon(self._horizon)
         self._count = self._horizon.batches
         states = len(self._costs.tokens) * self._count
         if states > _MOST_STATES:

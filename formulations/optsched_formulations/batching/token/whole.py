@@ -34,7 +34,7 @@ from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.cpsat import Values
 from optsched.solvers.formulation import Task, UnsupportedError
 from optsched_formulations.batching.costs import Costs, Horizon, Token, interchangeable, value_to_beat
-from optsched_formulations.batching.objective import Goal, add_goal, bounded
+from optsched_formulations.batching.objective import Goal, add_goal, bounded, require_horizon
 from optsched_formulations.batching.token.clock import BatchClock, PairClock
 from optsched_formulations.batching.token.variables import TokenVariables
 
@@ -65,6 +65,7 @@ class WholeModel:
         # Every run of a whole prefill or a decode step generates a token.
         self._horizon = Horizon(costs, task.objective, value_to_beat(task), len(costs.tokens))
         self._classes = interchangeable(task)
+        require_horizon(self._horizon)
         self._require_size()
         self.cp = cp_model.CpModel()
         self._variables = TokenVariables(self.cp, costs, self._horizon.batches)
