@@ -11,6 +11,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
+from optsched.bounds.bound import Bound
 from optsched.bounds.catalogue import BOUNDS
 from optsched.catalogue import FORMULATION_GROUP, broken_entries, entries
 from optsched.failures import FAILURES, failure_text
@@ -195,13 +196,27 @@ class _Best:
             raise TypeError(f"a bound is {shown(bound)}, expected an integer ≥ 0")
         if self.bound is not None and bound <= self.bound:
             return
-        if self.least is not None and bound > self.least:
-            self._refute(_Claim(bound, badge, certificate, origin))
-            return
         # The bound may be true without the checker's word: the checker has limits, and may fail.
         if badge == Badge.CERTIFIED and not self._confirmed(bound, certificate, origin):
             badge, certificate = Badge.SOLVER_CLAIMED, None
-        self.claims.append(_Claim(bound, badge, certificate, origin))
+        self._take(_Claim(bound, badge, certificate, origin))
+
+    def offer_proof(self, found: Bound, origin: str) -> None:
+        """Take a bound of the catalogue, which counts only as far as the checker proves it.
+
+        Its arithmetic is that of arrays; where the checker refuses a number as too large it may have wrapped.
+        """
+        if self.bound is None or found.value > self.bound:
+            if self._confirmed(found.value, found.certificate, origin):
+                self._take(_Claim(found.value, Badge.CERTIFIED, found.certificate, origin))
+            else:
+                self.failures.append(f"{origin}: the checker does not prove its bound {found.value}, which is not used")
+
+    def _take(self, claim: _Claim) -> None:
+        if self.least is not None and claim.bound > self.least:
+            self._refute(claim)
+        else:
+            self.claims.append(claim)
 
     def _confirmed(self, bound: int, certificate: dict[str, Any] | None, origin: str) -> bool:
         with self.surviving(f"the check of {origin}'s bound {bound}"):
@@ -328,7 +343,7 @@ def solve(
                 best.failures.append(run.failure)
             with best.surviving(run.name):
                 if run.bound is not None:
-                    best.offer_bound(run.bound.value, Badge.CERTIFIED, run.bound.certificate, run.name)
+                    best.offer_proof(run.bound, run.name)
             if best.bound is not None and elapsed() > until:
                 break
 
