@@ -40,7 +40,7 @@ MAX_BYTES = 4 * 1024**3
 """The most that is read of a file: a result with every run of every batch has up to 2.4 kB for each request."""
 MAX_UNPACKED_BYTES = 64 * 1024**2
 MAX_UNPACKED_LISTS = 5_000_000
-"""Bytes, and lists and objects, that a packed file may hold however small it is; pydantic takes 300 bytes for ``[]``."""
+"""Bytes, and lists and objects, that a packed file may hold however small it is: reading takes 300 bytes for ``[]``."""
 MAX_RATIO, MAX_LISTS_RATIO = 64, 8
 """How many of them it may hold for each of its own bytes beyond that; our results hold at most 57 and 5."""
 
