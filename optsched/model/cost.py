@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
+
+from pydantic import FailFast
 
 from optsched.model.domain import Percent, Picoseconds, domain
 
@@ -82,7 +84,7 @@ class CostModel:
 
     base: Picoseconds
     token: Picoseconds
-    pieces: tuple[tuple[Picoseconds, Picoseconds], ...] = ()
+    pieces: Annotated[tuple[tuple[Picoseconds, Picoseconds], ...], FailFast()] = ()
     decode_kv: Picoseconds = 0
     decode_req: Picoseconds = 0
     prefill_sq: Picoseconds = 0

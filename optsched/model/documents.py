@@ -13,6 +13,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
 
@@ -38,9 +39,10 @@ ProfileLookup = Callable[[str], CostModel]
 MAX_BYTES = 4 * 1024**3
 """The most that is read of a file: a result with every run of every batch has up to 2.4 kB for each request."""
 MAX_UNPACKED_BYTES = 64 * 1024**2
-"""What a packed file may hold, however small it is."""
-MAX_RATIO = 64
-"""How many times larger than a packed file its content may be beyond that; of our results it is at most 57 times."""
+MAX_UNPACKED_LISTS = 5_000_000
+"""Bytes, and lists and objects, that a packed file may hold however small it is: reading takes 300 bytes for ``[]``."""
+MAX_RATIO, MAX_LISTS_RATIO = 64, 8
+"""How many of them it may hold for each of its own bytes beyond that; our results hold at most 57 and 5."""
 
 _PIECE = 1024**2
 _STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -190,7 +192,7 @@ def read_bytes(source: str | Path) -> bytes:
     """Return the content of a file, unpacked if its name ends in ``.gz``; ``-`` is standard input.
 
     A file that holds more than `MAX_BYTES`, or a packed one that holds more than the larger of `MAX_UNPACKED_BYTES` and
-    `MAX_RATIO` times its size, raises `InputError` as soon as that is read.
+    `MAX_RATIO` times its size, or of lists and objects likewise, raises `InputError` as soon as that is read.
     """
     name = str(source)
     try:
@@ -206,14 +208,15 @@ def read_bytes(source: str | Path) -> bytes:
     if not name.endswith(".gz"):
         return data
     most = min(MAX_BYTES, max(MAX_UNPACKED_BYTES, MAX_RATIO * len(data)))
+    most_lists = max(MAX_UNPACKED_LISTS, MAX_LISTS_RATIO * len(data))
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
-            unpacked = _read_at_most(most, packed)
+            unpacked = _read_at_most(most, packed, most_lists)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError("", Said(_reason(error)), "a file packed by gzip", name) from None
     if unpacked is None:
-        expected = f"at most {MAX_UNPACKED_BYTES}, or {MAX_RATIO} times the file's; what is larger has to be unpacked"
-        raise InputError("", Said(f"more than {most} bytes in {len(data)} packed ones"), expected, name)
+        found = Said(f"{len(data)} bytes that unpack to more than {most}, or to more than {most_lists} lists")
+        raise InputError("", found, "a packed file that holds less; what is larger has to be unpacked", name)
     return unpacked
 
 
@@ -223,13 +226,14 @@ def _standard_input() -> BinaryIO:
     return sys.stdin.buffer
 
 
-def _read_at_most(most: int, stream: BinaryIO | gzip.GzipFile) -> bytes | None:
-    """Read a stream to its end; None if it holds more than so many bytes, of which not many more are read."""
-    pieces, size = [], 0
+def _read_at_most(most: int, stream: BinaryIO | gzip.GzipFile, most_lists: float = inf) -> bytes | None:
+    """Read a stream to its end; None if it holds more bytes, or lists and objects, of which not many more are read."""
+    pieces, size, lists = [], 0, 0
     while piece := stream.read(_PIECE):
         pieces.append(piece)
         size += len(piece)
-        if size > most:
+        lists += piece.count(b"[") + piece.count(b"{")
+        if size > most or lists > most_lists:
             return None
     return b"".join(pieces)
 

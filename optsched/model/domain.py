@@ -10,8 +10,9 @@ from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
+from pydantic_core import from_json
 
-from optsched.model.errors import InputError, describe, is_plain
+from optsched.model.errors import InputError, Said, describe, is_plain
 
 MAX_PS = 2**63 - 1
 """The largest time or coefficient, in ps: 106 days."""
@@ -50,9 +51,32 @@ def path(location: Iterable[str | int], skip: frozenset[str] = frozenset()) -> s
     return text
 
 
-def input_error(error: ValidationError, skip: frozenset[str] = frozenset()) -> InputError:
-    """Turn the first complaint of pydantic into one line of ours."""
-    first: dict[str, Any] = dict(error.errors(include_url=False)[0])
+MOST_PROBLEMS = 10_000
+"""With more problems a document is not what it should be at all; to say each takes pydantic a kilobyte."""
+_VALUELESS = frozenset({"missing", "too_short", "too_long", "json_invalid"})
+"""Problems that are said without what is found there."""
+
+
+def input_error(
+    error: ValidationError, skip: frozenset[str] = frozenset(), document: bytes | str | None = None
+) -> InputError:
+    """Turn the first complaint of pydantic into one line of ours.
+
+    Parameters
+    ----------
+    error
+        The complaints.
+    skip
+        Names in locations that are no fields.
+    document
+        The JSON text that they are about. Pydantic would make objects of what is found, for each complaint anew, and a
+        field that is missing is found in all that the document holds: gigabytes for some kilobytes.
+    """
+    if error.error_count() > MOST_PROBLEMS:
+        return InputError("document", Said(f"{error.error_count()} problems"), f"at most {MOST_PROBLEMS} to say")
+    first: dict[str, Any] = dict(error.errors(include_url=False, include_input=document is None)[0])
+    if document is not None:
+        first["input"] = None if first["type"] in _VALUELESS else _found(document, first["loc"], skip)
     where = path(first["loc"], skip)
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
@@ -63,6 +87,18 @@ def input_error(error: ValidationError, skip: frozenset[str] = frozenset()) -> I
     if first["type"] == "json_invalid" and (position := re.search(r"line \d+ column \d+", first["ctx"]["error"])):
         where = position[0]
     return InputError(where or "document", value, expected + (f" (and {more} more problems)" if more else ""))
+
+
+def _found(document: bytes | str, location: Iterable[str | int], skip: frozenset[str]) -> object:
+    """Return what a document holds at a location of pydantic; of a wrong key, the key."""
+    value = from_json(document)
+    before: str | int = ""
+    for step in location:
+        if step == "[key]":
+            return before
+        if step not in skip:
+            value, before = value[step], step
+    return value
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=False)

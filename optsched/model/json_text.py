@@ -70,7 +70,7 @@ def parse_json(adapter: TypeAdapter[_T], data: bytes | str, skip: frozenset[str]
     try:
         found = adapter.validate_json(data)
     except ValidationError as error:
-        raise input_error(error, skip) from None
+        raise input_error(error, skip, data) from None
     _strictly(data, float, _require_unique)
     return found
 

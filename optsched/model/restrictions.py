@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import FailFast, Field
 
 from optsched.model.domain import Index, Tokens, domain, replace
 from optsched.model.errors import InputError
@@ -36,10 +36,10 @@ class Restrictions:
         The largest objective value (ps; for means the sum over requests): asks whether any schedule is that good.
     """
 
-    forbid: tuple[str, ...] = ()
+    forbid: Annotated[tuple[str, ...], FailFast()] = ()
     max_evictions: Index | None = None
     max_batch: Tokens | None = None
-    order: tuple[Index, ...] = ()
+    order: Annotated[tuple[Index, ...], FailFast()] = ()
     at_most: Annotated[int, Field(ge=0)] | None = None
 
     def __post_init__(self) -> None:

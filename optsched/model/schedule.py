@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import FailFast
 
 from optsched.model.cost import BatchCost
 from optsched.model.domain import Index, Picoseconds, Tokens, domain
 from optsched.model.instance import Instance, Request
 
+Indices = Annotated[tuple[Index, ...], FailFast()]
 Step = tuple[int, int]
 """``(request index, tokens)``: one run of a batch."""
 
@@ -40,12 +43,12 @@ class Batch:
 
     start_ps: Picoseconds
     end_ps: Picoseconds
-    run: tuple[tuple[Index, Tokens], ...]
-    evict: tuple[Index, ...] = ()
+    run: Annotated[tuple[tuple[Index, Tokens], ...], FailFast()]
+    evict: Indices = ()
     replica: Index = 0
     repeat: Tokens = 1
-    swap_out: tuple[Index, ...] = ()
-    swap_in: tuple[Index, ...] = ()
+    swap_out: Indices = ()
+    swap_in: Indices = ()
     considered: Index = 0
 
     @property
@@ -58,7 +61,7 @@ class Batch:
 class Schedule:
     """Batches in the order in which they run."""
 
-    batches: tuple[Batch, ...]
+    batches: Annotated[tuple[Batch, ...], FailFast()]
 
     @property
     def length(self) -> int:
