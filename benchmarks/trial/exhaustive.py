@@ -25,7 +25,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, pairwise
+from operator import le
 from typing import Any, NamedTuple
 
 from trial.case import Case, value
@@ -181,7 +182,7 @@ class Exhaustive:
             head = tuple([deed.head for deed in deeds])
             if case.queue:
                 started = [self._locals[index][head[index]].started for index in case.queue]
-                if any(later and not earlier for earlier, later in zip(started, started[1:], strict=False)):
+                if any(later and not earlier for earlier, later in pairwise(started)):
                     continue
             lasts = case.lasts(
                 prefills + decodes,
@@ -241,18 +242,9 @@ class Exhaustive:
                 others = labels.get(move.head)
                 if others is None:
                     others = labels[move.head] = []
-                elif any(
-                    [
-                        other <= end and all([a <= b for a, b in zip(there, after, strict=True)])
-                        for other, there in others
-                    ]
-                ):
+                elif any(_no_later(other, (end, after)) for other in others):
                     continue
-                others[:] = [
-                    (other, there)
-                    for other, there in others
-                    if not (end <= other and all([a <= b for a, b in zip(after, there, strict=True)]))
-                ]
+                others[:] = [other for other in others if not _no_later((end, after), other)]
                 others.append((end, after))
                 estimate = self._estimate(objective, end, after)
                 # Of equal ones those first that have generated most.
@@ -261,7 +253,7 @@ class Exhaustive:
         raise AssertionError("every request can be served alone, but no schedule was found")
 
     def _estimate(self, objective: str, time: int, known: tuple[int, ...]) -> int:
-        """Return the objective if all tokens that are missing come now, or at the request's arrival if that is later."""
+        """Return the objective if all tokens that are missing come now, or at the request's arrival if it is later."""
         jobs, size = self._case.jobs, len(self._case.jobs)
         if objective == "makespan":
             return time - min([job.arrival for job in jobs])
@@ -295,3 +287,13 @@ class Exhaustive:
             }
             batches.append(entry | {name: indices for name, indices in moved.items() if indices})
         return batches[::-1]
+
+
+_Label = tuple[int, tuple[int, ...]]
+
+
+def _no_later(one: _Label, other: _Label) -> bool:
+    """Whether a label's time and each of its tokens come no later than in another of the same state."""
+    if one[0] > other[0]:
+        return False
+    return one[1] == other[1] or all(map(le, one[1], other[1]))

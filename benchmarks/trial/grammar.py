@@ -106,12 +106,12 @@ def machine(rng: Random, about: About) -> Certificate:
 
 
 def late(rng: Random, about: About) -> Certificate:
-    """Requests that cannot be in time."""
+    """Draw shares by which some requests cannot be in time."""
     return {"kind": "late"} | _shared(rng, about)
 
 
 def percentile(rng: Random, about: About) -> Certificate:
-    """Requests that cannot be so quick; also with a bound just beyond the optimum."""
+    """Draw a bound, also just beyond the optimum, and shares."""
     bound = rng.choice((about.best + 1, about.best, about.best, about.best - 1, _part(rng, about.best), 0, 1))
     return {"kind": "percentile", "bound": bound} | _shared(rng, about)
 
@@ -259,7 +259,11 @@ def patterns(rng: Random, about: About) -> Certificate:
         style = rng.randint(0, 2)
         packings.append(
             [
-                rng.randint(0, 3) if style == 0 else int(part * item.blocks > case.blocks) if style == 1 else item.blocks
+                rng.randint(0, 3)
+                if style == 0
+                else int(part * item.blocks > case.blocks)
+                if style == 1
+                else item.blocks
                 for item in flat
             ]
         )
@@ -320,11 +324,11 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "percentile": Grammar(percentile, _PERCENTILES),
         "congestion": Grammar(congestion, ("mean_e2e",)),
         "volume": Grammar(volume, _MAKESPAN),
-        "ramp": Grammar(ramp, _MAKESPAN, Wanted(swap=False)),
-        "resident_walk": Grammar(walk, _MAKESPAN, Wanted(memory_only=True, arrivals=False, swap=False)),
-        "resident_search": Grammar(search, _SEARCHED, Wanted(memory_only=True, arrivals=False, swap=False)),
+        "ramp": Grammar(ramp, _MAKESPAN),
+        "resident_walk": Grammar(walk, _MAKESPAN, Wanted(memory_only=True, arrivals=False)),
+        "resident_search": Grammar(search, _SEARCHED, Wanted(memory_only=True, arrivals=False)),
         "resident_search, arrivals": Grammar(search, _MAKESPAN, Wanted(memory_only=True, arrivals=True, swap=False)),
-        "patterns": Grammar(patterns, _MAKESPAN, Wanted(whole=True, arrivals=False, swap=False)),
+        "patterns": Grammar(patterns, _MAKESPAN, Wanted(whole=True, arrivals=False)),
         "last_arrivals": Grammar(last_arrivals, _MAKESPAN, Wanted(arrivals=True, swap=False)),
         "last_arrivals, memory": Grammar(last_arrivals, _MAKESPAN, Wanted(memory_only=True, arrivals=True, swap=False)),
     }
@@ -353,9 +357,13 @@ def put(value: Any, path: Sequence[Any], change: Callable[[Any], Any]) -> Any:
     return copied
 
 
+_FIXED = frozenset({"kind", "widths", "from_ps", "release_ps", "repeated", "tracked"})
+"""Fields of which hardly any other value is accepted."""
+
+
 def nudged(rng: Random, certificate: Certificate) -> Certificate:
     """Return the certificate with one to three of its integers changed a little."""
-    places = [place for place in leaves(certificate) if place[-1] not in {"kind", "widths"}]
+    places = [place for place in leaves(certificate) if not _FIXED & set(place)]
     if not places:
         return certificate
     for place in rng.sample(places, min(len(places), rng.choice((1, 1, 2, 3)))):

@@ -8,12 +8,6 @@ from copy import deepcopy
 from random import Random
 from typing import Any
 
-from trial.case import IllegalError, play, read_case, value
-from trial.exhaustive import Exhaustive, TooLargeError
-from trial.grammar import GRAMMARS, About, leaves, put, spoiled
-from trial.odd import ANY
-from trial.tried import Problem, SlowError, Tally, drawn, limited
-
 from optsched import check_result
 from optsched.calibrate.library import cost_model
 from optsched.check import UnprovedError, check_schedule, proved_bound
@@ -22,6 +16,11 @@ from optsched.model.errors import InputError
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Batch, Schedule
+from trial.case import IllegalError, play, read_case, value
+from trial.exhaustive import Exhaustive, TooLargeError
+from trial.grammar import GRAMMARS, About, leaves, put, spoiled
+from trial.odd import ANY
+from trial.tried import Problem, SlowError, Tally, drawn, limited
 
 _MUTATIONS = 40
 _MOST_OUTPUT = 12

@@ -52,10 +52,29 @@ def problem(rng: Random, wanted: Wanted = ANY) -> Document:
             return found
 
 
+def many(rng: Random) -> Document:
+    """Return an instance of 64 to 90 requests that arrive over time, of some tokens each, with odd coefficients."""
+    found = _drawn(rng, Wanted(arrivals=False, swap=False))
+    shapes = [(rng.randint(1, 12), rng.randint(1, 8)) for _ in range(5)]
+    requests = [dict(zip(("input", "output"), rng.choice(shapes), strict=True)) for _ in range(rng.randint(64, 90))]
+    found["requests"] = requests
+    found["limits"] |= {"kv_tokens": rng.choice((40, 100, 1000)) * found["limits"]["kv_block"], "batch_requests": None}
+    found["limits"] |= {"prefill_tokens": rng.choice((12, 30)), "batch_tokens": rng.choice((30, 64))}
+    case = read_case(found)
+    each = case.lasts(4, 4 * case.attends(True, 1, 8), 0, 0)
+    pace = rng.choice((1, 2, 4, 8)) * each + 1
+    for number, entry in enumerate(requests):
+        entry["arrival_ps"] = min(2**62, number * pace + rng.randint(0, pace))
+        entry["weight"] = rng.randint(0, 3)
+        if rng.random() < 0.5:
+            entry["slo_e2e_ps"] = rng.randint(1, 10) * pace
+    return found
+
+
 def _drawn(rng: Random, wanted: Wanted) -> Document:
     memory_only = wanted.memory_only
     chunked = not memory_only and not wanted.whole and rng.random() < 0.45
-    swaps = wanted.swap and rng.random() < 0.12
+    swaps = wanted.swap and rng.random() < 0.08
     fewest = 2 if wanted.arrivals else 1
     count = rng.choice([number for number in (1, 2, 2, 2, 2, 3, 3, 3, 3, 4) if fewest <= number <= wanted.most])
     longest = (2 if count == 4 else 3) if chunked or swaps else (3 if count == 4 else 4)

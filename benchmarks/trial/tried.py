@@ -15,15 +15,15 @@ from types import FrameType
 from typing import Any
 
 from pydantic import TypeAdapter
+
+from optsched import Instance, Restrictions
+from optsched.calibrate.library import cost_model
+from optsched.check import UnprovedError, proved_bound
+from optsched.model.documents import parse_instance
+from optsched.model.objectives import Objective
 from trial.case import Case, read_case
 from trial.exhaustive import Exhaustive, Optimum
 from trial.odd import Wanted, problem, restricted
-
-from optsched import Instance, Restrictions
-from optsched.check import UnprovedError, proved_bound
-from optsched.calibrate.library import cost_model
-from optsched.model.documents import parse_instance
-from optsched.model.objectives import Objective
 
 Document = dict[str, Any]
 SLOW_S = 30.0
