@@ -105,5 +105,5 @@ def plant(fault: Fault, seconds: float) -> Verdict:
         finally:
             timer.cancel()
             process.kill()
-            process.wait()
+            process.communicate()
     return Verdict(fault.name, False, time.monotonic() - started, "")

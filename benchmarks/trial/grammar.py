@@ -132,14 +132,16 @@ def congestion(rng: Random, about: About) -> Certificate:
     for _ in range(rng.choice((0, 1, 1, 2, 3, 5))):
         theta = rng.choice((0, 16, 64, 64 * len(case.jobs), rng.randint(0, 300), 10**6))
         runs.append([rng.choice((1, 1, 2, 7)), theta, rng.choice((0, slowest, slowest, slowest // 2))])
-    runs.append([1, 0, rng.choice((0, slowest, slowest))])
+    # The last one has to have price 0.
+    last = [1, 0] if rng.random() < 0.95 else [rng.choice((1, 2)), rng.choice((1, 64, 300))]
+    runs.append([*last, rng.choice((0, slowest, slowest))])
     short = rng.choice((0, unit // 2, unit, _non_attention(case, 1), 10**13, rng.randint(0, 2 * unit)))
     return {
         "kind": "congestion",
         "window_ps": window,
         "short_ps": min(short, 10**13),
-        "kept": rng.choice((0, 0, 32, 63, rng.randint(0, 63))),
-        "prefill_share": rng.choice((0, 32, 64, rng.randint(0, 64))),
+        "kept": rng.choice((0, 0, 32, 63, rng.randint(0, 63), rng.randint(0, 63), rng.choice((63, 64, 66, 128, 600)))),
+        "prefill_share": rng.choice((0, 32, 64, rng.randint(0, 64), rng.choice((64, 65, 128, 600)))),
         "windows": [[number, theta, min(slope, 2**50 - 1)] for number, theta, slope in runs],
     }
 
@@ -323,6 +325,7 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "late": Grammar(late, ("slo_misses",)),
         "percentile": Grammar(percentile, _PERCENTILES),
         "congestion": Grammar(congestion, ("mean_e2e",)),
+        "congestion, long": Grammar(congestion, ("mean_e2e",), Wanted(long=True)),
         "volume": Grammar(volume, _MAKESPAN),
         "ramp": Grammar(ramp, _MAKESPAN),
         "resident_walk": Grammar(walk, _MAKESPAN, Wanted(memory_only=True, arrivals=False)),

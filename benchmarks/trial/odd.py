@@ -13,6 +13,8 @@ from trial.case import read_case
 Document = dict[str, Any]
 
 _SCALES = (1, 1, 1, 10, 1_000, 10**6, 10**9, 999_999_999_989, 10**12 + 7, 10**15)
+_ENDS = 0.03
+"""Share of problems with a number at the end of what documents may hold."""
 _COEFFICIENTS = ("decode_kv", "decode_req", "prefill_sq", "prefill_kv", "prefill_req")
 
 
@@ -32,6 +34,8 @@ class Wanted:
         Whether swapping may be allowed.
     most
         The most requests.
+    long
+        One or two requests, of more output tokens, on a machine that often has no base.
     """
 
     memory_only: bool = False
@@ -39,6 +43,7 @@ class Wanted:
     arrivals: bool | None = None
     swap: bool = True
     most: int = 4
+    long: bool = False
 
 
 ANY = Wanted()
@@ -55,14 +60,15 @@ def problem(rng: Random, wanted: Wanted = ANY) -> Document:
 def many(rng: Random) -> Document:
     """Return an instance of 64 to 90 requests that arrive over time, of some tokens each, with odd coefficients."""
     found = _drawn(rng, Wanted(arrivals=False, swap=False))
-    shapes = [(rng.randint(1, 12), rng.randint(1, 8)) for _ in range(5)]
+    longest = rng.choice((8, 8, 30))
+    shapes = [(rng.randint(1, 12), rng.randint(longest // 4, longest)) for _ in range(5)]
     requests = [dict(zip(("input", "output"), rng.choice(shapes), strict=True)) for _ in range(rng.randint(64, 90))]
     found["requests"] = requests
-    found["limits"] |= {"kv_tokens": rng.choice((40, 100, 1000)) * found["limits"]["kv_block"], "batch_requests": None}
+    found["limits"] |= {"kv_tokens": rng.choice((42, 100, 1000)) * found["limits"]["kv_block"], "batch_requests": None}
     found["limits"] |= {"prefill_tokens": rng.choice((12, 30)), "batch_tokens": rng.choice((30, 64))}
     case = read_case(found)
     each = case.lasts(4, 4 * case.attends(True, 1, 8), 0, 0)
-    pace = rng.choice((1, 2, 4, 8)) * each + 1
+    pace = rng.choice((0, 1, 2, 4, 8)) * each + 1
     for number, entry in enumerate(requests):
         entry["arrival_ps"] = min(2**62, number * pace + rng.randint(0, pace))
         entry["weight"] = rng.randint(0, 3)
@@ -77,8 +83,12 @@ def _drawn(rng: Random, wanted: Wanted) -> Document:
     swaps = wanted.swap and rng.random() < 0.08
     fewest = 2 if wanted.arrivals else 1
     count = rng.choice([number for number in (1, 2, 2, 2, 2, 3, 3, 3, 3, 4) if fewest <= number <= wanted.most])
-    longest = (2 if count == 4 else 3) if chunked or swaps else (3 if count == 4 else 4)
+    if wanted.long:
+        chunked, swaps, count = False, False, rng.choice((1, 1, 2))
+    longest = 7 if wanted.long else (2 if count == 4 else 3) if chunked or swaps else (3 if count == 4 else 4)
     cost = odd_cost(rng, 1 if memory_only else rng.choice((1, 1, 2, 3)), swaps)
+    if wanted.long and rng.random() < 0.6:
+        cost |= {"base": 0, "prefill_req": 0, "pieces": []}
     requests: list[Document] = []
     for _ in range(count):
         if requests and rng.random() < 0.35:
@@ -124,8 +134,19 @@ def _drawn(rng: Random, wanted: Wanted) -> Document:
         found["rules"]["swap"] = True
     if wanted.arrivals or (wanted.arrivals is None and rng.random() < 0.65):
         arrive(rng, found)
+    if rng.random() < _ENDS:
+        _to_the_end(rng, found, wanted)
     set_slos(rng, found)
     return found
+
+
+def _to_the_end(rng: Random, document: Document, wanted: Wanted) -> None:
+    """Give some number the largest value that documents may have, or one near it."""
+    most = 2**63 - 1 - rng.choice((0, 0, 1, 5, 10**15))
+    if wanted.arrivals is not False and rng.random() < 0.6:
+        rng.choice(document["requests"])["arrival_ps"] = most
+    else:
+        document["cost"][rng.choice(("base", "token", *_COEFFICIENTS))] = most
 
 
 def odd_cost(rng: Random, pieces: int, swaps: bool) -> Document:
@@ -190,10 +211,12 @@ def set_slos(rng: Random, document: Document) -> None:
         batch = case.lasts(prompt, case.attends(False, prompt, 0), 0, 0)
         single = case.lasts(1, case.attends(True, 1, prompt), 0, 0)
         if rng.random() < 0.5:
-            entry["slo_ttft_ps"] = max(0, rng.choice((1, 1, 2)) * batch + rng.choice((-1, 0, 1, 5, single)))
+            slo = rng.choice((1, 1, 2)) * batch + rng.choice((-1, 0, 1, 5, single))
+            entry["slo_ttft_ps"] = max(0, min(2**63 - 1, slo))
         if rng.random() < 0.5:
             later = (entry["output"] - 1) * single
-            entry["slo_e2e_ps"] = max(0, rng.choice((1, 1, 2)) * (batch + later) + rng.choice((-1, 0, 1, 5, batch)))
+            slo = rng.choice((1, 1, 2)) * (batch + later) + rng.choice((-1, 0, 1, 5, batch))
+            entry["slo_e2e_ps"] = max(0, min(2**63 - 1, slo))
 
 
 def restricted(rng: Random, document: Document) -> Document:

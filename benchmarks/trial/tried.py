@@ -27,7 +27,7 @@ from trial.odd import Wanted, problem, restricted
 
 Document = dict[str, Any]
 SLOW_S = 30.0
-"""A call that takes longer is a finding of its own."""
+"""A call that takes more CPU time is a finding of its own."""
 _RESTRICTIONS = TypeAdapter(Restrictions)
 
 
@@ -35,12 +35,20 @@ class SlowError(BaseException):
     """A call took too long; no ``except Exception`` of what is tried catches it."""
 
 
+class EnoughError(BaseException):
+    """Something was found, and nothing more is to be looked for."""
+
+
 @dataclass
 class Tally:
-    """What trials counted, and what they found: the name of a file and its content."""
+    """What trials counted, and what they found: the name of a file and its content.
+
+    Where only the first finding is asked for, `find` ends the chunk.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
     found: list[tuple[str, Document]] = field(default_factory=list)
+    first_only: bool = False
 
     def find(self, sort: str, name: str, content: Document) -> None:
         """Note a finding: ``false``, ``traceback`` or ``slow``."""
@@ -104,13 +112,13 @@ def limited(seconds: float = SLOW_S) -> Iterator[None]:
     def ring(number: int, frame: FrameType | None) -> None:
         raise SlowError
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def prove(
