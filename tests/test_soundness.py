@@ -140,8 +140,8 @@ def test_certificates_are_drawn_and_accepted(sort: str) -> None:
 
 def test_a_false_bound_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checker that says 1 more than the least time of a request alone is found out at once."""
-    monkeypatch.setattr("trial.tried.proved_bound", lambda *_: given.optimum("max_e2e").value + 1)
     given, tally = drawn(Random(1), ANY), Tally()
+    monkeypatch.setattr("trial.tried.proved_bound", lambda *_: given.optimum("max_e2e").value + 1)
     prove(tally, "alone", given, "max_e2e", {"kind": "alone"})
     assert tally.counts["false/alone"] == 1
     assert tally.found[0][1]["bound"] == tally.found[0][1]["optimum"] + 1
@@ -174,7 +174,7 @@ def test_store_goes_on_where_it_was(tmp_path: Path) -> None:
     store.finish(*first, 1.5, tally)
     again = Store(tmp_path)
     rest = [again.claim(shares) for _ in range(3)]
-    assert sorted([first, *rest[:2]], key=str) == [("bounds", 0), ("documents", 0), ("documents", 1)]  # type: ignore[list-item]
+    assert sorted([first, *rest[:2]], key=str) == [("bounds", 0), ("documents", 0), ("documents", 1)]
     assert rest[2] is None
     [(sort, done)] = again.done().items()
     assert (sort, done.chunks, done.counts["bounds/alone/tried"]) == (first[0], 1, 7)

@@ -47,17 +47,21 @@ class _Local(NamedTuple):
 
 
 class _Option(NamedTuple):
-    """What a request can do in a batch; ``deed`` is run, evict, out, back, back-run or nothing."""
+    """What a request can do in a batch; ``deed`` is run, evict, out, back, back-run or nothing; ``head`` is where to.
 
-    head: int
-    deed: str
-    tokens: int
-    decoding: bool
-    blocks: int
-    attention: int
-    token: int
-    out: int
-    back: int
+    It runs ``tokens``, holds ``blocks``, generates token number ``token``, if any, and sends ``out`` and ``back`` over
+    the link.
+    """
+
+    deed: str = ""
+    tokens: int = 0
+    decoding: bool = False
+    blocks: int = 0
+    attention: int = 0
+    token: int = 0
+    out: int = 0
+    back: int = 0
+    head: int = 0
 
 
 class Move(NamedTuple):
@@ -101,47 +105,46 @@ class Exhaustive:
         options: list[list[_Option]] = []
         for state in states:  # which grows
             here = []
-            for after, *rest in self._can(index, state):
+            for after, option in self._can(index, state):
                 if after not in numbers:
                     numbers[after] = len(states)
                     states.append(after)
-                here.append(_Option(numbers[after], *rest))
+                here.append(option._replace(head=numbers[after]))
             options.append(here)
         return states, options
 
-    def _can(self, index: int, state: _Local) -> Iterator[tuple[_Local, str, int, bool, int, int, int, int, int]]:
-        """Yield the state after, and the fields of an option after its head."""
+    def _can(self, index: int, state: _Local) -> Iterator[tuple[_Local, _Option]]:
+        """Yield what can be done in a state, and the state after it."""
         case, job = self._case, self._case.jobs[index]
         if state.generated == job.output:
-            yield state, "", 0, False, 0, 0, 0, 0, 0
+            yield state, _Option()
             return
+        held = case.held(state.cached)
         if state.host:
-            yield state, "", 0, False, 0, 0, 0, 0, 0
             here = state._replace(host=False)
-            yield here, "back", 0, False, case.held(state.cached), 0, 0, 0, state.cached
-            yield from self._runs(index, here, "back-run", state.cached)
+            yield state, _Option()
+            yield here, _Option("back", blocks=held, back=state.cached)
+            for after, run in self._runs(index, here):
+                yield after, run._replace(deed="back-run", back=state.cached)
             return
-        yield state, "", 0, False, case.held(state.cached), 0, 0, 0, 0
+        yield state, _Option(blocks=held)
         if state.cached and case.eviction:
-            yield state._replace(cached=0, decoding=False), "evict", 0, False, 0, 0, 0, 0, 0
+            yield state._replace(cached=0, decoding=False), _Option("evict")
         if state.cached and case.swap:
-            yield state._replace(host=True), "out", 0, False, 0, 0, 0, state.cached, 0
-        yield from self._runs(index, state, "run", 0)
+            yield state._replace(host=True), _Option("out", out=state.cached)
+        yield from self._runs(index, state)
 
-    def _runs(
-        self, index: int, state: _Local, deed: str, back: int
-    ) -> Iterator[tuple[_Local, str, int, bool, int, int, int, int, int]]:
+    def _runs(self, index: int, state: _Local) -> Iterator[tuple[_Local, _Option]]:
         case, job = self._case, self._case.jobs[index]
         missing = job.prompt + state.generated - state.cached
         for run in range(1 if state.decoding or case.chunked else missing, missing + 1):
-            cached = state.cached + run
-            attention = case.attends(state.decoding, run, state.cached)
-            held, more = case.held(cached), run == missing
-            after = _Local(state.generated + more, cached, more, False, True)
+            cached, whole = state.cached + run, run == missing
+            after = _Local(state.generated + whole, cached, whole, False, True)
             if after.generated == job.output:
                 after = after._replace(cached=0)
-            token = after.generated if more else 0
-            yield after, deed, run, state.decoding, held, attention, token, 0, back
+            attention = case.attends(state.decoding, run, state.cached)
+            token = after.generated if whole else 0
+            yield after, _Option("run", run, state.decoding, case.held(cached), attention, token)
 
     # Batches -------------------------------------------------------------------------------------------------
 

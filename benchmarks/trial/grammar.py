@@ -148,14 +148,14 @@ def congestion(rng: Random, about: About) -> Certificate:
 
 def ramp(rng: Random, about: About) -> Certificate:
     """Prices of layers."""
-    case = about.case
-    found = {
+    case, release = about.case, _moment(rng, about.case)
+    found: Certificate = {
         "kind": "ramp",
-        "release_ps": _moment(rng, case),
+        "release_ps": release,
         "prefill_step_ps": _part(rng, case.prefill_req) if rng.random() < 0.5 else case.prefill_req,
         "prices": [_layers(rng, case) for _ in range(rng.choice((0, 1, 1, 1, 2, 3)))],
     }
-    prompts = sorted({job.prompt for job in case.jobs if job.arrival >= found["release_ps"]})
+    prompts = sorted({job.prompt for job in case.jobs if job.arrival >= release})
     if rng.random() < 0.4:
         some = [prompts[0], *(size for size in prompts[1:-1] if rng.random() < 0.5), prompts[-1]]
         if case.block == 1 and rng.random() < 0.5:

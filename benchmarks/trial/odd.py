@@ -151,7 +151,10 @@ def _to_the_end(rng: Random, document: Document, wanted: Wanted) -> None:
 
 def odd_cost(rng: Random, pieces: int, swaps: bool) -> Document:
     """Return coefficients: some 0, some tiny beside a huge one, some that make refills cheaper than decodes."""
-    small = lambda: rng.choice((0, 0, 1, 1, 2, 3, 7, rng.randint(0, 40)))  # noqa: E731
+
+    def small() -> int:
+        return rng.choice((0, 0, 1, 1, 2, 3, 7, rng.randint(0, 40)))
+
     scale = rng.choice(_SCALES)
     style = rng.choice(("plain", "plain", "scaled", "mixed", "mixed", "cheap refill", "cheap refill", "base", "fill"))
     unit = scale if style == "scaled" else 1

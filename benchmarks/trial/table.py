@@ -20,7 +20,6 @@ def trial_table(done: Mapping[str, Done], today: str) -> str:
         counts.update(entry.counts)
     seconds = sum(entry.seconds for entry in done.values())
     parts = [
-        "## Soundness",
         _paragraph(counts, seconds, today),
         _table(counts, "optima", "formulation", ("tried", "proved")),
         _table(counts, "bounds", "bound", ("tried", "tight")),
@@ -66,4 +65,4 @@ def faults_table(verdicts: Sequence[tuple[Fault, Verdict]]) -> str:
         for fault, verdict in verdicts
     ]
     table = tabulate(rows, ("kind", "what is wrong", "file", "found after"), tablefmt="github")
-    return f"## Planted faults\n\n{found} of {len(verdicts)} were found.\n\n{table}"
+    return f"**Planted faults**\n\n{found} of {len(verdicts)} were found.\n\n{table}"

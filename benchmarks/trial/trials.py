@@ -154,7 +154,7 @@ def _bound_of_many(tally: Tally, name: str, given: Problem, objective: str, reac
     except SlowError:
         tally.find("slow", label, told)
     except UnprovedError as error:
-        tally.find("unproved", label, told | {"bound": found.value, "error": str(error)})
+        tally.find("unproved", label, told | {"error": str(error)})
     except Exception:
         tally.find("traceback", label, told | {"error": traceback.format_exc()})
     else:
@@ -242,8 +242,8 @@ def _formulation(
     if outcome.certificate is not None and outcome.bound is not None:
         proved = prove(tally, f"of {name}", given, objective, outcome.certificate)
         if proved is not None and proved < outcome.bound:
-            told = {"bound": outcome.bound, "proved": proved, "certificate": outcome.certificate}
-            tally.find("unproved", label, given.told(objective, **told))
+            told = given.told(objective, bound=outcome.bound, proved=proved, certificate=outcome.certificate)
+            tally.find("unproved", label, told)
     return Fraction(outcome.bound or 0, best) if best else Fraction((outcome.bound or 0) > 0)
 
 
