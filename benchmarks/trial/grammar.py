@@ -129,19 +129,25 @@ def congestion(rng: Random, about: About) -> Certificate:
     unit = max(1, rng.choice([_fill(case, job) for job in case.jobs]))
     window = max(1, min(10**15, rng.choice((1, unit // 4, unit // 2, unit, unit, 3 * unit, about.best, 10**15))))
     runs = []
-    for _ in range(rng.choice((0, 1, 1, 2, 3, 5))):
+    fitting = rng.random() < 0.4
+    if fitting:
+        # as many windows without a price as the optimum lasts, so that what requests keep matters
+        number = rng.choice((8, 20, 50, 200))
+        window = max(1, min(10**15, about.best // number))
+        runs.append([number, rng.choice((0, 0, 0, 1, 64)), slowest])
+    for _ in range(0 if fitting else rng.choice((0, 1, 1, 2, 3, 5))):
         theta = rng.choice((0, 16, 64, 64 * len(case.jobs), rng.randint(0, 300), 10**6))
         runs.append([rng.choice((1, 1, 2, 7)), theta, rng.choice((0, slowest, slowest, slowest // 2))])
     # The last one has to have price 0.
     last = [1, 0] if rng.random() < 0.95 else [rng.choice((1, 2)), rng.choice((1, 64, 300))]
     runs.append([*last, rng.choice((0, slowest, slowest))])
-    short = rng.choice((0, unit // 2, unit, _non_attention(case, 1), 10**13, rng.randint(0, 2 * unit)))
+    short = rng.choice((0, 0, unit // 2, unit, _non_attention(case, 1), 10**13, rng.randint(0, 2 * unit)))
     return {
         "kind": "congestion",
         "window_ps": window,
         "short_ps": min(short, 10**13),
-        "kept": rng.choice((0, 0, 32, 63, rng.randint(0, 63), rng.randint(0, 63), rng.choice((63, 64, 66, 128, 600)))),
-        "prefill_share": rng.choice((0, 32, 64, rng.randint(0, 64), rng.choice((64, 65, 128, 600)))),
+        "kept": rng.choice((0, 0, 32, 63, rng.randint(0, 63), rng.randint(0, 63))),
+        "prefill_share": rng.choice((0, 32, 64, rng.randint(0, 64))),
         "windows": [[number, theta, min(slope, 2**50 - 1)] for number, theta, slope in runs],
     }
 
@@ -316,6 +322,8 @@ def last_arrivals(rng: Random, about: About) -> Certificate:
 _PERCENTILES = tuple(name for name in OBJECTIVES if name.startswith("p"))
 _MEANS = ("makespan", "mean_ttft", "max_ttft", "mean_e2e", "max_e2e", "weighted_e2e")
 _MAKESPAN = ("makespan",)
+_FEW = Wanted(memory_only=True, arrivals=False, most=3)
+_FEW_LATER = Wanted(memory_only=True, arrivals=True, swap=False, most=3)
 _SEARCHED = ("makespan", "max_e2e", "mean_e2e", "weighted_e2e")
 
 GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
@@ -329,8 +337,8 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "volume": Grammar(volume, _MAKESPAN),
         "ramp": Grammar(ramp, _MAKESPAN),
         "resident_walk": Grammar(walk, _MAKESPAN, Wanted(memory_only=True, arrivals=False)),
-        "resident_search": Grammar(search, _SEARCHED, Wanted(memory_only=True, arrivals=False)),
-        "resident_search, arrivals": Grammar(search, _MAKESPAN, Wanted(memory_only=True, arrivals=True, swap=False)),
+        "resident_search": Grammar(search, _SEARCHED, _FEW),
+        "resident_search, arrivals": Grammar(search, _MAKESPAN, _FEW_LATER),
         "patterns": Grammar(patterns, _MAKESPAN, Wanted(whole=True, arrivals=False)),
         "last_arrivals": Grammar(last_arrivals, _MAKESPAN, Wanted(arrivals=True, swap=False)),
         "last_arrivals, memory": Grammar(last_arrivals, _MAKESPAN, Wanted(memory_only=True, arrivals=True, swap=False)),
