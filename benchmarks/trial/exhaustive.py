@@ -1,0 +1,302 @@
+r"""The optimum of a tiny problem by looking at everything that can be done.
+
+*States.* A request is in a local state: tokens generated, tokens cached, whether its KV has generated a token, whether
+it is on the host, and, where first runs have an order, whether it has run. A state of the problem has one of these for
+each request, and the number of evictions where that is limited. A *move* is a batch: for each request one of wait or
+keep, evict, swap out, run c tokens, swap in, swap in and run; all combinations that the rules permit are made. A batch
+changes the state in a way that does not depend on time, and lasts a time that does not depend on time.
+
+*When batches start.* A batch can start as soon as the one before has ended and all that it runs have arrived. It never
+has to start later: a schedule with some batch later stays legal if the batch starts then, for requests that have
+arrived stay there, and all its ends are no later; and every objective rises with the times at which tokens come. So
+waiting for an arrival is covered: it is the start of a batch that runs the request that arrives. And if one sequence of
+batches leads to a state at a time when another sequence is in the same state later, whatever follows the second can
+follow the first, at the same moments.
+
+*Search.* A label of a state is the time, and when requests had their first and last tokens, as far as the objective
+needs it. Of two labels of a state one is left out if its time and each of these is no earlier than in the other: then
+whatever completes it completes the other, and objectives rise with each latency. Labels are looked at by the value that
+the objective would have if all that is missing came at the label's time; this never falls from a label to what follows
+it. So the first label that has everything has the least value. No other bound prunes anything.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, pairwise
+from operator import le
+from typing import Any, NamedTuple
+
+from trial.case import Case, value
+
+
+class TooLargeError(Exception):
+    """The search has looked at more labels than it may."""
+
+
+class _Local(NamedTuple):
+    """What a request is in."""
+
+    generated: int
+    cached: int
+    decoding: bool
+    host: bool
+    started: bool
+
+
+class _Option(NamedTuple):
+    """What a request can do in a batch; ``deed`` is run, evict, out, back, back-run or nothing; ``head`` is where to.
+
+    It runs ``tokens``, holds ``blocks``, generates token number ``token``, if any, and sends ``out`` and ``back`` over
+    the link.
+    """
+
+    deed: str = ""
+    tokens: int = 0
+    decoding: bool = False
+    blocks: int = 0
+    attention: int = 0
+    token: int = 0
+    out: int = 0
+    back: int = 0
+    head: int = 0
+
+
+class Move(NamedTuple):
+    """A batch: where it leads, how long it lasts, when it can start, who has its first and last token in it."""
+
+    head: tuple[int, ...]
+    lasts: int
+    release: int
+    firsts: tuple[int, ...]
+    ends: tuple[int, ...]
+    deeds: tuple[_Option, ...]
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The least value, and the batches of a schedule that has it, as in documents."""
+
+    value: int
+    batches: list[dict[str, Any]]
+
+
+class Exhaustive:
+    """The search for one case; what is found of states is kept for other objectives."""
+
+    def __init__(self, case: Case, most_labels: int = 60_000) -> None:
+        self._case, self._most = case, most_labels
+        self._locals: list[list[_Local]] = []
+        self._options: list[list[list[_Option]]] = []
+        for index in range(len(case.jobs)):
+            found, options = self._explore(index)
+            self._locals.append(found)
+            self._options.append(options)
+        self._moves: dict[tuple[int, ...], list[Move]] = {}
+        self._optima: dict[str, Optimum] = {}
+
+    # One request ---------------------------------------------------------------------------------------------
+
+    def _explore(self, index: int) -> tuple[list[_Local], list[list[_Option]]]:
+        states = [_Local(0, 0, False, False, not self._case.queue)]
+        numbers = {states[0]: 0}
+        options: list[list[_Option]] = []
+        for state in states:  # which grows
+            here = []
+            for after, option in self._can(index, state):
+                if after not in numbers:
+                    numbers[after] = len(states)
+                    states.append(after)
+                here.append(option._replace(head=numbers[after]))
+            options.append(here)
+        return states, options
+
+    def _can(self, index: int, state: _Local) -> Iterator[tuple[_Local, _Option]]:
+        """Yield what can be done in a state, and the state after it."""
+        case, job = self._case, self._case.jobs[index]
+        if state.generated == job.output:
+            yield state, _Option()
+            return
+        held = case.held(state.cached)
+        if state.host:
+            here = state._replace(host=False)
+            yield state, _Option()
+            yield here, _Option("back", blocks=held, back=state.cached)
+            for after, run in self._runs(index, here):
+                yield after, run._replace(deed="back-run", back=state.cached)
+            return
+        yield state, _Option(blocks=held)
+        if state.cached and case.eviction:
+            yield state._replace(cached=0, decoding=False), _Option("evict")
+        if state.cached and case.swap:
+            yield state._replace(host=True), _Option("out", out=state.cached)
+        yield from self._runs(index, state)
+
+    def _runs(self, index: int, state: _Local) -> Iterator[tuple[_Local, _Option]]:
+        case, job = self._case, self._case.jobs[index]
+        missing = job.prompt + state.generated - state.cached
+        for run in range(1 if state.decoding or case.chunked else missing, missing + 1):
+            cached, whole = state.cached + run, run == missing
+            after = _Local(state.generated + whole, cached, whole, False, True)
+            if after.generated == job.output:
+                after = after._replace(cached=0)
+            attention = case.attends(state.decoding, run, state.cached)
+            token = after.generated if whole else 0
+            yield after, _Option("run", run, state.decoding, case.held(cached), attention, token)
+
+    # Batches -------------------------------------------------------------------------------------------------
+
+    def moves(self, state: tuple[int, ...]) -> list[Move]:
+        """Return all batches that are legal in a state."""
+        if state not in self._moves:
+            self._moves[state] = list(self._batches(state))
+        return self._moves[state]
+
+    def _batches(self, state: tuple[int, ...]) -> Iterator[Move]:
+        case = self._case
+        evicted = state[-1] if case.evictions is not None else 0
+        most_runs = len(case.jobs) if case.runs is None else case.runs
+        # what the requests so far do: blocks, runs, prefill tokens, decodes, evictions, options
+        chosen: list[tuple[int, int, int, int, int, tuple[_Option, ...]]] = [(0, 0, 0, 0, evicted, ())]
+        for index in range(len(case.jobs)):
+            longer = []
+            for option in self._options[index][state[index]]:
+                run = option.tokens > 0
+                prefill = 0 if option.decoding else option.tokens
+                decode = 1 if run and option.decoding else 0
+                evict = 1 if option.deed == "evict" else 0
+                for blocks, runs, prefills, decodes, evictions, deeds in chosen:
+                    if (
+                        blocks + option.blocks <= case.blocks
+                        and runs + run <= most_runs
+                        and prefills + prefill <= case.prefill_tokens
+                        and prefills + prefill + decodes + decode <= case.tokens
+                        and (case.hybrid or not (prefills + prefill and decodes + decode))
+                        and (case.evictions is None or evictions + evict <= case.evictions)
+                    ):
+                        sums = (blocks + option.blocks, runs + run, prefills + prefill, decodes + decode)
+                        longer.append((*sums, evictions + evict, (*deeds, option)))
+            chosen = longer
+        for _, runs, prefills, decodes, evictions, deeds in chosen:
+            if not runs:
+                continue
+            head = tuple([deed.head for deed in deeds])
+            if case.queue:
+                started = [self._locals[index][head[index]].started for index in case.queue]
+                if any(later and not earlier for earlier, later in pairwise(started)):
+                    continue
+            lasts = case.lasts(
+                prefills + decodes,
+                sum([deed.attention for deed in deeds]),
+                sum([deed.out for deed in deeds]),
+                sum([deed.back for deed in deeds]),
+            )
+            release = max([job.arrival for job, deed in zip(case.jobs, deeds, strict=True) if deed.tokens])
+            firsts = tuple([index for index, deed in enumerate(deeds) if deed.token == 1])
+            ends = tuple([index for index, deed in enumerate(deeds) if deed.token == case.jobs[index].output])
+            if case.evictions is not None:
+                head = (*head, evictions)
+            yield Move(head, lasts, release, firsts, ends, deeds)
+
+    # Objectives ----------------------------------------------------------------------------------------------
+
+    def optimum(self, objective: str) -> Optimum:
+        """Return the optimum of an objective; every request must fit alone, so that there is one."""
+        if objective not in self._optima:
+            self._optima[objective] = self._search(objective)
+        return self._optima[objective]
+
+    def _search(self, objective: str) -> Optimum:
+        case, jobs = self._case, self._case.jobs
+        first_counts = objective.endswith("ttft") or (
+            objective == "slo_misses" and any(job.slo_ttft is not None for job in jobs)
+        )
+        last_counts = not objective.endswith("ttft") and objective != "makespan"
+        size = len(jobs)
+        nothing = (-1,) * (2 * size)
+        start = min(job.arrival for job in jobs)
+        source = (0,) * size + ((0,) if case.evictions is not None else ())
+        labels: dict[tuple[int, ...], list[tuple[int, tuple[int, ...]]]] = {source: [(start, nothing)]}
+        tie = count()
+        queue: list[Any] = [(self._estimate(objective, start, nothing), 0, start, next(tie), source, nothing, None)]
+        looked = 0
+        while queue:
+            key, _, time, _, state, known, way = heapq.heappop(queue)
+            if (time, known) not in labels[state]:
+                continue  # one that is no worse has come since
+            looked += 1
+            if looked > self._most:
+                raise TooLargeError(f"more than {self._most} labels")
+            if self._done(state):
+                return Optimum(key, self._told(way))
+            for move in self.moves(state):
+                begin = move.release if move.release > time else time
+                end = begin + move.lasts
+                after = known
+                if (move.firsts and first_counts) or (move.ends and last_counts):
+                    times = list(known)
+                    for index in move.firsts if first_counts else ():
+                        times[index] = end
+                    for index in move.ends if last_counts else ():
+                        times[size + index] = end
+                    after = tuple(times)
+                others = labels.get(move.head)
+                if others is None:
+                    others = labels[move.head] = []
+                elif any(_no_later(other, (end, after)) for other in others):
+                    continue
+                others[:] = [other for other in others if not _no_later((end, after), other)]
+                others.append((end, after))
+                estimate = self._estimate(objective, end, after)
+                # Of equal ones those first that have generated most.
+                entry = (estimate, -self._generated(move.head), end, next(tie), move.head, after)
+                heapq.heappush(queue, (*entry, (way, begin, end, move)))
+        raise AssertionError("every request can be served alone, but no schedule was found")
+
+    def _estimate(self, objective: str, time: int, known: tuple[int, ...]) -> int:
+        """Return the objective if all tokens that are missing come now, or at the request's arrival if it is later."""
+        jobs, size = self._case.jobs, len(self._case.jobs)
+        if objective == "makespan":
+            return time - min([job.arrival for job in jobs])
+        now = [job.arrival if job.arrival > time else time for job in jobs]
+        firsts = [one if one >= 0 else other for one, other in zip(known[:size], now, strict=True)]
+        lasts = [one if one >= 0 else other for one, other in zip(known[size:], now, strict=True)]
+        return value(self._case, objective, firsts, lasts)
+
+    def _generated(self, state: tuple[int, ...]) -> int:
+        return sum([found[place].generated for found, place in zip(self._locals, state, strict=False)])
+
+    def _done(self, state: tuple[int, ...]) -> bool:
+        return self._generated(state) == sum([job.output for job in self._case.jobs])
+
+    def _told(self, way: Any) -> list[dict[str, Any]]:
+        """Return the batches of a way to a label."""
+        batches: list[dict[str, Any]] = []
+        while way is not None:
+            way, begin, end, move = way
+            deeds = list(enumerate(move.deeds))
+            entry: dict[str, Any] = {
+                "replica": 0,
+                "start_ps": begin,
+                "end_ps": end,
+                "run": [[index, deed.tokens] for index, deed in deeds if deed.tokens],
+                "evict": [index for index, deed in deeds if deed.deed == "evict"],
+            }
+            moved = {
+                "swap_out": [index for index, deed in deeds if deed.out],
+                "swap_in": [index for index, deed in deeds if deed.back],
+            }
+            batches.append(entry | {name: indices for name, indices in moved.items() if indices})
+        return batches[::-1]
+
+
+_Label = tuple[int, tuple[int, ...]]
+
+
+def _no_later(one: _Label, other: _Label) -> bool:
+    """Whether a label's time and each of its tokens come no later than in another of the same state."""
+    if one[0] > other[0]:
+        return False
+    return one[1] == other[1] or all(map(le, one[1], other[1]))

@@ -1,0 +1,420 @@
+"""Random certificates of every kind, from what documents say of each, with numbers near those that matter.
+
+A maker returns a certificate that is mostly accepted; whether what it then proves is true is for the trial to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+from trial.case import OBJECTIVES, Case, Job
+from trial.odd import ANY, Wanted
+
+Certificate = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class About:
+    """What a certificate is about: the problem, the objective, and its optimum."""
+
+    case: Case
+    objective: str
+    best: int
+
+
+Maker = Callable[[Random, About], Certificate]
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A kind of certificates: how to draw one, which objectives it may bound, and of which problems."""
+
+    make: Maker
+    objectives: Sequence[str]
+    wanted: Wanted = ANY
+
+
+# Numbers -----------------------------------------------------------------------------------------------------
+
+
+def _weights(rng: Random, count: int) -> list[int]:
+    """Return integers ≥ 0, not all 0."""
+    found = [0] * count
+    match rng.randint(0, 2):
+        case 0:
+            found = [rng.randint(0, 5) for _ in range(count)]
+        case 1:
+            found = [rng.choice((0, 1, 10**9, 2**70)) for _ in range(count)]
+        case _:
+            pass
+    if not any(found):
+        found[rng.randrange(count)] = rng.choice((1, 1, 3))
+    return found
+
+
+def _part(rng: Random, whole: int) -> int:
+    """Return an integer from 0 to ``whole``, often an end or beside one."""
+    return max(0, min(whole, rng.choice((0, whole, whole, whole // 2, whole - 1, 1, rng.randint(0, whole)))))
+
+
+def _around(rng: Random, unit: int, divisor: int = 1) -> int:
+    """Return 0 or a number of the size of ``unit / divisor``."""
+    numerator = rng.choice((0, 1, 2, 3, 4, 4, 4, 5, 8, rng.randint(0, 16)))
+    return max(0, unit * numerator // (4 * max(1, divisor)) + rng.choice((0, 0, 0, -1, 1)))
+
+
+def _non_attention(case: Case, tokens: int) -> int:
+    return case.lasts(tokens, 0, 0, 0)
+
+
+def _fill(case: Case, job: Job) -> int:
+    return case.lasts(job.prompt, case.attends(False, job.prompt, 0), 0, 0)
+
+
+def _moment(rng: Random, case: Case) -> int:
+    return rng.choice([job.arrival for job in case.jobs])
+
+
+# Kinds -------------------------------------------------------------------------------------------------------
+
+
+def alone(rng: Random, about: About) -> Certificate:
+    """Return the only certificate of this kind."""
+    return {"kind": "alone"}
+
+
+def _shared(rng: Random, about: About) -> Certificate:
+    case = about.case
+    shares = dict(zip(("memory", "tokens", "runs"), _weights(rng, 3), strict=True))
+    if case.runs is None:
+        shares["runs"] = 0
+        shares["memory"] += 0 if shares["tokens"] else 1
+    return {
+        "piece_weights": _weights(rng, len(case.pieces)),
+        "prefill_step_ps": _part(rng, case.prefill_req) if rng.random() < 0.5 else case.prefill_req,
+        "share_weights": shares,
+    }
+
+
+def machine(rng: Random, about: About) -> Certificate:
+    """Shares of one machine."""
+    return {"kind": "machine"} | _shared(rng, about)
+
+
+def late(rng: Random, about: About) -> Certificate:
+    """Draw shares by which some requests cannot be in time."""
+    return {"kind": "late"} | _shared(rng, about)
+
+
+def percentile(rng: Random, about: About) -> Certificate:
+    """Draw a bound, also just beyond the optimum, and shares."""
+    bound = rng.choice((about.best + 1, about.best, about.best, about.best - 1, _part(rng, about.best), 0, 1))
+    return {"kind": "percentile", "bound": bound} | _shared(rng, about)
+
+
+def volume(rng: Random, about: About) -> Certificate:
+    """Resources from some arrival on."""
+    case = about.case
+    return {"kind": "volume", "piece_weights": _weights(rng, len(case.pieces)), "release_ps": _moment(rng, case)}
+
+
+def congestion(rng: Random, about: About) -> Certificate:
+    """Prices of windows."""
+    case = about.case
+    slowest = min(_non_attention(case, x) // x for x in range(1, case.tokens + 1))
+    unit = max(1, rng.choice([_fill(case, job) for job in case.jobs]))
+    window = max(1, min(10**15, rng.choice((1, unit // 4, unit // 2, unit, unit, 3 * unit, about.best, 10**15))))
+    runs = []
+    fitting = rng.random() < 0.4
+    if fitting:
+        # as many windows without a price as the optimum lasts, so that what requests keep matters
+        number = rng.choice((8, 20, 50, 200))
+        window = max(1, min(10**15, about.best // number))
+        runs.append([number, rng.choice((0, 0, 0, 1, 64)), slowest])
+    for _ in range(0 if fitting else rng.choice((0, 1, 1, 2, 3, 5))):
+        theta = rng.choice((0, 16, 64, 64 * len(case.jobs), rng.randint(0, 300), 10**6))
+        runs.append([rng.choice((1, 1, 2, 7)), theta, rng.choice((0, slowest, slowest, slowest // 2))])
+    # The last one has to have price 0.
+    last = [1, 0] if rng.random() < 0.95 else [rng.choice((1, 2)), rng.choice((1, 64, 300))]
+    runs.append([*last, rng.choice((0, slowest, slowest))])
+    short = rng.choice((0, 0, unit // 2, unit, _non_attention(case, 1), 10**13, rng.randint(0, 2 * unit)))
+    return {
+        "kind": "congestion",
+        "window_ps": window,
+        "short_ps": min(short, 10**13),
+        "kept": rng.choice((0, 0, 32, 63, rng.randint(0, 63), rng.randint(0, 63))),
+        "prefill_share": rng.choice((0, 32, 64, rng.randint(0, 64))),
+        "windows": [[number, theta, min(slope, 2**50 - 1)] for number, theta, slope in runs],
+    }
+
+
+def ramp(rng: Random, about: About) -> Certificate:
+    """Prices of layers."""
+    case, release = about.case, _moment(rng, about.case)
+    found: Certificate = {
+        "kind": "ramp",
+        "release_ps": release,
+        "prefill_step_ps": _part(rng, case.prefill_req) if rng.random() < 0.5 else case.prefill_req,
+        "prices": [_layers(rng, case) for _ in range(rng.choice((0, 1, 1, 1, 2, 3)))],
+    }
+    prompts = sorted({job.prompt for job in case.jobs if job.arrival >= release})
+    if rng.random() < 0.4:
+        some = [prompts[0], *(size for size in prompts[1:-1] if rng.random() < 0.5), prompts[-1]]
+        if case.block == 1 and rng.random() < 0.5:
+            some = [max(1, prompts[0] - 1), prompts[-1] + rng.randint(0, 2)]
+        found["prompts"] = sorted(set(some))
+    return found
+
+
+def _layers(rng: Random, case: Case) -> Certificate:
+    output = max(job.output for job in case.jobs)
+    count = rng.randint(1, 4)
+    widths = [rng.choice((1, 1, 2, output)) for _ in range(count)]
+    scale = rng.choice((1, 1, 2, 7, 64, 10**6))
+    busy = scale * (_non_attention(case, rng.choice((1, 2, case.tokens))) + rng.choice((0, 0, case.prefill_req)))
+    runs = case.runs or len(case.jobs)
+    units = {"memory": case.blocks, "tokens": case.tokens, "prefill_tokens": case.prefill_tokens, "runs": runs}
+    entry: Certificate = {"widths": widths, "scale": scale}
+    for name in rng.sample(list(units), rng.randint(0, 3)):
+        entry[name] = [_around(rng, busy, units[name]) for _ in range(count)]
+    single = [stretch for stretch, width in enumerate(widths) if width == 1]
+    if single and rng.random() < 0.6:
+        entry["repeated"] = rng.choice(single)
+    return entry
+
+
+@dataclass(frozen=True)
+class _Item:
+    k: int
+    blocks: int
+    fill: int
+    decode: int
+    output: int
+    weight: int
+
+
+def _items(case: Case, weights: Sequence[int]) -> list[list[_Item]]:
+    """Return what each group's requests take with each token, groups of (I, O, weight) in ascending order."""
+    token = case.pieces[0][1]
+    groups = sorted({(job.prompt, job.output, weight) for job, weight in zip(case.jobs, weights, strict=True)})
+    found = []
+    for prompt, output, weight in groups:
+        items = []
+        for k in range(1, output + 1):
+            size = prompt + k - 1
+            fill = token * size + case.attends(False, size, 0)
+            decode = token + case.attends(True, 1, size - 1)
+            items.append(_Item(k, case.held(size), fill, decode, output, weight))
+        found.append(items)
+    return found
+
+
+def _priced(rng: Random, about: About, everything: bool) -> Certificate:
+    """Return ``item_prices``, ``scale`` and ``tracked`` near the share of the base that each item holds."""
+    case, scale = about.case, rng.choice((1, 1, 1, 2, 60, 10**6))
+    weights = [0] * len(case.jobs)
+    if about.objective in {"mean_e2e", "weighted_e2e"}:
+        weights = [job.weight if about.objective == "weighted_e2e" else 1 for job in case.jobs]
+    base = case.cpu_batch + case.pieces[0][0]
+    share = rng.choice((0, 1, 2, 3, 4, 4, 4, 5, 6))
+    noise = rng.choice((0, 0, 1, base // 4))
+    rate = 1 if not any(weights) else 0
+    prices = []
+    for items in _items(case, weights):
+        ahead = 0
+        back = []
+        for item in reversed(items):
+            ahead += base * item.blocks // case.blocks
+            if everything:
+                ahead += item.fill if item.k == 1 else min(item.fill, item.decode)
+            back.append(scale * (rate + item.weight) * ahead * share // 4 + rng.randint(-noise, noise))
+        prices += back[::-1]
+    if share == 0 and rng.random() < 0.5:
+        prices = [rng.randint(-noise, noise) for _ in prices]
+    count = len(_items(case, weights))
+    found: Certificate = {"item_prices": prices}
+    if rng.random() < 0.6:
+        found["tracked"] = rng.sample(range(count), rng.randint(0, count))
+    if scale > 1 or rng.random() < 0.5:
+        found["scale"] = scale
+    return found
+
+
+def walk(rng: Random, about: About) -> Certificate:
+    """Prices of items for walks."""
+    return {"kind": "resident_walk"} | _priced(rng, about, everything=False)
+
+
+def search(rng: Random, about: About) -> Certificate:
+    """Prices of items for the checker's search, and a bound, often beyond the optimum."""
+    best = about.best
+    bound = rng.choice((best + 1, best + 1, best, 2 * best + 3, max(0, best - 1), _part(rng, best), 10**20))
+    return {"kind": "resident_search", "bound": bound} | _priced(rng, about, everything=True)
+
+
+def patterns(rng: Random, about: About) -> Certificate:
+    """Prices of batches, and packings."""
+    case = about.case
+    groups = _items(case, [0] * len(case.jobs))
+    flat = [item for items in groups for item in items]
+    packings = []
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        part = rng.choice((2, 3, 4))
+        style = rng.randint(0, 2)
+        packings.append(
+            [
+                rng.randint(0, 3)
+                if style == 0
+                else int(part * item.blocks > case.blocks)
+                if style == 1
+                else item.blocks
+                for item in flat
+            ]
+        )
+    most = sum(job.output for job in case.jobs)
+    weights = _weights(rng, len(case.pieces))
+    found: Certificate = {"kind": "patterns", "piece_weights": weights, "packings": packings}
+    entries = []
+    extras = [abs(item.fill - item.decode) for item in flat if item.k > 1] or [0]
+    runs = case.runs or len(case.jobs)
+    units = {
+        "memory": case.blocks,
+        "tokens": case.tokens,
+        "prefill_tokens": case.prefill_tokens,
+        "runs": runs,
+        "fill_memory": case.blocks,
+        "decode_memory": case.blocks,
+    }
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        scale = rng.choice((1, 1, 2, 60, 10**6))
+        batches = rng.choice((most, rng.randint(1, most)))
+        entry: Certificate = {"batches": batches, "scale": scale}
+        busy = scale * sum(weights) * rng.choice((*extras, case.pieces[0][0]))
+        for name in rng.sample(list(units), rng.choice((0, 1, 1, 2, 3))):
+            until = rng.randint(0, batches)
+            entry[name] = [_around(rng, busy, units[name]) if j < until else 0 for j in range(batches)]
+        if packings and rng.random() < 0.6:
+            entry["packings"] = [[_around(rng, busy, 2) for _ in range(batches)] for _ in packings]
+        entries.append(entry)
+    found["prices"] = entries
+    return found
+
+
+def last_arrivals(rng: Random, about: About) -> Certificate:
+    """Another certificate, for the requests that arrive last."""
+    case = about.case
+    moment = max(job.arrival for job in case.jobs) if rng.random() < 0.6 else _moment(rng, case)
+    jobs = tuple(job for job in case.jobs if job.arrival >= moment)
+    rest = max(0, about.best - moment + min(job.arrival for job in case.jobs))
+    inner = About(replace(case, jobs=jobs, queue=()), about.objective, rest)
+    makers = [alone, machine, volume, ramp]
+    if len({job.arrival for job in jobs}) == 1 and not case.chunked:
+        makers += [patterns, patterns, patterns, walk, walk, search]
+    elif not case.chunked:
+        makers += [search, search]
+    return {"kind": "last_arrivals", "from_ps": moment, "certificate": rng.choice(makers)(rng, inner)}
+
+
+_PERCENTILES = tuple(name for name in OBJECTIVES if name.startswith("p"))
+_MEANS = ("makespan", "mean_ttft", "max_ttft", "mean_e2e", "max_e2e", "weighted_e2e")
+_MAKESPAN = ("makespan",)
+_FEW = Wanted(memory_only=True, arrivals=False, most=3)
+_FEW_LATER = Wanted(memory_only=True, arrivals=True, swap=False, most=3)
+_SEARCHED = ("makespan", "max_e2e", "mean_e2e", "weighted_e2e")
+
+GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
+    {
+        "alone": Grammar(alone, OBJECTIVES),
+        "machine": Grammar(machine, _MEANS),
+        "late": Grammar(late, ("slo_misses",)),
+        "percentile": Grammar(percentile, _PERCENTILES),
+        "congestion": Grammar(congestion, ("mean_e2e",)),
+        "congestion, long": Grammar(congestion, ("mean_e2e",), Wanted(long=True)),
+        "volume": Grammar(volume, _MAKESPAN),
+        "ramp": Grammar(ramp, _MAKESPAN),
+        "resident_walk": Grammar(walk, _MAKESPAN, Wanted(memory_only=True, arrivals=False)),
+        "resident_search": Grammar(search, _SEARCHED, _FEW),
+        "resident_search, arrivals": Grammar(search, _MAKESPAN, _FEW_LATER),
+        "patterns": Grammar(patterns, _MAKESPAN, Wanted(whole=True, arrivals=False)),
+        "last_arrivals": Grammar(last_arrivals, _MAKESPAN, Wanted(arrivals=True, swap=False)),
+        "last_arrivals, memory": Grammar(last_arrivals, _MAKESPAN, Wanted(memory_only=True, arrivals=True, swap=False)),
+    }
+)
+"""Kinds of certificates by name; what stands after a comma says of which problems."""
+
+
+# Changes of certificates -------------------------------------------------------------------------------------
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return where the parts of a JSON value are that hold no others."""
+    if isinstance(value, dict):
+        return [place for key, entry in value.items() for place in leaves(entry, (*path, key))]
+    if isinstance(value, list):
+        return [place for key, entry in enumerate(value) for place in leaves(entry, (*path, key))]
+    return [path]
+
+
+def put(value: Any, path: Sequence[Any], change: Callable[[Any], Any]) -> Any:
+    """Return a copy of a JSON value in which the part at a place is changed."""
+    if not path:
+        return change(value)
+    copied = dict(value) if isinstance(value, dict) else list(value)
+    copied[path[0]] = put(value[path[0]], path[1:], change)
+    return copied
+
+
+_FIXED = frozenset({"kind", "widths", "from_ps", "release_ps", "repeated", "tracked"})
+"""Fields of which hardly any other value is accepted."""
+
+
+def nudged(rng: Random, certificate: Certificate) -> Certificate:
+    """Return the certificate with one to three of its integers changed a little."""
+    places = [place for place in leaves(certificate) if not _FIXED & set(place)]
+    if not places:
+        return certificate
+    for place in rng.sample(places, min(len(places), rng.choice((1, 1, 2, 3)))):
+        certificate = put(certificate, place, lambda number: _near(rng, number))
+    return certificate
+
+
+def _near(rng: Random, number: Any) -> Any:
+    if type(number) is not int:
+        return number
+    step = max(1, abs(number) // rng.choice((2, 4, 8, 32, 1000)))
+    return rng.choice((number + 1, number - 1, number + step, number + step, number - step, 2 * number, 0))
+
+
+_JUNK: tuple[Any, ...] = (
+    None, True, False, 1.5, -1, "1", "", [], {}, [1], [[1]], {"x": 1}, 2**31, 2**62, 2**63, 2**64, -(2**63), 10**30,
+    -(10**30), 10**400, float("nan"), float("inf"), -0.0, "memory", [None], [[1, 0, 0]], [True], 10**15, 10**13 + 1,
+)  # fmt: skip
+
+
+def spoiled(rng: Random, certificate: Certificate) -> Any:
+    """Return the certificate with something in it of another type, size or length, or missing."""
+    places = leaves(certificate)
+    place = rng.choice(places)
+    if len(place) > 1 and rng.random() < 0.4:
+        place = place[: rng.randint(1, len(place) - 1)]
+    if place == ("kind",) and rng.random() < 0.9:
+        place = rng.choice(places)
+    parent: Any = certificate
+    for key in place[:-1]:
+        parent = parent[key]
+    deed = rng.randint(0, 9)
+    if deed <= 1 and place[:-1]:
+        return put(certificate, place[:-1], lambda _: _shorter(rng, parent, place[-1]))
+    if deed == 2 and len(place) == 1:
+        return {key: entry for key, entry in certificate.items() if key != place[0]}
+    return put(certificate, place, lambda _: rng.choice(_JUNK))
+
+
+def _shorter(rng: Random, parent: Any, key: Any) -> Any:
+    if isinstance(parent, dict):
+        return {name: entry for name, entry in parent.items() if name != key}
+    return parent[:key] + ([parent[key]] * 2 if rng.random() < 0.5 else []) + parent[key + 1 :]

@@ -1,0 +1,379 @@
+"""The sorts of trials, each a chunk of work of some seconds that its name and a seed determine."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from fractions import Fraction
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+from optsched import Restrictions, replace
+from optsched.bounds.catalogue import BOUNDS, bound_method
+from optsched.catalogue import FORMULATION_GROUP, entries
+from optsched.check import UnprovedError, check_schedule, proved_bound
+from optsched.methods.bound import bound as best_bound
+from optsched.methods.formulations import make_formulation
+from optsched.methods.simulate import simulate
+from optsched.methods.solve import solve
+from optsched.model.errors import InputError
+from optsched.model.objectives import Objective
+from optsched.solvers.formulation import Task, Termination, UnsupportedError, require_covered
+from trial.case import OBJECTIVES, IllegalError, play, value
+from trial.exhaustive import TooLargeError
+from trial.grammar import GRAMMARS, About, nudged, spoiled
+from trial.mutated import documents
+from trial.odd import ANY, Wanted, changed, many
+from trial.tried import EnoughError, Problem, SlowError, Tally, as_batches, drawn, limited, prove
+
+LIMIT_S = 3.0
+SLOW_S = 150.0
+"""For what solves; code is compiled the first time."""
+_HEURISTIC_S = 0.05
+"""For the planner, which claims no bound and takes all the time that it is given."""
+_PAPER = "infermax_milp"
+"""The paper's programme, which soon takes minutes."""
+_STEPS = 6
+_POLICIES = ("vllm", "sarathi", "infermax", "srtf")
+"""Policies that give bounds on many requests something to stay below."""
+
+
+# Certificates ------------------------------------------------------------------------------------------------
+
+
+def certificates(name: str, rng: Random, tally: Tally) -> None:
+    """Draw certificates of a kind for some problems, change them where the bound does not fall, and spoil some."""
+    grammar = GRAMMARS[name]
+    plain = grammar.make.__name__ == "alone"
+    for _ in range(12):
+        given = drawn(rng, grammar.wanted)
+        objectives = grammar.objectives if plain else (rng.choice(grammar.objectives),)
+        if rng.random() < 0.05:
+            objectives = (rng.choice(OBJECTIVES),)
+        for objective in objectives:
+            try:
+                best = given.optimum(objective).value
+            except TooLargeError:
+                continue
+            about = About(given.case, objective, best)
+            for _ in range(1 if plain else 12):
+                certificate = grammar.make(rng, about)
+                bound = prove(tally, name, given, objective, certificate)
+                for _ in range(0 if plain else _STEPS):
+                    other = nudged(rng, certificate)
+                    proved = prove(tally, name, given, objective, other)
+                    if proved is not None and (bound is None or proved >= bound):
+                        certificate, bound = other, proved
+                prove(tally, name, given, objective, spoiled(rng, certificate), malformed=True)
+
+
+# Bounds ------------------------------------------------------------------------------------------------------
+
+
+def bounds(rng: Random, tally: Tally) -> None:
+    """Ask every bound, and for the best of all."""
+    for _ in range(12):
+        given = drawn(rng, ANY)
+        for objective in OBJECTIVES:
+            try:
+                given.optimum(objective)
+            except TooLargeError:
+                continue
+            for name in BOUNDS:
+                _bound(tally, name, given, objective)
+            if rng.random() < 0.2:
+                _best_bound(tally, given, objective)
+
+
+def _bound(tally: Tally, name: str, given: Problem, objective: str) -> Fraction | None:
+    """Hold a bound against the optimum and its certificate against the bound; return their ratio."""
+    try:
+        with limited():
+            found = bound_method(name)(given.allowed.apply(given.instance), Objective(objective))
+    except SlowError:
+        tally.find("slow", f"bounds/{name}", given.told(objective))
+        return None
+    except Exception:
+        tally.find("traceback", f"bounds/{name}", given.told(objective, error=traceback.format_exc()))
+        return None
+    if found is None:
+        return None
+    best = given.optimum(objective).value
+    tally.counts[f"bounds/{name}/tried"] += 1
+    tally.counts[f"bounds/{name}/tight"] += found.value == best
+    if found.value > best:
+        told = given.told(objective, bound=found.value, certificate=found.certificate)
+        tally.find("false", f"bounds/{name}", told)
+    proved = prove(tally, f"of bound {name}", given, objective, found.certificate)
+    if proved != found.value:
+        told = given.told(objective, bound=found.value, certificate=found.certificate, proved=proved)
+        tally.find("unproved", f"bounds/{name}", told)
+    return Fraction(found.value, best) if best else Fraction(found.value > 0)
+
+
+def _best_bound(tally: Tally, given: Problem, objective: str) -> None:
+    try:
+        result, _ = best_bound(given.instance, objective, restrictions=given.allowed)
+    except Exception:
+        tally.find("traceback", "bounds/best", given.told(objective, error=traceback.format_exc()))
+        return
+    tally.counts["bounds/best/tried"] += 1
+    if result.bound is not None and result.bound > given.optimum(objective).value:
+        tally.find("false", "bounds/best", given.told(objective, bound=result.bound))
+
+
+def bounds_of_many(rng: Random, tally: Tally) -> None:
+    """Hold bounds on more requests, of which no search finds the optimum, against what policies reach."""
+    for _ in range(2):
+        given = Problem(many(rng), {})
+        for objective in ("makespan", "mean_e2e", rng.choice(OBJECTIVES)):
+            reached: list[int] = []
+            for policy in _POLICIES:
+                try:
+                    played = simulate(given.instance, policy, objective)
+                except InputError:  # an end beyond the largest time
+                    continue
+                if played.schedule is not None:
+                    reached.append(value(given.case, objective, *play(given.case, as_batches(played.schedule))))
+            if not reached:
+                continue
+            for name in BOUNDS:
+                _bound_of_many(tally, name, given, objective, min(reached))
+
+
+def _bound_of_many(tally: Tally, name: str, given: Problem, objective: str, reached: int) -> None:
+    label, told = f"many/{name}", {"instance": given.document, "objective": objective, "reached": reached}
+    try:
+        with limited(SLOW_S):
+            found = bound_method(name)(given.allowed.apply(given.instance), Objective(objective))
+            if found is None:
+                return
+            proved = proved_bound(given.instance, given.allowed, Objective(objective), found.certificate)
+    except SlowError:
+        tally.find("slow", label, told)
+    except UnprovedError as error:
+        tally.find("unproved", label, told | {"error": str(error)})
+    except Exception:
+        tally.find("traceback", label, told | {"error": traceback.format_exc()})
+    else:
+        tally.counts[f"{label}/tried"] += 1
+        if proved != found.value or found.value > reached:
+            tally.find("false", label, told | {"bound": found.value, "proved": proved})
+
+
+# Optima ------------------------------------------------------------------------------------------------------
+
+
+def optima(rng: Random, tally: Tally) -> None:
+    """Ask every formulation, without anything known, and `solve` with its default plan."""
+    wanted = rng.choice(
+        (
+            Wanted(most=3),
+            Wanted(most=3, swap=False),
+            Wanted(most=3, whole=True, arrivals=False, swap=False),
+            Wanted(most=3, whole=True, swap=False),
+            Wanted(memory_only=True, swap=False),
+            Wanted(memory_only=True, arrivals=True, swap=False),
+        )
+    )
+    for _ in range(5):
+        given = drawn(rng, wanted)
+        objective = rng.choice((*OBJECTIVES, "makespan", "makespan", "makespan"))
+        try:
+            best = given.optimum(objective).value
+        except TooLargeError:
+            continue
+        at_most = max(0, best + rng.choice((-1, 0, 1))) if rng.random() < 0.2 else None
+        for name in entries(FORMULATION_GROUP):
+            _formulation(tally, name, given, objective, at_most)
+        _solve(tally, given, objective, at_most)
+
+
+def _small(given: Problem) -> bool:
+    """Whether the paper's programme takes less than seconds."""
+    jobs = given.case.jobs
+    steps = sum(job.output * (job.prompt if given.case.chunked else 1) for job in jobs)
+    return steps * len(jobs) <= (8 if given.case.chunked else 14)
+
+
+def _asked(given: Problem, at_most: int | None) -> Restrictions:
+    return given.allowed if at_most is None else replace(given.allowed, at_most=at_most)
+
+
+def _formulation(
+    tally: Tally, name: str, given: Problem, objective: str, at_most: int | None = None
+) -> Fraction | None:
+    """Hold what a formulation says against the optimum; return bound / optimum."""
+    if name == _PAPER and not _small(given):
+        return None
+    allowed = _asked(given, at_most)
+    instance = allowed.apply(given.instance)
+    label = f"optima/{name}"
+    try:
+        with limited(SLOW_S):
+            formulation = make_formulation(name, {})
+            require_covered(formulation, instance)
+            limit_s = _HEURISTIC_S if name == "planner" else LIMIT_S
+            outcome = formulation.solve(Task(instance, Objective(objective), allowed, time_limit_s=limit_s))
+    except UnsupportedError:
+        return None
+    except SlowError:
+        tally.find("slow", label, given.told(objective, at_most=at_most))
+        return None
+    except Exception:
+        tally.find("traceback", label, given.told(objective, at_most=at_most, error=traceback.format_exc()))
+        return None
+    tally.counts[f"{label}/tried"] += 1
+    tally.counts[f"{label}/proved"] += outcome.termination != Termination.LIMIT
+    best = given.optimum(objective).value
+    found = None
+    if outcome.schedule is not None:
+        found = _played(tally, label, given, objective, outcome.schedule)
+    wrong = _contradictions(outcome.bound, found, best, at_most)
+    if outcome.termination == Termination.OPTIMAL and not (outcome.bound == found == best):
+        wrong.append("not optimal")
+    if outcome.termination == Termination.INFEASIBLE and (at_most is None or best <= at_most):
+        wrong.append("not infeasible")
+    if wrong:
+        told = {"at_most": at_most, "bound": outcome.bound, "value": found, "wrong": wrong}
+        tally.find("false", label, given.told(objective, **told, termination=outcome.termination.value))
+    if outcome.certificate is not None and outcome.bound is not None:
+        proved = prove(tally, f"of {name}", given, objective, outcome.certificate)
+        if proved is not None and proved < outcome.bound:
+            told = given.told(objective, bound=outcome.bound, proved=proved, certificate=outcome.certificate)
+            tally.find("unproved", label, told)
+    return Fraction(outcome.bound or 0, best) if best else Fraction((outcome.bound or 0) > 0)
+
+
+def _contradictions(bound: int | None, found: int | None, best: int, at_most: int | None) -> list[str]:
+    wrong = []
+    # Asked for a schedule that good, beyond at_most a bound may only say that there is none.
+    if bound is not None and bound > best and not (at_most is not None and bound == at_most + 1 <= best):
+        wrong.append("bound above the optimum")
+    if found is not None and found < best:
+        wrong.append("value below the optimum")
+    return wrong
+
+
+def _played(tally: Tally, label: str, given: Problem, objective: str, schedule: Any) -> int | None:
+    """Return the value of a schedule that both the trial and the checker find legal, and agree about."""
+    batches = as_batches(schedule)
+    found, reason = None, ""
+    try:
+        found = value(given.case, objective, *play(given.case, batches))
+    except IllegalError as error:
+        reason = str(error)
+    violations, metrics = check_schedule(given.instance, schedule, given.allowed)
+    theirs = metrics["objectives"][objective] if metrics else None
+    if found is None or theirs != found:
+        told = {"batches": batches, "reason": reason, "violations": violations, "value": found, "theirs": theirs}
+        tally.find("false", f"{label}/schedule", given.told(objective, **told))
+    return found
+
+
+def _solve(tally: Tally, given: Problem, objective: str, at_most: int | None = None) -> None:
+    try:
+        with limited(SLOW_S):
+            result = solve(
+                given.instance, objective, time_limit=LIMIT_S, restrictions=_asked(given, at_most), workers=1
+            )
+    except SlowError:
+        tally.find("slow", "optima/solve", given.told(objective, at_most=at_most))
+        return
+    except Exception:
+        tally.find("traceback", "optima/solve", given.told(objective, at_most=at_most, error=traceback.format_exc()))
+        return
+    tally.counts["optima/solve/tried"] += 1
+    tally.counts["optima/solve/proved"] += result.status in {"optimal", "infeasible"}
+    best, found = given.optimum(objective).value, None
+    if result.schedule is not None:
+        found = _played(tally, "optima/solve", given, objective, result.schedule)
+    wrong = _contradictions(result.bound, found, best, at_most)
+    if found != result.value:
+        wrong.append("value of another schedule")
+    if result.status == "optimal" and not (result.bound == result.value == best):
+        wrong.append("not optimal")
+    if result.status == "infeasible" and (at_most is None or best <= at_most):
+        wrong.append("not infeasible")
+    if wrong:
+        told = {"at_most": at_most, "bound": result.bound, "value": result.value, "found_by": result.found_by}
+        tally.find("false", "optima/solve", given.told(objective, **told, wrong=wrong))
+
+
+# Hill-climbing -----------------------------------------------------------------------------------------------
+
+_OFFLINE = ("class_flow", "class_flow_mip", "pattern_cg")
+_CLIMBED = (*_OFFLINE, "token_cpsat", "state_search", "last_arrivals", _PAPER)
+
+
+def climb_bounds(rng: Random, tally: Tally) -> None:
+    """Change problems a little wherever bound / optimum does not fall, for each bound."""
+    for name in BOUNDS:
+        if name not in {"congestion", "ramp"}:  # which say nothing of few requests
+            _climb(rng, tally, ANY, rng.choice(GRAMMARS[name].objectives), 60, name, _bound)
+
+
+def climb_formulations(rng: Random, tally: Tally) -> None:
+    """Change problems a little wherever bound / optimum does not fall, for each formulation."""
+    name = rng.choice(_CLIMBED)
+    wanted = Wanted(most=3, swap=False)
+    if name == "last_arrivals":
+        wanted = Wanted(most=3, whole=True, arrivals=True, swap=False)
+    if name in _OFFLINE:
+        wanted = Wanted(most=3, whole=True, arrivals=False, swap=False)
+    _climb(rng, tally, wanted, "makespan", 15, name, _formulation)
+
+
+def _climb(
+    rng: Random,
+    tally: Tally,
+    wanted: Wanted,
+    objective: str,
+    steps: int,
+    name: str,
+    ask: Callable[[Tally, str, Problem, str], Fraction | None],
+) -> None:
+    given, ratio = drawn(rng, wanted, restrict=False), None
+    for _ in range(steps):
+        other = Problem(changed(rng, given.document), {})
+        try:
+            other.optimum(objective)
+        except TooLargeError:
+            continue
+        found = ask(tally, name, other, objective)
+        tally.counts[f"climbed/{name}/steps"] += 1
+        if ratio is None or (found is not None and found >= ratio):
+            given, ratio = other, found if found is not None else ratio
+
+
+# All ---------------------------------------------------------------------------------------------------------
+
+Trial = Callable[[Random, Tally], None]
+
+
+def _of_kind(name: str) -> Trial:
+    return lambda rng, tally: certificates(name, rng, tally)
+
+
+TRIALS: Mapping[str, Trial] = MappingProxyType(
+    {
+        "optima": optima,
+        "bounds": bounds,
+        "bounds, many requests": bounds_of_many,
+        "documents": documents,
+        "climb, bounds": climb_bounds,
+        "climb, formulations": climb_formulations,
+        **{f"certificates, {name}": _of_kind(name) for name in GRAMMARS},
+    }
+)
+"""The sorts of trials by name."""
+
+
+def run_trial(sort: str, seed: int, first_only: bool = False) -> Tally:
+    """Run the chunk of a sort that a seed determines, but for what solvers do in a limited time."""
+    tally = Tally(first_only=first_only)
+    with suppress(EnoughError):
+        TRIALS[sort](Random(f"{sort}/{seed}"), tally)
+    return tally
