@@ -45,6 +45,7 @@ from optsched.policies.infermax import (
     SARATHI_NOCP,
     VLLM,
     VLLM_HY,
+    Check,
     InferMax,
 )
 from optsched.simulate.engine import run_policy
@@ -917,15 +918,44 @@ def test_the_shortest_is_evicted() -> None:
     assert ([(0, 1)], [1]) in decisions(instance, InferMax(long_first=False, histogram=False))
 
 
-def test_memory_is_reserved_for_the_expected_output() -> None:
-    """The first request teaches that outputs are 3: the others take 2 + 3 - 1 of the 7 tokens each, one at a time."""
-    instance = problem(Request(2, 3), Request(2, 3, arrival_ps=35), Request(2, 3, arrival_ps=35), kv=7)
-    assert served(instance, INFERMAX).evictions == 0
-    assert decisions(instance, INFERMAX)[3:] == [
-        *[([(1, count)], []) for count in (2, 1, 1)],
-        *[([(2, count)], []) for count in (2, 1, 1)],
+def test_admission_compares_the_estimate_with_what_is_held() -> None:
+    """Section 3.1, step 3: m_reserve ≤ M − Σ m. The first request teaches Ô = 3, so the others ask for 2 + 3 − 1 = 4.
+
+    With M = 7 the third joins the second, 4 ≤ 7 − 2; both hold 3 when 4 are needed twice, and one of them is evicted.
+    With M = 5 it does not, 4 > 5 − 2, although both prompts would fit.
+    """
+    requests = Request(2, 3), Request(2, 3, arrival_ps=35), Request(2, 3, arrival_ps=35)
+    assert decisions(problem(*requests, kv=7), INFERMAX)[3:] == [
+        ([(1, 2), (2, 2)], []),
+        ([(1, 1), (2, 1)], []),
+        ([(1, 1)], [2]),
+        ([(2, 4)], []),
     ]
-    assert served(instance, InferMax(histogram=False)).evictions == 1
+    one_by_one: list[Decision] = [([(index, count)], []) for index in (1, 2) for count in (2, 1, 1)]
+    assert decisions(problem(*requests, kv=5), INFERMAX)[3:] == one_by_one
+    assert decisions(problem(*requests, kv=5), InferMax(histogram=False))[3] == ([(1, 2), (2, 2)], [])
+    # Against the sum of the reservations, 4 ≤ 7 − 4 does not hold either.
+    assert decisions(problem(*requests, kv=7), InferMax(check=Check.RESERVED))[3:] == one_by_one
+
+
+def test_a_decode_holds_what_it_has_processed() -> None:
+    """After three batches request 1 has ended, so Ô = 3, and request 0 holds 4 of 10 tokens, with the next one 5.
+
+    A prompt of 4 asks for 4 + 3 − 1 = 10 − 4 and joins; one of 5 asks for 7 and waits.
+    """
+    fits, waits = (
+        decisions(problem(Request(2, 9), Request(2, 3), Request(size, 3, arrival_ps=25), kv=10), INFERMAX)[3]
+        for size in (4, 5)
+    )
+    assert fits == ([(0, 1), (2, 4)], [])
+    assert waits == ([(0, 1)], [])
+
+
+@pytest.mark.parametrize("check", Check)
+def test_an_estimate_asks_for_no_more_than_the_whole_blocks(check: Check) -> None:
+    """Three blocks of 2 fit 7 tokens of cache; the second request is expected to need 3 + 5 − 1 = 7 tokens."""
+    instance = problem(Request(2, 5), Request(3, 4, arrival_ps=55), kv=7, block=2)
+    assert decisions(instance, InferMax(check=check))[5] == ([(1, 3)], [])
 
 
 def test_worked_histogram() -> None:
@@ -933,13 +963,26 @@ def test_worked_histogram() -> None:
     assert [histogram.expected(generated) for generated in (0, 7)] == [1, 8]
     for output in (2, 4, 4):
         histogram.add(output)
-    # Of all 10/3, rounded up, of those beyond 2 tokens 4; nobody was longer than that.
+    # Of all 10/3, rounded up, of those beyond 2 tokens 4; none was longer than that.
     assert [histogram.expected(generated) for generated in (0, 1, 2, 3, 4, 9)] == [4, 4, 4, 4, 5, 10]
 
 
+@pytest.mark.parametrize(
+    ("quantile", "expected"),
+    # Of 2, 4, 4, 10: at least 1, 2 or 3.6 of four; at least 0.75, 1.5 or 2.7 of three beyond 2; the one beyond 4.
+    [((1, 4), [2, 4, 10, 11]), ((1, 2), [4, 4, 10, 11]), ((9, 10), [10, 10, 10, 11]), ((1, 1), [10, 10, 10, 11])],
+)
+def test_worked_quantiles(quantile: tuple[int, int], expected: list[int]) -> None:
+    histogram = Histogram(Fraction(*quantile))
+    for output in (4, 10, 2, 4):
+        histogram.add(output)
+    assert [histogram.expected(generated) for generated in (0, 2, 4, 10)] == expected
+
+
 def test_every_run_has_its_own_histogram() -> None:
-    instance = problem(Request(2, 3), Request(2, 3, arrival_ps=35), Request(2, 3, arrival_ps=35), kv=7)
-    first, second = (simulate(instance, "infermax") for _ in range(2))
-    assert first.schedule == second.schedule
-    assert first.schedule is not None
-    assert first.schedule.evictions == 0
+    """With what the first run saw each would ask for 4 of 5 tokens in the second, not for 2."""
+    instance = problem(Request(2, 3), Request(2, 3), kv=5)
+    schedules = [simulate(instance, "infermax").schedule for _ in range(2)]
+    for schedule in schedules:
+        assert schedule is not None
+        assert schedule.batches[0].run == ((0, 2), (1, 2))

@@ -36,6 +36,8 @@ class Forming:
         self._held = Held(limits, policy.reserve)
         self._holds = {job.index: self._held(job, job.cached) for job in replica.running}
         self._free = limits.kv_capacity - sum(self._holds.values())
+        # M − Σ m of `GroupedPolicy.asks`.
+        self._unheld = limits.kv_capacity - sum(limits.occupied(job.cached) for job in replica.running if policy.asks)
         self._tokens = self._prefill_tokens = self._prefills = self._longest = 0
         self._run: list[Step] = []
         self._prefilling: bool | None = None
@@ -68,7 +70,7 @@ class Forming:
             if not count or (not job.cached and not self._may_join(job, group)):
                 return
             need = self._held(job, job.cached + job.swapped + count) - self._holds.get(job.index, 0)
-            asked = max(need, self._spare) if not prefill else need if job.cached else need + self._watermark
+            asked = max(need, self._spare) if not prefill else need if job.cached else self._asked(job, need)
             if asked > self._free and group.evicts:
                 self._make_room(job, asked)
                 if job.index in self._evicted:
@@ -123,6 +125,12 @@ class Forming:
             return False
         return margins.residents is None or holders + len(self._admitted) - len(self._evicted) < margins.residents
 
+    def _asked(self, job: Job, need: int) -> int:
+        """Return the capacity that has to be free for a request without KV to join, of which it takes ``need``."""
+        asks = self._policy.asks
+        asked = need if asks is None else max(need, self._limits.occupied(asks(job)) - self._unheld + self._free)
+        return asked + self._watermark
+
     def _tokens_of(self, job: Job) -> int:
         """Return the tokens that a candidate can run within all budgets, 0 if it cannot."""
         count, budget = job.missing, self._limits.batch_tokens - self._tokens
@@ -170,6 +178,7 @@ class Forming:
                 )
             self._evicted[victim.index] = victim
             self._free += self._holds[victim.index]
+            self._unheld += self._limits.occupied(victim.cached)
             if asked <= self._free:
                 return
 
@@ -196,6 +205,7 @@ class Forming:
             self._prefills, self._longest = self._prefills + 1, max(self._longest, count)
         if not job.cached:
             self._admitted.append(job)
+            self._unheld -= self._limits.occupied(job.swapped + count)
         if job.swapped:
             self._back.append(job.index)
         self._run.append((job.index, count))

@@ -210,6 +210,10 @@ class GroupedPolicy:
         Whether a prefill may be cut to what the budgets leave.
     reserve
         How much memory an admitted request holds at least.
+    asks
+        KV tokens that have to be free for a request without KV to join (m_reserve of step 3), of which it takes only
+        what ``reserve`` sets aside. The check is m_reserve ≤ M − Σ m, where m is what a request holds when the batch
+        is formed, or runs if it is admitted in it. None for no more than ``reserve`` sets aside.
     token_budget
         The policy's own P. It counts all tokens of the batch, decodes too; None for no own limit.
     margins
@@ -224,6 +228,7 @@ class GroupedPolicy:
     hybrid: bool
     chunked: bool
     reserve: Reserve = whole_prompt
+    asks: Reserve | None = None
     token_budget: int | None = None
     margins: Margins = Margins()
     admits: Admission | None = None
@@ -265,6 +270,7 @@ class GroupedPolicy:
             type(self) is GroupedPolicy
             and self.margins == Margins()
             and self.admits is None
+            and self.asks is None
             and not self.swaps
             and self.reserve in {whole_prompt, worst_case}
             and all(group.order is None and group.where is None for group in self.groups)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
+from fractions import Fraction
 from itertools import accumulate, chain, islice
 
 from optsched.model.schedule import Assignment
@@ -10,22 +12,29 @@ from optsched.simulate.replica import Job, Replica
 
 
 class Histogram:
-    """How many tokens finished requests have generated."""
+    """How many tokens finished requests have generated.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    quantile
+        The quantile that is expected of those that were longer, from above 0 to 1; None for their mean.
+    """
+
+    def __init__(self, quantile: Fraction | None = None) -> None:
+        self._quantile = quantile
         self._seen = Counter[int]()
-        self._means: list[int] | None = None
+        self._sums: tuple[list[int], list[int]] | None = None
         self._ran: list[Job] = []
 
     def watch(self, replica: Replica, assignment: Assignment) -> None:
-        """Remember who runs in a batch."""
+        """Remember which requests run in a batch."""
         ran = {index for index, _ in assignment.run}
-        # Those that are admitted stand among the first that wait.
+        # Those that are admitted are among the first that wait.
         found = (job for job in chain(replica.running, replica.waiting) if job.index in ran)
         self._ran = list(islice(found, len(ran)))
 
     def count(self) -> None:
-        """Count who has ended since."""
+        """Count the requests that have ended since."""
         for job in self._ran:
             if job.finished:
                 self.add(job.generated)
@@ -34,20 +43,27 @@ class Histogram:
     def add(self, output: int) -> None:
         """Count a finished request."""
         self._seen[output] += 1
-        self._means = None
+        self._sums = None
 
     def expected(self, generated: int) -> int:
-        """Return the mean output, rounded up, of those that were longer; the next token is the last if there is none.
+        """Return the expected output of a request; if no finished one was longer, its next token is the last.
+
+        With c(o) finished outputs of o tokens, g generated tokens and N = Σ c(o) over o > g: the mean is
+        ⌈Σ o c(o) / N⌉ over o > g; the quantile q is the least o of which at least q N of these are not longer.
 
         Parameters
         ----------
         generated
-            Tokens generated so far.
+            Tokens generated so far, g.
         """
-        if self._means is None:
-            longest = max(self._seen, default=0)
-            counts = [self._seen[output] for output in range(longest, 0, -1)]
-            tokens = [output * self._seen[output] for output in range(longest, 0, -1)]
-            means = [-(-total // number) for total, number in zip(accumulate(tokens), accumulate(counts), strict=True)]
-            self._means = means[::-1]
-        return self._means[generated] if generated < len(self._means) else generated + 1
+        if self._sums is None:
+            counts = [self._seen[output] for output in range(max(self._seen, default=0) + 1)]
+            self._sums = list(accumulate(counts)), list(accumulate(o * count for o, count in enumerate(counts)))
+        requests, tokens = self._sums
+        if generated >= len(requests) - 1:
+            return generated + 1
+        longer = requests[-1] - requests[generated]
+        if self._quantile is None:
+            return -(-(tokens[-1] - tokens[generated]) // longer)
+        part = -(-longer * self._quantile.numerator // self._quantile.denominator)
+        return bisect_left(requests, requests[generated] + part)

@@ -17,20 +17,30 @@ admitted requests is at most M.
 
 InferMax's own scheduler (section 6) is Sarathi with two changes. Among the requests that decode those that hold more
 KV go first, so that the shortest is evicted if memory is short, whose refill costs least. And a histogram of the
-outputs so far says how much memory a request will take at most, which is reserved at admission. Either can be switched
-off. Decisions where the paper is silent:
+outputs so far estimates how much memory a waiting request will take at most, I + Ô − 1, which has to be free when it is
+admitted: step 3 of Algorithm 1 checks m_reserve ≤ M − Σ m over the requests that hold KV, m being what they hold, not
+what was estimated for them. Either change can be switched off.
 
-- The histogram says the mean output of the finished requests that were longer than what the request has generated; it
-  has generated its last token but one if there were none. I and this make the reservation, I + O − 1, but no more than
-  the cache holds.
-- A reservation is the job's share of memory until it ends or is evicted, as in all policies here, and follows the
-  histogram from batch to batch.
+Decisions where the paper is silent:
+
+- The statistic Ô of the histogram: the mean, or a quantile, of the finished outputs that were longer than what the
+  request has generated; if there are none its next token is the last.
+- P: that of Sarathi in Table 1, 512.
+- The estimate is at most what the cache holds, so that a request alone is always admitted.
 - Requests that hold equally much go in order of arrival.
+
+Where this differs from the paper:
+
+- The eviction-free variants check against the sum of the reservations, because against what is held (Algorithm 1,
+  step 3) requests admitted one after the other would outgrow M and be evicted. `Check.RESERVED` does the same with the
+  estimates.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum, auto
+from fractions import Fraction
 
 from optsched.model.schedule import Assignment
 from optsched.policies.grouped import Group, GroupedPolicy, Members, longest, worst_case
@@ -75,6 +85,15 @@ SARATHI_NOCP_EF = replace(SARATHI_NOCP, reserve=worst_case)
 SARATHI_NOHY_EF = replace(SARATHI_NOHY, reserve=worst_case)
 
 
+class Check(Enum):
+    """What is compared with the estimated memory of a waiting request."""
+
+    HELD = auto()
+    """M less what the others hold, the paper's: an estimate counts only when its request is admitted."""
+    RESERVED = auto()
+    """M less the estimates of the others, each as long as its request holds KV."""
+
+
 @dataclass(frozen=True)
 class InferMax:
     """InferMax's scheduler.
@@ -82,16 +101,22 @@ class InferMax:
     Parameters
     ----------
     long_first
-        Whether who holds more KV decodes first, and is evicted last.
+        Whether the requests that hold more KV decode first, and are evicted last.
     histogram
-        Whether memory is reserved for the output that is expected.
+        Whether admission estimates memory by the outputs so far.
     base
-        What it is made of.
+        The scheduler that the two change.
+    check
+        What the estimate is compared with.
+    quantile
+        The quantile of the histogram that is estimated, from above 0 to 1; None for the mean.
     """
 
     long_first: bool = True
     histogram: bool = True
     base: GroupedPolicy = SARATHI
+    check: Check = Check.HELD
+    quantile: Fraction | None = None
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of one run, whose histogram is empty."""
@@ -102,48 +127,74 @@ class InferMax:
                 for group in policy.groups
             )
             policy = replace(policy, groups=groups)
-        return _Reserving(policy) if self.histogram else policy
+        if not self.histogram:
+            return policy
+        estimates = _Estimates(self.quantile, occasion.instance.limits.kv_capacity)
+        return _Asking(policy, estimates) if self.check is Check.HELD else _Reserving(policy, estimates)
 
 
 def _longest(job: Job, _: Replica) -> int:
     return -job.cached
 
 
-class _Reserving:
-    """A policy that reserves what a histogram says, and keeps it up to date."""
+class _Estimates:
+    """What requests are expected to hold at most, I + Ô − 1, by a histogram that is kept up to date."""
 
-    def __init__(self, policy: GroupedPolicy) -> None:
-        self._policy = replace(policy, reserve=self._reserve)
-        self._histogram = Histogram()
-        self._capacity = 0
+    def __init__(self, quantile: Fraction | None, capacity: int) -> None:
+        self._histogram, self._capacity = Histogram(quantile), capacity
 
-    def next_batch(self, replica: Replica) -> Assignment:
-        """Count who has ended, then form the next batch."""
+    def __call__(self, job: Job) -> int:
+        return self.after(job, job.generated)
+
+    def after(self, job: Job, generated: int) -> int:
+        """Return the estimate once a request has generated so many tokens."""
+        return min(job.request.input + self._histogram.expected(generated) - 1, self._capacity)
+
+    def next_batch(self, policy: GroupedPolicy, replica: Replica) -> Assignment:
+        """Count the requests that have ended, then form the next batch."""
         self._histogram.count()
-        self._capacity = replica.limits.kv_tokens
-        assignment = self._policy.next_batch(replica)
+        assignment = policy.next_batch(replica)
         self._histogram.watch(replica, assignment)
         return assignment
 
+
+class _Asking:
+    """A policy that admits a request if its estimate fits beside what the others hold."""
+
+    def __init__(self, policy: GroupedPolicy, estimates: _Estimates) -> None:
+        self._policy, self._estimates = replace(policy, asks=estimates), estimates
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        """Form the next batch."""
+        return self._estimates.next_batch(self._policy, replica)
+
     def stands(self, replica: Replica, assignment: Assignment) -> int:
-        """Say how long reservations fit, which grow with what is generated, if everybody runs who is admitted."""
+        """Return how many batches the decision remains valid: memory gets less, and estimates change when one ends."""
+        return self._policy.stands(replica, assignment)
+
+
+class _Reserving:
+    """A policy that sets the estimate aside as long as its request holds KV."""
+
+    def __init__(self, policy: GroupedPolicy, estimates: _Estimates) -> None:
+        self._policy, self._estimates = replace(policy, reserve=estimates), estimates
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        """Form the next batch."""
+        return self._estimates.next_batch(self._policy, replica)
+
+    def stands(self, replica: Replica, assignment: Assignment) -> int:
+        """Return how many batches reservations fit, which grow with what is generated, if all admitted requests run."""
         jobs, limits = replica.running, replica.limits
         if len(assignment.run) < len(jobs):
             return 1
 
         def lasts(times: int) -> bool:
             # Reservations are those at the begin of the last batch.
-            reserved = (max(job.cached + times, self._reserved(job, job.generated + times - 1)) for job in jobs)
+            reserved = (max(job.cached + times, self._estimates.after(job, job.generated + times - 1)) for job in jobs)
             return sum(map(limits.occupied, reserved)) <= limits.kv_capacity
 
         return longest(min(job.request.output - job.generated for job in jobs), lasts)
-
-    def _reserve(self, job: Job) -> int:
-        return self._reserved(job, job.generated)
-
-    def _reserved(self, job: Job, generated: int) -> int:
-        output = self._histogram.expected(generated)
-        return min(job.request.input + output - 1, self._capacity)
 
 
 INFERMAX = InferMax()
