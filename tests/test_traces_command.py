@@ -182,3 +182,54 @@ def test_the_real_files_become_instances(capsys: pytest.CaptureFixture[str]) -> 
     clients = str(SHARED / "servegen/deepseek-r1")
     instance, said = made(capsys, clients, "--format", "servegen", "--limit", "2000")
     assert (len(instance.requests), said) == (2000, [])
+
+
+@pytest.mark.usefixtures("folder")
+def test_limits_link_and_deadlines(capsys: pytest.CaptureFixture[str]) -> None:
+    """Prompts of 10, 20, 30 and outputs of 1, 2, 3: the mean prompt is 20, the mean context 20 + 1."""
+    options = ["--batch-requests", "7", "--kv-block", "16", "--swap", "20971520", "--slo-scale", "5/2"]
+    done = optsched(capsys, "trace", "lengths.csv", "--format", "vidur", *options, "--out", "I.json")
+    assert done.code == 0
+    instance = load_instance("I.json")
+    limits, cost = instance.limits, instance.cost
+    assert (limits.batch_requests, limits.kv_block, instance.rules.swap) == (7, 16, True)
+    assert (cost.swap_out_kv, cost.swap_in_kv) == (20_971_520, 20_971_520)
+
+    def alone(tokens: int) -> int:
+        return max(base + token * tokens for base, token in ((cost.base, cost.token), *cost.pieces))
+
+    prefill = alone(20) + 400 * cost.prefill_sq + cost.prefill_req
+    step = alone(1) + 21 * cost.decode_kv + cost.decode_req
+    assert [request.slo_e2e_ps for request in instance.requests] == [
+        5 * (prefill + step * output) // 2 for output in (1, 2, 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--swap", "-1", "an integer from 1 to"),
+        ("--swap", "fast", "or profile"),
+        ("--swap", "profile", "a profile with the times of a link"),
+        ("--slo-scale", "0", "a number > 0"),
+        ("--kv-block", "0", "an integer from 1"),
+        ("--batch-requests", "x", "an integer from 1"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_what_is_wrong_with_the_new_options(
+    capsys: pytest.CaptureFixture[str], option: str, value: str, expected: str
+) -> None:
+    done = optsched(capsys, "trace", "lengths.csv", "--format", "vidur", option, value, "--out", "I.json")
+    assert done.code == 2
+    assert option in done.err
+    assert expected in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_profile_may_have_the_times_of_its_link(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["trace", "lengths.csv", "--format", "vidur", "--profile", "cpu-tiny", "--swap", "profile"]
+    assert optsched(capsys, *command, "--out", "I.json").code == 0
+    cost = load_instance("I.json").cost
+    assert cost.swap_out_kv != cost.swap_in_kv > 0

@@ -22,6 +22,8 @@ from optsched.cli.options import (
     blaming,
     decision_options,
     deterministic_limit_option,
+    fraction_option,
+    integer_option,
     json_option,
     ledger_option,
     limit_option,
@@ -52,6 +54,7 @@ from optsched.methods.formulations import require_options
 from optsched.methods.simulate import simulate_each
 from optsched.methods.solve import AUTO, was_interrupted
 from optsched.methods.solve import solve as run_solver
+from optsched.model.cost import CostModel
 from optsched.model.documents import (
     dump,
     instance_document,
@@ -60,9 +63,10 @@ from optsched.model.documents import (
     suite_document,
     write_text,
 )
+from optsched.model.domain import MAX_PS, MAX_TOKENS, replace
 from optsched.model.errors import InfeasibleInstanceError, InputError, Said, printable
 from optsched.model.feasibility import infeasibility
-from optsched.model.instance import Limits
+from optsched.model.instance import Limits, Rules
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
@@ -78,7 +82,7 @@ from optsched.study.store import REFUSED, ResultStore
 from optsched.traces.arrivals import PROCESSES, process_forms, read_process
 from optsched.traces.sources import SERVEGEN, SOURCES, read_rows
 from optsched.traces.suites import SUITES
-from optsched.traces.trace import DEFAULT_LIMITS, READERS, Trace, make_trace, trace_instance
+from optsched.traces.trace import DEFAULT_LIMITS, READERS, Trace, make_trace, trace_instance, with_deadlines
 
 _WIDE = 120
 """Columns of a table that is not printed to a terminal."""
@@ -322,6 +326,18 @@ def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -
 @token_option("--kv-tokens", DEFAULT_LIMITS.kv_tokens, "M, the KV cache.")
 @token_option("--batch-tokens", DEFAULT_LIMITS.batch_tokens, "C, the token budget of a batch.")
 @token_option("--prefill-tokens", DEFAULT_LIMITS.prefill_tokens, "P, the prefill tokens of a batch.")
+@integer_option("--batch-requests", 1, MAX_TOKENS, None, "N, the requests of a batch.  [default: no limit]")
+@integer_option("--kv-block", 1, MAX_TOKENS, "1", "b, the tokens of a KV block.")
+@click.option(
+    "--swap",
+    metavar="PS",
+    help="Allow to swap KV to the host: ps for each token that the link moves either way, or `profile` for the "
+    "profile's times.",
+)
+@fraction_option(
+    "--slo-scale",
+    "Give each request a deadline for its e2e latency: this multiple of what it takes alone (docs/traces.md).",
+)
 @click.option("--name", help="What to call the instance.  [default: the source's name]")
 @out_option
 def trace(
@@ -336,6 +352,10 @@ def trace(
     kv_tokens: int,
     batch_tokens: int,
     prefill_tokens: int,
+    batch_requests: int | None,
+    kv_block: int,
+    swap: str | None,
+    slo_scale: Fraction | None,
     name: str | None,
     out: str | None,
 ) -> None:
@@ -350,16 +370,37 @@ def trace(
         refuse_options("--format", ("start",), f"{SERVEGEN} with --start")
     with naming_options():
         cost = find_profile(profile).cost
-        limits = Limits(kv_tokens, batch_tokens, prefill_tokens)
+        if swap is not None:
+            cost = _swapping(cost, swap)
+        limits = Limits(kv_tokens, batch_tokens, prefill_tokens, batch_requests, kv_block)
         starts, replayed = (None, None) if arrivals is None else _arrival_times(arrivals, seed)
     with blaming(source=source), naming_options():
         rows = read_rows(source, style, limit, start, seed)
         found = make_trace(rows, limit, starts)
         instance = trace_instance(found, name or Path(source).name.partition(".")[0] or "trace", cost, limits, load)
+        if swap is not None:
+            instance = replace(instance, rules=Rules(swap=True))
+        if slo_scale is not None:
+            instance = with_deadlines(instance, slo_scale)
     if replayed is not None:
         _report_bad(*replayed)
     _report_bad(source, found)
     write_out(out, dump(instance_document(instance)))
+
+
+def _swapping(cost: CostModel, given: str) -> CostModel:
+    """Return what ``--swap`` asks for: the cost model with times of the link."""
+    if given == "profile":
+        if not cost.swap_out_kv or not cost.swap_in_kv:
+            raise InputError("--swap", given, "a profile with the times of a link, or ps for each token")
+        return cost
+    try:
+        time = int(given)
+    except ValueError:
+        time = 0
+    if not 1 <= time <= MAX_PS:
+        raise InputError("--swap", given, f"an integer from 1 to {MAX_PS}, or profile")
+    return replace(cost, swap_out_kv=time, swap_in_kv=time)
 
 
 def _arrival_times(arrivals: str, seed: int) -> tuple[Iterable[int], tuple[str, Trace] | None]:

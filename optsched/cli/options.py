@@ -186,6 +186,11 @@ def number_option(name: str, default: str | None, meaning: str) -> Decorator:
     )
 
 
+def fraction_option(name: str, meaning: str) -> Decorator:
+    """Return an option that takes a number > 0, exactly as it is written."""
+    return click.option(name, callback=_fraction, metavar="NUMBER", help=meaning)
+
+
 def file_option(name: str, meaning: str) -> Decorator:
     """Return an option that takes a file to write."""
     return click.option(name, metavar="FILE", callback=_file_to_write, help=meaning)
@@ -194,11 +199,8 @@ def file_option(name: str, meaning: str) -> Decorator:
 limit_option: Decorator = click.option(
     "--limit", callback=_integer(1), metavar="INTEGER", help="Only so many requests, the first to arrive."
 )
-load_option: Decorator = click.option(
-    "--load",
-    callback=_fraction,
-    metavar="NUMBER",
-    help="Scale arrivals to this multiple of the rate that the volume bound can sustain.",
+load_option: Decorator = fraction_option(
+    "--load", "Scale arrivals to this multiple of the rate that the volume bound can sustain."
 )
 arrivals_option: Decorator = click.option(
     "--arrivals",
@@ -274,6 +276,8 @@ _OPTIONS = {
     "solver": "--solver",
     "profile": "--profile",
     "prefill_tokens": "--prefill-tokens",
+    "batch_requests": "--batch-requests",
+    "kv_block": "--kv-block",
     "load": "--load",
     "limit": "--limit",
     "arrivals": "--arrivals",

@@ -127,7 +127,7 @@ def _restarted(rows: list[Row], limit: int | None, starts: Iterable[int]) -> Ite
 def trace_instance(
     trace: Trace, name: str, cost: CostModel, limits: Limits = DEFAULT_LIMITS, load: Fraction | None = None
 ) -> Instance:
-    """Make an instance of a trace, all rules allowed.
+    """Make an instance of a trace, all rules allowed but swapping.
 
     Parameters
     ----------
@@ -153,3 +153,21 @@ def trace_instance(
     factor = Fraction(busy_ps(instance)) / (load * span)
     scaled = (replace(request, arrival_ps=int(request.arrival_ps * factor)) for request in trace.requests)
     return replace(instance, requests=tuple(scaled))
+
+
+def with_deadlines(instance: Instance, scale: Fraction) -> Instance:
+    """Give every request a deadline for its e2e latency: ``scale`` (t_p + t_g O), rounded down to ps.
+
+    t_p is the time of a prefill of the mean prompt and t_g that of a decode step at the mean context, the prompt and
+    half of the output, each alone in its batch (EconoServe, section 4: it measures both on each of its data sets).
+    """
+    requests = instance.requests
+    inputs, outputs = (sum(getattr(request, part) for request in requests) for part in ("input", "output"))
+    prompt, context = inputs // len(requests), (2 * inputs + outputs) // (2 * len(requests))
+    prefill, step = instance.cost.batch_ps(prompt, 0, 0, [(prompt, 0)]), instance.cost.batch_ps(1, 1, context, [])
+    return replace(
+        instance,
+        requests=tuple(
+            replace(request, slo_e2e_ps=int(scale * (prefill + step * request.output))) for request in requests
+        ),
+    )
