@@ -36,7 +36,9 @@ def measured(paper: str) -> list[Finding]:
 
 
 def shown(value: float) -> str:
-    """Write a value with at least three digits."""
+    """Write a value with at least three digits, a count without a fraction."""
+    if value == int(value):
+        return f"{value:,.0f}"
     return f"{value:,.{0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 3}f}"
 
 

@@ -31,7 +31,7 @@ from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.errors import InfeasibleInstanceError
 from optsched.model.instance import Instance, Limits, Request, Rules
-from optsched.model.metrics import evaluate
+from optsched.model.metrics import evaluate, tally_of
 from optsched.model.objectives import gap, percentile
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Status
@@ -986,3 +986,28 @@ def test_every_run_has_its_own_histogram() -> None:
     for schedule in schedules:
         assert schedule is not None
         assert schedule.batches[0].run == ((0, 2), (1, 2))
+
+
+# InferMax's ranks ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "requests", "first_tokens"),
+    [
+        # Section 4.6: prefill and decode times (1, 1) and (2, 1); R1 first: (1 + (1 + 1 + 2)) / 2 = 5 / 2.
+        ("rank_i", ((2, 2), (1, 2)), [4, 1]),
+        # R2 first: (2 + (2 + 1 + 1)) / 2 = 6 / 2.
+        ("rank_org", ((2, 2), (1, 2)), [2, 4]),
+        # Times (1, 1) and (1, 2); R1 first: (1 + (1 + 1 + 1)) / 2 = 4 / 2.
+        ("rank_o", ((1, 3), (1, 2)), [3, 1]),
+        # R2 first: (1 + (1 + 2 + 1)) / 2 = 5 / 2; prompts are equal, so the shorter does not help.
+        ("rank_i", ((1, 3), (1, 2)), [1, 4]),
+    ],
+)
+def test_the_ranks_of_the_paper_s_example(
+    policy: str, requests: tuple[tuple[int, int], ...], first_tokens: list[int]
+) -> None:
+    """A token takes 1 ps, and one request runs in a batch; R2 arrives before R1."""
+    instance = problem(*(Request(*lengths) for lengths in requests), runs=1, cost=CostModel(base=0, token=1))
+    tally = tally_of(instance, served(instance, policy))
+    assert list(tally.first) == first_tokens

@@ -189,16 +189,21 @@ class GroupedPolicy:
 
     Decisions where the paper is silent:
 
-    - Memory counts the jobs that are already in the batch, with the tokens they run, and reservations; a
-      reservation stands until its request ends or is evicted.
     - Waiting requests, evicted ones among them, are served in order of arrival, and the first that does not
       fit holds up those behind it. A request that was evicted for this batch cannot run in it, so it too
       holds up later ones.
     - The policy's rules only tighten the instance's: it chunks and swaps only where the instance allows it.
-    - If it swaps, KV goes to the host where it would be lost, and comes back in the batch in which its request runs
-      next; until then the request is one that waits.
     - It considers those that wait one after the other, up to the first that does not fit; all of them, if it has to
       order them.
+
+    Where it differs from the paper:
+
+    - The paper checks m_reserve ≤ M − Σ m over the running requests, m being the tokens that a request has processed.
+      Here the requests that are already in the batch count with what they hold after it, because else a batch could
+      outgrow M, and with their reservation, because the eviction-free variants would evict without it. ``asks`` is
+      the paper's check.
+    - If it swaps, KV goes to the host where it would be lost, and comes back in the batch in which its request runs
+      next; until then the request is one that waits. The paper recomputes (section 2.2); EconoServe's vLLM swaps.
 
     Parameters
     ----------

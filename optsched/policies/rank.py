@@ -1,12 +1,12 @@
-"""InferMax's ranking schedulers (Kim et al., section 5.3): requests in order of size, whatever their phase.
+"""InferMax's ranking schedulers (Kim et al., section 4.6): requests in order of size, whatever their phase.
 
 - `rank_org`: no size, the order of arrival.
 - `rank_i`: short prompts first.
-- `rank_o`: short outputs first, which nobody knows: the truth, or a prediction.
+- `rank_o`: short outputs first, which only hindsight knows: the truth, or a prediction.
 
-The paper groups by size in Algorithm 1 and does not say of which scheduler. Here the base is Sarathi with P = C: hybrid
-batches, chunked prefills, all requests in one group, which evicts. So a small request that waits takes the memory of a
-larger one that runs.
+The paper groups by size in Algorithm 1. Where it is silent, on the scheduler that it changes: the base is Sarathi with
+P = C: hybrid batches, chunked prefills, all requests in one group, which evicts. So a small request that waits takes
+the memory of a larger one that runs.
 """
 
 from __future__ import annotations
