@@ -48,6 +48,11 @@ def ours(finding: Finding) -> str:
     return middle if len(values) == 1 else f"{middle} ({shown(min(values))}–{shown(max(values))})"
 
 
+def compared(finding: Finding) -> bool:
+    """Say whether the paper has a number to compare with."""
+    return finding.least is not None or finding.most is not None
+
+
 def sheet(paper: str, found: Sequence[Finding]) -> Sheet:
     """Lay out the findings of a paper, with the causes below for those that are outside the paper's range."""
     causes = list(dict.fromkeys(finding.cause for finding in found if not finding.within))
@@ -57,7 +62,11 @@ def sheet(paper: str, found: Sequence[Finding]) -> Sheet:
             finding.source,
             finding.paper,
             ours(finding),
-            "within" if finding.within else f"outside ({causes.index(finding.cause) + 1})",
+            "–"
+            if not compared(finding)
+            else "within"
+            if finding.within
+            else f"outside ({causes.index(finding.cause) + 1})",
         )
         for finding in found
     ]
@@ -66,8 +75,9 @@ def sheet(paper: str, found: Sequence[Finding]) -> Sheet:
         for place, header in enumerate(("claim", "source", "paper", "ours", "agreement"))
     ]
     title, _, setup = cleandoc(import_module(f"papers.{paper}").__doc__ or "").partition("\n")
-    agree = sum(finding.within for finding in found)
-    common = f"{setup.strip()}\n\n{len(found)} claims, {agree} within the paper's range."
+    claims = [finding for finding in found if compared(finding)]
+    agree = sum(finding.within for finding in claims)
+    common = f"{setup.strip()}\n\n{len(claims)} claims, {agree} within the paper's range."
     notes = tuple(f"({number}) {cause}" for number, cause in enumerate(causes, 1))
     return Sheet(title.removesuffix("."), common, tuple(columns), notes)
 

@@ -23,7 +23,13 @@ def test_the_median_decides_and_open_sides_are_open() -> None:
 
 @pytest.mark.parametrize(
     ("values", "shown"),
-    [((1.0064,), "1.006"), ((12.54,), "12.5"), ((1425.4,), "1,425"), ((1.1, 0.98, 1.0), "1.000 (0.980–1.100)")],
+    [
+        ((1.0064,), "1.006"),
+        ((12.54,), "12.5"),
+        ((1425.4,), "1,425"),
+        ((1.1, 0.98, 1.0), "1 (0.980–1.100)"),
+        ((30.0,), "30"),
+    ],
 )
 def test_values_with_their_spread(values: tuple[float, ...], shown: str) -> None:
     assert ours(Finding("", "", "", values)) == shown
@@ -35,6 +41,12 @@ def test_causes_are_numbered_once() -> None:
     table = sheet("infermax", found)
     assert table.notes == ("(1) first", "(2) second")
     assert [row[-1].shown for row in table.rows] == ["outside (1)", "within", "outside (2)", "outside (1)"]
+
+
+def test_what_a_paper_does_not_report_is_no_claim() -> None:
+    table = sheet("infermax", [Finding("a", "", "not reported", (1,)), Finding("b", "", "2", (2,), 2)])
+    assert [row[-1].shown for row in table.rows] == ["–", "within"]
+    assert table.common.endswith("1 claims, 1 within the paper's range.")
 
 
 @pytest.mark.parametrize("paper", PAPERS)
