@@ -341,8 +341,8 @@ def test_eviction_free_variants_trade_ttft_for_tpot(runs: Runs) -> None:
 
 @pytest.mark.parametrize(("policy", "paper"), [("vllm", 13), ("sarathi", 7.4), ("sarathi_pc", 13)])
 def test_the_paper_s_factor_in_tpot_is_that_of_the_largest(policy: str, paper: float) -> None:
-    # "reductions of up to 13x for vLLM and SARATHI P=C, and 7.4x for SARATHI": on the paper's own cost model the largest
-    # TPOT of a request falls by so much, 12.5, 6.7 and 12.1 times, the mean by 7.5, 4.0 and 7.3.
+    # "reductions of up to 13x for vLLM and SARATHI P=C, and 7.4x for SARATHI": on the paper's own cost model the
+    # largest TPOT of a request falls by so much, 12.5, 6.7 and 12.1 times, the mean by 7.5, 4.0 and 7.3.
     found = [(equal(HIGH, size, 1024, policy), equal(HIGH, size, 1024, f"{policy}_ef")) for size in (1, 32)]
     assert 0.9 * paper < max(quotient("tpot_ps", *pair, "max") for pair in found) < paper
     assert max(quotient("tpot_ps", *pair) for pair in found) < 0.6 * paper

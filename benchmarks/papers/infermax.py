@@ -6,7 +6,8 @@ to chance. Section 3.2 on Vidur's tables, on which the paper trains too. Section
 conversations that the paper serves, with arrivals at twice the sustainable rate; *not* on its machine, Llama-3-70B on
 four A100s, but on Llama-2-7B on one (7B, three pieces) and Llama-3-70B on two (70B). A number that the paper prints
 counts as met within 10 % and on the same side of 1; percent within 20 % of the number, R² within 0.02, "similar" and
-"close" within 5 %. Latency is the makespan, as there.
+"close" within 5 %; the share of figure 16, whose numbers are whole thousands of seconds, within 20 %. Latency is the
+makespan, as there.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ _LARGEST = (
     "Counted from the optimum, and not from vLLM's latency, it is the next row; the paper does not say from which."
 )
 _REFILLS = (
-    "The order can save no more than refills, which take 9 % of Rank_I's time (two rows below), so the ratio could be "
-    "1.10 at most."
+    "The order can save no more than refills, which take 9 % of Rank_I's time (the row of refills), so the ratio could "
+    "be 1.10 at most."
 )
 _EVICTED = (
     "Rank_I lowers the TPOT of the requests that Rank_org evicts, the largest by 10 times (the next row), and hardly "
@@ -370,9 +371,8 @@ def ranks() -> Iterator[Finding]:
     )
     others = [mix for mix in MIXES if mix != ("LILO", "LISO")]
     for other, number in (("rank_o", 3.1), ("rank_org", 2.3)):
-        values = best("ttft_ps", other, "rank_i", others)
         claim = f"Mixes but LILO+LISO: mean TTFT of {other} over Rank_I's, largest over mixes and B"
-        yield near(claim, "4.6, figure 11", f"{number}", number, values)
+        yield near(claim, "4.6, figure 11", f"{number}", number, best("ttft_ps", other, "rank_i", others))
     values = [ratio("ttft_ps", of(_MIX, "rank_org", seed), of(_MIX, "rank_i", seed)) for seed in SEEDS]
     yield near("LILO+SISO: mean TTFT of rank_org over Rank_I's", "4.6, figure 11", "2.3", 2.3, values)
     for other in ("rank_o", "rank_org"):
@@ -474,7 +474,7 @@ def figure_16(name: str, instance: Instance) -> Iterator[Finding]:
     yield near(f"{name}: vLLM's latency over InferMax's", figure, "7 / 6", 7 / 6, (vllm / ours,))
     yield near(f"{name}: vLLM's latency over that with M = ∞", figure, "7 / 5", 7 / 5, (vllm / unlimited,), _MACHINE)
     claim = f"{name}: share of vLLM's distance to M = ∞ that InferMax saves"
-    yield near(claim, figure, "0.5", 0.5, ((vllm - ours) / (vllm - unlimited),), _MACHINE)
+    yield near(claim, figure, "0.5", 0.5, ((vllm - ours) / (vllm - unlimited),), _MACHINE, 0.2)
     yield Finding(f"{name}: Sarathi's latency over InferMax's", figure, "> 1", (sarathi / ours,), 1)
     for other in ("vllm_ef", "sarathi_ef"):
         claim = f"{name}: latency of {other} over InferMax's"
