@@ -152,10 +152,11 @@ def draw(shown: Figure, folder: Path) -> None:
                 axes.set_ylim(bottom=0)
             else:
                 axes.set_yscale("log")
-            axes.tick_params(labelsize=7)
+            axes.tick_params(which="both", labelsize=7)
             axes.grid(visible=True, color="#dddddd", lw=0.6)
             axes.spines[["top", "right"]].set_visible(False)
-    grid[0][0].legend(fontsize=7, frameon=False)
+    curves, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(curves, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False)
     figure.suptitle(shown.title, fontsize=11)
     save_figure(figure, folder / f"{shown.file}.svg")
 
