@@ -122,7 +122,7 @@ def _figures() -> list[Figure]:
 def draw(shown: Figure, folder: Path) -> None:
     """Run what a figure needs, and draw it."""
     down, across = len(shown.rows), len(shown.columns)
-    figure = new_figure(2.6 * across + 0.8, 1.9 * down + 1)
+    figure = new_figure(max(2.6 * across + 0.8, 5), 1.9 * down + 1.2)
     grid = figure.subplots(down, across, squeeze=False)
     name, places = shown.along
     for column, title in enumerate(shown.columns):
@@ -156,7 +156,7 @@ def draw(shown: Figure, folder: Path) -> None:
             axes.grid(visible=True, color="#dddddd", lw=0.6)
             axes.spines[["top", "right"]].set_visible(False)
     curves, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(curves, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False)
+    figure.legend(curves, labels, loc="outside lower center", ncols=min(len(labels), 2 * across + 1), fontsize=8, frameon=False)
     figure.suptitle(shown.title, fontsize=11)
     save_figure(figure, folder / f"{shown.file}.svg")
 
