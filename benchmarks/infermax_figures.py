@@ -156,7 +156,9 @@ def draw(shown: Figure, folder: Path) -> None:
             axes.grid(visible=True, color="#dddddd", lw=0.6)
             axes.spines[["top", "right"]].set_visible(False)
     curves, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(curves, labels, loc="outside lower center", ncols=min(len(labels), 2 * across + 1), fontsize=8, frameon=False)
+    figure.legend(
+        curves, labels, loc="outside lower center", ncols=min(len(labels), 2 * across + 1), fontsize=8, frameon=False
+    )
     figure.suptitle(shown.title, fontsize=11)
     save_figure(figure, folder / f"{shown.file}.svg")
 
