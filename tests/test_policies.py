@@ -363,7 +363,7 @@ def test_econoserve_lends_memory_that_is_used_later() -> None:
 
 def test_figure_7_a_host_of_32_tokens_and_guests_of_16_and_8() -> None:
     # After its first token r1 will generate 32 more, r2 16, r3 and r4 8 each. Prompts hold 1 token each, and besides
-    # there are only the 32 of r1. After 8 batches r1 has 8 of these, r2 8, and r3 and r4 the other 16, and these two end;
+    # there are only the 32 of r1. After 8 batches r1 and r2 have 8 each, r3 and r4 too, which end;
     # after 16 r1 and r2 have 16 each, and r2 ends.
     figure = problem(Request(1, 33), Request(1, 17), Request(1, 9), Request(1, 9), kv=36)
     policy = tuned(ECONOSERVE, reserved=Fraction(0), buffer=Fraction(0), predictor=TRUTH)

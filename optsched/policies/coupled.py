@@ -10,7 +10,8 @@ The paper runs both with known lengths (section 2.1), which is the default. Wher
 - Distances (`multires`) are between shares: of the target forward size, and of the cache. A prompt that may be cut asks
   for no more tokens than are left.
 - Members of a group of `sync_coupled` decode when all have their first token.
-- `sync_coupled` admits groups also where none is there, and where the last choice left none waiting; it considers those that are taken and one more; `multires` looks at all, for each that it takes.
+- `sync_coupled` admits groups also where none is there, and where the last choice left none waiting.
+- `sync_coupled` considers those that are taken and one more; `multires` looks at all, for each that it takes.
 """
 
 from __future__ import annotations

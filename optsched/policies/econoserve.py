@@ -16,7 +16,7 @@ to go on. A guest that outlives its prediction goes on in the buffer until its h
 memory of its own (section 3.3.2 allows what is reserved), or moves to main memory (section 3.2); where the instance
 allows no swaps it is evicted.
 
-`PER_TRACE` has what the paper sets for each of its traces (sections 2.2, 2.3 and 4); the policies have that of ShareGPT.
+`PER_TRACE` has what the paper sets for each of its traces (sections 2.2, 2.3 and 4); the policies are ShareGPT's.
 
 ==========  ========  ======  =======  =================================
 trace       reserved  buffer  padding  right, under-predicted (with it)
