@@ -165,6 +165,14 @@ def test_sjf_does_not_preempt_and_srtf_does() -> None:
     ]
 
 
+def test_srtf_allocates_for_the_longest_output() -> None:
+    # Both allocate 2 + 4 - 1 = 5 of 9: the second, with one token, goes first, and alone. With 3 as the limit of users
+    # it is 4, and both run.
+    instance = problem(Request(2, 4), Request(2, 1), kv=9)
+    assert decisions(instance, SRTF) == whole([[(1, 2)], [(0, 2)], *[[(0, 1)]] * 3])
+    assert decisions(instance, tuned(SRTF, most_output=3))[0] == ([(1, 2), (0, 2)], [])
+
+
 def test_predictions_decide_not_the_truth() -> None:
     # The first is said to be the longer one.
     instance = problem(Request(2, 1), Request(2, 5), kv=6)
@@ -534,6 +542,16 @@ def test_fastserve_sends_the_lowest_priority_to_the_host() -> None:
     # Without swaps the first is evicted, and its 4 tokens are run again.
     evicting = replace(instance, rules=Rules())
     assert decisions(evicting, ONE)[3:] == [([(1, 1)], [0]), ([(0, 4)], [1]), ([(1, 4)], [])]
+
+
+def test_fastserve_with_maximal_allocation() -> None:
+    # Each is allocated 2 + 3 - 1 = 4 of 7, whatever it holds: where the second begins the first has to leave, which has
+    # 3. With 8 both stay.
+    instance = problem(Request(2, 3), Request(2, 3), kv=7, rules=SWAPPING)
+    assert swaps(instance, ONE)[2] == ([(1, 2)], (), ())
+    assert swaps(instance, tuned(ONE, maximal=True))[2] == ([(1, 2)], (0,), ())
+    roomy = replace(instance, limits=replace(instance.limits, kv_tokens=8))
+    assert swaps(roomy, tuned(ONE, maximal=True))[2] == ([(1, 2)], (), ())
 
 
 def test_fastserve_takes_kv_back_ahead_of_time() -> None:
