@@ -63,6 +63,7 @@ from optsched.policies.shortest import MC_SF, SJF, SRTF, SVF, Trail
 from optsched.policies.standing import Standing
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import Job, Occasion, Policy, Preparing, Replica
+from optsched.traces.workloads import draw_workload
 
 NAMES = sorted(set(POLICIES) - {"planner"})
 
@@ -428,6 +429,23 @@ def test_settings_of_each_trace() -> None:
         "sharegpt": (0.03, 0.15, 0.732, 0.1342),
         "bookcorpus": (0.05, 0.10, 0.698, 0.2192),
     }
+
+
+@pytest.mark.parametrize(
+    ("trace", "under", "over"),
+    [("alpaca", 0.093, 0.0262), ("sharegpt", 0.1342, 0.0562), ("bookcorpus", 0.2192, 0.0512)],
+)
+def test_predictions_err_as_the_paper_measured(trace: str, under: float, over: float) -> None:
+    """Section 2.3 and figure 5a: shares of under-provisioned requests, and of the over-provisioned space of a request."""
+    requests = [Request(row.input, row.output) for row in draw_workload(f"econoserve-{trace}", 4000, 1).rows]
+    instance = problem(*requests, kv=10**6)
+    predictor = PER_TRACE[trace].predictor
+    assert isinstance(predictor, Rated)
+    run = Occasion(instance, Objective.MAKESPAN, Restrictions(), np.random.default_rng(0))
+    said, true = np.array(predictor.lengths(run)), np.array([request.output for request in requests])
+    assert np.mean(said < true) == pytest.approx(under, abs=0.01)
+    allocated = said + np.array([request.input for request in requests])
+    assert np.mean(np.maximum(said - true, 0) / allocated) == pytest.approx(over, rel=0.15)
 
 
 def test_a_guest_that_stays_too_long_leaves_for_the_host() -> None:

@@ -34,8 +34,8 @@ Where the paper is *silent*:
 - The buffer is a share of the guest's predicted length (of "the predicted RL"; with the host's, quarters would lend
   next to nothing).
 - If a host ends early, its guests are given memory of their own, or wait with the KV that they hold.
-- The predictor's errors beyond its rates: it says the upper end of a bucket, the right one or one beside it, 4, 50 and
-  200 tokens wide. These widths give the over-provisioned space of the paper's figure 5a.
+- The predictor's errors beyond its rates: it says the upper end of a bucket, the right one or one beside it, 4, 40 and
+  190 tokens wide. These widths give the over-provisioned space of the paper's figure 5a.
 - Ranges of deadlines and of KV held: up to 0.2, 0.5, 2 s away, later, and none; 128 tokens, as in the paper's examples.
 
 It *differs*:
@@ -68,7 +68,7 @@ _DEADLINES_PS = (2 * 10**11, 5 * 10**11, 2 * 10**12)
 _HELD_TOKENS = 128
 
 
-_SHAREGPT = Rated(50, 0.732, 0.1342)
+_SHAREGPT = Rated(40, 0.732, 0.1342)
 
 
 @dataclass(frozen=True)
@@ -339,7 +339,7 @@ PER_TRACE = MappingProxyType(
         "alpaca": EconoServe(reserved=Fraction(12, 1000), predictor=Rated(4, 0.775, 0.093)),
         "sharegpt": EconoServe(),
         "bookcorpus": EconoServe(
-            reserved=Fraction(5, 100), buffer=Fraction(10, 100), predictor=Rated(200, 0.698, 0.2192)
+            reserved=Fraction(5, 100), buffer=Fraction(10, 100), predictor=Rated(190, 0.698, 0.2192)
         ),
     }
 )
