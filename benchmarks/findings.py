@@ -29,10 +29,10 @@ PAPERS = ("kossmann", "rr_sjf", "infermax", "econoserve")
 _WIDTH = 180
 
 
-def measured(paper: str) -> list[Finding]:
-    """Return the findings of a paper; runs in a process of its own."""
-    found: list[Finding] = list(import_module(f"papers.{paper}").findings())
-    return found
+def measured(paper: str) -> tuple[list[Finding], list[Sheet]]:
+    """Return the findings of a paper, and the tables that its module has besides; runs in a process of its own."""
+    module = import_module(f"papers.{paper}")
+    return list(module.findings()), list(module.tables()) if hasattr(module, "tables") else []
 
 
 def shown(value: float) -> str:
@@ -46,16 +46,24 @@ def ours(finding: Finding) -> str:
     return middle if len(values) == 1 else f"{middle} ({shown(min(values))}–{shown(max(values))})"
 
 
+def agreement(finding: Finding, causes: list[str]) -> str:
+    """Write whether a claim agrees; what the paper does not claim is an experiment."""
+    if not finding.paper:
+        return "experiment"
+    return "within" if finding.within else f"outside ({causes.index(finding.cause) + 1})"
+
+
 def sheet(paper: str, found: Sequence[Finding]) -> Sheet:
     """Lay out the findings of a paper, with the causes below for those that are outside the paper's range."""
-    causes = list(dict.fromkeys(finding.cause for finding in found if not finding.within))
+    claims = [finding for finding in found if finding.paper]
+    causes = list(dict.fromkeys(finding.cause for finding in claims if not finding.within))
     rows = [
         (
             finding.claim,
             finding.source,
             finding.paper,
             ours(finding),
-            "within" if finding.within else f"outside ({causes.index(finding.cause) + 1})",
+            agreement(finding, causes),
         )
         for finding in found
     ]
@@ -64,8 +72,8 @@ def sheet(paper: str, found: Sequence[Finding]) -> Sheet:
         for place, header in enumerate(("claim", "source", "paper", "ours", "agreement"))
     ]
     title, _, setup = cleandoc(import_module(f"papers.{paper}").__doc__ or "").partition("\n")
-    agree = sum(finding.within for finding in found)
-    common = f"{setup.strip()}\n\n{len(found)} claims, {agree} within the paper's range."
+    agree = sum(finding.within for finding in claims)
+    common = f"{setup.strip()}\n\n{len(claims)} claims, {agree} within the paper's range."
     notes = tuple(f"({number}) {cause}" for number, cause in enumerate(causes, 1))
     return Sheet(title.removesuffix("."), common, tuple(columns), notes)
 
@@ -77,12 +85,13 @@ def main(papers: tuple[str, ...], page: str | None) -> None:
     """Measure and report."""
     chosen = papers or PAPERS
     with ProcessPoolExecutor(2) as pool:
-        for paper, found in zip(chosen, pool.map(measured, chosen), strict=True):
-            table = sheet(paper, found)
-            click.echo(as_text(table, _WIDTH))
+        for paper, (found, more) in zip(chosen, pool.map(measured, chosen), strict=True):
+            tables = [sheet(paper, found), *more]
+            click.echo("\n\n".join(as_text(table, _WIDTH) for table in tables))
             if page is not None:
+                section = "\n".join(map(as_markdown, tables))
                 with blaming("--page"):
-                    write_text(page, replace_section(read_bytes(page).decode(), paper, as_markdown(table)))
+                    write_text(page, replace_section(read_bytes(page).decode(), paper, section))
 
 
 if __name__ == "__main__":

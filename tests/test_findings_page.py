@@ -29,12 +29,14 @@ def test_values_with_their_spread(values: tuple[float, ...], shown: str) -> None
     assert ours(Finding("", "", "", values)) == shown
 
 
-def test_causes_are_numbered_once() -> None:
-    found = [Finding("a", "", "", (1,), 2, cause="first"), Finding("b", "", "", (2,), 2, cause="not this")]
-    found += [Finding("c", "", "", (1,), 2, cause="second"), Finding("d", "", "", (1,), 2, cause="first")]
-    table = sheet("infermax", found)
+def test_causes_are_numbered_once_and_experiments_are_no_claims() -> None:
+    found = [Finding("a", "", "2", (1,), 2, cause="first"), Finding("b", "", "2", (2,), 2, cause="not this")]
+    found += [Finding("c", "", "2", (1,), 2, cause="second"), Finding("d", "", "2", (1,), 2, cause="first")]
+    table = sheet("infermax", [*found, Finding("e", "", "", (1,))])
     assert table.notes == ("(1) first", "(2) second")
-    assert [row[-1].shown for row in table.rows] == ["outside (1)", "within", "outside (2)", "outside (1)"]
+    verdicts = ["outside (1)", "within", "outside (2)", "outside (1)", "experiment"]
+    assert [row[-1].shown for row in table.rows] == verdicts
+    assert "4 claims, 1 within" in table.common
 
 
 @pytest.mark.parametrize("paper", PAPERS)

@@ -436,7 +436,7 @@ def test_settings_of_each_trace() -> None:
     [("alpaca", 0.093, 0.0262), ("sharegpt", 0.1342, 0.0562), ("bookcorpus", 0.2192, 0.0512)],
 )
 def test_predictions_err_as_the_paper_measured(trace: str, under: float, over: float) -> None:
-    """Section 2.3 and figure 5a: shares of under-provisioned requests, and of the over-provisioned space of a request."""
+    """Section 2.3 and figure 5a: share of under-provisioned requests, over-provisioned share of what one is given."""
     requests = [Request(row.input, row.output) for row in draw_workload(f"econoserve-{trace}", 4000, 1).rows]
     instance = problem(*requests, kv=10**6)
     predictor = PER_TRACE[trace].predictor
