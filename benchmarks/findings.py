@@ -36,7 +36,9 @@ def measured(paper: str) -> tuple[list[Finding], list[Sheet]]:
 
 
 def shown(value: float) -> str:
-    """Write a value with at least three digits."""
+    """Write a value with at least three digits, a count without a fraction."""
+    if value == int(value):
+        return f"{value:,.0f}"
     return f"{value:,.{0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 3}f}"
 
 
@@ -46,24 +48,25 @@ def ours(finding: Finding) -> str:
     return middle if len(values) == 1 else f"{middle} ({shown(min(values))}–{shown(max(values))})"
 
 
-def agreement(finding: Finding, causes: list[str]) -> str:
-    """Write whether a claim agrees; what the paper does not claim is an experiment."""
-    if not finding.paper:
-        return "experiment"
-    return "within" if finding.within else f"outside ({causes.index(finding.cause) + 1})"
+def compared(finding: Finding) -> bool:
+    """Say whether the paper has a number to compare with."""
+    return finding.least is not None or finding.most is not None
 
 
 def sheet(paper: str, found: Sequence[Finding]) -> Sheet:
     """Lay out the findings of a paper, with the causes below for those that are outside the paper's range."""
-    claims = [finding for finding in found if finding.paper]
-    causes = list(dict.fromkeys(finding.cause for finding in claims if not finding.within))
+    causes = list(dict.fromkeys(finding.cause for finding in found if not finding.within))
     rows = [
         (
             finding.claim,
             finding.source,
             finding.paper,
             ours(finding),
-            agreement(finding, causes),
+            "–"
+            if not compared(finding)
+            else "within"
+            if finding.within
+            else f"outside ({causes.index(finding.cause) + 1})",
         )
         for finding in found
     ]
@@ -72,6 +75,7 @@ def sheet(paper: str, found: Sequence[Finding]) -> Sheet:
         for place, header in enumerate(("claim", "source", "paper", "ours", "agreement"))
     ]
     title, _, setup = cleandoc(import_module(f"papers.{paper}").__doc__ or "").partition("\n")
+    claims = [finding for finding in found if compared(finding)]
     agree = sum(finding.within for finding in claims)
     common = f"{setup.strip()}\n\n{len(claims)} claims, {agree} within the paper's range."
     notes = tuple(f"({number}) {cause}" for number, cause in enumerate(causes, 1))

@@ -23,20 +23,30 @@ def test_the_median_decides_and_open_sides_are_open() -> None:
 
 @pytest.mark.parametrize(
     ("values", "shown"),
-    [((1.0064,), "1.006"), ((12.54,), "12.5"), ((1425.4,), "1,425"), ((1.1, 0.98, 1.0), "1.000 (0.980–1.100)")],
+    [
+        ((1.0064,), "1.006"),
+        ((12.54,), "12.5"),
+        ((1425.4,), "1,425"),
+        ((1.1, 0.98, 1.0), "1 (0.980–1.100)"),
+        ((30.0,), "30"),
+    ],
 )
 def test_values_with_their_spread(values: tuple[float, ...], shown: str) -> None:
     assert ours(Finding("", "", "", values)) == shown
 
 
-def test_causes_are_numbered_once_and_experiments_are_no_claims() -> None:
-    found = [Finding("a", "", "2", (1,), 2, cause="first"), Finding("b", "", "2", (2,), 2, cause="not this")]
-    found += [Finding("c", "", "2", (1,), 2, cause="second"), Finding("d", "", "2", (1,), 2, cause="first")]
-    table = sheet("infermax", [*found, Finding("e", "", "", (1,))])
+def test_causes_are_numbered_once() -> None:
+    found = [Finding("a", "", "", (1,), 2, cause="first"), Finding("b", "", "", (2,), 2, cause="not this")]
+    found += [Finding("c", "", "", (1,), 2, cause="second"), Finding("d", "", "", (1,), 2, cause="first")]
+    table = sheet("infermax", found)
     assert table.notes == ("(1) first", "(2) second")
-    verdicts = ["outside (1)", "within", "outside (2)", "outside (1)", "experiment"]
-    assert [row[-1].shown for row in table.rows] == verdicts
-    assert "4 claims, 1 within" in table.common
+    assert [row[-1].shown for row in table.rows] == ["outside (1)", "within", "outside (2)", "outside (1)"]
+
+
+def test_what_a_paper_does_not_report_is_no_claim() -> None:
+    table = sheet("infermax", [Finding("a", "", "not reported", (1,)), Finding("b", "", "2", (2,), 2)])
+    assert [row[-1].shown for row in table.rows] == ["–", "within"]
+    assert table.common.endswith("1 claims, 1 within the paper's range.")
 
 
 @pytest.mark.parametrize("paper", PAPERS)

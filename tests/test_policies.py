@@ -464,8 +464,8 @@ def test_a_guest_that_stays_too_long_leaves_for_the_host() -> None:
 @given(st.integers(1, 200), st.lists(st.integers(1, 100), max_size=40), st.integers(0, 50), st.integers(1, 16))
 def test_guests_end_before_their_memory_is_needed(length: int, sizes: list[int], percent: int, block: int) -> None:
     guests = lend(length, sorted((size, index) for index, size in enumerate(sizes)), Fraction(percent, 100), block - 1)
-    assert len({guest.index for guest in guests}) == len(guests)
-    assert all(sizes[guest.index] * (100 + percent) <= 100 * guest.batches for guest in guests)
+    assert len({guest.request for guest in guests}) == len(guests)
+    assert all(sizes[guest.request] * (100 + percent) <= 100 * guest.batches for guest in guests)
     # However long they are, they are gone when the host needs the memory.
     for batches in range(length + 1):
         there = sum(guest.batches >= batches for guest in guests)

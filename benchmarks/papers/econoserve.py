@@ -7,7 +7,7 @@ that OPT-13B has in 12 GB, in blocks of 32; geometric lengths; short runs; a lin
 for each request considered. SLOs are twice a request's time. vLLM swaps, and Sarathi's batches have the target forward
 size of 329 tokens. EconoServe has the paper's parameters and prediction errors of each trace; the schedulers of section
 2 know all lengths. A ratio agrees if its distance from 1 is the paper's to a fifth, a share or a time if it is the
-paper's to a fifth. Experiments are not the paper's: they show the causes.
+paper's to a fifth. What the paper does not report are experiments that show the causes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _STEADY = "Memory ends the batches of all four alike, so their throughputs and t
 _ATTAINED = "Hardly a request meets an SLO of twice its time at a rate beyond capacity, vLLM's and ORCA's least of all."
 _MODEL = "Batches of a 7B model take 10 to 20 ms here."
 _PADDING = (
-    "A request that outlives its prediction takes 32 tokens more, or waits with its KV, at little loss, so that padding "
+    "A request that outlives its prediction takes 32 tokens more, or waits with its KV, at little loss, so padding "
     "mostly takes memory."
 )
 _FLAT = "Over the seeds this changes latency by less than the order of arrivals does; its least is flat."
@@ -209,15 +209,15 @@ def sweet_spots() -> Iterator[Finding]:
             found = _changed(trace, "SD", tuned(decoupled, predictor=changed))
             claim = f"SyncDecoupled: mean e2e with {factor} times the padding, times that with {padding} %, {trace}"
             yield Finding(claim, "figure 4", "> 1", found, 1, None, _PADDING)
-        for factor in (Fraction(1, 2), Fraction(2)):
-            found = _changed(trace, "EconoServe", tuned(full, buffer=factor * full.buffer))
-            claim = f"Mean e2e with {float(factor):g} times the buffer, times that with {buffer} %, {trace}"
+        for share in (Fraction(1, 2), Fraction(2)):
+            found = _changed(trace, "EconoServe", tuned(full, buffer=share * full.buffer))
+            claim = f"Mean e2e with {float(share):g} times the buffer, times that with {buffer} %, {trace}"
             yield Finding(claim, "figure 15d", "> 1", found, 1, None, _FLAT)
         settings = [tuned(full, reserved=factor * Fraction(reserve, 100)) for factor in (Fraction(1, 2), 1, 2)]
         less, best, more = (_latencies(trace, setting) for setting in settings)
-        for share, latencies in (("half", less), ("twice", more)):
+        for much, latencies in (("half", less), ("twice", more)):
             found = tuple(one / other for one, other in zip(latencies, best, strict=True))
-            claim = f"Mean e2e with {share} the reserve, times that with {reserve} %, {trace}"
+            claim = f"Mean e2e with {much} the reserve, times that with {reserve} %, {trace}"
             yield Finding(claim, "figure 15c", "> 1", found, 1, None, _FLAT)
 
 

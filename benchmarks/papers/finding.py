@@ -17,7 +17,7 @@ class Finding:
     source
         Section, figure or table of the paper.
     paper
-        The paper's number or range, as printed. Empty for an experiment of ours.
+        The paper's number or range, as printed.
     values
         The simulator's value for each seed; one value where no seed matters.
     least, most

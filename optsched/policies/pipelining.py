@@ -24,9 +24,9 @@ _size = itemgetter(0)
 
 
 class Guest(NamedTuple):
-    """A request that is lent memory: its index, and the batches until the host needs it, which are tokens too."""
+    """The index of a request that is lent memory, and the batches until the host needs it: its tokens, too."""
 
-    index: int
+    request: int
     batches: int
 
 
