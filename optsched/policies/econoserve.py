@@ -156,13 +156,13 @@ class _Decoupled(Tasks):
         """Besides, see to the guests: those whose hosts have ended have memory of their own, or wait."""
         super()._settle(forming)
         self._now_ps = forming.replica.now_ps
-        homeless: list[Job] = []
+        hostless: list[Job] = []
         for job, loan in list(self._guests.items()):
             if job.finished:
                 self._stop(job)
             elif loan.host.index not in self._until:
                 del self._guests[job]
-                homeless += [job] if job.cached else []
+                hostless += [job] if job.cached else []
             elif job.decoding:
                 if job.index not in self._until:
                     self._calm = False
@@ -170,10 +170,10 @@ class _Decoupled(Tasks):
             elif loan.host.cached + self._left(job) > loan.due:
                 del self._guests[job]
                 self._preempt(job, forming)
-        for job in homeless:
+        for job in hostless:
             # All of this is in what the host has left.
             self._memory.give(job, job.cached if job.decoding else job.cached + job.missing)
-        for job in homeless:
+        for job in hostless:
             if job.decoding and self._memory.fits(job, self._peak(job)):
                 self._let_generate(job)
             elif job.decoding:
