@@ -99,10 +99,10 @@ def guests() -> Iterator[Finding]:
 
 def prices() -> Iterator[Finding]:
     """Vary the price of a request considered."""
-    dear = replace(MACHINE, cpu_request=50_000_000)
+    dear = replace(MACHINE, cpu_request=80_000_000)
     value = mean(run(workload(trace, 1, cost=dear), MULTIRES).scheduling for trace in LOADS)
     yield Finding(
-        "MultiRes: scheduling, share of e2e, at 50 µs for each request considered",
+        "MultiRes: scheduling, share of e2e, at 80 µs for each request considered",
         "experiment",
         "not reported",
         (value,),

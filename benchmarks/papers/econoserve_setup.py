@@ -160,8 +160,8 @@ class Outcome:
         Requests/s.
     forward
         Tokens of a batch, in the mean.
-    kv, kv_over_time
-        Occupied share of the cache while batches run, and with idle times.
+    kv, kv_median, kv_p99
+        Occupied share of the cache: mean while batches run, and percentiles over all time.
     attained
         Share of the requests that meet their SLOs.
     failing
@@ -180,7 +180,8 @@ class Outcome:
     throughput: float
     forward: float
     kv: float
-    kv_over_time: float
+    kv_median: float
+    kv_p99: float
     attained: float
     failing: float
     waiting: float
@@ -224,7 +225,8 @@ def run(instance: Instance, policy: Policy | Preparing, seed: int = 0) -> Outcom
         throughput=metrics["requests_per_s"],
         forward=metrics["token_utilisation"] * instance.limits.batch_tokens,
         kv=metrics["kv_utilisation"],
-        kv_over_time=metrics["kv_utilisation_over_time"]["mean"],
+        kv_median=metrics["kv_utilisation_over_time"]["p50"],
+        kv_p99=metrics["kv_utilisation_over_time"]["p99"],
         attained=metrics["slo_attainment"],
         failing=len(lost) / len(requests),
         waiting=waiting / total,
