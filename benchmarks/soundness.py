@@ -18,15 +18,15 @@ from datetime import date
 from pathlib import Path
 
 import click
-from trial.faults import Verdict, plant, read_faults
-from trial.store import Store
-from trial.table import faults_table, trial_table
-from trial.trials import TRIALS, run_trial
 
 from optsched.cli import run_program
 from optsched.cli.options import blaming, file_option
 from optsched.model.documents import read_bytes, write_text
 from optsched.report.benchmark import replace_section
+from trial.faults import Verdict, plant, read_faults
+from trial.store import Store
+from trial.table import faults_table, trial_table
+from trial.trials import TRIALS, run_trial
 
 SHARES: Mapping[str, int] = {
     "optima": 500,

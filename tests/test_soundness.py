@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from brute_force import optimum
+
+from optsched.model.objectives import Objective
 from trial.case import OBJECTIVES, IllegalError, play, read_case, value
 from trial.exhaustive import Exhaustive
 from trial.faults import plant, read_faults
@@ -18,8 +20,6 @@ from trial.store import Store
 from trial.table import total, trial_table
 from trial.trials import TRIALS, run_trial
 from trial.tried import Tally, drawn, prove
-
-from optsched.model.objectives import Objective
 
 ROOT = Path(__file__).parents[1]
 
