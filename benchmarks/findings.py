@@ -29,10 +29,10 @@ PAPERS = ("kossmann", "rr_sjf", "infermax", "econoserve")
 _WIDTH = 180
 
 
-def measured(paper: str) -> list[Finding]:
-    """Return the findings of a paper; runs in a process of its own."""
-    found: list[Finding] = list(import_module(f"papers.{paper}").findings())
-    return found
+def measured(paper: str) -> tuple[list[Finding], list[Sheet]]:
+    """Return the findings of a paper, and the tables that its module has besides; runs in a process of its own."""
+    module = import_module(f"papers.{paper}")
+    return list(module.findings()), list(module.tables()) if hasattr(module, "tables") else []
 
 
 def shown(value: float) -> str:
@@ -89,12 +89,13 @@ def main(papers: tuple[str, ...], page: str | None) -> None:
     """Measure and report."""
     chosen = papers or PAPERS
     with ProcessPoolExecutor(2) as pool:
-        for paper, found in zip(chosen, pool.map(measured, chosen), strict=True):
-            table = sheet(paper, found)
-            click.echo(as_text(table, _WIDTH))
+        for paper, (found, more) in zip(chosen, pool.map(measured, chosen), strict=True):
+            tables = [sheet(paper, found), *more]
+            click.echo("\n\n".join(as_text(table, _WIDTH) for table in tables))
             if page is not None:
+                section = "\n".join(map(as_markdown, tables))
                 with blaming("--page"):
-                    write_text(page, replace_section(read_bytes(page).decode(), paper, as_markdown(table)))
+                    write_text(page, replace_section(read_bytes(page).decode(), paper, section))
 
 
 if __name__ == "__main__":

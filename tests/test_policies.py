@@ -36,7 +36,7 @@ from optsched.model.schedule import Assignment, Schedule
 from optsched.policies import POLICIES
 from optsched.policies.allocating import S3, Pia
 from optsched.policies.coupled import MULTIRES, SYNC_COUPLED, Coupled
-from optsched.policies.econoserve import ECONOSERVE, ECONOSERVE_D, ECONOSERVE_SD, ECONOSERVE_SDO, EconoServe
+from optsched.policies.econoserve import ECONOSERVE, ECONOSERVE_D, ECONOSERVE_SD, ECONOSERVE_SDO, PER_TRACE, EconoServe
 from optsched.policies.fastserve import FastServe
 from optsched.policies.fcfs import FCFS, NO_PREEMPT, ORCA, STATIC, FastGen, MaxAllocation, saturating_tokens
 from optsched.policies.grouped import Margins
@@ -44,6 +44,7 @@ from optsched.policies.infermax import SARATHI, VLLM
 from optsched.policies.larry import Larry
 from optsched.policies.pipelining import lend
 from optsched.policies.predictors import (
+    TRUTH,
     Bucketed,
     Estimate,
     Gaussian,
@@ -51,6 +52,7 @@ from optsched.policies.predictors import (
     Predicting,
     Predictor,
     Ranked,
+    Rated,
     Relative,
     Traced,
     Truth,
@@ -61,6 +63,7 @@ from optsched.policies.shortest import MC_SF, SJF, SRTF, SVF, Trail
 from optsched.policies.standing import Standing
 from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import Job, Occasion, Policy, Preparing, Replica
+from optsched.traces.workloads import draw_workload
 
 NAMES = sorted(set(POLICIES) - {"planner"})
 
@@ -161,6 +164,14 @@ def test_sjf_does_not_preempt_and_srtf_does() -> None:
         ([(0, 1)], []),
         ([(0, 1)], []),
     ]
+
+
+def test_srtf_allocates_for_the_longest_output() -> None:
+    # Both allocate 2 + 4 - 1 = 5 of 9: the second, with one token, goes first, and alone. With 3 as the limit of users
+    # it is 4, and both run.
+    instance = problem(Request(2, 4), Request(2, 1), kv=9)
+    assert decisions(instance, SRTF) == whole([[(1, 2)], [(0, 2)], *[[(0, 1)]] * 3])
+    assert decisions(instance, tuned(SRTF, most_output=3))[0] == ([(1, 2), (0, 2)], [])
 
 
 def test_predictions_decide_not_the_truth() -> None:
@@ -303,7 +314,7 @@ def test_sync_coupled_lets_groups_begin_and_end_together() -> None:
 
 def test_econoserve_d_runs_prompts_before_there_is_memory_for_their_outputs() -> None:
     # Each needs 2 tokens for its prompt and 3 more. Both prompts run, then one request after the other goes on.
-    policy = tuned(ECONOSERVE_D, forward_tokens=4, reserved=Fraction(0))
+    policy = tuned(ECONOSERVE_D, forward_tokens=4, reserved=Fraction(0), predictor=TRUTH)
     pair = problem(Request(2, 4), Request(2, 4), kv=7)
     assert decisions(pair, policy) == whole([[(0, 2), (1, 2)], *[[(0, 1)]] * 3, *[[(1, 1)]] * 3])
     # With one token less neither could go on if both had run: the second prompt waits.
@@ -314,7 +325,7 @@ def test_econoserve_d_runs_prompts_before_there_is_memory_for_their_outputs() ->
 def test_econoserve_reserves_memory_for_prompts_while_others_wait() -> None:
     # The second request waits with 2 tokens, and 1 is free. Only a reserve of 3 lets a third prompt run.
     instance = problem(Request(2, 4), Request(2, 4), Request(1, 1), kv=8)
-    plain = tuned(ECONOSERVE_D, forward_tokens=4, reserved=Fraction(0))
+    plain = tuned(ECONOSERVE_D, forward_tokens=4, reserved=Fraction(0), predictor=TRUTH)
     assert decisions(instance, plain)[1] == ([(0, 1)], [])
     assert decisions(instance, tuned(plain, reserved=Fraction(3, 8)))[1] == ([(0, 1), (2, 1)], [])
 
@@ -334,13 +345,13 @@ def test_econoserve_groups_requests_of_the_same_prediction() -> None:
     # Three prompts have run; 6 tokens are free, and all want 3 or 4 of them. By order of arrival the second would go on
     # beside the first; the third has the first's length.
     instance = problem(Request(1, 4), Request(1, 5), Request(1, 4), kv=10)
-    policy = tuned(ECONOSERVE_SD, reserved=Fraction(0))
+    policy = tuned(ECONOSERVE_SD, reserved=Fraction(0), predictor=TRUTH)
     assert decisions(instance, policy)[1] == ([(0, 1), (2, 1)], [])
     assert decisions(instance, tuned(policy, synced=False))[1] == ([(0, 1), (1, 1)], [])
 
 
 def test_econoserve_orders_by_deadline_and_then_by_length() -> None:
-    policy = tuned(ECONOSERVE_SDO, forward_tokens=5)
+    policy = tuned(ECONOSERVE_SDO, forward_tokens=5, predictor=TRUTH)
     instance = problem(Request(2, 1), Request(5, 1), Request(3, 1, slo_e2e_ps=10**12))
     # The third has a deadline; of the others the longer prompt goes first.
     assert decisions(instance, policy) == whole([[(2, 3), (1, 2)], [(1, 3), (0, 2)]])
@@ -350,7 +361,7 @@ def test_econoserve_lends_memory_that_is_used_later() -> None:
     # The first will generate 8 more tokens, and lends the memory for the last 4 to the second, which takes 3: with a
     # buffer of an eighth that is 3.375.
     instance = problem(Request(1, 9), Request(1, 4), kv=10)
-    policy = tuned(ECONOSERVE, reserved=Fraction(0), buffer=Fraction(1, 8))
+    policy = tuned(ECONOSERVE, reserved=Fraction(0), buffer=Fraction(1, 8), predictor=TRUTH)
     together = [[(0, 1), (1, 1)]] * 4
     assert decisions(instance, policy) == whole([*together, *[[(0, 1)]] * 5])
     assert decisions(instance, tuned(policy, buffer=Fraction(1, 2))) == decisions(instance, tuned(policy, piped=False))
@@ -359,24 +370,105 @@ def test_econoserve_lends_memory_that_is_used_later() -> None:
     )
 
 
+def test_figure_7_a_host_of_32_tokens_and_guests_of_16_and_8() -> None:
+    # After its first token r1 will generate 32 more, r2 16, r3 and r4 8 each. Prompts hold 1 token each, and besides
+    # there are only the 32 of r1. After 8 batches r1 and r2 have 8 each, r3 and r4 too, which end;
+    # after 16 r1 and r2 have 16 each, and r2 ends.
+    figure = problem(Request(1, 33), Request(1, 17), Request(1, 9), Request(1, 9), kv=36)
+    policy = tuned(ECONOSERVE, reserved=Fraction(0), buffer=Fraction(0), predictor=TRUTH)
+    first = [[(0, 1), (1, 1), (2, 1), (3, 1)]] * 9
+    assert decisions(figure, policy) == whole([*first, *[[(0, 1), (1, 1)]] * 8, *[[(0, 1)]] * 16])
+    # Figure 7a alone: 32 tokens hold both.
+    pair = problem(Request(1, 33), Request(1, 17), kv=34)
+    assert decisions(pair, policy) == whole([*[[(0, 1), (1, 1)]] * 17, *[[(0, 1)]] * 16])
+
+
+def test_algorithm_1_chooses_hosts_first_and_then_guests() -> None:
+    # 4 and 8 tokens are left to generate, and 12 are free: both have memory of their own (line 2), and nothing is left
+    # for line 3. The shorter has 7 and waits with its KV when it has used what it was given; a guest would have had to
+    # leave for the host.
+    instance = problem(Request(1, 9), Request(1, 8), kv=14, rules=SWAPPING)
+    policy = tuned(ECONOSERVE, reserved=Fraction(0), buffer=Fraction(0), predictor=Said((9, 5)))
+    assert swaps(instance, policy) == [
+        *[([(0, 1), (1, 1)], (), ())] * 5,
+        *[([(0, 1)], (), ())] * 4,
+        *[([(1, 1)], (), ())] * 3,
+    ]
+    # With one token less it is a guest, and has ended its 4 tokens when the host gets there; then it leaves.
+    less = replace(instance, limits=replace(instance.limits, kv_tokens=10))
+    assert swaps(less, policy)[5] == ([(0, 1)], (1,), ())
+
+
+def test_a_guest_whose_host_ends_early_has_memory_of_its_own() -> None:
+    # 9 tokens are predicted of the host, it has 3. Then the guest, which holds 3 of 10, goes on alone.
+    instance = problem(Request(1, 3), Request(1, 6), kv=10)
+    policy = tuned(ECONOSERVE, reserved=Fraction(0), buffer=Fraction(1, 8), predictor=Said((9, 4)))
+    assert decisions(instance, policy) == whole([*[[(0, 1), (1, 1)]] * 3, *[[(1, 1)]] * 3])
+
+
+def test_prompts_as_guests() -> None:
+    # The host will generate 8 more tokens, the last 4 in the half that it lends. A request that has not started takes
+    # 2 + 2 - 1 of them: it runs beside the host although no memory is free. The paper's guests are GTs.
+    instance = problem(Request(1, 9), Request(2, 2, arrival_ps=1), kv=9)
+    policy = tuned(ECONOSERVE, reserved=Fraction(0), buffer=Fraction(0), predictor=TRUTH)
+    alone = [[(0, 1)]] * 9
+    assert decisions(instance, policy) == whole([*alone, [(1, 2)], [(1, 1)]])
+    beside = [[(0, 1)], [(0, 1), (1, 2)], [(0, 1), (1, 1)], *[[(0, 1)]] * 6]
+    assert decisions(instance, tuned(policy, prompt_guests=True)) == whole(beside)
+
+
+def test_settings_of_each_trace() -> None:
+    # Sections 2.2, 2.3 and 4.
+    found = {
+        name: (float(one.reserved), float(one.buffer), one.predictor.right, one.predictor.under)
+        for name, one in PER_TRACE.items()
+        if isinstance(one.predictor, Rated)
+    }
+    assert found == {
+        "alpaca": (0.012, 0.15, 0.775, 0.093),
+        "sharegpt": (0.03, 0.15, 0.732, 0.1342),
+        "bookcorpus": (0.05, 0.10, 0.698, 0.2192),
+    }
+
+
+@pytest.mark.parametrize(
+    ("trace", "under", "over"),
+    [("alpaca", 0.093, 0.0262), ("sharegpt", 0.1342, 0.0562), ("bookcorpus", 0.2192, 0.0512)],
+)
+def test_predictions_err_as_the_paper_measured(trace: str, under: float, over: float) -> None:
+    """Section 2.3 and figure 5a: share of under-provisioned requests, over-provisioned share of what one is given."""
+    requests = [Request(row.input, row.output) for row in draw_workload(f"econoserve-{trace}", 4000, 1).rows]
+    instance = problem(*requests, kv=10**6)
+    predictor = PER_TRACE[trace].predictor
+    assert isinstance(predictor, Rated)
+    run = Occasion(instance, Objective.MAKESPAN, Restrictions(), np.random.default_rng(0))
+    said, true = np.array(predictor.lengths(run)), np.array([request.output for request in requests])
+    assert np.mean(said < true) == pytest.approx(under, abs=0.01)
+    allocated = said + np.array([request.input for request in requests])
+    assert np.mean(np.maximum(said - true, 0) / allocated) == pytest.approx(over, rel=0.15)
+
+
 def test_a_guest_that_stays_too_long_leaves_for_the_host() -> None:
-    # 4 tokens are predicted of the second request, it has 9. After 3 more there is no memory of its own for it.
+    # 4 tokens are predicted of the second request, it has 9. It may use the buffer, a fourth token after its first, and
+    # then there is no memory of its own for it: the host has 5 of the 10 and needs the next.
     instance = problem(Request(1, 9), Request(1, 9), kv=10, rules=SWAPPING)
     policy = tuned(ECONOSERVE, reserved=Fraction(0), buffer=Fraction(1, 8), predictor=Said((9, 4)))
     found = swaps(instance, policy)
-    assert found[:4] == [([(0, 1), (1, 1)], (), ())] * 4
-    assert found[4] == ([(0, 1)], (1,), ())
+    assert found[:5] == [([(0, 1), (1, 1)], (), ())] * 5
+    assert found[5] == ([(0, 1)], (1,), ())
     assert found[9] == ([(1, 1)], (), (1,))
     evicting = decisions(replace(instance, rules=Rules()), policy)
-    assert evicting[4] == ([(0, 1)], [1])
+    assert evicting[5] == ([(0, 1)], [1])
 
 
 @given(st.integers(1, 200), st.lists(st.integers(1, 100), max_size=40), st.integers(0, 50), st.integers(1, 16))
 def test_guests_end_before_their_memory_is_needed(length: int, sizes: list[int], percent: int, block: int) -> None:
-    guests = lend(length, [(size, index) for index, size in enumerate(sizes)], Fraction(percent, 100), block - 1)
-    assert len(set(guests)) == len(guests)
+    guests = lend(length, sorted((size, index) for index, size in enumerate(sizes)), Fraction(percent, 100), block - 1)
+    assert len({guest.request for guest in guests}) == len(guests)
+    assert all(sizes[guest.request] * (100 + percent) <= 100 * guest.batches for guest in guests)
+    # However long they are, they are gone when the host needs the memory.
     for batches in range(length + 1):
-        there = sum(sizes[guest] >= batches for guest in guests)
+        there = sum(guest.batches >= batches for guest in guests)
         # Whatever is in their last blocks before, each takes at most so many tokens more.
         blocks = -(-batches // block) * block
         assert batches + there * blocks <= length + (block - 1) or not there
@@ -384,11 +476,19 @@ def test_guests_end_before_their_memory_is_needed(length: int, sizes: list[int],
 
 
 def test_guests_of_guests() -> None:
-    assert lend(32, [(16, 0), (8, 1), (20, 2), (8, 3), (8, 4)], Fraction(0), 0) == [0, 4, 3]
-    assert lend(32, [(16, 0), (8, 1)], Fraction(1, 10), 0) == [1]
+    left = [(8, 1), (8, 3), (8, 4), (16, 0), (20, 2)]
+    assert lend(32, left, Fraction(0), 0) == [(0, 16), (4, 8), (3, 8)]
+    assert left == [(8, 1), (20, 2)]
+    # With a buffer of 10 % the 16 tokens are too many for a half of 16, which the 8 may use.
+    assert lend(32, [(8, 1), (16, 0)], Fraction(1, 10), 0) == [(1, 16)]
 
 
-PARTS = [EconoServe(synced, ordered, piped) for synced, ordered, piped in product((False, True), repeat=3)]
+PARTS = [
+    EconoServe(synced, ordered, piped, prompt_guests=prompts)
+    for synced, ordered, (piped, prompts) in product(
+        (False, True), (False, True), ((False, False), (True, False), (True, True))
+    )
+]
 
 
 @pytest.mark.slow
@@ -414,7 +514,7 @@ def test_multires_considers_all_for_each_that_it_takes() -> None:
     cost = replace(TEN, cpu_request=1)
     instance = problem(*[Request(2, 2)] * 3, kv=7, cost=cost)
     assert served(instance, MULTIRES).batches[0].considered == 3 + 2 + 1
-    assert served(instance, tuned(ECONOSERVE_D, reserved=Fraction(0))).batches[0].considered == 2 + 1
+    assert served(instance, tuned(ECONOSERVE_D, reserved=Fraction(0), predictor=TRUTH)).batches[0].considered == 2 + 1
 
 
 # FastServe --------------------------------------------------------------------------------------------------
@@ -460,6 +560,16 @@ def test_fastserve_sends_the_lowest_priority_to_the_host() -> None:
     # Without swaps the first is evicted, and its 4 tokens are run again.
     evicting = replace(instance, rules=Rules())
     assert decisions(evicting, ONE)[3:] == [([(1, 1)], [0]), ([(0, 4)], [1]), ([(1, 4)], [])]
+
+
+def test_fastserve_with_maximal_allocation() -> None:
+    # Each is allocated 2 + 3 - 1 = 4 of 7, whatever it holds: where the second begins the first has to leave, which has
+    # 3. With 8 both stay.
+    instance = problem(Request(2, 3), Request(2, 3), kv=7, rules=SWAPPING)
+    assert swaps(instance, ONE)[2] == ([(1, 2)], (), ())
+    assert swaps(instance, tuned(ONE, maximal=True))[2] == ([(1, 2)], (0,), ())
+    roomy = replace(instance, limits=replace(instance.limits, kv_tokens=8))
+    assert swaps(roomy, tuned(ONE, maximal=True))[2] == ([(1, 2)], (), ())
 
 
 def test_fastserve_takes_kv_back_ahead_of_time() -> None:
@@ -548,6 +658,16 @@ def test_buckets_err_as_often_as_said() -> None:
     assert np.allclose(shares, [0.2, 0.6, 0.2], atol=0.02)
 
 
+def test_rated_buckets_err_as_often_as_was_measured() -> None:
+    # 55 is in 51-60: its upper end suffices, 50 does not; the rest says 70.
+    found = np.array(Rated(10, 0.7, 0.2).lengths(occasion([55] * 4000)))
+    assert np.allclose([np.mean(found == end) for end in (50, 60, 70)], [0.2, 0.7, 0.1], atol=0.02)
+    # Below the first bucket there is half of it.
+    assert set(Rated(10, 0.7, 0.2).lengths(occasion([8] * 100))) == {5, 10, 20}
+    with pytest.raises(InputError, match=r"under: got 0.4, expected at most 1 - right = 0.3"):
+        Rated(10, 0.7, 0.4)
+
+
 @pytest.mark.parametrize("tau", [0.0, 0.3, 0.6, 0.9, 1.0])
 def test_ranks_have_their_kendall_correlation(tau: float) -> None:
     distinct = list(range(1, 3001))
@@ -566,6 +686,7 @@ def test_ranks_have_their_kendall_correlation(tau: float) -> None:
         ("relative:0.5", Relative(0.5)),
         ("bucketed:50", Bucketed(50)),
         ("bucketed:50,0.1", Bucketed(50, 0.1)),
+        ("rated:50,0.7,0.2", Rated(50, 0.7, 0.2)),
         ("ranked:0.7+0.2", Padded(0.2, Ranked(0.7))),
     ],
 )

@@ -180,7 +180,6 @@ def test_lognormal_lengths(mean: float, std: float) -> None:
 ECONOSERVE = {
     "alpaca": ((9, 19.31, 2470), (13, 58.41, 292)),
     "sharegpt": ((16, 161.31, 3200), (19, 337.99, 991)),
-    "bookcorpus": ((18, 1952.11, 461_000), (32, 681.2, 1041)),
 }
 PREBLE = {
     "toolbench": ((1835, 742), (43, 16)),
@@ -203,6 +202,20 @@ def test_econoserves_table_2(name: str) -> None:
         assert lengths.mean() == pytest.approx(mean, rel=0.03)
         assert low <= lengths.min() <= low + 2
         assert lengths.max() <= high
+
+
+def test_bookcorpus_is_cut_into_pieces_of_2048_tokens() -> None:
+    """Section 2.1. Prompts have 1,934 tokens more than 18 in the mean, geometrically: n of them make Σ ceil(I / 2048)
+    pieces, whose mean is 1952.11 / (1 + q^2031 / (1 - q^2048)) with q = 1934.11 / 1935.11, up to the maximum of 461K.
+    """
+    inputs, outputs = drawn("econoserve-bookcorpus")
+    q = 1934.11 / 1935.11
+    assert inputs.mean() == pytest.approx(1952.11 / (1 + q**2031 / (1 - q**2048)), rel=0.02)
+    assert inputs.max() == 2048
+    # All pieces of a prompt but the last have 2,048: more than one prompt of three is longer.
+    assert (inputs == 2048).mean() == pytest.approx(q**2031 / (1 - q**2048) / (1 + q**2031 / (1 - q**2048)), rel=0.05)
+    assert (outputs.min(), outputs.max()) == (32, 1041)
+    assert outputs.mean() == pytest.approx(681.2, rel=0.03)
 
 
 @pytest.mark.parametrize("name", PREBLE)

@@ -11,7 +11,7 @@ _FAMILIES = {
     "larry": ("larry",),
     "shortest": ("sjf", "srtf", "ltr", "trail", "svf", "mc_sf"),
     "round_robin": ("rr", "rr_sjf"),
-    "fastserve": ("fastserve",),
+    "fastserve": ("fastserve", "fastserve_max"),
     "coupled": ("multires", "sync_coupled"),
     "econoserve": ("econoserve_d", "econoserve_sd", "econoserve_sdo", "econoserve"),
     "allocating": ("s3", "pia"),

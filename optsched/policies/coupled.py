@@ -5,12 +5,12 @@ A request starts when there is memory for all that it is predicted to hold (see 
 - `multires`: after every batch, the request nearest to what is left of tokens and memory, again and again.
 - `sync_coupled`: groups of requests with the same predicted length, admitted when a group has ended.
 
-Decisions where the paper is silent:
+The paper runs both with known lengths (section 2.1), which is the default. Where it is *silent*:
 
 - Distances (`multires`) are between shares: of the target forward size, and of the cache. A prompt that may be cut asks
   for no more tokens than are left.
 - Members of a group of `sync_coupled` decode when all have their first token.
-- Groups are also admitted where none is there, and where the last choice left nobody waiting.
+- `sync_coupled` admits groups also where none is there, and where the last choice left none waiting.
 - `sync_coupled` considers those that are taken and one more; `multires` looks at all, for each that it takes.
 """
 

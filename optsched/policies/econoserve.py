@@ -10,19 +10,40 @@ All allocate exactly (see `optsched.policies.tasks`), and prompts apart from out
 `econoserve`      *KVC pipelining*: a GT lends the second half of its allocation, which it reaches last, to guests
 ================  ============================================================================================
 
-A share of memory is reserved for PTs, which GTs use only to go on. Defaults are those of the paper's ShareGPT
-experiments: 3 % reserved, a buffer of 15 %. Decisions where it is silent:
+GTs are given memory first; then those that have just been given it get their guests among the GTs that are left
+(Algorithm 1, lines 2 and 3); then PTs fill the batch (line 5). A share of memory is reserved for PTs; GTs use it only
+to go on. A guest that outlives its prediction goes on in the buffer until its host needs the memory. Then it takes
+memory of its own (section 3.3.2 allows what is reserved), or moves to main memory (section 3.2); where the instance
+allows no swaps it is evicted.
+
+`PER_TRACE` has what the paper sets for each of its traces (sections 2.2, 2.3 and 4); the policies are ShareGPT's.
+
+==========  ========  ======  =======  =================================
+trace       reserved  buffer  padding  right, under-predicted (with it)
+==========  ========  ======  =======  =================================
+Alpaca      1.2 %     15 %    10 %     77.5 %, 9.3 %
+ShareGPT    3 %       15 %    15 %     73.2 %, 13.42 %
+BookCorpus  5 %       10 %    20 %     69.8 %, 21.92 %
+==========  ========  ======  =======  =================================
+
+Where the paper is *silent*:
 
 - While GTs wait for memory, those that wait and PTs hold no more than the reserved share; if none waits, a PT may take
   what is free. It starts only if, should all that run have ended, memory would suffice for any GT that waits: else GTs
   that wait could hold all memory, and none go on.
-- GTs are also chosen where none runs, and where the last choice left none waiting, as memory then is available.
-- A host has its guests at once, before others are given memory: who is short is a guest rather than a host. The buffer
-  is a share of the guest's predicted length. A guest that outlives its prediction takes memory of its own, like all
-  others; if there is none, it goes to the host where swaps are allowed, or else is evicted.
-- Ranges: deadlines that are passed or up to 0.2, 0.5, 2 s away, later, and none; 128 KV tokens. Within them longer
-  tasks go first. Where the next does not fit, the longest that fits goes instead.
-- Considered are those that are taken and one more: queues are kept in order, and searched by bisection.
+- The buffer is a share of the guest's predicted length (of "the predicted RL"; with the host's, quarters would lend
+  next to nothing).
+- If a host ends early, its guests are given memory of their own, or wait with the KV that they hold.
+- The predictor's errors beyond its rates: it says the upper end of a bucket, the right one or one beside it, 4, 40 and
+  190 tokens wide. These widths give the over-provisioned space of the paper's figure 5a.
+- Ranges of deadlines and of KV held: up to 0.2, 0.5, 2 s away, later, and none; 128 tokens, as in the paper's examples.
+
+It *differs*:
+
+- GTs are also chosen where none runs, and where the last choice left none waiting, because memory is available then.
+- Where the next in an ordered queue does not fit, those behind it are tried in order, because the paper's binary search
+  for the size that fits would leave the order of deadlines and KV.
+- Considered are those that are taken and one more, because queues are kept in order, and searched by bisection.
 """
 
 from __future__ import annotations
@@ -31,17 +52,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from heapq import merge
+from itertools import chain
 from math import ceil
+from types import MappingProxyType
+from typing import NamedTuple
 
 from optsched.model.instance import Instance, Limits
 from optsched.policies.pipelining import lend
-from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
+from optsched.policies.predictors import Estimate, Online, Predicting, Predictor, Rated
 from optsched.policies.standing import Standing
 from optsched.policies.tasks import Forming, Tasks
-from optsched.simulate.replica import Job, Occasion, Policy
+from optsched.simulate.replica import Job, Occasion, Policy, Replica
 
 _DEADLINES_PS = (2 * 10**11, 5 * 10**11, 2 * 10**12)
 _HELD_TOKENS = 128
+
+
+_SHAREGPT = Rated(40, 0.732, 0.1342)
 
 
 @dataclass(frozen=True)
@@ -63,7 +90,9 @@ class EconoServe:
     forward_tokens
         Target forward size; None for that which nearly saturates the machine.
     predictor
-        Who predicts.
+        What predicts.
+    prompt_guests
+        Whether requests that have not started may be guests, too. Not of the paper, whose guests are GTs.
     """
 
     synced: bool = True
@@ -72,7 +101,8 @@ class EconoServe:
     reserved: Fraction = Fraction(3, 100)
     buffer: Fraction = Fraction(15, 100)
     forward_tokens: int | None = None
-    predictor: Predictor | Online = TRUTH
+    predictor: Predictor | Online = _SHAREGPT
+    prompt_guests: bool = False
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""
@@ -83,7 +113,7 @@ class EconoServe:
 class _Decoupled(Tasks):
     """The queues of PTs and GTs.
 
-    ``_guests`` says in whose memory a guest is: what it has been given is what it had before. ``_standing``
+    ``_guests`` says what each guest is lent: what it has been given itself is what it had before. ``_standing``
     keeps those PTs in order whose place only changes when they start.
     """
 
@@ -91,7 +121,7 @@ class _Decoupled(Tasks):
         super().__init__(instance, settings.forward_tokens, estimate)
         self._settings = settings
         self._reserve = ceil(self._capacity * settings.reserved)
-        self._guests: dict[int, int] = {}
+        self._guests: dict[Job, _Loan] = {}
         self._standing = Standing(self._place)
         self._now_ps = 0
         self._safe = _Safety(instance.limits, 0)
@@ -123,28 +153,41 @@ class _Decoupled(Tasks):
     # Before a choice ----------------------------------------------------------------------------------------
 
     def _settle(self, forming: Forming) -> None:
-        """Besides, give memory of their own to guests whose hosts have ended."""
+        """Besides, see to the guests: those whose hosts have ended have memory of their own, or wait."""
         super()._settle(forming)
         self._now_ps = forming.replica.now_ps
-        for job in forming.running if self._guests else ():
-            if job.index in self._guests and self._guests[job.index] not in self._until:
-                del self._guests[job.index]
-                self._memory.give(job, self._until[job.index])
-        if self._memory.free < 0:
-            for job in reversed(self._generating(forming)):
-                if self._memory.free >= 0:
-                    break
+        hostless: list[Job] = []
+        for job, loan in list(self._guests.items()):
+            if job.finished:
+                self._stop(job)
+            elif loan.host.index not in self._until:
+                del self._guests[job]
+                hostless += [job] if job.cached else []
+            elif job.decoding:
+                if job.index not in self._until:
+                    self._calm = False
+                    self._until[job.index] = min(job.cached + loan.due - loan.host.cached, loan.most)
+            elif loan.host.cached + self._left(job) > loan.due:
+                del self._guests[job]
                 self._preempt(job, forming)
+        for job in hostless:
+            # All of this is in what the host has left.
+            self._memory.give(job, job.cached if job.decoding else job.cached + job.missing)
+        for job in hostless:
+            if job.decoding and self._memory.fits(job, self._peak(job)):
+                self._let_generate(job)
+            elif job.decoding:
+                self._stop(job)
 
     def _outlive(self, job: Job, forming: Forming) -> None:
         """Besides, send a guest away for which there is no memory of its own."""
-        guest = self._guests.pop(job.index, None) is not None
+        guest = self._guests.pop(job, None) is not None
         if not (guest and not self._memory.fits(job, job.cached) and self._preempt(job, forming)):
             super()._outlive(job, forming)
 
     def _stop(self, job: Job) -> None:
         super()._stop(job)
-        self._guests.pop(job.index, None)
+        self._guests.pop(job, None)
 
     def _choose(self, forming: Forming) -> None:
         if not self._settings.synced or not self._until or self._ended or self._emptied:
@@ -163,40 +206,50 @@ class _Decoupled(Tasks):
         places = forming.most_decodes - len(self._until)
         occupied = replica.limits.occupied
         used = sum(occupied(memory.of(job)) for job in forming.running if job.index not in self._until)
-        left = {job.index: job for job in queue}
         chosen: list[Job] = []
+        left: list[Job] = []
         for job in self._by_group(queue) if settings.synced else queue:
-            if job.index not in left:
-                continue  # it is somebody's guest
-            if len(queue) - len(left) >= places:
-                break
             rest = used - occupied(memory.of(job))
-            if memory.fits(job, self._peak(job), max(self._reserve - rest, 0)):
-                self._let_generate(job)
-                forming.take_back(job)
-                used = rest
-                forming.considered += 1
-                chosen.append(left.pop(job.index))
-                if settings.piped:
-                    chosen += self._lend(job, left, places - len(queue) + len(left), forming)
-            elif not settings.ordered:
-                break
-        forming.considered += bool(left)
-        self._note_choice(not left)
-        self._number_groups(chosen)
+            full = len(chosen) == places or (left and not settings.ordered)
+            if full or not memory.fits(job, self._peak(job), max(self._reserve - rest, 0)):
+                left.append(job)
+                continue
+            self._let_generate(job)
+            forming.take_back(job)
+            used = rest
+            chosen.append(job)
+        guests = self._lend(chosen, left, places - len(chosen), forming) if settings.piped else []
+        forming.considered += len(chosen) + len(guests) + (len(guests) < len(left))
+        self._note_choice(len(guests) == len(left))
+        self._number_groups([*chosen, *guests])
 
-    def _lend(self, host: Job, left: dict[int, Job], places: int, forming: Forming) -> list[Job]:
-        """Let GTs go on in memory that a host does not use yet; return them, and leave the others."""
-        sizes = [(self._left(job), index) for index, job in left.items() if job.cached]
-        margin = forming.replica.limits.kv_block - 1
+    def _lend(self, hosts: list[Job], left: list[Job], places: int, forming: Forming) -> list[Job]:
+        """Let GTs that are left go on in memory that hosts do not use yet, and return them."""
+        replica, buffer = forming.replica, self._settings.buffer
+        jobs = {job.index: job for job in left if job.cached}
+        sizes = sorted((self._left(job), index) for index, job in jobs.items())
+        fresh = {job.index: job for job in self._startable(replica)}
+        prompts = sorted((self._peak(job), index) for index, job in fresh.items())
+        margin = replica.limits.kv_block - 1
         guests: list[Job] = []
-        for index in lend(self._left(host), sizes, self._settings.buffer, margin)[:places]:
-            guest = left.pop(index)
-            guests.append(guest)
-            self._guests[index] = host.index
-            self._until[index] = self._peak(guest)
-        forming.considered += len(guests)
+        for host in hosts:
+            if not places:
+                break
+            held = host.cached + host.swapped
+            for index, batches in lend(self._left(host), sizes, buffer, margin, prompts)[:places]:
+                guest = jobs[index] if index in jobs else fresh[index]
+                self._guests[guest] = _Loan(host, held + batches, batches)
+                places -= 1
+                if index in jobs:
+                    guests.append(guest)
+                    self._until[index] = guest.cached + batches
         return guests
+
+    def _startable(self, replica: Replica) -> list[Job]:
+        """Return the requests that may be guests although they have not started; they may have to leave."""
+        if not self._settings.prompt_guests or not (replica.rules.swap or replica.rules.eviction):
+            return []
+        return [job for job in replica.waiting if not job.swapped and job not in self._guests]
 
     # Prompt tasks -------------------------------------------------------------------------------------------
 
@@ -213,12 +266,17 @@ class _Decoupled(Tasks):
             # Memory gets less while they are chosen, so that others will not fit either.
             most = min(self._memory.free, self._safe.room)
             queue = (job for job in queue if job.missing <= most or job in self._memory)
+        if self._guests:
+            guests = [job for job in self._guests if not job.decoding]
+            queue = chain(guests, (job for job in queue if job not in self._guests))
         self._run_prompts(room, queue, forming, skips=self._settings.ordered)
         held = {job.index for job in filling}
         started = sum(index not in held for index, _ in forming.prompts)
         forming.considered += started + (started < len(fresh))
 
     def _admit(self, job: Job, forming: Forming) -> bool:
+        if job in self._guests:
+            return True
         if not (self._memory.fits(job, job.missing) and self._safe.admits(job.missing, self._peak(job))):
             return False
         self._memory.give(job, job.missing)
@@ -226,12 +284,23 @@ class _Decoupled(Tasks):
 
     def _safety(self, forming: Forming) -> _Safety:
         """Return what those hold that wait for memory, and the most that one of them may want besides."""
-        waiting = [job for job in forming.running if job.index not in self._until]
-        crowded = any(job.decoding for job in waiting)
-        safety = _Safety(forming.replica.limits, self._reserve if crowded else self._capacity)
+        waiting = [job for job in forming.running if job.index not in self._until and job not in self._guests]
+        short = any(job.decoding for job in waiting)
+        safety = _Safety(forming.replica.limits, self._reserve if short else self._capacity)
         for job in waiting:
             safety.count(self._memory.of(job), self._peak(job))
         return safety
+
+
+class _Loan(NamedTuple):
+    """In whose memory a guest is, the tokens of the host at which it must be gone, and the most it may hold itself.
+
+    The last counts for a guest that brought no tokens of its own.
+    """
+
+    host: Job
+    due: int
+    most: int
 
 
 class _Safety:
@@ -264,6 +333,17 @@ class _Safety:
         self.count(tokens, peak)
         return True
 
+
+PER_TRACE = MappingProxyType(
+    {
+        "alpaca": EconoServe(reserved=Fraction(12, 1000), predictor=Rated(4, 0.775, 0.093)),
+        "sharegpt": EconoServe(),
+        "bookcorpus": EconoServe(
+            reserved=Fraction(5, 100), buffer=Fraction(10, 100), predictor=Rated(190, 0.698, 0.2192)
+        ),
+    }
+)
+"""EconoServe as the paper sets it for each of its traces."""
 
 ECONOSERVE_D = EconoServe(synced=False, ordered=False, piped=False)
 ECONOSERVE_SD = EconoServe(ordered=False, piped=False)

@@ -8,14 +8,18 @@ long as fewer tokens are free than newcomers may need, and comes back ahead of t
 more are.
 
 The rule is the paper's section 4, the settings are those of EconoServe's experiments (section 2.1: 5 levels, batches of
-8), and otherwise of the authors' implementation (LLMServe/FastServe, `scheduler.py`). Decisions where these are silent,
-or differ:
+8), and otherwise of the authors' implementation (LLMServe/FastServe, `scheduler.py`). `fastserve_max` is FastServe as
+EconoServe describes and runs it (section 1), with the memory of the longest output allocated to each request that holds
+KV; the authors' code, and `fastserve`, allocate what is held.
 
-- q is what a batch of one decode takes at least, as in the paper (10 ms in the code, about as much).
+It *differs*: q is the paper's, not the 10 ms of the code, because that is the time of a batch on another machine.
+
+Where these are *silent*:
+
+- q, the least time of a batch, is that of one decode without KV.
 - Time beyond a quantum counts towards the next one, and the lowest level has no end.
 - Within a level requests go in order of arrival.
 - Every 1,000 batches whoever has waited for 3 s since it last ran goes to the highest level, as in the code.
-- What a request holds is allocated, as in the code; EconoServe says that FastServe allocates the maximum.
 - Prefills are whole, unless a prompt does not fit P at all and may be cut. Without hybrid batches the first request
   decides the phase.
 - 16 tokens a place of the batch are kept free: a block of the code's size each.
@@ -31,10 +35,16 @@ from operator import itemgetter
 
 from optsched.model.instance import Instance
 from optsched.model.schedule import Assignment
+from optsched.policies.fcfs import largest_allocation
 from optsched.policies.grouped import while_memory_lasts
 from optsched.simulate.replica import Job, NoBatchError, Occasion, Policy, Replica
 
 _SECOND = 10**12
+
+
+def _nothing(_: Job) -> int:
+    """Reserve nothing: what is held is allocated."""
+    return 0
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,8 @@ class FastServe:
         KV tokens that are kept free, by swapping ahead, for each of them.
     starvation_ps, period
         After how long a wait a request goes to the highest level, and after how many batches that is looked at.
+    maximal
+        Whether a request that holds KV is allocated its prompt and the longest output of the instance.
     """
 
     levels: int = 5
@@ -58,6 +70,7 @@ class FastServe:
     free_tokens: int = 16
     starvation_ps: int = 3 * _SECOND
     period: int = 1000
+    maximal: bool = False
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""
@@ -89,6 +102,7 @@ class _Levels:
         self._free = instance.limits.kv_capacity
         self._batch: list[Place] = []
         self._newest = -1
+        self._reserve = largest_allocation(instance) if settings.maximal else _nothing
         self._begun_ps = self._batches = self._generated = 0
 
     def next_batch(self, replica: Replica) -> Assignment:
@@ -133,9 +147,9 @@ class _Levels:
                 self._leave(place)
             elif level != place[0]:
                 self._leave(place)
-                self._enter(level, job, replica.limits.occupied(job.cached))
+                self._enter(level, job, self._allocated(job, job.cached, replica))
             else:
-                self._hold(place, replica.limits.occupied(job.cached))
+                self._hold(place, self._allocated(job, job.cached, replica))
         self._batch = []
 
     def _welcome(self, replica: Replica) -> None:
@@ -235,7 +249,11 @@ class _Levels:
     def _more(self, place: Place, count: int, replica: Replica) -> int:
         """Return the KV tokens that a request takes more if it runs so many."""
         job = self._jobs[place]
-        return replica.limits.occupied(job.cached + job.swapped + count) - self._occupied.get(place, 0)
+        return self._allocated(job, job.cached + job.swapped + count, replica) - self._occupied.get(place, 0)
+
+    def _allocated(self, job: Job, tokens: int, replica: Replica) -> int:
+        """Return what one that holds so many tokens is allocated, in whole blocks."""
+        return replica.limits.occupied(max(tokens, self._reserve(job)) if tokens else 0)
 
     def _ahead(self, chosen: dict[Place, int], replica: Replica) -> list[int]:
         """Return who gets its KV back although it does not run: of the next in the queue those that fit."""
@@ -244,12 +262,14 @@ class _Levels:
         free -= size * self._settings.free_tokens
         found: list[int] = []
         for place in islice((place for place in self._queue if place not in chosen), size):
-            held = replica.limits.occupied(self._jobs[place].swapped)
+            job = self._jobs[place]
+            held = self._allocated(job, job.swapped, replica)
             if 0 < held <= free:
-                found.append(self._jobs[place].index)
+                found.append(job.index)
                 free -= held
                 self._hold(place, held)
         return found
 
 
 FASTSERVE = FastServe()
+FASTSERVE_MAX = FastServe(maximal=True)

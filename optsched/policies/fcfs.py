@@ -24,9 +24,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from optsched.model.cost import CostModel
-from optsched.policies.grouped import Group, GroupedPolicy, Margins, Members
+from optsched.model.instance import Instance
+from optsched.policies.grouped import Group, GroupedPolicy, Margins, Members, Reserve
 from optsched.policies.infermax import SARATHI, VLLM
-from optsched.simulate.replica import Job, Occasion, Policy
+from optsched.simulate.replica import Occasion, Policy
 
 FCFS = replace(VLLM, margins=Margins(residents=256))
 """vLLM's order, 256 requests at most."""
@@ -49,14 +50,14 @@ class MaxAllocation:
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy, which reserves as much for every request."""
-        most, capacity = self.most_output, occasion.instance.limits.kv_capacity
-        if most is None:
-            most = max(request.output for request in occasion.instance.requests)
+        return replace(self.base, reserve=largest_allocation(occasion.instance, self.most_output))
 
-        def reserve(job: Job) -> int:
-            return min(job.request.input + most - 1, capacity)
 
-        return replace(self.base, reserve=reserve)
+def largest_allocation(instance: Instance, most_output: int | None = None) -> Reserve:
+    """Return what maximal allocation gives a request: its prompt and the longest output, but no more than the cache."""
+    capacity = instance.limits.kv_capacity
+    most = max(request.output for request in instance.requests) if most_output is None else most_output
+    return lambda job: min(job.request.input + most - 1, capacity)
 
 
 NO_PREEMPT = MaxAllocation(FCFS)

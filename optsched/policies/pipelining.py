@@ -3,46 +3,72 @@ r"""KVC pipelining (EconoServe, section 3.2): guests in the part of an allocatio
 A *region* of l tokens, which its owner fills one a batch, lends its second half to a guest that has ended when the
 owner gets there: its length, and a buffer, is at most l/2. Then the first half of the owner and the half of the guest
 are two regions of l/2, filled at the same pace, and so on: :math:`2^{i-1}` guests of at most :math:`l / 2^i`. After t
-batches all :math:`2^i` of a region hold at most :math:`2^i t ≤ l` tokens together for :math:`t ≤ l / 2^i`.
+batches all :math:`2^i` of a region hold at most :math:`2^i t ≤ l` tokens together for :math:`t ≤ l / 2^i`. So a guest
+may use its region for all these batches, the buffer included, whatever was predicted of it.
 
-With blocks of b tokens a guest takes up to b − 1 more than it holds, and so does the host: everybody has to end b − 1
-batches earlier.
+With blocks of b tokens a guest takes up to b − 1 more than it holds, and so does the host: every region is returned
+b − 1 batches earlier.
+
+The paper differs in one number: its text has :math:`2^i` guests of :math:`l / 2^i`, its figure 7 one of l/2 and two of
+l/4, as here; twice as many would share tokens.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from fractions import Fraction
+from operator import itemgetter
+from typing import NamedTuple
+
+_size = itemgetter(0)
 
 
-def lend(length: int, sizes: list[tuple[int, int]], buffer: Fraction, margin: int) -> list[int]:
-    """Choose guests, of each size the longest that fit.
+class Guest(NamedTuple):
+    """The index of a request that is lent memory, and the batches until the host needs it: its tokens, too."""
+
+    request: int
+    batches: int
+
+
+Sizes = list[tuple[int, int]]
+"""``(tokens, index)`` of requests, in ascending order."""
+
+
+def lend(length: int, left: Sizes, buffer: Fraction, margin: int, prompts: Sizes | None = None) -> list[Guest]:
+    """Choose guests, for each region the longest that fits.
 
     Parameters
     ----------
     length
         How many tokens the host will generate.
-    sizes
-        ``(tokens to generate, index)`` of all that could be guests.
+    left
+        What each GT that could be a guest has to generate; guests are removed.
     buffer
-        Share of its length by which a guest has to end earlier.
+        Share of its length by which a guest is to end earlier.
     margin
-        By how many batches everybody has to, because of blocks.
+        By how many batches every region is returned earlier, because of blocks.
+    prompts
+        What each request that has not started will hold at its end; guests are removed. Where no GT fits such a request
+        may be a guest. Its prompt fills the region at once, so that no other shares it. None for no such guests.
 
     Returns
     -------
     list
-        Indices of the guests, the longest first.
+        The guests, those of the largest regions first.
     """
-    left = sorted(sizes)
-    found: list[int] = []
-    region, count = length // 2, 1
+    found: list[Guest] = []
+    region, owners = length // 2, 1
     while region > margin:
         most = int((region - margin) / (1 + buffer))
-        for _ in range(count):
-            place = bisect_right(left, most, key=lambda entry: entry[0])
-            if not place:
+        halves = 0
+        for _ in range(owners):
+            if (place := bisect_right(left, most, key=_size)) > 0:
+                found.append(Guest(left.pop(place - 1)[1], region - margin))
+                halves += 2
+            elif prompts and (place := bisect_right(prompts, most, key=_size)) > 0:
+                found.append(Guest(prompts.pop(place - 1)[1], region - margin))
+                halves += 1
+            else:
                 return found
-            found.append(left.pop(place - 1)[1])
-        region, count = region // 2, 2 * count
+        region, owners = region // 2, halves
     return found

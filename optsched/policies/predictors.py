@@ -146,6 +146,42 @@ class Bucketed:
 
 
 @domain
+class Rated:
+    """Predicts a bucket of lengths as often right, and too low, as was measured, and says its upper end.
+
+    What is right, then, or too high, suffices. A wrong bucket is the one beside the right one; below the first there is
+    half of it.
+
+    Parameters
+    ----------
+    width
+        Of a bucket, in tokens: the first one is 1 to ``width``.
+    right, under
+        How often it is the right bucket, and the one below; else it is the one above.
+
+    References
+    ----------
+    EconoServe (Shen, Sen), section 2.3: accuracies and shares of under-provisioned requests, padding included.
+    """
+
+    width: Tokens
+    right: Share
+    under: Share
+
+    def __post_init__(self) -> None:
+        if self.right + self.under > 1:
+            raise InputError("under", self.under, f"at most 1 - right = {1 - self.right:g}")
+
+    def lengths(self, occasion: Occasion) -> Sequence[int]:
+        """Return the upper ends of buckets."""
+        outputs = _outputs(occasion)
+        draws = occasion.rng.random(outputs.size)
+        beside = np.where(draws < self.under, -1, np.where(draws < self.under + self.right, 0, 1))
+        top = (np.ceil(outputs / self.width) + beside) * self.width
+        return _whole(np.maximum(top, self.width // 2))
+
+
+@domain
 class Ranked:
     r"""Ranks requests by length, with errors; who has rank i is said to have the i-th smallest length.
 
@@ -285,6 +321,7 @@ _FORMS = (
     "gaussian:SIGMA[,CEILING]",
     "relative:SIGMA",
     "bucketed:WIDTH[,WRONG]",
+    "rated:WIDTH,RIGHT,UNDER",
     "ranked:TAU",
 )
 PREDICTOR_FORMS = f"{', '.join(_FORMS)}; +RATIO after any of them pads"
@@ -320,6 +357,8 @@ def read_predictor(text: str) -> Predictor | Online:
                 found = Bucketed(int(width))
             case "bucketed", [width, wrong]:
                 found = Bucketed(int(width), wrong)
+            case "rated", [width, right, under]:
+                found = Rated(int(width), right, under)
             case "ranked", [tau]:
                 found = Ranked(tau)
             case _:

@@ -1,7 +1,8 @@
 """Shortest first: policies that serve by the length of outputs, as far as it is known.
 
 - `sjf`: the shortest predicted output first, not preemptive (RR-SJF, section 3.4).
-- `srtf`: the fewest predicted tokens left first, preemptive, from iteration to iteration.
+- `srtf`: the fewest predicted tokens left first, preemptive, from iteration to iteration, with memory for the longest
+  output allocated to each (EconoServe, section 2.1: "using max-allocation").
 - `ltr`: waiting requests by predicted rank (Fu et al. 2024; Kossmann et al., section 2.2).
 - `trail`: the fewest predicted tokens left first; whoever has generated the share c of its prediction is not
   preempted any more (Shahout et al. 2024; Kossmann et al., section 2.2). With the truth it is their TRAIL+, with c = 0
@@ -14,7 +15,7 @@ Decisions where the papers are silent:
 - `sjf` is `fcfs` with an ordered queue, `ltr` and `trail` are Sarathi, as the engine of Kossmann et al. was, and the
   others have hybrid batches with whole prefills. If memory is short, whoever is last by the policy's order is evicted.
 - `ltr` has no counter against starvation; Kossmann et al. do not mention one.
-- `srtf` allocates what is held, not the most that may be needed.
+- The longest output of `srtf` is that of the instance, unless a limit is given.
 - Whoever has generated more than was predicted is the first; where it matters, it is expected to end with its next
   token.
 """
@@ -27,7 +28,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from optsched.policies.fcfs import FCFS
+from optsched.policies.fcfs import FCFS, largest_allocation
 from optsched.policies.grouped import Admission, Group, GroupedPolicy, Members, Order
 from optsched.policies.infermax import SARATHI
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
@@ -48,18 +49,42 @@ def _sjf(estimate: Estimate) -> GroupedPolicy:
     return replace(FCFS, groups=(Group(Members.WAITING, order), Group(Members.RUNNING, order, evicts=True)))
 
 
-def _srtf(estimate: Estimate) -> GroupedPolicy:
-    return GroupedPolicy(groups=(Group(Members.ALL, _left(estimate), evicts=True),), hybrid=True, chunked=False)
-
-
 def _ltr(estimate: Estimate) -> GroupedPolicy:
     *running, waiting = SARATHI.groups
     return replace(SARATHI, groups=(*running, replace(waiting, order=_length(estimate))))
 
 
 SJF = Predicting(_sjf)
-SRTF = Predicting(_srtf)
 LTR = Predicting(_ltr)
+
+
+@dataclass(frozen=True)
+class Srtf:
+    """Shortest remaining time first with maximal allocation.
+
+    Parameters
+    ----------
+    most_output
+        The longest output that users may ask for; None for the longest of the instance.
+    predictor
+        What predicts.
+    """
+
+    most_output: int | None = None
+    predictor: Predictor | Online = TRUTH
+
+    def prepared(self, occasion: Occasion) -> Policy:
+        """Return the policy of a run."""
+        reserve = largest_allocation(occasion.instance, self.most_output)
+
+        def make(estimate: Estimate) -> GroupedPolicy:
+            groups = (Group(Members.ALL, _left(estimate), evicts=True),)
+            return GroupedPolicy(groups, hybrid=True, chunked=False, reserve=reserve)
+
+        return Predicting(make, self.predictor).prepared(occasion)
+
+
+SRTF = Srtf()
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,20 @@
 """Exact allocation (EconoServe, Shen and Sen, section 2): memory for as many tokens as are predicted, in whole blocks.
 
-A request is a prompt task (PT) until it has its first token, and then a generation task (GT). Whoever outlives its
-prediction takes 32 tokens more from what is free, or else stops, keeps its KV (*offload-free*), and waits as a GT
-again. With the truth as predictor a policy is its own *oracle*; padding is the predictor's (``--predictor
-relative:0.3+0.15``).
+A request is a prompt task (PT) until it has its first token, and then a generation task (GT). A GT that outlives its
+prediction takes 32 tokens more from what is free, the reserve included, or else stops, keeps its KV (*offload-free*),
+and waits as a GT again (section 3.3.2). With the truth as predictor a policy is the paper's *Oracle*; padding is the
+predictor's (``--predictor relative:0.3+0.15``).
 
-Decisions where the paper is silent:
+Where the paper is *silent*:
 
-- The target forward size is that of `optsched.policies.fcfs.saturating_tokens`, decodes included. PTs run in chunks
-  where the instance allows them; where not, one that is longer runs if no other does.
-- New lengths of who outlives its prediction are 32 tokens more, a block of the paper.
+- The target forward size is "the forward size that saturates GPU utilization", decodes included; here it is that of
+  `optsched.policies.fcfs.saturating_tokens`. PTs run in chunks where the instance allows them; where not, one that is
+  longer runs if no other does.
 - If nothing can run, the first of those that hold KV takes what is reserved, too; then those behind it lose their KV,
   the last first.
+
+It *differs*: a new predicted length is 32 tokens more than what is generated, a block of the paper, because the paper's
+L_new, the old prediction less what is generated, is nothing when the prediction has been reached.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from optsched.policies.predictors import Estimate
 from optsched.simulate.replica import Job, NoBatchError, Replica
 
 _MORE = 32
-"""Tokens that whoever outlives its prediction is given."""
+"""Tokens that a request which outlives its prediction is given."""
 
 
 class Memory:

@@ -59,6 +59,19 @@ def _azure(name: str, count: int, rng: Random) -> list[Row]:
     return [Row(0, *draw_lengths(statistics, rng)) for _ in range(count)]
 
 
+_PIECE = 2048
+
+
+def _bookcorpus(count: int, rng: Random) -> list[Row]:
+    """Cut prompts into pieces of 2,048 tokens (section 2.1), each a request of its own, the last with what is left."""
+    inputs, outputs = geometric(18, 1952.11, 461_000), geometric(32, 681.2, 1041)
+    rows: list[Row] = []
+    while len(rows) < count:
+        prompt = inputs(rng)
+        rows += [Row(0, min(_PIECE, prompt - begin), outputs(rng)) for begin in range(0, prompt, _PIECE)]
+    return rows[:count]
+
+
 _MOST_OUTPUT = 1024
 
 
@@ -88,7 +101,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
     {
         "econoserve-alpaca": _econoserve("Alpaca", geometric(9, 19.31, 2470), geometric(13, 58.41, 292)),
         "econoserve-sharegpt": _econoserve("ShareGPT", geometric(16, 161.31, 3200), geometric(19, 337.99, 991)),
-        "econoserve-bookcorpus": _econoserve("BookCorpus", geometric(18, 1952.11, 461_000), geometric(32, 681.2, 1041)),
+        "econoserve-bookcorpus": Workload("EconoServe, Table 2: BookCorpus, in pieces of 2,048 tokens", _bookcorpus),
         "preble-toolbench": _preble("Toolbench", lognormal(1835, 742), lognormal(43, 16)),
         "preble-embodied-agent": _preble("Embodied Agent", lognormal(2285, 471), lognormal(16, 13)),
         "preble-programming": _preble("Programming", lognormal(3871, 1656), lognormal(190, 343)),
