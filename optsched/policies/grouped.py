@@ -218,6 +218,8 @@ class GroupedPolicy:
         What else has to allow that a waiting request runs; None for nothing.
     swaps
         Whether KV waits on the host instead of being lost.
+    batch_tokens
+        The policy's own C: no batch has more tokens; None for no own limit.
     """
 
     groups: tuple[Group, ...]
@@ -228,6 +230,7 @@ class GroupedPolicy:
     margins: Margins = Margins()
     admits: Admission | None = None
     swaps: bool = False
+    batch_tokens: int | None = None
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Form the next batch (Algorithm 1, GETNEXTBATCH)."""
@@ -265,6 +268,7 @@ class GroupedPolicy:
             type(self) is GroupedPolicy
             and self.margins == Margins()
             and self.admits is None
+            and self.batch_tokens is None
             and not self.swaps
             and self.reserve in {whole_prompt, worst_case}
             and all(group.order is None and group.where is None for group in self.groups)

@@ -1,0 +1,74 @@
+"""RR-SJF and its baselines, against decisions worked by hand from the paper's text."""
+
+from __future__ import annotations
+
+from dataclasses import replace as tuned
+from itertools import groupby
+
+import pytest
+from playing import decisions, problem
+
+from optsched import Request
+from optsched.policies.fcfs import FCFS_HY
+from optsched.policies.grouped import Margins
+from optsched.policies.round_robin import RoundRobin
+from optsched.policies.shortest import ShortestFirst
+from optsched.simulate.replica import Policy, Preparing
+
+ALONE = tuned(FCFS_HY, margins=Margins(residents=1))
+"""The engine with one request at a time."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [
+        # FCFS runs each request to its end in the order in which they came, SJF by ascending length.
+        (ALONE, [(1, 7), (2, 2), (3, 4), (4, 3)]),
+        (ShortestFirst(ALONE), [(2, 2), (4, 3), (3, 4), (1, 7)]),
+        # RR preempts after 2 tokens; request 1 is alone at the end and goes on.
+        (RoundRobin(shortest=False, steps=2), [(1, 2), (2, 2), (3, 2), (4, 2), (1, 2), (3, 2), (4, 1), (1, 3)]),
+        # RR-SJF: request 2 ends within its slice; 4, 3 and 1 have a slice each before the next round.
+        (RoundRobin(shortest=True, steps=2), [(2, 2), (4, 2), (3, 2), (1, 2), (4, 1), (3, 2), (1, 5)]),
+    ],
+    ids=["fcfs", "sjf", "rr", "rr_sjf"],
+)
+def test_figure_1(policy: Policy | Preparing, order: list[tuple[int, int]]) -> None:
+    """Four requests at once, whose lengths ascend in the order 2, 4, 3, 1; one runs at a time."""
+    instance = problem(*(Request(1, output) for output in (7, 2, 4, 3)), runs=1)
+    runs = [run[0][0] + 1 for run, _ in decisions(instance, policy)]
+    assert [(request, len(list(times))) for request, times in groupby(runs)] == order
+
+
+def test_preempted_requests_stay_preempted_if_that_does_not_suffice() -> None:
+    # Algorithm 1, the while loop and the line after it; slices of 2 tokens, M = 12, batches of 10 ps.
+    instance = problem(Request(2, 9), Request(2, 9, 5), Request(10, 1, 15), kv=12)
+    assert decisions(instance, RoundRobin(shortest=True, steps=2))[:5] == [
+        ([(0, 2)], []),
+        ([(0, 1), (1, 2)], []),
+        # Request 2 needs 10. After a decode of both 12 - 4 - 3 = 5 are free; without request 0, the only one that has
+        # had its slice, 9. It is preempted, request 2 is not scheduled, and request 1 decodes.
+        ([(1, 1)], [0]),
+        # Now request 1 has had its slice, too.
+        ([(2, 10)], [1]),
+        # Both refill what they had: 2 + 2 tokens.
+        ([(0, 4), (1, 4)], []),
+    ]
+
+
+def test_a_request_that_has_not_had_its_slice_is_not_preempted() -> None:
+    # As above, but with slices of 3 tokens nothing is eligible when request 2 comes; a batch later request 0 is.
+    instance = problem(Request(2, 9), Request(2, 9, 5), Request(10, 1, 15), kv=12)
+    found = decisions(instance, RoundRobin(shortest=True, steps=3))
+    assert found[2:5] == [([(0, 1), (1, 1)], []), ([(1, 1)], [0]), ([(2, 10)], [1])]
+
+
+def test_nothing_is_preempted_for_a_request_that_fits() -> None:
+    instance = problem(Request(2, 9), Request(3, 1, 15), kv=12)
+    assert [evict for _, evict in decisions(instance, RoundRobin(shortest=True, steps=1)) if evict] == []
+
+
+def test_waiting_time_comes_before_priority() -> None:
+    # Algorithm 1 sorts by waiting time, priority breaks ties: the long request that came earlier goes first.
+    instance = problem(Request(2, 3), Request(2, 9, 1), Request(2, 1, 2), runs=1)
+    runs = [run[0][0] for run, _ in decisions(instance, RoundRobin(shortest=True, steps=5))]
+    assert runs[:5] == [0, 0, 0, 1, 1]
