@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace as tuned
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 from playing import TEN, decisions, problem, served, whole
 
-from optsched import Instance, Limits, Request, Rules
+from optsched import Instance, Limits, Request, Rules, simulate
 from optsched.calibrate.library import cost_model
 from optsched.catalogue import POLICY_GROUP, lookup
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
+from optsched.model.metrics import tally_of
 from optsched.policies.fcfs import FCFS, MaxAllocation
 from optsched.policies.grouped import Margins
 from optsched.policies.larry import Larry, MemoryUnit
 from optsched.policies.shortest import ShortestFirst, Trail
+from optsched.traces.statistics import shipped_statistics, spread
+from papers.kossmann import gain, workload
+from papers.serving import metrics_of
 
 SECOND = 10**12
 SLOW = replace(TEN, base=10 * SECOND)
@@ -131,3 +137,47 @@ def test_the_engine_caps_the_requests_that_hold_kv() -> None:
     capped = tuned(FCFS, margins=Margins(residents=2))
     assert [len(run) for run, _ in decisions(problem(*[Request(2, 2)] * 3), capped)] == [2, 2, 1, 1]
     assert lookup(POLICY_GROUP, "fcfs", "policy").margins.residents == 256
+
+
+# Causes on the page of findings --------------------------------------------------------------------------------
+
+
+def code(load: Fraction) -> dict[str, dict[str, Any]]:
+    """Return metrics on 400 requests of sw-code at a multiple of the sustainable rate."""
+    instance = workload("8B", "sw-code", 1, load, 400)
+    return {policy: metrics_of(instance, policy) for policy in ("larry", "fcfs", "trail")}
+
+
+def test_gains_need_a_queue() -> None:
+    low, high = code(Fraction(1, 2)), code(Fraction(3, 2))
+
+    def alike(found: dict[str, dict[str, Any]]) -> float:
+        return float(found["trail"]["ttft_ps"]["p50"] / found["fcfs"]["ttft_ps"]["p50"])
+
+    def variation(found: dict[str, dict[str, Any]]) -> float:
+        times = [of["e2e_ps"]["p50"] for of in found.values()]
+        return float(max(times) / min(times))
+
+    assert gain(low, "ttft_ps", "p50") < 1.15
+    assert gain(high, "ttft_ps", "p50") > 2
+    assert alike(low) > 0.9
+    assert alike(high) < 0.5
+    assert variation(low) < 1.1
+    assert variation(high) > 2
+
+
+def test_bursts_fill_the_cache_and_the_largest_prompts_wait() -> None:
+    instance = workload("8B", "sw-chat", 1, Fraction(3, 2), 400)
+    roomy = replace(instance, limits=replace(instance.limits, kv_tokens=2 * instance.limits.kv_tokens))
+    assert metrics_of(instance, "larry")["evictions"] > 4
+    assert metrics_of(roomy, "larry")["evictions"] == 0
+    schedule = simulate(instance, "larry").schedule
+    assert schedule is not None
+    waits = zip(tally_of(instance, schedule).first, instance.requests, strict=True)
+    slowest = sorted((first - request.arrival_ps, request.input) for first, request in waits)[-4:]
+    assert np.mean([tokens for _, tokens in slowest]) > 2 * np.mean([request.input for request in instance.requests])
+
+
+def test_the_published_conversations_have_shorter_prompts_than_the_paper_says() -> None:
+    # 19,366 rows, mean 1154.7 (shared/data/README.md).
+    assert np.mean(spread(shipped_statistics("azure-conv").input, 20_000)) == pytest.approx(1154.7, rel=0.01)
