@@ -268,9 +268,9 @@ class GroupedPolicy:
             type(self) is GroupedPolicy
             and self.margins == Margins()
             and self.admits is None
-            and self.batch_tokens is None
             and not self.swaps
             and self.reserve in {whole_prompt, worst_case}
+            and self.batch_tokens is None
             and all(group.order is None and group.where is None for group in self.groups)
             and Members.ALL not in groups
             and not any(group.evicts for group in self.groups if group.members is Members.WAITING)
