@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from playing import decisions, problem
 
-from optsched import Request
+from optsched import Instance, Limits, Request, Rules
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.policies.fcfs import FCFS_HY
@@ -113,3 +113,23 @@ def test_the_short_outputs_decide_and_not_the_machine() -> None:
     uniform = quarter("rr-sjf", COST)
     assert quarter("rr-sjf", L4) == pytest.approx(uniform, rel=0.15)
     assert quarter(FITTED, COST) > 2 * uniform
+
+
+@pytest.mark.slow
+def test_the_median_lies_where_latency_doubles() -> None:
+    _, last = few(FITTED, COST, RR_SJF)
+    assert np.percentile(last, 60) > 2 * np.percentile(last, 40)
+
+
+@pytest.mark.slow
+def test_one_long_request_more_than_fills_two_waves_starts_a_third() -> None:
+    """Twenty places, 20 short requests, 40 or 41 long ones: largest TTFT."""
+
+    def largest(policy: Policy | Preparing, long: int) -> float:
+        requests = tuple(Request(20, output) for output in [20] * 20 + [1024] * long)
+        instance = Instance("waves", Limits(600_000, 4096, 4096, 20), Rules(), COST, requests)
+        return float(latencies(instance, policy)[0].max())
+
+    sjf = ShortestFirst(tuned(FCFS_HY, margins=Margins(residents=20)))
+    assert largest(sjf, 41) > 1.5 * largest(sjf, 40)
+    assert largest(RR_SJF, 41) < 1.1 * largest(RR_SJF, 40)
