@@ -60,11 +60,13 @@ _ALIKE = (
 _M = "Bursts fill the cache: with twice the KV tokens nothing is preempted."
 _QUEUE = "The wait for the first token is a large part of TGT at this rate; at half of it all have the same p50 TGT."
 _UNIT = (
-    "At α = 1,000 a queue of 100 prompts of 1,000 tokens outweighs 100 s of waiting; in shares of the cache α = 1 is "
-    "first come, first served already: the paper's unit is neither."
+    "The paper's α has no unit. In blocks of 16 tokens, which vLLM counts, α = 1,000 is nearly first come, first "
+    "served, as in the paper; in tokens a queue of 100 prompts of 1,000 outweighs 100 s of waiting; in shares α = 1 is "
+    "that already."
 )
 _TAIL = "The slowest 1 % under α = 1 are the largest prompts, which wait until a burst is over."
 _MEAN = "The published trace has a mean input of 1,155 tokens, as the stand-in; 1,365 is not its mean."
+_NONE = "The published rows of the code trace have none either (test_shapes_of_kossmann_et_al)."
 
 Runner = str | Policy | Preparing
 
@@ -232,7 +234,7 @@ def lengths() -> Iterator[Finding]:
         claim = f"Share of {name}'s requests with over 70 % of their KV from the prompt"
         yield Finding(claim, "section 4.1, Figure 5", "most", values, 0.5, None, "")
         values = over_seeds(lambda seed, i=inputs, o=outputs: spearmanr(i[seed], o[seed]).statistic)  # type: ignore[misc]
-        yield Finding(f"Rank correlation of input and output, {name}", "section 6", "slight", values, 0.05, 0.5, _MEAN)
+        yield Finding(f"Rank correlation of input and output, {name}", "section 6", "slight", values, 0.05, 0.5, _NONE)
 
 
 def findings() -> Iterator[Finding]:

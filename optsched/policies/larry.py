@@ -10,8 +10,8 @@ dispatched holds up those behind it.
 
 Decisions where the paper is silent:
 
-- The unit of memory. In KV tokens α = 1000 is far from first come, first served, which the paper has for "very high
-  values of α (larger than 1000)"; in shares of the cache α = 1 is that already.
+- The unit of memory. The paper has first come, first served for "very high values of α (larger than 1000)". So it is in
+  blocks of 16 tokens, which vLLM counts; in tokens α = 1000 is far from it, in shares of the cache α = 1 is it already.
 - The queue includes the request itself.
 - An evicted request has waited since its arrival, as in first come, first served, and needs memory for all its tokens.
   The last to arrive is evicted if memory is short.
