@@ -49,6 +49,7 @@ def test_the_engine_fills_batches_with_chunks_beside_decodes() -> None:
     assert decisions(instance, FOUR) == whole([[(0, 2), (1, 2)], [(0, 1), (1, 3)], [(0, 1), (1, 2)]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fcfs", "no_preempt", "larry", "ltr", "trail"])
 def test_no_batch_contains_more_than_1024_tokens(name: str) -> None:
     """Section 7: "we enforce that no batch contains more than 1024 tokens"; decodes count, prompts are longer."""
@@ -148,6 +149,7 @@ def code(load: Fraction) -> dict[str, dict[str, Any]]:
     return {policy: metrics_of(instance, policy) for policy in ("larry", "fcfs", "trail")}
 
 
+@pytest.mark.slow
 def test_gains_need_a_queue() -> None:
     low, high = code(Fraction(1, 2)), code(Fraction(3, 2))
 
@@ -160,12 +162,15 @@ def test_gains_need_a_queue() -> None:
 
     assert gain(low, "ttft_ps", "p50") < 1.15
     assert gain(high, "ttft_ps", "p50") > 2
+    assert gain(low, "ttft_ps", "p95") > 1 > gain(high, "ttft_ps", "p95")
+    assert gain(low, "ttft_per_input_ps", "p95") < 3.3 < 5.5 < gain(high, "ttft_per_input_ps", "p95")
     assert alike(low) > 0.9
     assert alike(high) < 0.5
     assert variation(low) < 1.1
     assert variation(high) > 2
 
 
+@pytest.mark.slow
 def test_bursts_fill_the_cache_and_the_largest_prompts_wait() -> None:
     instance = workload("8B", "sw-chat", 1, Fraction(3, 2), 400)
     roomy = replace(instance, limits=replace(instance.limits, kv_tokens=2 * instance.limits.kv_tokens))
@@ -174,7 +179,7 @@ def test_bursts_fill_the_cache_and_the_largest_prompts_wait() -> None:
     schedule = simulate(instance, "larry").schedule
     assert schedule is not None
     waits = zip(tally_of(instance, schedule).first, instance.requests, strict=True)
-    slowest = sorted((first - request.arrival_ps, request.input) for first, request in waits)[-4:]
+    slowest = sorted((first - request.arrival_ps, request.input) for first, request in waits)[-20:]
     assert np.mean([tokens for _, tokens in slowest]) > 2 * np.mean([request.input for request in instance.requests])
 
 

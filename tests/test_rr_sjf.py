@@ -17,7 +17,7 @@ from optsched.policies.grouped import Margins
 from optsched.policies.round_robin import RR, RR_SJF, RoundRobin
 from optsched.policies.shortest import ShortestFirst
 from optsched.simulate.replica import Policy, Preparing
-from papers.rr_sjf import FITTED, latencies, workload
+from papers.rr_sjf import FITTED, arriving, latencies, policies, workload
 from papers.serving import COST
 
 ALONE = tuned(FCFS_HY, margins=Margins(residents=1))
@@ -142,3 +142,12 @@ def test_noise_leaves_the_longest_last() -> None:
     first, _ = latencies(instance, sjf, 200)
     outputs = np.array([request.output for request in instance.requests])
     assert np.mean(outputs[first >= np.percentile(first, 65)] == 1024) > 0.9
+
+
+@pytest.mark.slow
+def test_the_ratio_of_medians_grows_with_the_rate() -> None:
+    at_once, sorts = workload(FITTED, 2, 500), policies(500)
+    completed = 500 / latencies(at_once, sorts["fcfs"])[1].max()
+    crowds = (arriving(at_once, 2, 1.7 * completed), arriving(at_once, 2, 3.4 * completed), at_once)
+    ratios = [np.median(latencies(one, sorts["fcfs"])[0]) / np.median(latencies(one, RR_SJF)[0]) for one in crowds]
+    assert ratios[0] < ratios[1] < ratios[2], ratios

@@ -38,20 +38,17 @@ DEPLOYMENTS = {"70B": ("a100-llama3-70b-tp2", 200_000), "8B": ("rtxpro6000-llama
 POLICIES = ("larry", "fcfs", "trail", "ltr", "no_preempt")
 BURSTS = Mmpp(rate=5, stay=30, burst_rate=15, burst_stay=10)
 """As many requests in a burst as between two; trace_instance scales the times."""
-METRICS = (
-    ("ttft_ps", "p50", "p50 TTFT", 1.8, 2.1),
-    ("ttft_ps", "p95", "p95 TTFT", 1.2, 1.4),
-    ("ttft_per_input_ps", "p50", "p50 TTFT / I", 1.3, 1.5),
-    ("ttft_per_input_ps", "p95", "p95 TTFT / I", 3.3, 5.5),
-)
-"""Metric, percentile, label, and how many times LARRY is below the next best in the paper."""
 
 LOADS = (Fraction(1, 2), Fraction(5, 4))
 """Multiples of the sustainable rate."""
 
 _RATE = (
     "The gain grows with the queue, and the paper prints neither rate nor burstiness: at half of this rate LARRY's p50 "
-    "TTFT is hardly below the next best, at 1.25 of it twice (rows at other rates)."
+    "TTFT is hardly below the next best, at 1.25 of it two to three times (rows at other rates)."
+)
+_RATE_95 = (
+    "The paper prints neither rate nor burstiness: as the queue grows, the gain at p95 grows first, and falls below 1 "
+    "when the large prompts, which LARRY puts off, are among the slowest 5 %."
 )
 _ALIKE = (
     "TRAIL+ and FCFS are alike where the queue is short, at half of this rate, and there LARRY's p50 TTFT is no lower "
@@ -64,9 +61,17 @@ _UNIT = (
     "served, as in the paper; in tokens a queue of 100 prompts of 1,000 outweighs 100 s of waiting; in shares α = 1 is "
     "that already."
 )
-_TAIL = "The slowest 1 % under α = 1 are the largest prompts, which wait until a burst is over."
+_TAIL = "The slowest 5 % under α = 1 are the largest prompts, which wait until a burst is over."
 _MEAN = "The published trace has a mean input of 1,155 tokens, as the stand-in; 1,365 is not its mean."
 _NONE = "The published rows of the code trace have none either (test_shapes_of_kossmann_et_al)."
+
+METRICS = (
+    ("ttft_ps", "p50", "p50 TTFT", 1.8, 2.1, _RATE),
+    ("ttft_ps", "p95", "p95 TTFT", 1.2, 1.4, _RATE_95),
+    ("ttft_per_input_ps", "p50", "p50 TTFT / I", 1.3, 1.5, _RATE),
+    ("ttft_per_input_ps", "p95", "p95 TTFT / I", 3.3, 5.5, _RATE),
+)
+"""Metric, percentile, label, how many times LARRY is below the next best in the paper, and why it may not be here."""
 
 Runner = str | Policy | Preparing
 
@@ -111,10 +116,10 @@ def headlines() -> Iterator[Finding]:
 
 
 def _gains(served: Mapping[int, Mapping[str, Mapping[str, Any]]], setting: str) -> Iterator[Finding]:
-    for metric, share, label, least, most in METRICS:
+    for metric, share, label, least, most, cause in METRICS:
         values = over_seeds(partial(_gain, served, metric, share))
         claim = f"LARRY: {label}, times below the next best, {setting}"
-        yield Finding(claim, "section 6, Figures 7, 8", f"{least} to {most}", values, least, most, _RATE)
+        yield Finding(claim, "section 6, Figures 7, 8", f"{least} to {most}", values, least, most, cause)
 
 
 def _gain(served: Mapping[int, Mapping[str, Mapping[str, Any]]], metric: str, share: str, seed: int) -> float:
@@ -212,12 +217,12 @@ def capacity() -> Iterator[Finding]:
         claim = (
             f"Growth of {share} TTFT from 0.5 to 1.25 of the rate, least of FCFS and TRAIL+ over LARRY's, 70B, sw-chat"
         )
-        yield Finding(claim, "section 6", "> 1", over_seeds(partial(relative, share)), 1, None, _RATE)
+        yield Finding(claim, "section 6", "> 1", over_seeds(partial(relative, share)), 1, None, _TAIL)
     for load in (*LOADS, Fraction(3, 4)):
         served = {seed: {name: found("70B", "sw-chat", seed, name, load) for name in POLICIES[:3]} for seed in SEEDS}
         values = over_seeds(partial(_gain, served, "ttft_ps", "p50"))
         claim = f"LARRY: p50 TTFT, times below FCFS and TRAIL+, {float(load):g} of the rate, 70B, sw-chat"
-        yield Finding(claim, "section 6", "1.8 to 2.1", values, 1.8, 2.1, _RATE)
+        yield Finding(claim, "section 6", "not reported", values)
 
 
 def lengths() -> Iterator[Finding]:
