@@ -163,7 +163,8 @@ def test_gains_need_a_queue() -> None:
     assert gain(low, "ttft_ps", "p50") < 1.15
     assert gain(high, "ttft_ps", "p50") > 2
     assert gain(low, "ttft_ps", "p95") > 1 > gain(high, "ttft_ps", "p95")
-    assert gain(low, "ttft_per_input_ps", "p95") < 3.3 < 5.5 < gain(high, "ttft_per_input_ps", "p95")
+    assert gain(low, "ttft_per_input_ps", "p95") < 3.3
+    assert gain(high, "ttft_per_input_ps", "p95") > 5.5
     assert alike(low) > 0.9
     assert alike(high) < 0.5
     assert variation(low) < 1.1
