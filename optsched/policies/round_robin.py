@@ -139,7 +139,7 @@ class _Slices:
         for job in queue:
             need = limits.occupied(job.swapped + job.missing)
             alone = job.decoding and not hybrid  # KV comes back for a decode step
-            if job.missing > budget or need > free or len(starts) == places or (alone and starts):
+            if job.missing > budget or need > free or len(starts) >= places or (alone and starts):
                 break
             starts.append(job)
             free, budget = free - need, budget - job.missing
