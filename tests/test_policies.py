@@ -40,8 +40,7 @@ from optsched.policies.econoserve import ECONOSERVE, ECONOSERVE_D, ECONOSERVE_SD
 from optsched.policies.fastserve import FastServe
 from optsched.policies.fcfs import FCFS, NO_PREEMPT, ORCA, STATIC, FastGen, MaxAllocation, saturating_tokens
 from optsched.policies.grouped import Margins
-from optsched.policies.infermax import SARATHI, VLLM
-from optsched.policies.larry import Larry
+from optsched.policies.infermax import VLLM
 from optsched.policies.pipelining import lend
 from optsched.policies.predictors import (
     TRUTH,
@@ -223,31 +222,6 @@ def test_memory_checked_policies_differ_in_their_order() -> None:
     instance = problem(Request(9, 2), Request(1, 3), kv=10)
     assert decisions(instance, MC_SF)[0] == ([(0, 9)], [])
     assert decisions(instance, SVF)[0] == ([(1, 1)], [])
-
-
-# LARRY ------------------------------------------------------------------------------------------------------
-
-
-def test_larry_puts_large_prompts_off_while_many_wait() -> None:
-    # Memory for one prompt at a time. In units of seconds: request 0 runs from 0 to 10; then 1 has waited 9, 2 has 5.
-    second = 10**12
-    ten = replace(TEN, base=10 * second)
-    instance = problem(Request(4, 1), Request(5, 1, second), Request(2, 1, 5 * second), kv=6, cost=ten)
-    # α = 1: 9 - 2·5 = -1 against 5 - 2·2 = 1; α = 2: 18 - 10 = 8 against 10 - 4 = 6.
-    assert decisions(instance, Larry(1))[1][0] == [(2, 2)]
-    assert decisions(instance, Larry(2))[1][0] == [(1, 5)]
-
-
-def test_larry_with_a_large_alpha_is_first_come_first_served() -> None:
-    rng = np.random.default_rng(2)
-    requests = tuple(
-        Request(int(rng.integers(1, 90)), int(rng.integers(1, 30)), arrival_ps=int(number) * 10**10)
-        for number in range(60)
-    )
-    instance = Instance("queue", Limits(200, 128, 128), Rules(), cost_model("a100-llama2-7b-nocall"), requests)
-    first_come = decisions(instance, SARATHI)
-    assert decisions(instance, Larry(10**9)) == first_come
-    assert decisions(instance, Larry(1)) != first_come
 
 
 # Round robin ------------------------------------------------------------------------------------------------

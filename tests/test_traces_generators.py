@@ -259,6 +259,13 @@ def test_rr_sjf_cuts_half_of_its_outputs() -> None:
     assert all(row.predicted is None for row in draw_workload("rr-sjf", 10, 1).rows)
 
 
+def test_rr_sjfs_fitted_outputs_are_shorter() -> None:
+    _, outputs = drawn("rr-sjf-fitted")
+    assert (outputs.min(), outputs.max()) == (4, 1024)
+    assert (outputs == 1024).mean() == pytest.approx(0.5, abs=0.02)
+    assert outputs[outputs < 1024].mean() == pytest.approx(190, rel=0.03)
+
+
 def test_rr_sjfs_noise() -> None:
     rows = draw_workload("rr-sjf-noise25", 20_000, 1).rows
     pairs = np.array([(row.output, row.predicted) for row in rows], dtype=float)

@@ -7,12 +7,13 @@ from typing import Any
 from optsched.calibrate.library import cost_model
 from optsched.methods.simulate import simulate
 from optsched.model.instance import Instance
+from optsched.simulate.replica import Policy, Preparing
 
 COST = cost_model("a100-llama2-7b-nocall")
 """The profile of the suites: Llama-2-7B on an A100, no cost of a call."""
 
 
-def metrics_of(instance: Instance, policy: str) -> dict[str, Any]:
+def metrics_of(instance: Instance, policy: str | Policy | Preparing) -> dict[str, Any]:
     """Return the metrics of a policy on an instance."""
     found = simulate(instance, policy).metrics
     assert found is not None

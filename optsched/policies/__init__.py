@@ -7,7 +7,7 @@ _FAMILIES = {
     "infermax": ("infermax", "vllm_swap"),
     "vllm": ("vllm_v1",),
     "rank": ("rank_org", "rank_i", "rank_o"),
-    "fcfs": ("fcfs", "no_preempt", "orca", "static", "fastgen"),
+    "fcfs": ("fcfs", "fcfs_hy", "no_preempt", "orca", "static", "fastgen"),
     "larry": ("larry",),
     "shortest": ("sjf", "srtf", "ltr", "trail", "svf", "mc_sf"),
     "round_robin": ("rr", "rr_sjf"),

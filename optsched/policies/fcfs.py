@@ -1,22 +1,29 @@
 """First come, first served: schedulers that look at nothing but the order of arrival.
 
-- `fcfs`: vLLM with a cap on the requests that hold KV (Kossmann et al., section 2.2); 256 is vLLM's own default.
-- `no_preempt`: `fcfs` that sets the largest possible memory aside for every request (there, "No-Preempt").
+- `fcfs`: the engine of Kossmann et al. (sections 2 and 6), which `no_preempt`, `larry`, `ltr` and `trail` share:
+  hybrid batches, chunked prefill, "no batch contains more than 1024 tokens", a cap on the requests that hold KV.
+- `no_preempt`: `fcfs` that reserves the largest possible memory for every request (there, "No-Preempt").
+- `fcfs_hy`: the engine of `sjf`, `rr` and `rr_sjf`: hybrid batches, whole prefills, the same cap.
 - `orca`: iteration-level batches of both phases, maximal allocation, a fixed number of requests (EconoServe, section
   2.1: 8).
-- `static`: request-level batching, as of FasterTransformer: nobody joins before all have ended.
+- `static`: request-level batching, as of FasterTransformer: no request joins before all have ended.
 - `fastgen`: SplitFuse (DeepSpeed-FastGen): every batch is filled with decodes, and then with chunks of prompts, up to a
   target forward size.
 
 Decisions where the papers are silent:
 
+- Kossmann et al. leave the cap to the user; it is 256, vLLM's default. Decodes go before chunks of prefills, as in
+  Sarathi-Serve, which they cite for chunked prefill.
 - The largest possible output is that of the instance, unless a limit is given; an allocation is never more than the
   cache.
-- `static` pads nothing: who has ended takes no time any more, but his place is not filled. Prompts of a batch run
-  together, so that they fit one token budget.
+- Prompts of a `static` batch run together, so that they fit one token budget.
 - The target forward size is the least number of tokens at which a token takes at most a tenth more time than at best,
   without attention: where the machine is nearly saturated. `fastgen` admits while prompts fit, and evicts the last to
   arrive if memory is short.
+
+Differs from the papers, because a batch here is what its requests run:
+
+- `static` pads nothing: a request that has ended takes no more time, but its place is not filled.
 """
 
 from __future__ import annotations
@@ -26,11 +33,14 @@ from dataclasses import dataclass, replace
 from optsched.model.cost import CostModel
 from optsched.model.instance import Instance
 from optsched.policies.grouped import Group, GroupedPolicy, Margins, Members, Reserve
-from optsched.policies.infermax import SARATHI, VLLM
+from optsched.policies.infermax import SARATHI, VLLM, VLLM_HY
 from optsched.simulate.replica import Occasion, Policy
 
-FCFS = replace(VLLM, margins=Margins(residents=256))
-"""vLLM's order, 256 requests at most."""
+FCFS = replace(SARATHI, token_budget=None, batch_tokens=1024, margins=Margins(residents=256))
+"""The engine of Kossmann et al.: chunks, at most 1,024 tokens a batch and 256 requests that hold KV."""
+
+FCFS_HY = replace(VLLM_HY, margins=Margins(residents=256))
+"""The engine of RR-SJF's policies: whole prefills beside decodes, at most 256 requests that hold KV."""
 
 
 @dataclass(frozen=True)

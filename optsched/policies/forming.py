@@ -30,7 +30,9 @@ class Forming:
         self._policy, self._replica, self._limits = policy, replica, limits
         self._hybrid = policy.hybrid and replica.rules.hybrid
         self._chunked = policy.chunked and replica.rules.chunked_prefill
-        self._own_budget = limits.batch_tokens if policy.token_budget is None else policy.token_budget
+        own_tokens = limits.batch_tokens if policy.batch_tokens is None else policy.batch_tokens
+        self._batch_tokens = min(own_tokens, limits.batch_tokens)
+        self._own_budget = self._batch_tokens if policy.token_budget is None else policy.token_budget
         self._most = math.inf if limits.batch_requests is None else limits.batch_requests
         self._watermark, self._spare = policy.margins.tokens(limits)
         self._held = Held(limits, policy.reserve)
@@ -83,7 +85,7 @@ class Forming:
     def _decodes(self, job: Job) -> bool:
         """Put a decode step into the batch, if nothing stands in its way, which is what mostly happens."""
         if (
-            self._tokens == self._limits.batch_tokens
+            self._tokens == self._batch_tokens
             or len(self._run) == self._most
             or job.index in self._evicted
             or (self._prefilling and not self._hybrid)
@@ -133,7 +135,7 @@ class Forming:
 
     def _tokens_of(self, job: Job) -> int:
         """Return the tokens that a candidate can run within all budgets, 0 if it cannot."""
-        count, budget = job.missing, self._limits.batch_tokens - self._tokens
+        count, budget = job.missing, self._batch_tokens - self._tokens
         if not job.decoding:
             budget = min(budget, self._limits.prefill_tokens - self._prefill_tokens, self._own_budget - self._tokens)
             if self._chunked:

@@ -227,6 +227,8 @@ class GroupedPolicy:
         What else has to allow that a waiting request runs; None for nothing.
     swaps
         Whether KV waits on the host instead of being lost.
+    batch_tokens
+        The policy's own C: no batch has more tokens; None for no own limit.
     """
 
     groups: tuple[Group, ...]
@@ -238,6 +240,7 @@ class GroupedPolicy:
     margins: Margins = Margins()
     admits: Admission | None = None
     swaps: bool = False
+    batch_tokens: int | None = None
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Form the next batch (Algorithm 1, GETNEXTBATCH)."""
@@ -278,6 +281,7 @@ class GroupedPolicy:
             and self.asks is None
             and not self.swaps
             and self.reserve in {whole_prompt, worst_case}
+            and self.batch_tokens is None
             and all(group.order is None and group.where is None for group in self.groups)
             and Members.ALL not in groups
             and not any(group.evicts for group in self.groups if group.members is Members.WAITING)

@@ -1,27 +1,55 @@
-r"""LARRY (Kossmann et al., section 4.1): short prompts first while many wait, and whoever has waited long.
+r"""LARRY (Kossmann et al., section 4.1): short prompts first while many wait, and requests that have waited long.
 
-Those that wait are dispatched in decreasing order of
+Waiting requests are dispatched in decreasing order of
 
 .. math:: α \cdot \text{waiting time} - \text{queue length} \cdot \text{memory}
 
-with the waiting time in seconds and the memory in KV tokens of the prompt. Equation 1 of the paper has a plus; its
-text says that large requests are put off the more the longer the queue is, and so does this. With α = 1000 it is nearly
-first come, first served, as there.
+with the waiting time in seconds and the memory of the prompt in a unit that is a parameter, on the engine of
+`optsched.policies.fcfs.FCFS`. A request is dispatched once the free memory holds its prompt; the first that cannot be
+dispatched holds up those behind it.
 
-Decisions where the paper is silent: the engine is Sarathi with its budget of 512 tokens, as vLLM's chunked prefill then
-was; the queue includes the request; whoever was evicted has waited since its arrival, as in first come, first served,
-and needs memory for all its tokens.
+Decisions where the paper is silent:
+
+- The unit of memory. The paper has first come, first served for "very high values of α (larger than 1000)". So it is in
+  blocks of 16 tokens, which vLLM counts; in tokens α = 1000 is far from it, in shares of the cache α = 1 is it already.
+- The queue includes the request itself.
+- An evicted request has waited since its arrival, as in first come, first served, and needs memory for all its tokens.
+  The last to arrive is evicted if memory is short.
+
+Differs from the paper, because its text and its equation disagree:
+
+- Equation 1 adds the memory term. The text puts large requests off the more, the longer the queue is; so does this.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 
+from optsched.model.instance import Limits
+from optsched.policies.fcfs import FCFS
 from optsched.policies.grouped import GroupedPolicy
-from optsched.policies.infermax import SARATHI
 from optsched.simulate.replica import Job, Occasion, Policy, Replica
 
 _SECOND = 10**12
+
+
+class MemoryUnit(Enum):
+    """What the memory of a prompt is counted in."""
+
+    TOKENS = "tokens"
+    BLOCKS = "blocks"
+    SHARE = "share"
+
+    def fraction(self, tokens: int, limits: Limits) -> tuple[int, int]:
+        """Return the memory of so many tokens in this unit, as numerator and denominator."""
+        match self:
+            case MemoryUnit.TOKENS:
+                return tokens, 1
+            case MemoryUnit.BLOCKS:
+                return limits.blocks(tokens), 1
+            case MemoryUnit.SHARE:
+                return tokens, limits.kv_capacity
 
 
 @dataclass(frozen=True)
@@ -31,13 +59,16 @@ class Larry:
     Parameters
     ----------
     alpha
-        α, KV tokens that a second of waiting is worth; 1 in the paper.
+        α, units of memory that a second of waiting is worth; 1 in the paper.
     base
         The engine.
+    unit
+        The unit of memory.
     """
 
     alpha: int = 1
-    base: GroupedPolicy = SARATHI
+    base: GroupedPolicy = FCFS
+    unit: MemoryUnit = MemoryUnit.TOKENS
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy."""
@@ -45,9 +76,9 @@ class Larry:
         return replace(self.base, groups=(*running, replace(waiting, order=self._order)))
 
     def _order(self, job: Job, replica: Replica) -> int:
-        memory = job.request.input + job.generated
+        memory, whole = self.unit.fraction(job.request.input + job.generated, replica.limits)
         waited = replica.now_ps - job.request.arrival_ps
-        return len(replica.waiting) * memory * _SECOND - self.alpha * waited
+        return len(replica.waiting) * memory * _SECOND - self.alpha * waited * whole
 
 
 LARRY = Larry()

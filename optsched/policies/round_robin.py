@@ -1,19 +1,25 @@
 """Round robin between requests, and RR-SJF (Gogineni et al., Algorithm 1).
 
-Whoever has waited longest goes next, ties by priority. If memory is short for it, or all N places are taken, requests
-are preempted that have generated at least so many tokens since they started or resumed, the worst priority first. In
-`rr_sjf` the priority is the predicted output, in `rr` the order of arrival.
+The request that has waited longest goes next, ties by priority. While memory is short for it, or all N places are
+taken, requests are preempted that have generated at least so many tokens since they started or resumed, the worst
+priority first; they stay preempted, even if it still does not fit. In `rr_sjf` the priority is the predicted output, in
+`rr` the order of arrival.
+
+Preempted KV is recomputed, as in the paper's experiments. Where the instance allows it, `swaps` sends KV to the host
+instead and takes it back in the batch in which the request runs next, which section 4.2 foresees.
 
 Decisions where the paper is silent:
 
-- Every batch lets one request in that needs room, and after it those that find room as it is; everybody else decodes
-  beside them, where batches may be hybrid. (With batches of prefills alone, all whose slice has ended would be replaced
-  before anybody decodes again.)
-- If even all who may be preempted do not free enough, nobody is preempted.
-- Tokens are counted since the request last started: its time slice.
+- A slice counts tokens since the request last started or resumed. Victims are taken from the worst priority on.
+- Algorithm 1 preempts for one request in each batch; requests behind it start if they fit as it is. All others decode
+  beside them where batches may be hybrid. (With batches of prefills alone, all requests whose slice has ended would be
+  replaced before any of them decodes again.)
+- A request that is preempted for a batch does not resume in it: it has not waited yet.
 - If memory is short for a decode step, the worst priority is evicted, whatever it has generated.
-- Recompute is the preemption mechanism, as in the paper's experiments; where the instance allows swaps, `swaps` sends
-  KV to the host instead, and takes it back in the batch in which the request runs next.
+
+Differs from the paper, because vLLM's budget, on which its code builds, has both:
+
+- Algorithm 1 preempts while memory is short; this does so for the N places, too.
 """
 
 from __future__ import annotations
@@ -39,7 +45,7 @@ class RoundRobin:
     steps
         Tokens that a request may generate before it can be preempted.
     predictor
-        Who predicts.
+        Predicts the lengths.
     swaps
         Whether KV waits on the host instead of being lost.
     """
@@ -61,7 +67,7 @@ class RoundRobin:
 
 
 class _Slices:
-    """Algorithm 1, with a memory of when everybody's slice began; ``stays`` is whether priorities never change."""
+    """Algorithm 1, with a memory of when each slice began; ``stays`` is whether priorities never change."""
 
     def __init__(self, priority: Estimate, stays: bool, steps: int, swaps: bool) -> None:
         self._priority, self._steps, self._swaps = priority, steps, swaps
@@ -69,27 +75,27 @@ class _Slices:
         self._standing = Standing(self._turn) if stays else None
 
     def next_batch(self, replica: Replica) -> Assignment:
-        """Start who has waited longest, and let everybody decode."""
-        queue = self._queue(replica.waiting)
-        found = self._starts(queue, replica) if replica.waiting else None
-        if found is None:
-            return self._decodes(replica)
-        started = {index for index, _ in found.run}
-        self._begun |= {job.index: job.generated for job in replica.waiting if job.index in started}
-        return found
+        """Preempt for the request that has waited longest, start what fits, and let all others decode."""
+        queue = list(self._queue(replica.waiting)) if replica.waiting else []
+        victims = self._preempted(queue[0], replica) if queue else []
+        staying = [job for job in replica.running if job not in victims]
+        starts = self._starts(queue, staying, replica)
+        if not starts:
+            return self._decodes(staying, victims, replica)
+        self._begun |= {job.index: job.generated for job in starts}
+        decodes = staying if replica.rules.hybrid else []
+        run = [*((job.index, 1) for job in decodes), *((job.index, job.missing) for job in starts)]
+        return self._assignment(replica, run, victims)
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:
-        """Say how long everybody can decode: until somebody's slice ends who might make room, or memory is full."""
+        """Say how long all can decode: until a slice ends while others wait, or memory is full."""
         jobs = replica.running
+        if assignment.evict or assignment.swap_out or len(assignment.run) < len(jobs):
+            return 1
         most = min(job.request.output - job.generated for job in jobs)
-        if replica.waiting or len(assignment.run) < len(jobs):
-            # Whoever can be preempted now does not make enough room; somebody else's slice may.
-            ends = [self._steps - self._generated(job) for job in jobs]
-            later = [end for end in ends if end > 0]
-            if len(later) < len(ends) or len(assignment.run) < len(jobs):
-                return 1
-            most = min(most, *later)
-        return while_memory_lasts(jobs, replica.limits, most)
+        if replica.waiting and self._may_preempt(replica):
+            most = min(most, *(self._steps - self._generated(job) for job in jobs))
+        return while_memory_lasts(jobs, replica.limits, max(most, 1))
 
     def _generated(self, job: Job) -> int:
         """Return the tokens of its slice so far."""
@@ -107,70 +113,69 @@ class _Slices:
             return self._standing.candidates(waiting)
         return sorted(waiting, key=self._turn)  # they stand in order of arrival
 
-    def _starts(self, queue: Iterable[Job], replica: Replica) -> Assignment | None:
-        """Return a batch in which somebody starts, or None if nobody can."""
-        limits, running = replica.limits, replica.running
-        grown = int(replica.rules.hybrid)
-        held = {job.index: limits.occupied(job.cached + grown) for job in running}
-        free = limits.kv_capacity - sum(held.values())
-        if free < 0:
-            return None
-        places = len(replica.waiting) if limits.batch_requests is None else limits.batch_requests - len(running)
-        budget = min(limits.batch_tokens - grown * len(running), limits.prefill_tokens)
-        eligible = sorted((job for job in running if self._generated(job) >= self._steps), key=self._order)
+    def _preempted(self, first: Job, replica: Replica) -> list[Job]:
+        """Return the requests that are preempted for the first of the queue."""
         if not self._may_preempt(replica):
-            eligible = []
-        run: list[Step] = []
-        evict: list[int] = []
+            return []
+        limits, grown, running = replica.limits, int(replica.rules.hybrid), replica.running
+        need = limits.occupied(first.swapped + first.missing)
+        free = limits.kv_capacity - sum(limits.occupied(job.cached + grown) for job in running)
+        places = 1 if limits.batch_requests is None else limits.batch_requests - len(running)
+        eligible = sorted((job for job in running if self._generated(job) >= self._steps), key=self._order)
+        victims: list[Job] = []
+        while eligible and (free < need or places < 1):
+            victim = eligible.pop()
+            victims.append(victim)
+            free, places = free + limits.occupied(victim.cached + grown), places + 1
+        return victims
+
+    def _starts(self, queue: Sequence[Job], staying: Sequence[Job], replica: Replica) -> list[Job]:
+        """Return the first of the queue, as far as they fit beside those that stay."""
+        limits, hybrid = replica.limits, replica.rules.hybrid
+        free = limits.kv_capacity - sum(limits.occupied(job.cached + int(hybrid)) for job in staying)
+        places = len(queue) if limits.batch_requests is None else limits.batch_requests - len(staying)
+        budget = min(limits.batch_tokens - (len(staying) if hybrid else 0), limits.prefill_tokens)
+        starts: list[Job] = []
         for job in queue:
-            if not grown and run and job.decoding:
+            need = limits.occupied(job.swapped + job.missing)
+            alone = job.decoding and not hybrid  # KV comes back for a decode step
+            if job.missing > budget or need > free or len(starts) >= places or (alone and starts):
                 break
-            need, room, victims = limits.occupied(job.swapped + job.missing), free, 0
-            while (room < need or places + victims < 1) and victims < len(eligible):
-                victims += 1
-                room += held[eligible[-victims].index]
-            if job.missing > budget or room < need or places + victims < 1:
+            starts.append(job)
+            free, budget = free - need, budget - job.missing
+            if alone:
                 break
-            evict = evict or [victim.index for victim in eligible[len(eligible) - victims :]]
-            eligible = []
-            free, places, budget = room - need, places + victims - 1, budget - job.missing
-            run.append((job.index, job.missing))
-            if not grown and job.decoding:
-                break
-        if not run:
-            return None
-        decodes = [(job.index, 1) for job in running if job.index not in evict] if grown else []
-        return self._preempting(replica, [*decodes, *run], evict)
+        return starts
 
     def _may_preempt(self, replica: Replica) -> bool:
         return replica.rules.eviction or (self._swaps and replica.rules.swap)
 
-    def _preempting(self, replica: Replica, run: Sequence[Step], victims: Sequence[int]) -> Assignment:
+    def _assignment(self, replica: Replica, run: Sequence[Step], victims: Sequence[Job]) -> Assignment:
         """Return the batch, with KV taken back where it is on the host."""
-        running = {index for index, _ in run}
+        running, gone = {index for index, _ in run}, [job.index for job in victims]
         back = [job.index for job in replica.waiting if job.swapped and job.index in running]
         swaps = self._swaps and replica.rules.swap
-        return Assignment(run, [] if swaps else victims, victims if swaps else [], back, len(replica.waiting))
+        return Assignment(run, [] if swaps else gone, gone if swaps else [], back, len(replica.waiting))
 
-    def _decodes(self, replica: Replica) -> Assignment:
-        """Let everybody decode, as far as memory and budgets allow."""
+    def _decodes(self, staying: list[Job], victims: list[Job], replica: Replica) -> Assignment:
+        """Let all that stay decode, as far as memory and budgets allow."""
         limits = replica.limits
         most = limits.batch_tokens
         if limits.batch_requests is not None:
             most = min(most, limits.batch_requests)
-        staying = sorted(replica.running, key=self._order)
-        evict: list[int] = []
+        staying = sorted(staying, key=self._order)
+        gone = list(victims)
         while staying:
             run = staying[:most]
             held = sum(limits.occupied(job.cached + 1) for job in run)
             if held + sum(limits.occupied(job.cached) for job in staying[most:]) <= limits.kv_capacity:
                 decodes = [(job.index, 1) for job in sorted(run, key=lambda job: job.rank)]
-                return self._preempting(replica, decodes, evict)
+                return self._assignment(replica, decodes, gone)
             if not self._may_preempt(replica):
                 raise PolicyFailureError(run[0].index, replica.now_ps, "memory is full, and eviction is forbidden")
-            evict.append(staying.pop().index)
+            gone.append(staying.pop())
         job = min(replica.waiting or replica.running, key=self._order)
-        raise NoBatchError(job.index, replica.now_ps, f"its {job.missing} tokens fit no batch, and nobody can decode")
+        raise NoBatchError(job.index, replica.now_ps, f"its {job.missing} tokens fit no batch, and none can decode")
 
 
 RR = RoundRobin(shortest=False)

@@ -3,21 +3,23 @@
 - `sjf`: the shortest predicted output first, not preemptive (RR-SJF, section 3.4).
 - `srtf`: the fewest predicted tokens left first, preemptive, from iteration to iteration, with memory for the longest
   output allocated to each (EconoServe, section 2.1: "using max-allocation").
-- `ltr`: waiting requests by predicted rank (Fu et al. 2024; Kossmann et al., section 2.2).
-- `trail`: the fewest predicted tokens left first; whoever has generated the share c of its prediction is not
+- `ltr`: by predicted rank, not preemptive (Fu et al. 2024; Kossmann et al., section 2.2).
+- `trail`: the fewest predicted tokens left first; a request that has generated the share c of its prediction is not
   preempted any more (Shahout et al. 2024; Kossmann et al., section 2.2). With the truth it is their TRAIL+, with c = 0
-  the setting that they find best: no preemption at all.
+  the setting that they find best: no preemption for a waiting request.
 - `svf`: the smallest memory-time volume first, as far as all that run will fit until they end (Wang, Ye and Zhou 2025).
 - `mc_sf`: the shortest output first, as far as all that run will fit until they end (Jaillet et al. 2025, MC-SF).
 
 Decisions where the papers are silent:
 
-- `sjf` is `fcfs` with an ordered queue, `ltr` and `trail` are Sarathi, as the engine of Kossmann et al. was, and the
-  others have hybrid batches with whole prefills. If memory is short, whoever is last by the policy's order is evicted.
+- `sjf` runs on the engine of `rr_sjf`, `optsched.policies.fcfs.FCFS_HY`; `svf` and `mc_sf` have hybrid batches with
+  whole prefills. If memory is short, the last by the policy's order is evicted.
+- On the engine of `ltr` and `trail`, `optsched.policies.fcfs.FCFS`, `trail` runs all requests that hold KV by the
+  tokens left, a chunk of a prefill before a decode if it has fewer; `ltr` orders decodes, chunks and the queue each.
 - `ltr` has no counter against starvation; Kossmann et al. do not mention one.
 - The longest output of `srtf` is that of the instance, unless a limit is given.
-- Whoever has generated more than was predicted is the first; where it matters, it is expected to end with its next
-  token.
+- A request that has generated more than was predicted is the first; where it matters, it is expected to end with its
+  next token.
 """
 
 from __future__ import annotations
@@ -28,9 +30,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from optsched.policies.fcfs import FCFS, largest_allocation
+from optsched.policies.fcfs import FCFS, FCFS_HY, largest_allocation
 from optsched.policies.grouped import Admission, Group, GroupedPolicy, Members, Order
-from optsched.policies.infermax import SARATHI
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
 from optsched.policies.standing import by_prediction
 from optsched.simulate.replica import Job, Occasion, Policy
@@ -44,18 +45,32 @@ def _left(estimate: Estimate) -> Order:
     return by_prediction(lambda job: estimate(job) - job.generated, estimate)
 
 
-def _sjf(estimate: Estimate) -> GroupedPolicy:
-    order = _length(estimate)
-    return replace(FCFS, groups=(Group(Members.WAITING, order), Group(Members.RUNNING, order, evicts=True)))
+@dataclass(frozen=True)
+class ShortestFirst:
+    """The shortest predicted output first, not preemptive: every group of an engine in this order.
+
+    Parameters
+    ----------
+    base
+        The engine.
+    predictor
+        Predicts the lengths, of which only the order counts.
+    """
+
+    base: GroupedPolicy
+    predictor: Predictor | Online = TRUTH
+
+    def prepared(self, occasion: Occasion) -> Policy:
+        """Return the policy of a run."""
+        return Predicting(self._make, self.predictor).prepared(occasion)
+
+    def _make(self, estimate: Estimate) -> GroupedPolicy:
+        order = _length(estimate)
+        return replace(self.base, groups=tuple(replace(group, order=order) for group in self.base.groups))
 
 
-def _ltr(estimate: Estimate) -> GroupedPolicy:
-    *running, waiting = SARATHI.groups
-    return replace(SARATHI, groups=(*running, replace(waiting, order=_length(estimate))))
-
-
-SJF = Predicting(_sjf)
-LTR = Predicting(_ltr)
+SJF = ShortestFirst(FCFS_HY)
+LTR = ShortestFirst(FCFS)
 
 
 @dataclass(frozen=True)
@@ -96,11 +111,14 @@ class Trail:
     share
         c, from 0 (never preempted) to 1 (always).
     predictor
-        Who predicts.
+        Predicts the lengths.
+    base
+        The engine.
     """
 
     share: Fraction = Fraction(0)
     predictor: Predictor | Online = TRUTH
+    base: GroupedPolicy = FCFS
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""
@@ -117,7 +135,7 @@ class Trail:
             Group(Members.RUNNING, order, evicts=True, where=kept),
             Group(Members.ALL, order, evicts=True, where=lambda job: not kept(job)),
         )
-        return replace(SARATHI, groups=groups)
+        return replace(self.base, groups=groups)
 
 
 TRAIL = Trail()

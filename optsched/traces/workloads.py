@@ -75,20 +75,28 @@ def _bookcorpus(count: int, rng: Random) -> list[Row]:
 _MOST_OUTPUT = 1024
 
 
-def _rr_sjf(count: int, rng: Random) -> list[Row]:
+def _rr_sjf(short: Draw, count: int, rng: Random) -> list[Row]:
     """Draw requests of sections 3.1 and 4.3: outputs of 4 to 1024 tokens, half of them cut off at 1024.
 
-    The rest of the outputs are uniform here, and inputs are geometric with mean 64: the paper gives neither.
+    The paper gives neither the other outputs, which are ``short`` here, nor inputs, which are geometric with mean 64.
     """
-    prompt = geometric(1, 64, 1024)
-    return [Row(0, prompt(rng), _MOST_OUTPUT if rng.random() < 0.5 else rng.randint(4, 1023)) for _ in range(count)]
+    prompt = geometric(1, 64, _MOST_OUTPUT)
+    return [Row(0, prompt(rng), _MOST_OUTPUT if rng.random() < 0.5 else short(rng)) for _ in range(count)]
+
+
+def _uniform(rng: Random) -> int:
+    return rng.randint(4, _MOST_OUTPUT - 1)
+
+
+_FITTED = geometric(4, 190, _MOST_OUTPUT - 1)
+"""Short outputs with which RR-SJF's 25th percentile of latency is as far below RR's as in Figure 4, nearly."""
 
 
 def _rr_sjf_noise(deviation: float, count: int, rng: Random) -> list[Row]:
     """Predict outputs with the normal noise of section 3.5, at least 1 token and at most 1024."""
     return [
         replace(row, predicted=min(max(round(rng.gauss(row.output, deviation)), 1), _MOST_OUTPUT))
-        for row in _rr_sjf(count, rng)
+        for row in _rr_sjf(_uniform, count, rng)
     ]
 
 
@@ -109,7 +117,8 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
         "preble-loogle": _preble("LooGLE", lognormal(23474, 6105), lognormal(16, 9.9)),
         "sw-chat": Workload("Kossmann et al., Figure 6: SW-Chat", partial(_azure, "azure-conv")),
         "sw-code": Workload("Kossmann et al., Figure 6: SW-Code", partial(_azure, "azure-code")),
-        "rr-sjf": Workload("RR-SJF, sections 3.1 and 4.3", _rr_sjf),
+        "rr-sjf": Workload("RR-SJF, sections 3.1 and 4.3", partial(_rr_sjf, _uniform)),
+        "rr-sjf-fitted": Workload("RR-SJF, short outputs fitted to Figure 4", partial(_rr_sjf, _FITTED)),
         "rr-sjf-noise25": Workload("RR-SJF, section 3.5, σ = 25", partial(_rr_sjf_noise, 25)),
         **{f"infermax-mix-{'+'.join(mix)}": Workload("InferMax, section 4.6", partial(_mix, mix)) for mix in MIXES},
     }
