@@ -200,3 +200,14 @@ def test_it_says_nothing_without_a_crowd_or_of_other_objectives() -> None:
 def test_certificates_are_read_strictly(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnprovedError, match=reason):
         proved(crowd(100), crowded_bound().certificate | change)
+
+
+@pytest.mark.parametrize("decode_kv", [10**9, 10**12, 10**15])
+def test_prices_stay_in_64_bits_where_decodes_cost_far_more_than_a_base(decode_kv: int) -> None:
+    """The first guess of a price is n² own / base: times a decode's attention it wrapped."""
+    costly = replace(crowd(100), cost=CostModel(base=40, token=0, decode_kv=decode_kv))
+    found = congestion_bound(costly, Objective.MEAN_E2E)
+    if found is not None:
+        served = simulate(costly, "sarathi", Objective.MEAN_E2E).value
+        assert served is not None
+        assert proved_bound(costly, Restrictions(), Objective.MEAN_E2E, found.certificate) == found.value <= served

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optsched.bounds.congested.terms import UNIT, Ints, Terms
+from optsched.bounds.congested.terms import LARGEST, UNIT, Ints, Terms
 from optsched.bounds.own import most_decodes, turns
 from optsched.model.instance import Instance
 
@@ -49,6 +49,9 @@ class Batches:
     ----------
     steepest
         The largest β, in ps.
+    dearest
+        The largest θ, in 64ths of a request, with which all numbers stay below `LARGEST`, whatever is alive; ≤ 0 if
+        there is none.
     """
 
     def __init__(self, instance: Instance, terms: Terms) -> None:
@@ -60,6 +63,28 @@ class Batches:
         read = np.arange(0, longest + STEP, STEP, dtype=np.int64)
         self._attention = self._cost.decode_kv * read + self._cost.decode_req
         self._known: dict[tuple[int, int, int], Worth] = {}
+        self.dearest = self._dearest(instance, longest + STEP)
+
+    def _dearest(self, instance: Instance, longest: int) -> int:
+        """Return the price at which the first of three numbers would be too large, less an eighth of it.
+
+        They are what a batch pays, what a decode is worth between two reads, and twice what a prompt is worth.
+        """
+        cost, count, most = self._cost, len(instance.requests), instance.limits.batch_tokens + 1
+        read = cost.decode_ps(longest)
+        batch, single, granted = (
+            cost.linear_ps(most) + read,
+            cost.linear_ps(1) + read,
+            self._terms.kept * self._terms.short_ps,
+        )
+        prompt = (self.steepest + 2 * cost.prefill_sq * longest) * longest + cost.prefill_req
+        paid = LARGEST - count * (3 * UNIT * batch + granted + UNIT * self.steepest * most)
+        ends = (
+            paid // (batch + self.steepest * most),
+            (LARGEST // UNIT - granted) // single - UNIT * count,
+            LARGEST // (2 * prompt + 1) - UNIT * count,
+        )
+        return min(ends) * 8 // 9
 
     def worth(self, price: int, alive: int, slope: int) -> Worth:
         """Return what runs are worth."""

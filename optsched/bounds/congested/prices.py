@@ -35,11 +35,14 @@ def priced_bound(instance: Instance, setting: Setting, needs: Sequence[int]) -> 
     terms = terms_of(instance, setting)
     if terms is None:
         return None
+    batches = Batches(instance, terms)
+    if batches.dearest < 4 * UNIT:
+        return None
     lives = Lives(instance, terms)
     jobs = sorted(zip(lives.arrival.tolist(), (_SLOWER * need for need in needs), strict=True))
     waiting = delayed(jobs, terms.window_ps, lives.last) * terms.kept / UNIT
     guess = np.maximum(_balanced(lives), waiting)
-    value, windows = best_prices(lives, Batches(instance, terms), guess, setting.rounds)
+    value, windows = best_prices(lives, batches, guess, setting.rounds)
     return Bound(value, {"kind": "congestion", **asdict(terms), "windows": stated(windows)})
 
 
@@ -61,7 +64,7 @@ def best_prices(lives: Lives, batches: Batches, guess: Floats, rounds: int) -> t
     mean, square = np.zeros(knots), np.zeros(knots)
     found: list[tuple[int, Windows]] = []
     for turn in range(1, rounds + 1):
-        windows = slopes.chosen(_rounded(at @ spread))
+        windows = slopes.chosen(_rounded(at @ spread, batches.dearest))
         levels = lives.levels(batches, windows)
         least = lives.least(windows, levels)
         found.append((least.value, windows))
@@ -90,9 +93,12 @@ def _balanced(lives: Lives) -> Floats:
     return guess
 
 
-def _rounded(prices: Floats) -> Ints:
-    """Return prices in 64ths, on a grid that is finer where they are low; 0 is added for the last window."""
-    units = UNIT * prices
+def _rounded(prices: Floats, dearest: int) -> Ints:
+    """Return prices in 64ths, on a grid that is finer where they are low; 0 is added for the last window.
+
+    They are at most ``dearest``, rounded down to the widest grid.
+    """
+    units = np.minimum(UNIT * prices, dearest // (4 * UNIT) * (4 * UNIT))
     grid = np.select([units < 16 * UNIT, units < 64 * UNIT], [UNIT // 2, UNIT], 4 * UNIT)
     return np.append(np.rint(units / grid).astype(np.int64) * grid, 0)
 
