@@ -29,7 +29,7 @@ from optsched.model.documents import read_bytes, write_text
 from optsched.report.benchmark import replace_section
 
 SHARES: Mapping[str, int] = {
-    "optima": 500,
+    "optima": 560,
     "bounds": 280,
     "bounds, many requests": 60,
     "documents": 280,
