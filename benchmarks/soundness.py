@@ -29,7 +29,7 @@ from trial.table import faults_table, trial_table
 from trial.trials import TRIALS, run_trial
 
 SHARES: Mapping[str, int] = {
-    "optima": 500,
+    "optima": 560,
     "bounds": 280,
     "bounds, many requests": 60,
     "documents": 280,
