@@ -27,7 +27,7 @@ from optsched.cli.options import (
     time_limit_option,
     workers_option,
 )
-from optsched.methods.solve import AUTO, method_names
+from optsched.methods.plan import AUTO, method_names
 from optsched.model.documents import check_writable, write_text
 from optsched.model.errors import InputError
 from optsched.model.instance import Instance

@@ -23,8 +23,9 @@ from optsched.bounds.catalogue import BOUNDS
 from optsched.cli import run_program
 from optsched.library import instances_directory, load_instances
 from optsched.methods.bound import bound
+from optsched.methods.plan import method_names
 from optsched.methods.simulate import policy_names, simulate
-from optsched.methods.solve import method_names, solve
+from optsched.methods.solve import solve
 from optsched.model.documents import result_document
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective

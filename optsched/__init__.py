@@ -11,8 +11,9 @@ from optsched.check import check_result, check_schedule
 from optsched.library import load_instance, load_results, load_suite
 from optsched.methods.bound import bound, bound_names
 from optsched.methods.export import export_model
+from optsched.methods.plan import method_names
 from optsched.methods.simulate import policy_names, simulate
-from optsched.methods.solve import method_names, solve
+from optsched.methods.solve import solve
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.errors import InfeasibleInstanceError, InputError

@@ -17,7 +17,7 @@ from strategies import instances, restrictions
 from optsched.bounds.volume import volume_bound
 from optsched.check import check_result, check_schedule
 from optsched.cli import main
-from optsched.methods import solve as solving
+from optsched.methods import plan as planning
 from optsched.methods.checked import DefectError
 from optsched.methods.simulate import policy_names, simulate
 from optsched.methods.solve import solve
@@ -43,6 +43,7 @@ from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Assignment, Batch, Schedule, timed
 from optsched.report.sheet import class_texts
 from optsched.simulate.replica import Replica
+from optsched.solvers.declaration import Declaration
 from optsched.solvers.formulation import Outcome, Task, Termination
 from optsched.study.store import ResultStore
 
@@ -499,8 +500,9 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[Outcome], type[Stub]]:
 
     def install(answer: Outcome) -> type[Stub]:
         made = type("Made", (Stub,), {"asked": [], "answer": answer})
-        monkeypatch.setattr(solving, "make_formulation", lambda name, options: made())
-        monkeypatch.setattr(solving, "entries", lambda group: {"stub": "stub:Stub"})
+        monkeypatch.setattr(planning, "make_formulation", lambda name, options: made())
+        monkeypatch.setattr(planning, "entries", lambda group: {"stub": "stub:Stub"})
+        monkeypatch.setattr(planning, "declaration_named", lambda name: Declaration())
         return made
 
     return install

@@ -31,18 +31,22 @@ from optsched import (
 from optsched.bounds.bound import Bound
 from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.catalogue import FORMULATION_GROUP, entries, lookup
+from optsched.methods import best as incumbents
 from optsched.methods import bound as bounding
+from optsched.methods import plan as planning
 from optsched.methods import simulate as simulating
-from optsched.methods import solve as solving
+from optsched.methods import stages
 from optsched.methods.bound import bound
 from optsched.methods.checked import DefectFoundError, is_proved
 from optsched.methods.formulations import make_formulation
+from optsched.methods.solve import was_interrupted
 from optsched.model.cost import CostModel
 from optsched.model.documents import dump, instance_document
 from optsched.model.errors import InputError
 from optsched.model.result import Badge, Result, Status
 from optsched.policies import STANDARD
 from optsched.policies.grouped import Group, GroupedPolicy, Members
+from optsched.solvers.declaration import Declaration
 from optsched.solvers.formulation import Outcome as Found
 from optsched.solvers.formulation import Task, Termination
 
@@ -62,7 +66,7 @@ def break_formulations(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], 
     """Let formulations raise as soon as they are asked."""
 
     class Broken:
-        covers_swaps = True
+        declaration = Declaration(covers_swaps=True)
 
         def solve(self, task: Task) -> Found:
             raise error
@@ -70,7 +74,7 @@ def break_formulations(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], 
     def make(name: str, options: dict[str, str]) -> object:
         return Broken() if name in names else make_formulation(name, options)
 
-    monkeypatch.setattr(solving, "make_formulation", make)
+    monkeypatch.setattr(planning, "make_formulation", make)
 
 
 def best_policy(instance: Instance) -> int:
@@ -152,14 +156,14 @@ def test_the_user_presses_ctrl_c_and_a_method_raises(monkeypatch: pytest.MonkeyP
         def solve(self, task: Task) -> Found:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(solving, "entries", lambda group: {"token_cpsat": "", "last_arrivals": ""})
+    monkeypatch.setattr(planning, "entries", lambda group: {"token_cpsat": "", "last_arrivals": ""})
     monkeypatch.setattr(
-        solving, "make_formulation", lambda name, options: Interrupted() if name == "last_arrivals" else object()
+        planning, "make_formulation", lambda name, options: Interrupted() if name == "last_arrivals" else object()
     )
     result = solve(HARD, **SOON)
     keeps_all(result)
     assert (result.message or "").startswith("interrupted; token_cpsat: AttributeError")
-    assert solving.was_interrupted(result)
+    assert was_interrupted(result)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +184,7 @@ def test_an_answer_that_is_none_costs_nothing(answer: Any, monkeypatch: pytest.M
         def solve(self, task: Task) -> Found:
             return answer  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(solving, "make_formulation", lambda name, options: Odd())
+    monkeypatch.setattr(planning, "make_formulation", lambda name, options: Odd())
     keeps_all(solve(HARD, method="token_cpsat", **SOON))
 
 
@@ -223,7 +227,7 @@ def test_a_bound_that_raises_is_named(name: str, monkeypatch: pytest.MonkeyPatch
 def test_a_checker_that_raises_leaves_the_bound_without_its_badge(monkeypatch: pytest.MonkeyPatch) -> None:
     break_formulations(monkeypatch, FORMULATIONS, ValueError("no"))
     proved, _ = bound(HARD)
-    monkeypatch.setattr(solving, "is_proved", partial(fail, OverflowError("int too large")))
+    monkeypatch.setattr(incumbents, "is_proved", partial(fail, OverflowError("int too large")))
     result = solve(HARD, **SOON)
     assert (result.value, result.bound, result.badge) == (best_policy(HARD), proved.bound, Badge.SOLVER_CLAIMED)
     assert result.certificate is None
@@ -252,7 +256,7 @@ def test_a_bound_above_a_replayed_value_is_dropped_and_reported(monkeypatch: pyt
         def solve(self, task: Task) -> Found:
             return wrong
 
-    monkeypatch.setattr(solving, "make_formulation", lambda name, options: Liar())
+    monkeypatch.setattr(planning, "make_formulation", lambda name, options: Liar())
     with pytest.raises(DefectFoundError) as caught:
         solve(HARD, method="token_cpsat", **SOON)
     keeps_all(caught.value.result)
@@ -270,7 +274,7 @@ def test_a_schedule_refutes_the_bounds_before_it(monkeypatch: pytest.MonkeyPatch
     honest, runs = bound(HARD)
     assert max(run.bound.value for run in runs if run.bound is not None and run.name != "late") == honest.bound
     monkeypatch.setattr(bounding, "bound_method", lambda name: lie if name == "late" else bound_method(name))
-    monkeypatch.setattr(solving, "is_proved", lambda *asked: asked[3] == 10**6 or is_proved(*asked))
+    monkeypatch.setattr(incumbents, "is_proved", lambda *asked: asked[3] == 10**6 or is_proved(*asked))
     with pytest.raises(DefectFoundError, match=r"late: its bound 1000000 \(certified\) exceeds the value") as caught:
         solve(HARD, **SOON)
     result = caught.value.result
@@ -291,7 +295,7 @@ def test_an_illegal_schedule_costs_nothing_else(monkeypatch: pytest.MonkeyPatch)
         def solve(self, task: Task) -> Found:
             return illegal
 
-    monkeypatch.setattr(solving, "make_formulation", lambda name, options: Liar())
+    monkeypatch.setattr(planning, "make_formulation", lambda name, options: Liar())
     with pytest.raises(DefectFoundError, match="token_cpsat made an illegal schedule") as caught:
         solve(HARD, method="token_cpsat", **SOON)
     keeps_all(caught.value.result)
@@ -311,7 +315,7 @@ def test_whatever_breaks_the_rest_is_kept(data: st.DataObject) -> None:
         break_formulations(monkeypatch, FORMULATIONS, error)
         real_play = simulating.play
         monkeypatch.setattr(
-            solving, "play", lambda *asked, **more: fail(error) if asked[1] in gone else real_play(*asked, **more)
+            stages, "play", lambda *asked, **more: fail(error) if asked[1] in gone else real_play(*asked, **more)
         )
         broken = partial(fail, error)
         monkeypatch.setattr(bounding, "bound_method", lambda name: broken if name in lost else bound_method(name))
@@ -503,7 +507,7 @@ def test_a_defect_is_reported_and_the_rest_printed(optsched: Command, monkeypatc
         def solve(self, task: Task) -> Found:
             return Found(Termination.LIMIT, None, 10**6, Badge.SOLVER_CLAIMED)
 
-    monkeypatch.setattr(solving, "make_formulation", lambda name, options: Liar())
+    monkeypatch.setattr(planning, "make_formulation", lambda name, options: Liar())
     code, _, err = optsched("solve", "hard.json", "--out", "r.json")
     assert code == 1
     assert err.startswith("optsched: defect of optsched: ")

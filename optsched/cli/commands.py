@@ -51,9 +51,10 @@ from optsched.methods.bound import bound as run_bound
 from optsched.methods.checked import DefectError, DefectFoundError
 from optsched.methods.export import export_model
 from optsched.methods.formulations import require_options
+from optsched.methods.plan import AUTO
 from optsched.methods.simulate import simulate_each
-from optsched.methods.solve import AUTO, was_interrupted
 from optsched.methods.solve import solve as run_solver
+from optsched.methods.solve import was_interrupted
 from optsched.model.cost import CostModel
 from optsched.model.documents import (
     dump,

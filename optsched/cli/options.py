@@ -13,8 +13,8 @@ import click
 from click.core import ParameterSource
 
 from optsched.catalogue import FORMULATION_GROUP, POLICY_GROUP, broken_entries
+from optsched.methods.plan import AUTO, method_names
 from optsched.methods.simulate import policy_names, standard_policies
-from optsched.methods.solve import AUTO, method_names
 from optsched.model.documents import check_writable, write_text
 from optsched.model.domain import MAX_TOKENS
 from optsched.model.errors import InputError, Said, shown

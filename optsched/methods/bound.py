@@ -10,9 +10,9 @@ from optsched.bounds.bound import Bound
 from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.failures import FAILURES, failure_text
 from optsched.methods.checked import DefectFoundError, is_proved
+from optsched.methods.question import Question
 from optsched.model.domain import replace
 from optsched.model.errors import InputError
-from optsched.model.feasibility import infeasibility
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
@@ -96,6 +96,7 @@ def bound(
     """
     objective = Objective(objective)
     restrictions = restrictions or Restrictions()
+    question = Question(instance, objective, restrictions)
     if method not in bound_names():
         raise InputError("method", method, f"one of {', '.join(bound_names())}")
     started = time.perf_counter()
@@ -106,11 +107,10 @@ def bound(
     def ended(**found: object) -> Result:
         return replace(result, runtime_s=time.perf_counter() - started, **found)
 
-    reason = infeasibility(instance, restrictions)
-    if reason is not None:
-        return ended(status=Status.INFEASIBLE, message=reason.message), []
+    if question.infeasibility is not None:
+        return ended(status=Status.INFEASIBLE, message=question.infeasibility.message), []
     names = tuple(BOUNDS) if method in {BEST, ALL} else (method,)
-    runs = list(run_bounds(restrictions.apply(instance), objective, names))
+    runs = list(run_bounds(question.restricted, objective, names))
     failures = [run.failure for run in runs if run.failure is not None]
     found = [(run.name, run.bound) for run in runs if run.bound is not None]
     if not found and not failures:

@@ -10,6 +10,7 @@ from typing import Any
 from optsched.catalogue import FORMULATION_GROUP, BrokenEntryError, entries, lookup
 from optsched.failures import FAILURES
 from optsched.model.errors import InputError
+from optsched.solvers.declaration import Declaration, declaration_of
 from optsched.solvers.formulation import Exporter, Formulation
 
 Options = Mapping[str, str]
@@ -32,6 +33,19 @@ def make_formulation(name: str, options: Options) -> Formulation:
     return made
 
 
+def declaration_named(name: str) -> Declaration:
+    """Return what the formulation of that name declares, without making it.
+
+    Raises
+    ------
+    BrokenEntryError
+        If it cannot be imported.
+    TypeError
+        If its declaration is of a wrong type.
+    """
+    return declaration_of(_factory(name))
+
+
 def make_exporter(name: str) -> Exporter:
     """Return the formulation of that name, whose model can be written down.
 
@@ -50,7 +64,7 @@ def make_exporter(name: str) -> Exporter:
 def require_options(method: str, options: Options) -> None:
     """Raise `InputError` if a method, a formulation or a plan of several, does not take the options.
 
-    What cannot be made at all takes anything: `optsched.methods.solve.solve` says so, and does without it.
+    What cannot be made at all takes anything: `optsched.methods.plan.plan_solve` says so, and does without it.
     """
     try:
         if method in entries(FORMULATION_GROUP):

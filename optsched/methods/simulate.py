@@ -16,6 +16,7 @@ from multiprocessing import get_context
 from optsched.catalogue import OWN_PACKAGES, POLICY_GROUP, entries, lookup, package_of
 from optsched.failures import FAILURES, ReportedFailureError, failure_text, raised_at
 from optsched.methods.checked import IllegalScheduleError, checked_metrics
+from optsched.methods.question import Question
 from optsched.model.domain import replace
 from optsched.model.errors import InputError
 from optsched.model.feasibility import require_feasible
@@ -89,36 +90,35 @@ def simulate(
     DefectError
         If the checker computes other metrics than the simulator.
     """
+    question = Question(instance, Objective(objective), restrictions or Restrictions())
     try:
-        return play(instance, policy, objective, restrictions=restrictions, predictor=predictor, seed=seed)
+        return play(question, policy, predictor=predictor, seed=seed)
     except PolicyCrashError as crash:
         name = _name(policy)
         return Result(
             instance=instance,
             method=name,
-            objective=Objective(objective),
+            objective=question.objective,
             status=Status.FAILED,
             seed=seed,
-            restrictions=restrictions or Restrictions(),
+            restrictions=question.restrictions,
             message=f"{name}: {crash}",
         )
 
 
 def play(
-    instance: Instance,
+    question: Question,
     policy: str | Policy | Preparing,
-    objective: Objective | str,
     *,
-    restrictions: Restrictions | None = None,
     predictor: str | None = None,
     seed: int = 0,
 ) -> Result:
-    """Let a policy schedule an instance, as `simulate` does, but raise `PolicyCrashError` if its code raises."""
-    objective = Objective(objective)
-    restrictions = restrictions or Restrictions()
+    """Let a policy answer a question, as `simulate` does, but raise `PolicyCrashError` if its code raises."""
+    instance, objective, restrictions = question.instance, question.objective, question.restrictions
     name = _name(policy)
     runner, options = policy_of(policy, predictor)
-    require_feasible(instance, restrictions)
+    if question.infeasibility is not None:
+        raise question.infeasibility
     failed = Result(
         instance=instance,
         method=name,
@@ -129,7 +129,7 @@ def play(
         options=options,
     )
     started = time.perf_counter()
-    restricted = restrictions.apply(instance)
+    restricted = question.restricted
     try:
         with policy_code(policy):
             runner = ready_policy(runner, restricted, objective, restrictions, seed)

@@ -12,20 +12,22 @@ from optsched.model.errors import InfeasibleInstanceError
 from optsched.model.instance import Instance
 from optsched.model.restrictions import Restrictions
 
-_UNRESTRICTED = Restrictions()
 
-
-def infeasibility(instance: Instance, restrictions: Restrictions = _UNRESTRICTED) -> InfeasibleInstanceError | None:
+def infeasibility(instance: Instance, restrictions: Restrictions | None = None) -> InfeasibleInstanceError | None:
     """Return what names the conflicting requests, limits and restrictions, and the smallest limits that would do.
 
     None if a schedule exists, of whatever value.
     """
-    restricted = restrictions.apply(instance)
+    return infeasibility_of(instance, instance if restrictions is None else restrictions.apply(instance))
+
+
+def infeasibility_of(instance: Instance, restricted: Instance) -> InfeasibleInstanceError | None:
+    """Return the same of an instance to which restrictions have been applied already, as `restricted`."""
     reasons = restricted.infeasibilities()
     return InfeasibleInstanceError(reasons, _remedy(instance, restricted)) if reasons else None
 
 
-def require_feasible(instance: Instance, restrictions: Restrictions = _UNRESTRICTED) -> None:
+def require_feasible(instance: Instance, restrictions: Restrictions | None = None) -> None:
     """Raise `InfeasibleInstanceError` if no schedule exists."""
     found = infeasibility(instance, restrictions)
     if found is not None:

@@ -18,8 +18,11 @@ _FAMILIES = {
     "planner": ("planner",),
 }
 
-STANDARD = (*(name for base in _TABLE_1 for name in (base, f"{base}_ef")), "infermax", "planner")
-"""Policies that tables compare, and exact methods start from, unless others are asked for."""
+STARTING = (*(name for base in _TABLE_1 for name in (base, f"{base}_ef")), "infermax")
+"""Policies whose schedules exact methods start from."""
+STANDARD = (*STARTING, "planner")
+"""Policies that tables compare, and exported models start from, unless others are asked for. The planner is not in
+`STARTING`: the formulation of that name does more."""
 
 POLICIES = MappingProxyType(
     {name: f"optsched.policies.infermax:{name.upper()}" for base in _TABLE_1 for name in (base, f"{base}_ef")}

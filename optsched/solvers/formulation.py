@@ -12,6 +12,7 @@ from optsched.model.objectives import Objective, gap
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge
 from optsched.model.schedule import Schedule
+from optsched.solvers.declaration import declaration_of
 
 
 class Termination(StrEnum):
@@ -114,12 +115,9 @@ class SolverCrashError(Exception):
     """A solver has ended as none should; the message says how. What it had found by then does not count."""
 
 
-def require_covered(model: object, instance: Instance) -> None:
-    """Raise `UnsupportedError` where the instance allows swaps and a formulation does not say that it covers them.
-
-    It says so by an attribute ``covers_swaps``. An optimum without swaps is none with them.
-    """
-    if instance.rules.swap and not getattr(model, "covers_swaps", False):
+def require_covered(formulation: object, instance: Instance) -> None:
+    """Raise `UnsupportedError` where the instance allows swaps and the formulation does not declare to cover them."""
+    if instance.rules.swap and not declaration_of(formulation).covers_swaps:
         raise UnsupportedError("swapping (forbid swap)")
 
 
@@ -139,6 +137,7 @@ class Formulation(Protocol):
     """An exact model of the scheduling problem.
 
     What its class takes as keyword arguments are its options, such as ``solver``; all have defaults and take text.
+    Its class may have an attribute ``declaration`` (`optsched.solvers.declaration.Declaration`).
     """
 
     def solve(self, task: Task) -> Outcome:

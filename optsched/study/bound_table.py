@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from optsched.methods.checked import DefectFoundError
+from optsched.methods.plan import AUTO
 from optsched.methods.simulate import simulate
-from optsched.methods.solve import AUTO, solve
+from optsched.methods.solve import solve
 from optsched.model.documents import Suite
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective, gap

@@ -19,7 +19,8 @@ from typing import Any
 from optsched.calibrate.library import cost_model
 from optsched.catalogue import FORMULATION_GROUP, BrokenEntryError, entries, lookup
 from optsched.methods.checked import DefectFoundError
-from optsched.methods.solve import AUTO, solve
+from optsched.methods.plan import AUTO
+from optsched.methods.solve import solve
 from optsched.model.documents import parse_instance, result_document
 from optsched.model.errors import InputError
 from optsched.solvers.formulation import ProgressEvent

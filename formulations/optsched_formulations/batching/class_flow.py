@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from optsched.bounds.volume import volume_bound
 from optsched.solvers.claims import claim
+from optsched.solvers.declaration import Declaration, Regime, Turn
 from optsched.solvers.formulation import Outcome, Task, nothing_better
 from optsched_formulations.batching.costs import Costs, Horizon, value_to_beat
 from optsched_formulations.batching.flow.engines import Answer, minimize_with_cpsat, minimize_with_highs
@@ -32,6 +33,9 @@ _PACKING_SHARE = 0.05
 
 class ClassFlow:
     """Flows on CP-SAT, as `optsched.solvers.formulation.Formulation`."""
+
+    declaration = Declaration(turns=(Turn(60, 0.6, (Regime.FEW_RESIDENT,)), Turn(60, 0.85, (Regime.MANY_RESIDENT,))))
+    """It finds schedules that the state search does not reach and patterns only bound."""
 
     def solve(self, task: Task) -> Outcome:
         """Minimise the makespan of an offline instance with whole prefills.
@@ -48,6 +52,8 @@ class ClassFlow:
 
 class ClassFlowMip:
     """Flows on HiGHS, as `optsched.solvers.formulation.Formulation`."""
+
+    declaration = Declaration(baseline=True)
 
     def solve(self, task: Task) -> Outcome:
         """Minimise the makespan of an offline instance with whole prefills.

@@ -118,6 +118,7 @@ from optsched.model.objectives import Latency, Objective
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Progress, Schedule, timed
 from optsched.solvers.claims import FloatReading, Part, Tolerance, Values, admits, claim, most_slack
+from optsched.solvers.declaration import Declaration
 from optsched.solvers.formulation import (
     ModelFormat,
     Outcome,
@@ -153,6 +154,8 @@ class InfermaxMilp:
     InputError
         For an unknown solver, or one that is not installed.
     """
+
+    declaration = Declaration(baseline=True)
 
     def __init__(self, solver: str = "highs") -> None:
         require_solver(solver)

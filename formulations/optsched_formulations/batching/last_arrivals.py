@@ -31,6 +31,7 @@ from typing import Any
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge
+from optsched.solvers.declaration import Declaration, Turn
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, silent
 from optsched.solvers.interrupt import until_interrupted
 from optsched_formulations.batching.refills import least_beyond_ps
@@ -43,6 +44,9 @@ _SHARE = 0.5
 
 class LastArrivals:
     """The method of this module, as `optsched.solvers.formulation.Formulation`; it finds bounds only."""
+
+    declaration = Declaration(turns=(Turn(30, 0.15),))
+    """The last requests to arrive may decide alone."""
 
     def solve(self, task: Task) -> Outcome:
         """Bound the makespan of an instance with arrivals.

@@ -69,6 +69,7 @@ from optsched.model.instance import Instance
 from optsched.model.metrics import evaluate
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
+from optsched.solvers.declaration import Declaration, Turn
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
 from optsched_formulations.batching.costs import Costs, Horizon, interchangeable, value_to_beat
 from optsched_formulations.batching.flow.model import find_packing, holdings, require_flows
@@ -94,6 +95,9 @@ _MOST_NODES = 20_000_000
 
 class PatternCg:
     """The method of this module, as `optsched.solvers.formulation.Formulation`."""
+
+    declaration = Declaration(turns=(Turn(50, 0.4),))
+    """Patterns bound best where many requests share the cache."""
 
     def solve(self, task: Task) -> Outcome:
         """Bound the makespan of an offline instance with whole prefills, and look for schedules.

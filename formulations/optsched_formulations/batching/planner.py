@@ -16,6 +16,7 @@ import numpy as np
 from optsched.model.result import Badge
 from optsched.planner.problem import TooLargeError
 from optsched.planner.search import Search, compile_loops
+from optsched.solvers.declaration import Declaration, Regime, Turn
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
 from optsched.solvers.interrupt import wait_interruptibly
 from optsched_formulations.batching.planning.neighbourhood import Neighbourhood
@@ -27,7 +28,10 @@ class Planner:
     It swaps nothing, but claims no bound either, so that instances that allow it are covered.
     """
 
-    covers_swaps = True
+    declaration = Declaration(
+        covers_swaps=True, before_policies=True, turns=(Turn(20, 0.01), Turn(20, 0.6, (Regime.LARGE,)))
+    )
+    """It soon finds a schedule to beat. Large instances are its alone; it leaves time to check their schedules."""
 
     def solve(self, task: Task) -> Outcome:
         """Look for better schedules until time is up, or one is as good as ``at_most`` or the bound.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from optsched.solvers.claims import claim
 from optsched.solvers.cpsat import minimize_cpsat
+from optsched.solvers.declaration import Declaration, Turn
 from optsched.solvers.formulation import Outcome, Task, Termination, nothing_better
 from optsched_formulations.batching.token.chunks import ChunkModel
 from optsched_formulations.batching.token.whole import WholeModel
@@ -23,6 +24,9 @@ from optsched_formulations.batching.token.whole import WholeModel
 
 class TokenCpSat:
     """The formulation of this module, as `optsched.solvers.formulation.Formulation`."""
+
+    declaration = Declaration(turns=(Turn(10, 0.02), Turn(80, 1.0)))
+    """It proves small instances at once, and gets all the time left in the end."""
 
     def solve(self, task: Task) -> Outcome:
         """Minimise the task's objective.

@@ -1,0 +1,122 @@
+"""The stages of one call of `optsched.methods.solve.solve`: bounds, policies, formulations.
+
+Each works on a `SolveRun` and offers what it finds to the run's `Best`, the only part that changes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from threading import Event
+
+from optsched.methods.best import Best
+from optsched.methods.bound import BoundRun
+from optsched.methods.plan import AUTO, Step
+from optsched.methods.question import Question
+from optsched.methods.simulate import play
+from optsched.model.errors import InputError
+from optsched.policies import STARTING
+from optsched.solvers.formulation import Progress, Task, UnsupportedError, require_covered
+
+START_SHARE = 0.3
+"""Share of the time limit after which no further bound and no further policy is tried for a start."""
+
+
+@dataclass(frozen=True)
+class SolveRun:
+    """One call: what is asked, what it may cost, and the best found so far.
+
+    Parameters
+    ----------
+    question, best
+        What is asked, and the best answer so far.
+    method
+        What was asked for: a formulation's name, or ``auto``.
+    time_limit_s, deterministic_limit, workers, seed, progress
+        As `optsched.methods.solve.solve` takes them.
+    started_s
+        When it started, on the clock of `time.perf_counter`.
+    """
+
+    question: Question
+    best: Best
+    method: str
+    time_limit_s: float
+    deterministic_limit: float | None
+    workers: int
+    seed: int
+    progress: Progress
+    started_s: float = field(default_factory=time.perf_counter)
+
+    def elapsed_s(self) -> float:
+        """Return the seconds since the start."""
+        return time.perf_counter() - self.started_s
+
+    def over(self, interrupted: Event) -> bool:
+        """Return whether nothing more is to be tried."""
+        return self.best.settled or interrupted.is_set() or self.elapsed_s() >= self.time_limit_s
+
+
+def prove_bounds(run: SolveRun, bounds: Iterator[BoundRun], share: float) -> None:
+    """Take bounds one after the other until a share of the time limit has passed; at least one that is proved."""
+    for found in bounds:
+        if found.failure is not None:
+            run.best.failures.append(found.failure)
+        with run.best.surviving(found.name):
+            if found.bound is not None:
+                run.best.offer_proof(found.bound, found.name)
+        if run.best.bound is not None and run.elapsed_s() > share * run.time_limit_s:
+            break
+
+
+def play_policies(run: SolveRun) -> None:
+    """Let policies find schedules; at least one that is legal, the others while there is time for a start."""
+    best = run.best
+    for name in STARTING:
+        if best.settled or (best.value is not None and run.elapsed_s() > START_SHARE * run.time_limit_s):
+            break
+        with best.surviving(f"policy {name}"):
+            played = play(run.question, name, seed=run.seed)
+            if played.schedule is not None and played.metrics is not None:
+                best.offer_checked(played.schedule, played.metrics, name)
+
+
+def ask_formulations(run: SolveRun, steps: tuple[Step, ...], interrupted: Event) -> None:
+    """Let formulations search between the best schedule and the best bound.
+
+    Raises
+    ------
+    InputError
+        If the one formulation that was asked for does not cover the question.
+    """
+    for step in steps:
+        if run.over(interrupted):
+            break
+        unsupported = None
+        with run.best.surviving(step.name):
+            try:
+                require_covered(step.formulation, run.question.restricted)
+                outcome = step.formulation.solve(_task(run, step))
+            except UnsupportedError as error:
+                unsupported = error
+            else:
+                run.best.offer_outcome(outcome, step.name)
+        if unsupported is not None and run.method != AUTO:
+            raise InputError("method", run.method, f"a method that covers {unsupported}")
+
+
+def _task(run: SolveRun, step: Step) -> Task:
+    return Task(
+        instance=run.question.restricted,
+        objective=run.question.objective,
+        restrictions=run.question.restrictions,
+        incumbent=run.best.schedule,
+        incumbent_value=run.best.value,
+        bound=run.best.bound or 0,
+        time_limit_s=step.share * (run.time_limit_s - run.elapsed_s()),
+        deterministic_limit=run.deterministic_limit,
+        workers=run.workers,
+        seed=run.seed,
+        progress=run.progress,
+    )

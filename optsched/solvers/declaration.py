@@ -1,0 +1,104 @@
+"""What a formulation declares about itself: what it covers, and when ``auto`` tries it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from optsched.model.instance import Instance
+from optsched.model.objectives import Objective
+
+_MOST_TOKENS = 2_000
+"""Output tokens of all requests beyond which an instance is large: exact models of it are too big to help."""
+_MANY_RESIDENT = 5.0
+"""κ from which many requests share the cache."""
+
+
+class Regime(StrEnum):
+    """What decides which formulations do well on an instance with an objective.
+
+    ``LARGE``: it has more than 2000 output tokens. Otherwise ``MANY_RESIDENT``: the objective is the makespan, and κ
+    (`Instance.kappa`, the number of requests that the cache holds on average) is at least 5. Otherwise
+    ``FEW_RESIDENT``: few requests share the cache, or the objective is a latency.
+    """
+
+    FEW_RESIDENT = "few_resident"
+    MANY_RESIDENT = "many_resident"
+    LARGE = "large"
+
+
+_NOT_LARGE = (Regime.FEW_RESIDENT, Regime.MANY_RESIDENT)
+
+
+def regime_of(instance: Instance, objective: Objective) -> Regime:
+    """Return the regime of an instance with an objective."""
+    if sum(request.output for request in instance.requests) > _MOST_TOKENS:
+        return Regime.LARGE
+    many = objective == Objective.MAKESPAN and instance.kappa >= _MANY_RESIDENT
+    return Regime.MANY_RESIDENT if many else Regime.FEW_RESIDENT
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One try of a formulation by ``auto``.
+
+    Parameters
+    ----------
+    rank
+        Turns are taken in ascending rank; those of equal rank in the order in which formulations are registered.
+    share
+        Share in (0, 1] of the time left that the try may use.
+    regimes
+        Regimes in which the turn is taken.
+    """
+
+    rank: int
+    share: float
+    regimes: tuple[Regime, ...] = _NOT_LARGE
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"the share of a turn is {self.share}, expected more than 0 and at most 1")
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a formulation declares about itself, as the attribute ``declaration`` of its class.
+
+    Without the attribute, the defaults hold.
+
+    Parameters
+    ----------
+    covers_swaps
+        Whether its answers are right where the instance allows swaps. Optimal without swaps need not be optimal with
+        them.
+    baseline
+        Whether it is there to measure others against; ``auto`` leaves it out.
+    before_policies
+        Whether it finds schedules sooner than the policies do. Where all formulations to be tried do, the policies are
+        played after them.
+    turns
+        When ``auto`` tries it, and for how long.
+    """
+
+    covers_swaps: bool = False
+    baseline: bool = False
+    before_policies: bool = False
+    turns: tuple[Turn, ...] = (Turn(70, 0.5),)
+
+
+_UNDECLARED = Declaration()
+
+
+def declaration_of(formulation: object) -> Declaration:
+    """Return what a formulation, or its class, declares.
+
+    Raises
+    ------
+    TypeError
+        If its attribute ``declaration`` is no `Declaration`.
+    """
+    found = getattr(formulation, "declaration", _UNDECLARED)
+    if not isinstance(found, Declaration):
+        raise TypeError(f"the attribute declaration is a {type(found).__name__}, expected a Declaration")
+    return found
