@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, check_result, solve
-from optsched.catalogue import FORMULATION_GROUP, entries
+from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, check_schedule, solve
+from optsched.catalogue import FORMULATION_GROUP, entries, lookup
 from optsched.methods import checked
-from optsched.methods import plan as planning
 from optsched.methods.plan import auto_shares, plan_solve
 from optsched.model.cost import CostModel
-from optsched.model.documents import ClaimedResult, instance_sha256, result_document
+from optsched.model.result import Status
 from optsched.policies import STANDARD, STARTING
 from optsched.solvers.declaration import Declaration, Regime, Turn, declaration_of, regime_of
 
@@ -39,10 +38,12 @@ LARGE = [("planner", 0.6)]
 
 
 def problem(memory: int, *requests: Request) -> Instance:
-    return Instance("plan", Limits(memory, 4096, 4096), Rules(chunked_prefill=False), CostModel(base=10), requests)
+    return Instance(
+        "plan", Limits(memory, 4096, 4096), Rules(chunked_prefill=False), CostModel(base=10, token=0), requests
+    )
 
 
-# One request (1, 1) holds 1 token while it generates 1: κ is the memory, 1000 M / 1000 with a thousand of them.
+# A request (1, 1) holds 1 token while it generates 1, so that κ = M, however many there are.
 @pytest.mark.parametrize(
     ("instance", "objective", "expected"),
     [
@@ -93,16 +94,7 @@ def test_a_share_that_is_none_is_refused(share: float) -> None:
 def test_a_wrong_declaration_costs_only_its_formulation(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = problem(5, Request(1, 1))
     assert regime_of(instance, Objective.MAKESPAN) == Regime.MANY_RESIDENT
-    real = planning.declaration_named
-
-    class Wrong:
-        declaration = {"baseline": True}  # noqa: RUF012
-
-    monkeypatch.setattr(
-        planning,
-        "declaration_named",
-        lambda name: declaration_of(Wrong) if name == "class_flow" else real(name),
-    )
+    monkeypatch.setattr(lookup(FORMULATION_GROUP, "class_flow", ""), "declaration", {"baseline": True})
     plan = plan_solve("auto", {}, instance, Objective.MAKESPAN)
     assert [(step.name, step.share) for step in plan.steps] == [step for step in MANY if step[0] != "class_flow"]
     assert len(plan.failures) == 1
@@ -111,7 +103,8 @@ def test_a_wrong_declaration_costs_only_its_formulation(monkeypatch: pytest.Monk
 
 
 def test_restrictions_are_applied_once_and_each_schedule_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    applied, replayed = [], []
+    applied: list[Any] = []
+    replayed: list[Any] = []
 
     def counted(seen: list[Any], real: Any, *asked: Any) -> Any:
         seen.append(asked)
@@ -119,14 +112,12 @@ def test_restrictions_are_applied_once_and_each_schedule_is_checked_once(monkeyp
 
     apply = Restrictions.apply
     monkeypatch.setattr(Restrictions, "apply", lambda *asked: counted(applied, apply, *asked))
-    monkeypatch.setattr(checked, "check_schedule", partial(counted, replayed, checked.check_schedule))
-    # Three requests of 2 + 3 tokens and 8 of memory: policies' values meet no bound, so that formulations are asked.
+    monkeypatch.setattr(checked, "check_schedule", partial(counted, replayed, check_schedule))
+    # No policy's value meets a bound, so that formulations are asked.
     result = solve(problem(8, *[Request(3, 4), Request(4, 3)] * 2), restrictions=Restrictions(("hybrid",)), workers=1)
     assert len(applied) == 1
     asked = {step.name for step in plan_solve("auto", {}, result.instance, result.objective).steps}
     # A policy's schedule each, and at most one for each formulation.
     assert len(STARTING) <= len(replayed) <= len(STARTING) + len(asked)
     assert set(STARTING) == set(STANDARD) - {"planner"}
-    document = result_document(result)
-    sha = instance_sha256(result.instance)
-    assert check_result(ClaimedResult(result, sha, document)).ok if False else document["status"] == "optimal"
+    assert result.status == Status.OPTIMAL
