@@ -26,7 +26,7 @@ from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
-from optsched.model.schedule import Schedule
+from optsched.model.schedule import Schedule, one_after_another
 from optsched.policies import STANDARD
 from optsched.solvers.formulation import (
     Formulation,
@@ -81,6 +81,8 @@ _PLAN_SHARE = 0.6
 """Share of the time left that the planner may use where it is alone: its schedule has to be checked, too."""
 _QUICK_SHARE = 0.05
 """Share of the time limit after which no bound begins before the planner has had its turn."""
+_ALONE = "one_after_another"
+"""Where the schedule comes from that serves requests so."""
 _NO_OPTIONS: Options = MappingProxyType({})
 _MOST_TOKENS = 2_000
 """Output tokens of all requests beyond which ``auto`` builds no exact models and only plans."""
@@ -325,6 +327,10 @@ def solve(
         )
 
     def play_policies() -> None:
+        if not objective.is_monotone:
+            # Nothing comes between the tokens of a request that is alone, and no policy waits for that.
+            with best.surviving(_ALONE):
+                best.offer_schedule(one_after_another(instance, restrictions.first_runs(instance)), _ALONE)
         for name in STANDARD:
             if name == _PLANNER:
                 continue  # the method of that name does more
