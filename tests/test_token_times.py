@@ -23,7 +23,7 @@ from optsched.model.documents import dump, parse_results, result_document
 from optsched.model.errors import InputError
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import value_at
-from optsched.model.result import Badge, Result, Status
+from optsched.model.result import Badge, Status
 from optsched.model.schedule import Batch, Schedule, one_after_another
 from optsched.policies import STANDARD
 from optsched.report.summary import objective_text
