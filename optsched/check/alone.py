@@ -62,7 +62,12 @@ def latencies_alone(problem: Problem) -> list[tuple[int, int]]:
     s base + n token or more under every piece, their quadratic terms to n². Token k ≥ 2 takes a batch that decodes
     it, or ends a fill of all I + k - 1 tokens if the request may be evicted.
     """
-    fill, decode = partial(_fill_ps, problem), partial(_decode_ps, problem)
+    single, cost = _single_ps(problem), problem.cost
+
+    def decode(tokens: int) -> int:
+        return single + cost.decode_kv * (tokens - 1) + cost.decode_req
+
+    fill = partial(_fill_ps, problem)
     found: dict[tuple[int, int], tuple[int, int]] = {}
     for request in problem.requests:
         shape = (request.input, request.output)
@@ -79,10 +84,9 @@ def _fill_ps(problem: Problem, tokens: int) -> int:
     return max(shared) + tokens * tokens * problem.cost.prefill_sq + steps * problem.cost.prefill_req
 
 
-def _decode_ps(problem: Problem, tokens: int) -> int:
-    """Return the least time of a batch that decodes, after which its request has so many tokens cached."""
-    single = max(base + token for base, token in pieces_of(problem.cost))
-    return single + problem.cost.decode_kv * (tokens - 1) + problem.cost.decode_req
+def _single_ps(problem: Problem) -> int:
+    """Return the time of a batch that runs one token, without its attention."""
+    return max(base + token for base, token in pieces_of(problem.cost))
 
 
 def _between_tokens(problem: Problem, q: int) -> int:
@@ -96,10 +100,10 @@ def _between_tokens(problem: Problem, q: int) -> int:
     times = sum(later * count for (_, later), count in shapes.items())
     if not times:
         return 0
-    growth, longest = problem.cost.decode_kv, 0
+    single, growth, longest = _single_ps(problem) + problem.cost.decode_req, problem.cost.decode_kv, 0
     known: list[tuple[int, int, int, int, int]] = []
     for (prompt, later), count in shapes.items():
-        shortest = _decode_ps(problem, prompt + 1)
+        shortest = single + growth * prompt
         longest = max(longest, shortest + growth * (later - 1))
         refills = 0
         if problem.may_refill(prompt + 1) and _fill_ps(problem, prompt + 1) < shortest + growth * (later - 1):
