@@ -206,6 +206,10 @@ def _percent(objective: Objective) -> int:
     return int(named[1]) if named else 0
 
 
+MONOTONE = tuple(objective for objective in Objective if objective.is_monotone)
+"""What is minimised here."""
+
+
 @overload
 def optimum(instance: Instance, objective: Objective = ...) -> int: ...
 
@@ -217,10 +221,11 @@ def optimum(instance: Instance, objective: Objective = ..., *, restrictions: Res
 def optimum(
     instance: Instance, objective: Objective = Objective.MAKESPAN, *, restrictions: Restrictions | None = None
 ) -> int | None:
-    """Return the optimal objective value of a tiny instance in a class; None if the class is empty.
+    """Return the optimal value of a monotone objective of a tiny instance in a class; None if the class is empty.
 
     Without restrictions the instance must be feasible.
     """
+    assert objective.is_monotone, "batches start as early as they can"
     if restrictions is None:
         best = _least(instance, objective, _class(instance, Restrictions()))
         assert best is not None, "a feasible instance has a schedule"

@@ -8,7 +8,7 @@ from typing import Any
 
 import highspy
 import pytest
-from brute_force import optimum
+from brute_force import MONOTONE, optimum
 from commands import optsched
 
 from optsched import Instance, Limits, Request, Restrictions, Rules
@@ -51,7 +51,7 @@ def optimum_of_file(path: Path) -> float | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("style", ["lp", "mps"])
-@pytest.mark.parametrize("objective", [found for found in Objective if found.percentile is None])
+@pytest.mark.parametrize("objective", [found for found in MONOTONE if found.percentile is None])
 def test_a_file_has_the_same_optimum(objective: Objective, style: str, tmp_path: Path) -> None:
     path = tmp_path / f"model.{style}"
     path.write_text(export_model(PAIR, objective, method="infermax_milp", style=style))

@@ -68,7 +68,7 @@ def test_the_schedule_is_legal_and_the_metrics_are_right() -> None:
     assert violations == []
     assert metrics is not None
     rows = table("metrics")
-    assert len(rows) == 15
+    assert len(rows) == 17
     for row in rows:
         name = row["name"].split("`")[0]
         assert number(row["value"]) == (metrics["objectives"] | metrics)[name], name

@@ -172,6 +172,8 @@ def test_a_billion_repeats_are_sums_that_are_known() -> None:
     assert metrics["peak_kv_tokens"] == n + 1
     gaps = {f"p{q}": -(-q * n // 100) for q in (50, 90, 95, 99)}
     assert metrics["tbt_ps"] == {"mean": (n + 1) / 2, **gaps, "max": n}
+    assert metrics["objectives"]["p99_tbt"] == gaps["p99"]
+    assert metrics["objectives"]["mean_tpot"] == BILLION // 2
     # Σ j (j + 1) = n (n + 1) (n + 2) / 3, by the time n (n + 1) / 2: two thirds of n + 2.
     assert metrics["kv_utilisation"] == 2 * (n + 2) / (3 * BILLION)
     shares = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brute_force import optimum
+from brute_force import MONOTONE, optimum
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from strategies import instances, restrictions
@@ -139,7 +139,7 @@ def without(given: Restrictions) -> list[Restrictions]:
 
 @pytest.mark.slow
 @SLOW
-@given(instances(online=True), st.data(), st.sampled_from(Objective))
+@given(instances(online=True), st.data(), st.sampled_from(MONOTONE))
 def test_no_restriction_lowers_the_optimum(instance: Instance, data: st.DataObject, objective: Objective) -> None:
     given = data.draw(restrictions(instance))
     best = optimum(instance, objective, restrictions=given)
@@ -168,7 +168,7 @@ def test_no_evictions_at_all_switch_the_rule_off() -> None:
 
 @pytest.mark.slow
 @SLOW
-@given(instances(online=True), st.sampled_from(Objective))
+@given(instances(online=True), st.sampled_from(MONOTONE))
 def test_relations_between_classes(instance: Instance, objective: Objective) -> None:
     best = least(instance, objective, Restrictions())
     by_evictions = [least(instance, objective, Restrictions(max_evictions=q)) for q in range(4)]

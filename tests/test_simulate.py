@@ -140,6 +140,9 @@ def test_eviction_and_refill() -> None:
         "p50_e2e": 665,
         "p95_e2e": 1042,
         "p99_e2e": 1042,
+        # (665 - 290) / 3 and (1042 - 290) / 3 = 250.67. Request 1 waits from 426 to 922, the longest of six times.
+        "mean_tpot": 125 + 250,
+        "p99_tbt": 496,
     }
     assert metrics["evictions"] == 1
     assert metrics["recomputed_tokens"] == 4  # what request 1 had cached when it was evicted
@@ -193,6 +196,9 @@ def test_arrivals() -> None:
         "p50_e2e": 240,
         "p95_e2e": 408,
         "p99_e2e": 408,
+        # Only request 2 has a second token.
+        "mean_tpot": 1408 - 1155,
+        "p99_tbt": 1408 - 1155,
     }
     # KV is busy for 155 + 135 + 118 + 119 ps with 3, 3 + 2, 4, 1 tokens of 1000; idle time does not count.
     share = Fraction(3 * 155 + 5 * 135 + 4 * 118 + 119, 1000 * (155 + 135 + 118 + 119))
@@ -231,6 +237,9 @@ def test_objectives_and_metrics() -> None:
         "p50_e2e": 613,
         "p95_e2e": 732,
         "p99_e2e": 732,
+        # 542 / 3 = 180.67, and 139 / 1. Times between tokens are 284, 139 and 119, and 139.
+        "mean_tpot": 180 + 139,
+        "p99_tbt": 284,
     }
     # TPOT: (732 - 190) / 3 and (613 - 474) / 1. The median of two is the smaller, the 90th percentile the larger.
     low, high = 139, 542 / 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from brute_force import optimum
+from brute_force import MONOTONE, optimum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import instances as larger
@@ -235,7 +235,7 @@ def test_a_profile_takes_a_link_and_a_scheduler_beside_its_name() -> None:
 
 @pytest.mark.slow
 @settings(max_examples=120, deadline=None)
-@given(instances(swap=True, online=True, most_requests=2), st.sampled_from(list(Objective)))
+@given(instances(swap=True, online=True, most_requests=2), st.sampled_from(MONOTONE))
 def test_bounds_hold_where_kv_may_wait_on_the_host(instance: Instance, objective: Objective) -> None:
     best = optimum(instance, objective)
     forbidden = optimum(instance, objective, restrictions=Restrictions(forbid=("swap",)))

@@ -14,8 +14,23 @@ r alone. The prompt takes s' ≥ s prefill steps of :math:`c_1, …, c_{s'}` tok
 least :math:`s' \mathrm{base}_i + \mathrm{token}_i \sum c` for every piece i, and their quadratic terms telescope. Each
 later token ends a batch of its own, by a decode or as the last of a refill's steps. ∎
 
-So every objective has a bound, its value at these latencies, since all of them rise with every latency: the makespan as
-the largest :math:`T_r` + e2e, and the requests whose SLO is out of reach.
+So every objective that rises with every latency has a bound, its value at these latencies: the makespan as the largest
+:math:`T_r` + e2e, and the requests whose SLO is out of reach.
+
+*Times between tokens.* Let :math:`\mathrm{least}_k = \min(\mathrm{decode}_k, \mathrm{refill}_k)`. Between token k − 1
+and token k ≥ 2 of r at least :math:`\mathrm{least}_k` passes. So the TPOT of r, rounded down, is at least
+:math:`⌊\sum_k \mathrm{least}_k / (O_r - 1)⌋`, which gives ``mean_tpot``; and ``p99_tbt`` is at least the
+:math:`⌈99 n / 100⌉`-th smallest of all n least times. Both are 0 if no request has a second token.
+
+*Proof.* The batch that decodes token k starts when token k − 1 exists, and so do all batches of a refill that ends with
+token k: all of them end by then. They do not overlap, and take :math:`\mathrm{least}_k` or more as above. If each of n
+numbers is at least another, so is the i-th smallest of them. ∎
+
+Both are attained where no refill is cheaper than a decode: one request after another, each alone and without a pause.
+As nothing is said of first tokens, that is optimal however long others wait for theirs. Least times rise with k, by
+decodes and by refills, and refills are allowed up to some k. So among the tokens of r those with
+:math:`\mathrm{least}_k ≤ x` are as many as the larger of two numbers, of the decodes and of the refills with that, and
+the percentile is found by bisection.
 
 *Conditions.* None: other requests only make batches longer, and a pause only adds time. Where an evicted request is
 refilled at once, which no schedule may do, the claim still holds. The checker computes all of it anew
@@ -24,12 +39,15 @@ refilled at once, which no schedule may do, the claim still holds. The checker c
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 from optsched.bounds.bound import Bound
 from optsched.bounds.own import fewest_steps, may_refill
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, misses_slo, value_at
+from optsched.model.objectives import Objective, misses_slo, percentile_rank, tpot_sum, value_at
 
 
 @dataclass(frozen=True)
@@ -55,8 +73,16 @@ def alone(instance: Instance) -> Alone:
 
 def alone_bound(instance: Instance, objective: Objective) -> Bound:
     """Bound any objective by what requests take alone."""
+    return Bound(_least_value(instance, objective), {"kind": "alone"})
+
+
+def _least_value(instance: Instance, objective: Objective) -> int:
+    if objective is Objective.P99_TBT:
+        return _least_between(instance, 99)
     least = alone(instance)
-    return Bound(value_at(instance, objective, least.ttft, least.e2e), {"kind": "alone"})
+    if objective is Objective.MEAN_TPOT:
+        return tpot_sum(instance.requests, least.ttft, least.e2e)
+    return value_at(instance, objective, least.ttft, least.e2e)
 
 
 def out_of_reach(instance: Instance) -> list[bool]:
@@ -75,11 +101,50 @@ def _later_ps(instance: Instance, prompt: int, output: int) -> int:
     """Return the least time of tokens 2 to O."""
     cost, count = instance.cost, output - 1
     decode = cost.linear_ps(1) + cost.decode_req
-    # Both grow with the size: if the cheapest refill costs no less than the dearest decode, none is worth it.
-    if not count or _fill_ps(instance, prompt + 1) >= decode + cost.decode_kv * (prompt + count - 1):
+    if not _refills_pay(instance, prompt, output):
         return count * decode + cost.decode_kv * (count * prompt + count * (count - 1) // 2)
     total = 0
     for size in range(prompt + 1, prompt + output):
         token = decode + cost.decode_kv * (size - 1)
         total += min(token, _fill_ps(instance, size)) if may_refill(instance, size) else token
     return total
+
+
+def _decode_ps(instance: Instance, size: int) -> int:
+    """Return what a decode takes alone in its batch, after which a request has so many cached tokens."""
+    return instance.cost.linear_ps(1) + instance.cost.decode_ps(size - 1)
+
+
+def _refills_pay(instance: Instance, prompt: int, output: int) -> bool:
+    """Whether a refill may cost less than a decode; both grow with the size: the cheapest against the dearest."""
+    return output > 1 and _fill_ps(instance, prompt + 1) < _decode_ps(instance, prompt + output - 1)
+
+
+def _least_between(instance: Instance, q: int) -> int:
+    """Return percentile q of the least times between tokens, 0 if there are none."""
+    shapes = Counter((request.input, request.output) for request in instance.requests if request.output > 1)
+    kinds = [
+        (count, range(prompt + 1, prompt + output), _refills(instance, prompt, output))
+        for (prompt, output), count in shapes.items()
+    ]
+    decode, refill = partial(_decode_ps, instance), partial(_fill_ps, instance)
+    needed = percentile_rank(q, sum(count * len(decodes) for count, decodes, _ in kinds))
+
+    def within(most: int) -> int:
+        """Return how many of the least times are not above this."""
+        return sum(
+            count * max(bisect_right(decodes, most, key=decode), bisect_right(refills, most, key=refill))
+            for count, decodes, refills in kinds
+        )
+
+    low, high = 0, max((decode(decodes[-1]) for _, decodes, _ in kinds), default=0)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if within(middle) >= needed else (middle + 1, high)
+    return low
+
+
+def _refills(instance: Instance, prompt: int, output: int) -> range:
+    """Return the sizes of refills that may generate tokens from the second on, and may cost less than a decode."""
+    sizes = range(prompt + 1, prompt + output if _refills_pay(instance, prompt, output) else prompt + 1)
+    return sizes[: bisect_left(sizes, True, key=lambda size: not may_refill(instance, size))]

@@ -118,8 +118,11 @@ class Needs:
 
 
 def machine_bound(instance: Instance, objective: Objective) -> Bound | None:
-    """Bound an objective by the best rate and split among a few (see the module); no percentile, no missed SLOs."""
-    if objective == Objective.SLO_MISSES or objective.percentile is not None:
+    """Bound an objective by the best rate and split among a few (see the module).
+
+    No percentile, no missed SLOs, no times between tokens.
+    """
+    if objective == Objective.SLO_MISSES or objective.percentile is not None or not objective.is_monotone:
         return None
     first_tokens = objective.latency is Latency.TTFT
     needs = Needs(instance, [1 if first_tokens else request.output for request in instance.requests])

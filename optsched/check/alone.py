@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from optsched.check.problem import Problem, percentile_of, pieces_of
@@ -15,9 +17,16 @@ def alone_bound(problem: Problem, objective: Objective, certificate: Mapping[str
     """Return the bound of an ``alone`` certificate, which has nothing but its kind.
 
     A request's batches do not overlap and none begins before it arrives; each lasts at least as long as if it ran that
-    request alone. So its latencies are at least those of `latencies_alone`, and any objective is at least what it is at
-    these latencies: all of them grow with every latency.
+    request alone. So its latencies are at least those of `latencies_alone`, and an objective that grows with every
+    latency is at least what it is at these latencies.
+
+    The other two look at the times between tokens. All batches that produce token k ≥ 2, a decode or the steps of a
+    refill, lie between the ends of token k - 1 and of token k. So this time is at least that of the cheaper, and the
+    time from the first token to the last at least their sum, which `latencies_alone` tells apart; and percentile 99 of
+    the times at least percentile 99 of these least times.
     """
+    if objective is Objective.P99_TBT:
+        return _between_tokens(problem, 99)
     requests = problem.requests
     pairs = latencies_alone(problem)
     first, last = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -32,6 +41,11 @@ def alone_bound(problem: Problem, objective: Objective, certificate: Mapping[str
         Objective.MAX_E2E: max(last),
         Objective.WEIGHTED_E2E: sum(request.weight * end for request, end in zip(requests, last, strict=True)),
         Objective.SLO_MISSES: sum(map(misses, requests, pairs)),
+        Objective.MEAN_TPOT: sum(
+            (end - begin) // (request.output - 1)
+            for request, (begin, end) in zip(requests, pairs, strict=True)
+            if request.output >= 2
+        ),
     }[objective]
 
 
@@ -48,17 +62,12 @@ def latencies_alone(problem: Problem) -> list[tuple[int, int]]:
     s base + n token or more under every piece, their quadratic terms to n². Token k ≥ 2 takes a batch that decodes
     it, or ends a fill of all I + k - 1 tokens if the request may be evicted.
     """
-    cost = problem.cost
-
-    def fill(tokens: int) -> int:
-        steps = problem.fewest_steps(tokens)
-        shared = [steps * base + tokens * token for base, token in pieces_of(cost)]
-        return max(shared) + tokens * tokens * cost.prefill_sq + steps * cost.prefill_req
+    single, cost = _single_ps(problem), problem.cost
 
     def decode(tokens: int) -> int:
         return single + cost.decode_kv * (tokens - 1) + cost.decode_req
 
-    single = max(base + token for base, token in pieces_of(cost))
+    fill = partial(_fill_ps, problem)
     found: dict[tuple[int, int], tuple[int, int]] = {}
     for request in problem.requests:
         shape = (request.input, request.output)
@@ -66,3 +75,67 @@ def latencies_alone(problem: Problem) -> list[tuple[int, int]]:
             first = fill(request.input)
             found[shape] = (first, first + least_sum(problem, *shape, fill, decode))
     return [found[request.input, request.output] for request in problem.requests]
+
+
+def _fill_ps(problem: Problem, tokens: int) -> int:
+    """Return the least time of the batches that fill so many tokens, all of one request."""
+    steps = problem.fewest_steps(tokens)
+    shared = [steps * base + tokens * token for base, token in pieces_of(problem.cost)]
+    return max(shared) + tokens * tokens * problem.cost.prefill_sq + steps * problem.cost.prefill_req
+
+
+def _single_ps(problem: Problem) -> int:
+    """Return the time of a batch that runs one token, without its attention."""
+    return max(base + token for base, token in pieces_of(problem.cost))
+
+
+def _between_tokens(problem: Problem, q: int) -> int:
+    """Return percentile q of the least times between consecutive tokens, 0 if there are none.
+
+    Token k ≥ 2 of a request is decoded with I + k - 1 tokens cached, or filled with that many, and both take longer the
+    more there are. Refills without chunks may be of up to P tokens. So with a decode that takes at most x for the first
+    d of its tokens, and a refill for the first f, the least of both does for the first max(d, f).
+    """
+    shapes = Counter((request.input, request.output - 1) for request in problem.requests if request.output >= 2)
+    times = sum(later * count for (_, later), count in shapes.items())
+    if not times:
+        return 0
+    single, growth, longest = _single_ps(problem) + problem.cost.decode_req, problem.cost.decode_kv, 0
+    known: list[tuple[int, int, int, int, int]] = []
+    for (prompt, later), count in shapes.items():
+        shortest = single + growth * prompt
+        longest = max(longest, shortest + growth * (later - 1))
+        refills = 0
+        if problem.may_refill(prompt + 1) and _fill_ps(problem, prompt + 1) < shortest + growth * (later - 1):
+            refills = later if problem.chunked else min(later, problem.limits.prefill_tokens - prompt)
+        known.append((count, prompt, later, shortest, refills))
+
+    def at_most(limit: int) -> int:
+        found = 0
+        for count, prompt, later, shortest, refills in known:
+            decoded = 0
+            if limit >= shortest:
+                decoded = min(later, (limit - shortest) // growth + 1) if growth else later
+            found += count * max(decoded, _filled(problem, prompt, refills, limit))
+        return found
+
+    below, reached = -1, longest
+    while reached - below > 1:
+        middle = (below + reached) // 2
+        if 100 * at_most(middle) >= q * times:
+            reached = middle
+        else:
+            below = middle
+    return reached
+
+
+def _filled(problem: Problem, prompt: int, refills: int, limit: int) -> int:
+    """Return how many of the fills of prompt + 1, …, prompt + refills tokens take at most ``limit``."""
+    within, beyond = 0, refills + 1
+    while beyond - within > 1:
+        middle = (within + beyond) // 2
+        if _fill_ps(problem, prompt + middle) <= limit:
+            within = middle
+        else:
+            beyond = middle
+    return within

@@ -29,6 +29,9 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 
+_LATER_OBJECTIVES = frozenset({"mean_tpot", "p99_tbt"})
+"""Objectives that earlier versions did not know; the others no document's metrics may lack."""
+
 
 @dataclass(frozen=True)
 class Report:
@@ -96,6 +99,10 @@ def _check_solution(result: Result) -> Iterator[str]:
     if result.metrics is not None:
         # What a document leaves out it does not claim: earlier versions knew fewer metrics.
         stated = {name: found for name, found in metrics.items() if name in result.metrics}
+        objectives = result.metrics.get("objectives")
+        if isinstance(objectives, dict):
+            unknown = _LATER_OBJECTIVES - set(objectives)
+            stated["objectives"] = {name: found for name, found in stated["objectives"].items() if name not in unknown}
         yield from _differences("metrics", result.metrics, stated)
 
 

@@ -530,6 +530,10 @@ def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
     makespan = replay.end_ps - min(request.arrival_ps for request in requests)
     missed = sum(map(_misses_slo, requests, waits, stays))
     kv_time = limits.kv_block * totals.block_time
+    spacing = [
+        (stay - wait, r.output - 1) for r, wait, stay in zip(requests, waits, stays, strict=True) if r.output > 1
+    ]
+    between = weighted_distribution(replay.gaps, replay.repeated_gaps)
     return {
         "objectives": {
             "makespan": makespan,
@@ -541,20 +545,16 @@ def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
             "slo_misses": missed,
             **{f"p{q}_ttft": percentile_of(waits, q) for q in (50, 95, 99)},
             **{f"p{q}_e2e": percentile_of(stays, q) for q in (50, 95, 99)},
+            "mean_tpot": sum(time // tokens for time, tokens in spacing),
+            "p99_tbt": 0 if between is None else between["p99"],
         },
         "batches": totals.batches,
         "evictions": totals.evictions,
         "recomputed_tokens": totals.tokens - sum(r.input + r.output - 1 for r in requests),
         "peak_kv_tokens": totals.most_blocks * limits.kv_block,
         "ttft_ps": _distribution(waits),
-        "tpot_ps": _distribution(
-            [
-                Fraction(stay - wait, r.output - 1)
-                for r, wait, stay in zip(requests, waits, stays, strict=True)
-                if r.output > 1
-            ]
-        ),
-        "tbt_ps": weighted_distribution(replay.gaps, replay.repeated_gaps),
+        "tpot_ps": _distribution([Fraction(time, tokens) for time, tokens in spacing]),
+        "tbt_ps": between,
         "e2e_ps": _distribution(stays),
         "ttft_per_input_ps": _distribution([Fraction(wait, r.input) for r, wait in zip(requests, waits, strict=True)]),
         "e2e_per_output_ps": _distribution([Fraction(stay, r.output) for r, stay in zip(requests, stays, strict=True)]),

@@ -52,8 +52,9 @@ def solve(
     """Find the best schedule and the best bound, proved optimal where time suffices.
 
     Policies give a first schedule, the volume bound a first bound; then the formulations that cover the
-    instance search between the two. Large instances are left to the planner. Whatever is found before the time limit
-    or an interrupt is returned. The policies are optsched's own, whatever else is installed.
+    instance search between the two. Large instances are left to the planner. For times between tokens, which
+    neither formulations nor the planner cover, requests are also served one after another. Whatever is found before
+    the time limit or an interrupt is returned. The policies are optsched's own, whatever else is installed.
 
     A method whose code raises is named in the result's message, and the others go on.
 

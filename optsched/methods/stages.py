@@ -16,11 +16,15 @@ from optsched.methods.plan import AUTO, Step
 from optsched.methods.question import Question
 from optsched.methods.simulate import play
 from optsched.model.errors import InputError
+from optsched.model.schedule import one_after_another
 from optsched.policies import STARTING
 from optsched.solvers.formulation import Progress, Task, UnsupportedError, require_covered
 
 START_SHARE = 0.3
 """Share of the time limit after which no further bound and no further policy is tried for a start."""
+
+_ALONE = "one_after_another"
+"""Where the schedule comes from that serves requests so."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,16 @@ def prove_bounds(run: SolveRun, bounds: Iterator[BoundRun], share: float) -> Non
 
 
 def play_policies(run: SolveRun) -> None:
-    """Let policies find schedules; at least one that is legal, the others while there is time for a start."""
-    best = run.best
+    """Let policies find schedules; at least one that is legal, the others while there is time for a start.
+
+    For times between tokens one request after another comes first: nothing comes between the tokens of a request that
+    is alone, and no policy waits for that.
+    """
+    best, question = run.best, run.question
+    if not question.objective.is_monotone:
+        with best.surviving(_ALONE):
+            order = question.restrictions.first_runs(question.instance)
+            best.offer_schedule(one_after_another(question.instance, order), _ALONE)
     for name in STARTING:
         if best.settled or (best.value is not None and run.elapsed_s() > START_SHARE * run.time_limit_s):
             break

@@ -11,7 +11,7 @@ from operator import truediv
 from typing import Any
 
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, percentile_rank, value_at
+from optsched.model.objectives import Objective, percentile_rank, tpot_sum, value_at
 from optsched.model.schedule import Batch, Progress, Schedule, follow
 from optsched.model.spread import PERCENTILES, Ramp, Spread
 from optsched.model.timeline import Load, Occupancy, Rise, moments
@@ -189,12 +189,12 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
     -------
     dict
         ``objectives``: every objective of `Objective`, integers (ps, for means the sum over requests in
-        ps, for ``slo_misses`` a number of requests). Besides: counts (``batches``, ``evictions``,
-        ``recomputed_tokens``: tokens run beyond the I + O − 1 that each request needs; where swapping is allowed
-        ``swaps`` and ``swapped_tokens``: how often KV leaves for the host, how many tokens), ``peak_kv_tokens``
-        (occupied, in whole blocks), percentiles and means of TTFT, e2e latency (ps), TPOT (ps per token;
-        requests with one output token left out), normalised TTFT (TTFT / I) and latency (e2e / O), of TBT (``tbt_ps``:
-        from one token of a request to its next, over all such pairs of all requests),
+        ps, each request's TPOT rounded down, for ``slo_misses`` a number of requests). Besides: counts
+        (``batches``, ``evictions``, ``recomputed_tokens``: tokens run beyond the I + O − 1 that each request needs;
+        where swapping is allowed ``swaps`` and ``swapped_tokens``: how often KV leaves for the host, how many
+        tokens), ``peak_kv_tokens`` (occupied, in whole blocks), percentiles and means of TTFT, e2e latency (ps), TPOT
+        (ps per token; requests with one output token left out), normalised TTFT (TTFT / I) and latency (e2e / O), of
+        TBT (``tbt_ps``: from one token of a request to its next, over all such pairs of all requests),
         throughputs, SLO attainment, goodput (requests per second that meet their SLOs), time-weighted KV
         utilisation (occupied share of M while a batch runs), token-budget utilisation (share of C, per
         batch) and mean numbers per batch of resident requests and of runs.
@@ -216,7 +216,10 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
     objectives = {
         objective.value: value_at(instance, objective, *((ttft, e2e) if objective.percentile is None else ordered))
         for objective in Objective
+        if objective.is_monotone
     }
+    objectives[Objective.MEAN_TPOT.value] = tpot_sum(requests, ttft, e2e)
+    objectives[Objective.P99_TBT.value] = 0 if tally.gaps is None else tally.gaps.percentile(99)
     makespan, misses = objectives[Objective.MAKESPAN.value], objectives[Objective.SLO_MISSES.value]
     count, output = len(requests), sum(request.output for request in requests)
     needed = sum(request.peak_tokens for request in requests)

@@ -22,7 +22,7 @@ class Objective(StrEnum):
     Attributes
     ----------
     latency
-        Of which it is a statistic; None for the makespan and for missed SLOs.
+        Of which it is a statistic; None for the makespan, missed SLOs, and what is said of times between tokens.
     percentile
         Which of its percentiles it is, q; None if it is none.
     """
@@ -40,6 +40,8 @@ class Objective(StrEnum):
     P50_E2E = "p50_e2e", Latency.E2E, 50
     P95_E2E = "p95_e2e", Latency.E2E, 95
     P99_E2E = "p99_e2e", Latency.E2E, 99
+    MEAN_TPOT = "mean_tpot"
+    P99_TBT = "p99_tbt"
 
     latency: Latency | None
     percentile: int | None
@@ -53,8 +55,23 @@ class Objective(StrEnum):
 
     @property
     def is_mean(self) -> bool:
-        """Whether values are sums over requests, shown divided by their number."""
-        return self in {Objective.MEAN_TTFT, Objective.MEAN_E2E}
+        """Whether values are sums over requests, shown divided by the number of those that count (`mean_count`)."""
+        return self in {Objective.MEAN_TTFT, Objective.MEAN_E2E, Objective.MEAN_TPOT}
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether no value falls if a token comes later.
+
+        Times between tokens fall if the earlier of two tokens comes later. So a batch that starts later than it could
+        may be better, and what is proved of batches that start as early as they can does not hold for all schedules.
+        """
+        return self not in {Objective.MEAN_TPOT, Objective.P99_TBT}
+
+    def mean_count(self, requests: Sequence[Request]) -> int:
+        """Return what a value is divided by where it is shown: for means how many requests count, 1 for none."""
+        if self is Objective.MEAN_TPOT:
+            return max(1, sum(request.output > 1 for request in requests))
+        return len(requests) if self.is_mean else 1
 
 
 def gap(value: int | None, bound: int | None) -> float | None:
@@ -86,8 +103,19 @@ def misses_slo(request: Request, ttft: int, e2e: int) -> bool:
     )
 
 
+def tpot_sum(requests: Sequence[Request], ttft: Sequence[int], e2e: Sequence[int]) -> int:
+    """Return ``mean_tpot`` if requests have these latencies, in ps: the sum of ⌊(e2e − TTFT) / (O − 1)⌋ over O ≥ 2."""
+    return sum(
+        (last - first) // (request.output - 1)
+        for request, first, last in zip(requests, ttft, e2e, strict=True)
+        if request.output > 1
+    )
+
+
 def value_at(instance: Instance, objective: Objective, ttft: Sequence[int], e2e: Sequence[int]) -> int:
-    """Return an objective's value if requests have these latencies, in ps; it rises with each of them."""
+    """Return a monotone objective's value if requests have these latencies, in ps; it rises with each of them."""
+    if not objective.is_monotone:
+        raise ValueError(f"{objective.value} does not rise with TTFT and e2e latency")
     requests = instance.requests
     latencies = ttft if objective.latency is Latency.TTFT else e2e
     if objective.percentile is not None:

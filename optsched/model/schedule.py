@@ -205,6 +205,32 @@ def timed(instance: Instance, assignments: Iterable[Assignment], cost: BatchCost
     return Schedule(tuple(batches))
 
 
+def one_after_another(instance: Instance, order: Sequence[int] = ()) -> Schedule:
+    """Serve requests in an order, or by arrival, each without pauses and alone, as every feasible instance allows.
+
+    Raises
+    ------
+    InputError
+        If it ends beyond 64 bits.
+    """
+    requests, cost, most = instance.requests, instance.cost, instance.limits.prefill_tokens
+    now = instance.start_ps
+    batches = []
+    for index in order or sorted(range(len(requests)), key=lambda index: requests[index].arrival_ps):
+        request = requests[index]
+        now = max(now, request.arrival_ps)
+        for cached in range(0, request.input, most):
+            run = min(most, request.input - cached)
+            end = now + cost.batch_ps(run, 0, 0, ((run, cached),))
+            batches.append(Batch(now, end, ((index, run),)))
+            now = end
+        if request.output > 1:
+            end = now + cost.repeated_ps(1, request.input, request.output - 1)
+            batches.append(Batch(now, end, ((index, 1),), repeat=request.output - 1))
+            now = end
+    return Schedule(tuple(batches))
+
+
 def _prepare(states: Sequence[Progress], deeds: Assignment) -> tuple[int, int]:
     """Evict and swap before the runs of a batch; return the KV tokens that leave the GPU and that come back."""
     for index in deeds.evict:

@@ -113,6 +113,10 @@ class Spread:
         percentiles = [values[bisect_left(reached, percentile_rank(q, reached[-1]))] for q in PERCENTILES]
         return cls(sum(map(mul, values, weights)), reached[-1], tuple(percentiles), values[-1])
 
+    def percentile(self, q: int) -> int:
+        """Return one of the percentiles."""
+        return self.percentiles[PERCENTILES.index(q)]
+
     def document(self, unit: int | None = None) -> dict[str, int | float]:
         """Return mean, percentiles and maximum; with a unit as shares of it, each rounded once."""
         values = {f"p{q}": value for q, value in zip(PERCENTILES, self.percentiles, strict=True)} | {

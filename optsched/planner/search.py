@@ -100,7 +100,7 @@ class Search:
     instance
         The problem, restrictions already applied to its rules.
     objective
-        What to minimise.
+        What to minimise, monotone.
     restrictions
         The order in which first runs must stand. With a limit on their number nobody is evicted.
     rng

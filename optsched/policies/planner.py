@@ -16,6 +16,8 @@ class Planner:
     def prepared(self, occasion: Occasion) -> Policy:
         """Plan, and return the policy that follows the plan."""
         instance = occasion.instance
+        if not occasion.objective.is_monotone:
+            raise PolicyFailureError(0, instance.start_ps, f"it does not plan for {occasion.objective.value}")
         try:
             search = Search(instance, occasion.objective, occasion.restrictions, occasion.rng)
         except TooLargeError as error:

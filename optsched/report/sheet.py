@@ -101,7 +101,7 @@ def _unit(table: BoundTable) -> tuple[str, float]:
 
 def _count(row: Row, objective: Objective) -> int:
     """Return what an integer sum is divided by to show a mean."""
-    return len(row.instance.requests) if objective.is_mean else 1
+    return objective.mean_count(row.instance.requests)
 
 
 def class_texts(restrictions: Restrictions) -> list[str]:

@@ -121,6 +121,12 @@ def require_covered(formulation: object, instance: Instance) -> None:
         raise UnsupportedError("swapping (forbid swap)")
 
 
+def require_monotone(objective: Objective) -> None:
+    """Raise `UnsupportedError` for an objective that may fall if a batch starts later than it could."""
+    if not objective.is_monotone:
+        raise UnsupportedError(f"objective {objective.value}, it starts batches as early as they can")
+
+
 def nothing_better(task: Task) -> Outcome:
     """Return what it means that a solver finds no schedule as good as ``at_most``, or the best one known, asks for.
 

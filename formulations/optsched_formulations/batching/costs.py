@@ -15,7 +15,8 @@ from optsched.model.errors import InputError
 from optsched.model.instance import Instance, Request
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
-from optsched.model.schedule import Assignment, Schedule, timed
+from optsched.model.schedule import Schedule, unrolled
+from optsched.model.schedule import one_after_another as served_alone
 from optsched.solvers.formulation import Task, UnsupportedError
 
 Token = tuple[int, int]
@@ -247,18 +248,8 @@ def one_after_another(task: Task) -> Schedule:
         If it ends beyond 64 bits.
     """
     instance = task.instance
-    requests = instance.requests
-    order = task.restrictions.first_runs(instance) or sorted(range(len(requests)), key=lambda r: requests[r].arrival_ps)
-    assignments = []
-    for r in order:
-        left = requests[r].input
-        while left:
-            run = min(left, instance.limits.prefill_tokens)
-            assignments.append(Assignment([(r, run)], []))
-            left -= run
-        assignments += [Assignment([(r, 1)], [])] * (requests[r].output - 1)
     try:
-        return timed(instance, assignments)
+        return unrolled(instance, served_alone(instance, task.restrictions.first_runs(instance)))
     except InputError as error:
         raise UnsupportedError(f"times beyond 64 bits: {error}") from None
 

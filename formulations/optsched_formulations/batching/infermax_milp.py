@@ -126,6 +126,7 @@ from optsched.solvers.formulation import (
     Termination,
     UnsupportedError,
     nothing_better,
+    require_monotone,
 )
 from optsched.solvers.milp import SOLVERS, MilpAnswer, Programme, require_solver
 from optsched_formulations.batching.costs import one_after_another
@@ -162,12 +163,12 @@ class InfermaxMilp:
         self.solver = solver
 
     def solve(self, task: Task) -> Outcome:
-        """Minimise any objective of an instance with any rules.
+        """Minimise any objective but percentiles and times between tokens, of an instance with any rules.
 
         Raises
         ------
         UnsupportedError
-            For a limit in deterministic time, or if the model would be too large to build.
+            For any other objective, a limit in deterministic time, or if the model would be too large to build.
         """
         if task.deterministic_limit is not None:
             raise UnsupportedError("a deterministic limit, it knows seconds only")
@@ -188,7 +189,7 @@ class InfermaxMilp:
         Raises
         ------
         UnsupportedError
-            If the model would be too large to build.
+            For any other objective, or if the model would be too large to build.
         """
         problem = _Model(task, SOLVERS[self.solver].tolerance).problem
         with tempfile.TemporaryDirectory() as folder:
@@ -323,6 +324,7 @@ class _Model:
     """Variables, constraints and objective of one task, for a solver of some tolerance."""
 
     def __init__(self, task: Task, tolerance: Tolerance) -> None:
+        require_monotone(task.objective)
         if task.objective.percentile is not None:
             raise UnsupportedError(f"objective {task.objective.value}, it minimises no percentile")
         self.task = task

@@ -17,7 +17,7 @@ from optsched.model.result import Badge
 from optsched.planner.problem import TooLargeError
 from optsched.planner.search import Search, compile_loops
 from optsched.solvers.declaration import Declaration, Regime, Turn
-from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
+from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, require_monotone
 from optsched.solvers.interrupt import wait_interruptibly
 from optsched_formulations.batching.planning.neighbourhood import Neighbourhood
 
@@ -41,8 +41,9 @@ class Planner:
         Raises
         ------
         UnsupportedError
-            If numbers are too large.
+            For times between tokens, or if numbers are too large.
         """
+        require_monotone(task.objective)
         started = time.perf_counter()
         try:
             search = Search(task.instance, task.objective, task.restrictions, np.random.default_rng(task.seed))

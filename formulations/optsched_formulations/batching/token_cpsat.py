@@ -1,4 +1,4 @@
-"""Token-indexed CP-SAT models of batch assignment: every objective, every rule, every restriction.
+"""Token-indexed CP-SAT models of batch assignment: every monotone objective, every rule, every restriction.
 
 The models index output tokens, not requests × batches as InferMax's constraint programme does (Kim et al.,
 section 5). Their mathematics stands with their parts:
@@ -17,7 +17,7 @@ from __future__ import annotations
 from optsched.solvers.claims import claim
 from optsched.solvers.cpsat import minimize_cpsat
 from optsched.solvers.declaration import Declaration, Turn
-from optsched.solvers.formulation import Outcome, Task, Termination, nothing_better
+from optsched.solvers.formulation import Outcome, Task, Termination, nothing_better, require_monotone
 from optsched_formulations.batching.token.chunks import ChunkModel
 from optsched_formulations.batching.token.whole import WholeModel
 
@@ -37,8 +37,9 @@ class TokenCpSat:
         Raises
         ------
         UnsupportedError
-            If the numbers could overflow, or the model would be too large to build.
+            For times between tokens, if the numbers could overflow, or the model would be too large to build.
         """
+        require_monotone(task.objective)
         model = ChunkModel(task) if task.instance.rules.chunked_prefill else WholeModel(task)
         answer = minimize_cpsat(model.cp, model.goal.expression, task, model.goal.to_value)
         if answer.termination == Termination.INFEASIBLE:
