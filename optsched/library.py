@@ -22,7 +22,7 @@ from optsched.model.documents import (
     parse_suite,
     read_bytes,
 )
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, one_of
 from optsched.model.instance import Instance
 
 
@@ -62,7 +62,7 @@ def load_suite(source: str | Path) -> Suite:
     name = str(source)
     if not _is_file(name):
         if name not in suite_names():
-            raise InputError("SUITE", name, f"a file, or one of {', '.join(suite_names())}")
+            raise InputError("SUITE", name, f"a file, or {one_of(name, suite_names())}")
         return _shipped(name)
     data = _read(name, "SUITE")
     try:

@@ -21,7 +21,7 @@ from pydantic import Field, TypeAdapter
 from optsched.model.cost import CostModel
 from optsched.model.documents import cost_document, read_bytes
 from optsched.model.domain import Name, Picoseconds, domain
-from optsched.model.errors import InputError, Said
+from optsched.model.errors import InputError, Said, one_of
 from optsched.model.json_text import parse_json
 
 PROFILE_FORMAT: Final = "optsched-profile/1"
@@ -243,7 +243,7 @@ def profile_names() -> tuple[str, ...]:
 def load_profile(name: str) -> Profile:
     """Return the shipped profile called ``name``; `InputError` lists the names if there is none."""
     if name not in profile_names():
-        raise InputError("profile", name, f"one of {', '.join(profile_names())}")
+        raise InputError("profile", name, one_of(name, profile_names()))
     resource = files("optsched.calibrate") / "profiles" / f"{name}{_SUFFIX}"
     return parse_profile(resource.read_text(encoding="utf-8"), str(resource))
 

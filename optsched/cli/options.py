@@ -17,7 +17,7 @@ from optsched.methods.simulate import policy_names, standard_policies
 from optsched.methods.solve import AUTO, method_names
 from optsched.model.documents import check_writable, write_text
 from optsched.model.domain import MAX_TOKENS
-from optsched.model.errors import InputError, Said, shown
+from optsched.model.errors import InputError, Said, one_of, shown
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import FORBIDDABLE, Restrictions
 from optsched.traces.arrivals import process_forms
@@ -319,7 +319,7 @@ def read_objective(name: str) -> Objective:
     try:
         return Objective(name)
     except ValueError:
-        raise InputError("--objective", name, f"one of {', '.join(Objective)}") from None
+        raise InputError("--objective", name, one_of(name, Objective)) from None
 
 
 def require_method(name: str) -> None:
@@ -327,7 +327,7 @@ def require_method(name: str) -> None:
     if name != AUTO:
         _name_broken(FORMULATION_GROUP)
     if name not in method_names():
-        raise InputError("--method", name, f"one of {', '.join(method_names())}")
+        raise InputError("--method", name, one_of(name, method_names()))
 
 
 def _name_broken(group: str) -> None:
@@ -340,7 +340,7 @@ def require_policy(name: str) -> None:
     """Raise `InputError` if there is no policy of that name."""
     _name_broken(POLICY_GROUP)
     if name not in policy_names():
-        raise InputError("--policy", name, f"one of {', '.join(policy_names())}")
+        raise InputError("--policy", name, one_of(name, policy_names()))
 
 
 def read_policies(given: Sequence[str], option: str) -> tuple[str, ...]:
@@ -351,6 +351,6 @@ def read_policies(given: Sequence[str], option: str) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for name in (part for text in given for part in text.split(",")):
         if name not in several and name not in known:
-            raise InputError(option, name, f"all, standard, or one of {', '.join(known)}")
+            raise InputError(option, name, f"all, standard, or {one_of(name, known)}")
         found.update(dict.fromkeys(several.get(name, (name,))))
     return tuple(found)

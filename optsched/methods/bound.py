@@ -11,7 +11,7 @@ from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.failures import FAILURES, failure_text
 from optsched.methods.checked import DefectFoundError, is_proved
 from optsched.model.domain import replace
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, one_of
 from optsched.model.feasibility import infeasibility
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
@@ -97,7 +97,7 @@ def bound(
     objective = Objective(objective)
     restrictions = restrictions or Restrictions()
     if method not in bound_names():
-        raise InputError("method", method, f"one of {', '.join(bound_names())}")
+        raise InputError("method", method, one_of(method, bound_names()))
     started = time.perf_counter()
     result = Result(
         instance=instance, method=method, objective=objective, status=Status.UNKNOWN, restrictions=restrictions

@@ -17,7 +17,7 @@ from optsched.catalogue import OWN_PACKAGES, POLICY_GROUP, entries, lookup, pack
 from optsched.failures import FAILURES, ReportedFailureError, failure_text, raised_at
 from optsched.methods.checked import IllegalScheduleError, checked_metrics
 from optsched.model.domain import replace
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, one_of
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
@@ -206,7 +206,7 @@ def policy_of(policy: str | Policy | Preparing, predictor: str | None) -> tuple[
         If the policy cannot be imported, or does not take the predictor.
     """
     if isinstance(policy, str) and policy not in policy_names():
-        raise InputError("policy", policy, f"one of {', '.join(policy_names())}")
+        raise InputError("policy", policy, one_of(policy, policy_names()))
     if predictor is None:
         found = None
     else:
