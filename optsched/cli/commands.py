@@ -46,8 +46,7 @@ from optsched.cli.options import (
     write_out,
 )
 from optsched.cli.streams import PipeGroup
-from optsched.methods.bound import ALL, BEST, BoundRun, bound_names
-from optsched.methods.bound import bound as run_bound
+from optsched.methods.bound import ALL, BEST, BoundRun, best_bound, bound_names
 from optsched.methods.checked import DefectError, DefectFoundError
 from optsched.methods.export import export_model
 from optsched.methods.formulations import require_options
@@ -225,7 +224,7 @@ def bound(
     runs: list[BoundRun] = []
     with blaming(source=instance), naming_options():
         try:
-            result, runs = run_bound(problem, goal, method=method, restrictions=restrictions)
+            result, runs = best_bound(problem, goal, restrictions, method)
         except DefectFoundError as found:
             defect, result = found, found.result
     value = known.best(instance_sha256(problem), goal, restrictions).value
@@ -584,7 +583,7 @@ def list_instances(suite: str | None, objective: str) -> None:
     for entry in library.load_suite(suite).instances:
         standing = known.best(instance_sha256(entry), goal)
         gap = "–" if standing.gap is None else f"{100 * standing.gap:.2f}"
-        best = [objective_text(goal, len(entry.requests), value) for value in (standing.value, standing.bound)]
+        best = [objective_text(goal, entry, value) for value in (standing.value, standing.bound)]
         about = [entry.name, str(len(entry.requests)), str(entry.limits.kv_tokens), f"{entry.kappa:.2f}"]
         rows.append([*about, *best, gap, standing.status.value, standing.difficulty.value])
     headers = ["instance", "requests", "M", "κ", f"best {goal.value}", "bound", "gap (%)", "status", "proof"]

@@ -12,12 +12,14 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 
 from optsched.catalogue import OWN_PACKAGES, POLICY_GROUP, entries, lookup, package_of
 from optsched.failures import FAILURES, ReportedFailureError, failure_text, raised_at
+from optsched.methods.arguments import read_problem, read_seed
 from optsched.methods.checked import IllegalScheduleError, checked_metrics
 from optsched.model.domain import replace
-from optsched.model.errors import InputError, one_of
+from optsched.model.errors import InputError, one_of, require_type
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
@@ -48,7 +50,7 @@ def standard_policies() -> tuple[str, ...]:
 
 
 def simulate(
-    instance: Instance,
+    instance: Instance | str | Path,
     policy: str | Policy | Preparing,
     objective: Objective | str = Objective.MAKESPAN,
     *,
@@ -61,7 +63,7 @@ def simulate(
     Parameters
     ----------
     instance
-        The problem.
+        The problem, or its name or file.
     policy
         A policy's name, or any object with ``next_batch`` or ``prepared`` (`optsched.simulate.replica`).
     objective
@@ -83,12 +85,14 @@ def simulate(
     Raises
     ------
     InputError
-        For an unknown policy.
+        For an unknown policy, instance, objective or predictor.
     InfeasibleInstanceError
         If no schedule exists.
     DefectError
         If the checker computes other metrics than the simulator.
     """
+    instance, objective, restrictions = read_problem(instance, objective, restrictions)
+    seed = read_seed(seed)
     try:
         return play(instance, policy, objective, restrictions=restrictions, predictor=predictor, seed=seed)
     except PolicyCrashError as crash:
@@ -96,10 +100,10 @@ def simulate(
         return Result(
             instance=instance,
             method=name,
-            objective=Objective(objective),
+            objective=objective,
             status=Status.FAILED,
             seed=seed,
-            restrictions=restrictions or Restrictions(),
+            restrictions=restrictions,
             message=f"{name}: {crash}",
         )
 
@@ -107,15 +111,13 @@ def simulate(
 def play(
     instance: Instance,
     policy: str | Policy | Preparing,
-    objective: Objective | str,
+    objective: Objective,
     *,
-    restrictions: Restrictions | None = None,
+    restrictions: Restrictions,
     predictor: str | None = None,
     seed: int = 0,
 ) -> Result:
     """Let a policy schedule an instance, as `simulate` does, but raise `PolicyCrashError` if its code raises."""
-    objective = Objective(objective)
-    restrictions = restrictions or Restrictions()
     name = _name(policy)
     runner, options = policy_of(policy, predictor)
     require_feasible(instance, restrictions)
@@ -207,6 +209,10 @@ def policy_of(policy: str | Policy | Preparing, predictor: str | None) -> tuple[
     """
     if isinstance(policy, str) and policy not in policy_names():
         raise InputError("policy", policy, one_of(policy, policy_names()))
+    if inspect.isclass(policy) or not (isinstance(policy, str | Preparing) or hasattr(policy, "next_batch")):
+        raise InputError("policy", policy, "a policy's name, or an object with next_batch or prepared")
+    if predictor is not None:
+        require_type("predictor", predictor, str, "text such as gaussian:25, or None")
     if predictor is None:
         found = None
     else:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,12 +16,13 @@ from optsched.bounds.bound import Bound
 from optsched.bounds.catalogue import BOUNDS
 from optsched.catalogue import FORMULATION_GROUP, broken_entries, entries
 from optsched.failures import FAILURES, failure_text
+from optsched.methods.arguments import read_integer, read_problem, read_seconds, read_seed
 from optsched.methods.bound import run_bounds
 from optsched.methods.checked import DefectError, DefectFoundError, checked_metrics, is_proved
 from optsched.methods.formulations import Options, make_formulation, require_options
 from optsched.methods.simulate import play
 from optsched.model.domain import replace
-from optsched.model.errors import InputError, shown
+from optsched.model.errors import InputError, one_of, require_type, shown
 from optsched.model.feasibility import infeasibility
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
@@ -242,7 +244,7 @@ class _Best:
 
 
 def solve(
-    instance: Instance,
+    instance: Instance | str | Path,
     objective: Objective | str = Objective.MAKESPAN,
     *,
     method: str = AUTO,
@@ -265,7 +267,7 @@ def solve(
     Parameters
     ----------
     instance, objective
-        The problem.
+        The problem: an instance, or the name or file of one.
     method
         A formulation's name; ``auto`` tries those that cover the instance in turn, and only the planner if the
         instance is large.
@@ -294,8 +296,15 @@ def solve(
         If a schedule fails the checker, or a bound exceeds the value of a schedule, which refutes it. It is raised when
         the search has ended; its ``result`` is what there is without the wrong claims, and names them in its message.
     """
-    objective = Objective(objective)
-    restrictions = restrictions or Restrictions()
+    instance, objective, restrictions = read_problem(instance, objective, restrictions)
+    time_limit, seed = read_seconds("time_limit", time_limit), read_seed(seed)
+    if deterministic_limit is not None:
+        deterministic_limit = read_seconds("deterministic_limit", deterministic_limit)
+    workers = None if workers is None else read_integer("workers", workers, 1)
+    require_type("options", options, Mapping, "a mapping from names to texts")
+    require_type("progress", progress, Callable, "a function of a ProgressEvent")
+    if method not in method_names():
+        raise InputError("method", method, one_of(method, method_names()))
     plan = _plan(instance, objective) if method == AUTO else ((method, 1.0),)
     require_options(method, options)
     best = _Best(instance, objective, restrictions)

@@ -74,6 +74,12 @@ class InputError(ValueError):
         return printable(f"{where}{field}got {got}, expected {self.expected}")
 
 
+def require_type(field: str, value: object, kind: type, expected: str) -> None:
+    """Raise `InputError` if an argument is of another type."""
+    if not isinstance(value, kind):
+        raise InputError(field, value, expected)
+
+
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return ``; did you mean …?`` with the known name that is spelled most like an unknown one; nothing if none is."""
     import difflib  # noqa: PLC0415 - only an error needs it

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Self
 
+from optsched.model.errors import InputError, one_of
 from optsched.model.instance import Instance, Request
 
 
@@ -55,6 +56,29 @@ class Objective(StrEnum):
     def is_mean(self) -> bool:
         """Whether values are sums over requests, shown divided by their number."""
         return self in {Objective.MEAN_TTFT, Objective.MEAN_E2E}
+
+
+PS_PER_S = 10**12
+
+
+def find_objective(name: Objective | str) -> Objective:
+    """Return an objective by its name; one itself stays what it is."""
+    try:
+        return Objective(name)
+    except ValueError:
+        raise InputError("objective", name, one_of(name, Objective)) from None
+
+
+def averaged_over(instance: Instance, objective: Objective) -> int:
+    """Return what a value, an integer sum for means, is divided by to be the mean; 1 for what is no mean."""
+    return len(instance.requests) if objective.is_mean else 1
+
+
+def in_seconds(instance: Instance, objective: Objective, value: int | None) -> float | None:
+    """Return a value in seconds, of means the mean; None for none, and for missed SLOs, which are no time."""
+    if value is None or objective == Objective.SLO_MISSES:
+        return None
+    return value / (averaged_over(instance, objective) * PS_PER_S)
 
 
 def gap(value: int | None, bound: int | None) -> float | None:

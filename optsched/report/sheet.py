@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from optsched.model.errors import printable
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective
+from optsched.model.objectives import Objective, averaged_over
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Status
 from optsched.study.bound_table import BoundTable, Row
@@ -95,13 +95,10 @@ def _unit(table: BoundTable) -> tuple[str, float]:
         return "", 1.0
     if table.objective == Objective.WEIGHTED_E2E:
         return "s", 1e12
-    largest = max((row.best.value or row.best.bound or 0) / _count(row, table.objective) for row in table.rows)
+    largest = max(
+        (row.best.value or row.best.bound or 0) / averaged_over(row.instance, table.objective) for row in table.rows
+    )
     return ("s", 1e12) if largest >= 1e13 else ("ms", 1e9)
-
-
-def _count(row: Row, objective: Objective) -> int:
-    """Return what an integer sum is divided by to show a mean."""
-    return len(row.instance.requests) if objective.is_mean else 1
 
 
 def class_texts(restrictions: Restrictions) -> list[str]:
@@ -168,17 +165,26 @@ def _value_columns(table: BoundTable) -> list[Column]:
     def shown(row: Row, value: int | None) -> str:
         if value is None:
             return "–"
-        return f"{value / _count(row, table.objective) / scale:.2f}" if unit else str(value)
+        return f"{value / averaged_over(row.instance, table.objective) / scale:.2f}" if unit else str(value)
 
     values = tuple(Cell(shown(row, row.best.value) + _mark(row), row.best.value) for row in table.rows)
     unit_name = f"{table.objective.value}_{'requests' if table.objective == Objective.SLO_MISSES else 'ps'}"
-    columns = [Column(("optimum" if proved else "best") + suffix, unit_name, values)]
+    columns = [Column(("optimum" if proved else "best") + suffix, unit_name, values), *_seconds(table, "value")]
     if not proved:
         bounds = tuple(Cell(shown(row, row.best.bound), row.best.bound) for row in table.rows)
         gaps = tuple(_percent(row.best.gap) for row in table.rows)
-        columns += [Column("bound" + suffix, f"bound_{unit_name}", bounds), Column("gap (%)", "gap", gaps)]
+        columns += [Column("bound" + suffix, f"bound_{unit_name}", bounds), *_seconds(table, "bound")]
+        columns.append(Column("gap (%)", "gap", gaps))
     statuses = tuple(Cell(row.best.badge.value, row.best.badge.value) for row in table.rows)
     return [*columns, Column("", "badge", statuses)]
+
+
+def _seconds(table: BoundTable, part: str) -> list[Column]:
+    """Return ``value`` or ``bound`` in seconds for machines, of means the mean; nothing for what is no time."""
+    if table.objective == Objective.SLO_MISSES:
+        return []
+    found = (row.best.value_s if part == "value" else row.best.bound_s for row in table.rows)
+    return [Column("", f"{part}_s", tuple(Cell(str(seconds), seconds) for seconds in found))]
 
 
 def _mark(row: Row) -> str:
