@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html.parser
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def test_booleans_of_numpy_are_booleans() -> None:
     ("make", "said"),
     [
         (lambda: Limits(True, 1, 1), "kv_tokens: got true, expected an integer"),
-        (lambda: Limits(ANY.MAX, 1, 1) if hasattr(ANY, "MAX") else ANY.Limits(1.0, 1, 1), "kv_tokens: got 1.0, "),
+        (lambda: ANY.Limits(1.0, 1, 1), "kv_tokens: got 1.0, expected an integer"),
         (lambda: ANY.Limits(np.float64(1), 1, 1), "kv_tokens: got 1.0, expected an integer"),
         (lambda: ANY.Limits(np.float32(1), np.int64(1), 1), "kv_tokens: got 1.0, expected an integer"),
         (lambda: ANY.Limits(np.True_, 1, 1), "kv_tokens: got true, expected an integer"),
@@ -111,10 +111,8 @@ def test_a_profile_s_name_is_its_cost(name: str) -> None:
 def test_names_give_what_objects_give() -> None:
     name = "infermax-fig15-I8"
     instance = optsched.load_instance(name)
-    by_name, given = (
-        optsched.simulate(name, "vllm", "mean_e2e"),
-        optsched.simulate(instance, "vllm", Objective.MEAN_E2E),
-    )
+    by_name = optsched.simulate(name, "vllm", "mean_e2e")
+    given = optsched.simulate(instance, "vllm", Objective.MEAN_E2E)
     assert (by_name.instance, by_name.value, by_name.schedule) == (instance, given.value, given.schedule)
     assert optsched.bound(name, "mean_e2e").bound == optsched.bound(instance, Objective.MEAN_E2E).bound
     assert ANY.simulate(PAIR, "rr", seed=np.int64(3)).seed == 3
@@ -239,15 +237,12 @@ def test_nothing_is_suggested_where_nothing_is_similar(call: Callable[[], object
 
 def test_a_mean_is_a_mean() -> None:
     """The requests of `PAIR` end at 20 and 10 ps; first tokens come at 10 ps."""
-    for objective, total, mean in (
-        ("mean_e2e", 30, 15),
-        ("mean_ttft", 20, 10),
-        ("makespan", 20, 20),
-        ("max_e2e", 20, 20),
-    ):
+    totals = {"mean_e2e": 30, "mean_ttft": 20, "makespan": 20, "max_e2e": 20}
+    means = {"mean_e2e": 15, "mean_ttft": 10, "makespan": 20, "max_e2e": 20}
+    for objective, total in totals.items():
         result = optsched.simulate(PAIR, "vllm", objective)
         assert result.value == total
-        assert result.value_s == float(Fraction(mean, 10**12))
+        assert result.value_s == float(Fraction(means[objective], 10**12))
         assert result.value_requests is None
 
 
@@ -305,7 +300,7 @@ def test_a_result_is_checked_without_a_file() -> None:
 # What is shown ----------------------------------------------------------------------------------------------
 
 
-class Cells(html.parser.HTMLParser):
+class Cells(HTMLParser):
     """The texts of a table's cells, and every tag in it."""
 
     def __init__(self, text: str) -> None:
@@ -350,7 +345,7 @@ def test_a_notebook_shows_tables_with_escaped_text() -> None:
     least = optsched.bound(named)
     for shown, rows in ((named, 1), (run, 1), (Results([run, least]), 2)):
         table = Cells(shown._repr_html_())
-        assert table.tags == {"table", "thead", "tbody", "tr", "th", "td"} - (set() if rows else {"td"})
+        assert table.tags == {"table", "thead", "tbody", "tr", "th", "td"}
         header, *body = table.rows
         assert len(body) == rows
         assert {len(row) for row in table.rows} == {len(header)}
