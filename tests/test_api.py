@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Callable
 from fractions import Fraction
@@ -32,8 +34,12 @@ from optsched import (
 )
 from optsched.calibrate.library import load_profile
 from optsched.methods.bound import BoundRun, best_bound
+from optsched.model.documents import Suite
 from optsched.model.profiles import profile_names
+from optsched.report.formats import as_csv
+from optsched.report.sheet import make_sheet
 from optsched.simulate.replica import Replica
+from optsched.study.bound_table import TableTask, finish, table_rows
 
 ANY: Any = optsched
 """The package for callers who give what type checkers refuse."""
@@ -257,6 +263,13 @@ def test_a_bound_is_in_the_same_unit() -> None:
     result = optsched.bound(PAIR, "mean_e2e", method="alone")
     # Alone, request 0 takes two batches and request 1 one.
     assert (result.bound, result.bound_s, result.value_s) == (30, 15e-12, None)
+
+
+def test_tables_for_machines_have_sums_and_means() -> None:
+    task = TableTask(Suite("s", "One pair.", (PAIR,)), ("vllm",), Objective.MEAN_E2E, time_limit=5, workers=1)
+    header, row = csv.reader(io.StringIO(as_csv(make_sheet(finish(task, list(table_rows(task)))))))
+    assert dict(zip(header, row, strict=True))["mean_e2e_ps"] == "30"
+    assert float(dict(zip(header, row, strict=True))["value_s"]) == 15e-12
 
 
 # Bounds -----------------------------------------------------------------------------------------------------

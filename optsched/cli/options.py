@@ -18,7 +18,7 @@ from optsched.methods.solve import AUTO, method_names
 from optsched.model.documents import check_writable, write_text
 from optsched.model.domain import MAX_TOKENS
 from optsched.model.errors import InputError, Said, one_of, shown
-from optsched.model.objectives import Objective
+from optsched.model.objectives import Objective, find_objective
 from optsched.model.restrictions import FORBIDDABLE, Restrictions
 from optsched.traces.arrivals import process_forms
 
@@ -273,6 +273,7 @@ _OPTIONS = {
     "forbid": "--forbid",
     "order": "--fix-order",
     "method": "--method",
+    "objective": "--objective",
     "solver": "--solver",
     "profile": "--profile",
     "prefill_tokens": "--prefill-tokens",
@@ -316,10 +317,8 @@ def refuse_options(option: str, names: Sequence[str], expected: str) -> None:
 
 def read_objective(name: str) -> Objective:
     """Return the objective of that name."""
-    try:
-        return Objective(name)
-    except ValueError:
-        raise InputError("--objective", name, one_of(name, Objective)) from None
+    with naming_options():
+        return find_objective(name)
 
 
 def require_method(name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
@@ -302,7 +302,8 @@ def solve(
         deterministic_limit = read_seconds("deterministic_limit", deterministic_limit)
     workers = None if workers is None else read_integer("workers", workers, 1)
     require_type("options", options, Mapping, "a mapping from names to texts")
-    require_type("progress", progress, Callable, "a function of a ProgressEvent")
+    if not callable(progress):
+        raise InputError("progress", progress, "a function of a ProgressEvent")
     if method not in method_names():
         raise InputError("method", method, one_of(method, method_names()))
     plan = _plan(instance, objective) if method == AUTO else ((method, 1.0),)

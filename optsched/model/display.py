@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+
+def spread(values: Sequence[int]) -> str:
+    """Return the least and the largest value as ``1–9``; ``1`` if they are the same."""
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low}–{high}"
 
 
 def one_line(kind: str, name: str, facts: Mapping[str, str]) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
 from optsched.model.cost import CostModel
-from optsched.model.display import html_table, one_line
+from optsched.model.display import html_table, one_line, spread
 from optsched.model.domain import MAX_REQUESTS, Name, Picoseconds, Tokens, domain, replace
 from optsched.model.errors import InputError
 from optsched.model.profiles import shipped_cost
@@ -153,16 +152,11 @@ class Instance:
 
     def facts(self) -> dict[str, str]:
         """Return what a line or a row of a table says of it, by column."""
-
-        def spread(values: Iterable[int]) -> str:
-            low, high = min(values := tuple(values)), max(values)
-            return str(low) if low == high else f"{low}–{high}"
-
         limits = self.limits
         return {
             "requests": str(len(self.requests)),
-            "input": spread(request.input for request in self.requests),
-            "output": spread(request.output for request in self.requests),
+            "input": spread([request.input for request in self.requests]),
+            "output": spread([request.output for request in self.requests]),
             "kv_tokens": str(limits.kv_tokens),
             "batch_tokens": str(limits.batch_tokens),
             "prefill_tokens": str(limits.prefill_tokens),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from optsched.model.display import spread
 from optsched.model.errors import printable
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective, averaged_over
@@ -66,19 +67,14 @@ class Sheet:
         return list(zip(*(column.cells for column in self.columns), strict=True))
 
 
-def _spread(values: Sequence[int]) -> str:
-    low, high = min(values), max(values)
-    return str(low) if low == high else f"{low}–{high}"
-
-
 def _optional(value: int | None) -> str:
     return "–" if value is None else str(value)
 
 
 _FEATURES: tuple[tuple[str, str, Callable[[Instance], str]], ...] = (
     ("requests", "requests", lambda instance: str(len(instance.requests))),
-    ("I", "input_tokens", lambda instance: _spread([request.input for request in instance.requests])),
-    ("O", "output_tokens", lambda instance: _spread([request.output for request in instance.requests])),
+    ("I", "input_tokens", lambda instance: spread([request.input for request in instance.requests])),
+    ("O", "output_tokens", lambda instance: spread([request.output for request in instance.requests])),
     ("M", "kv_tokens", lambda instance: str(instance.limits.kv_tokens)),
     ("C", "batch_tokens", lambda instance: str(instance.limits.batch_tokens)),
     ("P", "prefill_tokens", lambda instance: str(instance.limits.prefill_tokens)),
