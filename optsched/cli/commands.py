@@ -583,7 +583,7 @@ def list_instances(suite: str | None, objective: str) -> None:
     for entry in library.load_suite(suite).instances:
         standing = known.best(instance_sha256(entry), goal)
         gap = "–" if standing.gap is None else f"{100 * standing.gap:.2f}"
-        best = [objective_text(goal, entry, value) for value in (standing.value, standing.bound)]
+        best = [objective_text(goal, entry.requests, value) for value in (standing.value, standing.bound)]
         about = [entry.name, str(len(entry.requests)), str(entry.limits.kv_tokens), f"{entry.kappa:.2f}"]
         rows.append([*about, *best, gap, standing.status.value, standing.difficulty.value])
     headers = ["instance", "requests", "M", "κ", f"best {goal.value}", "bound", "gap (%)", "status", "proof"]

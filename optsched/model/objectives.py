@@ -57,6 +57,10 @@ class Objective(StrEnum):
         """Whether values are sums over requests, shown divided by their number."""
         return self in {Objective.MEAN_TTFT, Objective.MEAN_E2E}
 
+    def mean_count(self, requests: Sequence[Request]) -> int:
+        """Return what a value is divided by where it is shown: for means how many requests count, 1 for none."""
+        return len(requests) if self.is_mean else 1
+
 
 PS_PER_S = 10**12
 
@@ -69,16 +73,11 @@ def find_objective(name: Objective | str) -> Objective:
         raise InputError("objective", name, one_of(name, Objective)) from None
 
 
-def averaged_over(instance: Instance, objective: Objective) -> int:
-    """Return what a value, an integer sum for means, is divided by to be the mean; 1 for what is no mean."""
-    return len(instance.requests) if objective.is_mean else 1
-
-
 def in_seconds(instance: Instance, objective: Objective, value: int | None) -> float | None:
     """Return a value in seconds, of means the mean; None for none, and for missed SLOs, which are no time."""
     if value is None or objective == Objective.SLO_MISSES:
         return None
-    return value / (averaged_over(instance, objective) * PS_PER_S)
+    return value / (objective.mean_count(instance.requests) * PS_PER_S)
 
 
 def gap(value: int | None, bound: int | None) -> float | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from optsched.model.display import spread
 from optsched.model.errors import printable
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, averaged_over
+from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Status
 from optsched.study.bound_table import BoundTable, Row
@@ -92,7 +92,8 @@ def _unit(table: BoundTable) -> tuple[str, float]:
     if table.objective == Objective.WEIGHTED_E2E:
         return "s", 1e12
     largest = max(
-        (row.best.value or row.best.bound or 0) / averaged_over(row.instance, table.objective) for row in table.rows
+        (row.best.value or row.best.bound or 0) / table.objective.mean_count(row.instance.requests)
+        for row in table.rows
     )
     return ("s", 1e12) if largest >= 1e13 else ("ms", 1e9)
 
@@ -161,7 +162,7 @@ def _value_columns(table: BoundTable) -> list[Column]:
     def shown(row: Row, value: int | None) -> str:
         if value is None:
             return "–"
-        return f"{value / averaged_over(row.instance, table.objective) / scale:.2f}" if unit else str(value)
+        return f"{value / table.objective.mean_count(row.instance.requests) / scale:.2f}" if unit else str(value)
 
     values = tuple(Cell(shown(row, row.best.value) + _mark(row), row.best.value) for row in table.rows)
     unit_name = f"{table.objective.value}_{'requests' if table.objective == Objective.SLO_MISSES else 'ps'}"

@@ -9,8 +9,8 @@ from typing import Any
 
 from optsched.methods.bound import BoundRun
 from optsched.model.errors import printable
-from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, averaged_over, gap
+from optsched.model.instance import Request
+from optsched.model.objectives import Objective, gap
 from optsched.model.result import Badge, Result, Status
 from optsched.report.formats import columns_text, simple_table
 from optsched.report.sheet import NOT_AVAILABLE, Cell, Column, class_texts
@@ -24,13 +24,13 @@ _BADGES = MappingProxyType(
 )
 
 
-def objective_text(objective: Objective, instance: Instance, value: int | None) -> str:
-    """Write an objective value with its unit: ms, means as means."""
+def objective_text(objective: Objective, requests: Sequence[Request], value: int | None) -> str:
+    """Write an objective value with its unit: ms, means over ``requests`` as means."""
     if value is None:
         return "–"
     if objective == Objective.SLO_MISSES:
         return f"{value} requests"
-    return f"{value / averaged_over(instance, objective) / 1e9:.3f} ms"
+    return f"{value / objective.mean_count(requests) / 1e9:.3f} ms"
 
 
 def solution_lines(result: Result) -> list[str]:
@@ -82,7 +82,7 @@ def _opening(result: Result) -> list[str]:
 
 
 def _shown(result: Result, value: int) -> str:
-    return objective_text(result.objective, result.instance, value)
+    return objective_text(result.objective, result.instance.requests, value)
 
 
 def _bound_line(result: Result) -> list[str]:
