@@ -184,6 +184,8 @@ def test_the_contract_of_a_policy_is_public() -> None:
         ),
         (lambda: ANY.simulate(PAIR, "sjf", seed=-1), "seed: got -1, expected an integer from 0 to 2147483647"),
         (lambda: ANY.export_model(PAIR, method="infermax_milp", style="x"), "style: got 'x', expected one of lp, mps"),
+        (lambda: ANY.export_model(PAIR, method="infermax_milp", style=["lp"]), "style: got ['lp'], expected one of lp"),
+        (lambda: ANY.cost_model([3]), "profile: got [3], expected the name of a profile"),
         (lambda: ANY.check_result(PAIR), "claimed: got <Instance pair: "),
         (lambda: ANY.check_schedule(PAIR, [1]), "schedule: got [1], expected a Schedule"),
         (lambda: ANY.timeline("pair", Schedule(())), "instance: got 'pair', expected an Instance"),

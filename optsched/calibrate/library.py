@@ -20,7 +20,7 @@ from pydantic import Field, TypeAdapter
 from optsched.model.cost import CostModel
 from optsched.model.documents import cost_document, read_bytes
 from optsched.model.domain import Name, Picoseconds, domain
-from optsched.model.errors import InputError, Said
+from optsched.model.errors import InputError, Said, require_type
 from optsched.model.json_text import parse_json
 from optsched.model.profiles import profile_file, shipped_cost
 
@@ -252,4 +252,5 @@ def find_profile(name: str) -> Profile:
 
 def cost_model(name: str) -> CostModel:
     """Return the cost model of the shipped profile called ``name``."""
+    require_type("profile", name, str, "the name of a profile")
     return shipped_cost(name)

@@ -105,7 +105,7 @@ def all_bounds(
     *,
     restrictions: Restrictions | None = None,
 ) -> Results:
-    """Return what `bound` says with each method by itself; ``unknown`` where a method says nothing."""
+    """Return what `bound` says, or raises, with each method by itself; ``unknown`` where a method says nothing."""
     problem = read_problem(instance, objective, restrictions)
     return Results(best_bound(*problem, name)[0] for name in BOUNDS)
 

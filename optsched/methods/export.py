@@ -50,7 +50,7 @@ def export_model(
     """
     instance, objective, restrictions = read_problem(instance, objective, restrictions)
     seed = read_seed(seed)
-    if style not in set(ModelFormat):
+    if style not in tuple(ModelFormat):
         raise InputError("style", style, one_of(style, ModelFormat))
     style = ModelFormat(style)
     exporter = make_exporter(method)
