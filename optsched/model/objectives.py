@@ -52,14 +52,14 @@ class Objective(StrEnum):
         self.latency, self.percentile = latency, percentile
         return self
 
+    def mean_count(self, requests: Sequence[Request]) -> int:
+        """Return what a value is divided by where it is shown: for means how many requests count, 1 for none."""
+        return len(requests) if self.is_mean else 1
+
     @property
     def is_mean(self) -> bool:
         """Whether values are sums over requests, shown divided by their number."""
         return self in {Objective.MEAN_TTFT, Objective.MEAN_E2E}
-
-    def mean_count(self, requests: Sequence[Request]) -> int:
-        """Return what a value is divided by where it is shown: for means how many requests count, 1 for none."""
-        return len(requests) if self.is_mean else 1
 
 
 PS_PER_S = 10**12
