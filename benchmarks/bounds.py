@@ -29,7 +29,7 @@ from optsched.cli.options import blaming
 from optsched.methods.simulate import simulate
 from optsched.model.documents import read_bytes, write_text
 from optsched.model.domain import replace
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, one_of
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import Objective
 from optsched.report.benchmark import replace_section
@@ -268,7 +268,7 @@ def main(page: str, only: str | None) -> None:
     with blaming("--only"):
         for name in names:
             if name not in FIGURES:
-                raise InputError("", name, f"one of {', '.join(FIGURES)}")
+                raise InputError("", name, one_of(name, FIGURES))
     path = Path(page)
     pictures = {name: path.parent / f"bound-{name}.svg" for name in names}
     with blaming("--page"):

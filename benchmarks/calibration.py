@@ -20,7 +20,7 @@ from tabulate import tabulate
 
 from optsched.calibrate.assemble import Choices, calibrate
 from optsched.calibrate.columns import Row, read_table
-from optsched.calibrate.library import Part, load_profile, profile_names
+from optsched.calibrate.library import Part, load_profile
 from optsched.calibrate.llmservingsim import read_llmservingsim
 from optsched.calibrate.shipped import LAYERS, RTX_FOLDER, RTX_KV_TOKENS, build
 from optsched.calibrate.splitwise import Setting, read_settings, read_splitwise
@@ -31,6 +31,7 @@ from optsched.cli.options import blaming, file_option
 from optsched.model.cost import CostModel
 from optsched.model.documents import read_bytes, write_text
 from optsched.model.domain import replace
+from optsched.model.profiles import profile_names
 from optsched.report.benchmark import replace_section
 from optsched.report.calibration import RUN_HEADERS, run_rows
 from optsched.report.profile_plot import COLORS, new_figure, save_figure

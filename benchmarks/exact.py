@@ -29,7 +29,7 @@ from optsched.cli.options import (
 )
 from optsched.methods.plan import AUTO, method_names
 from optsched.model.documents import check_writable, write_text
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, one_of
 from optsched.model.instance import Instance
 from optsched.model.result import Result
 from optsched.report.benchmark import common_runs, methods_sheet, provenance, replace_section, sizes_sheet
@@ -60,7 +60,7 @@ def _methods(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(text.split(",")))
     for name in names:
         if name not in method_names():
-            raise InputError("--methods", name, f"one of {', '.join(method_names())}")
+            raise InputError("--methods", name, one_of(name, method_names()))
     return names
 
 

@@ -64,7 +64,7 @@ def _result(instance: Instance, what: str, name: str, objective: Objective) -> R
     if what == "simulate":
         return simulate(instance, name, objective)
     if what == "bound":
-        return bound(instance, objective, method=name)[0]
+        return bound(instance, objective, method=name)
     return solve(instance, objective, method=name, time_limit=600, deterministic_limit=_DETERMINISTIC, workers=1)
 
 

@@ -8,8 +8,8 @@ from importlib.metadata import version as _version
 
 from optsched.calibrate.library import cost_model
 from optsched.check import check_result, check_schedule
-from optsched.library import load_instance, load_results, load_suite
-from optsched.methods.bound import bound, bound_names
+from optsched.library import load_instance, load_result, load_results, load_suite, save_instance, save_result
+from optsched.methods.bound import all_bounds, bound, bound_names
 from optsched.methods.export import export_model
 from optsched.methods.plan import method_names
 from optsched.methods.simulate import policy_names, simulate
@@ -20,28 +20,36 @@ from optsched.model.errors import InfeasibleInstanceError, InputError
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import Objective, gap
 from optsched.model.restrictions import Restrictions
-from optsched.model.result import Badge, Result, Status
-from optsched.model.schedule import Batch, Schedule
+from optsched.model.result import Badge, Result, Results, Status
+from optsched.model.schedule import Assignment, Batch, Schedule
 from optsched.model.timeline import Moment, timeline
+from optsched.simulate.replica import NoBatchError, Policy
+from optsched.solvers.formulation import Formulation
 
 __version__ = _version("optsched")
 
 __all__ = [
+    "Assignment",
     "Badge",
     "Batch",
     "CostModel",
+    "Formulation",
     "InfeasibleInstanceError",
     "InputError",
     "Instance",
     "Limits",
     "Moment",
+    "NoBatchError",
     "Objective",
+    "Policy",
     "Request",
     "Restrictions",
     "Result",
+    "Results",
     "Rules",
     "Schedule",
     "Status",
+    "all_bounds",
     "bound",
     "bound_names",
     "check_result",
@@ -50,11 +58,14 @@ __all__ = [
     "export_model",
     "gap",
     "load_instance",
+    "load_result",
     "load_results",
     "load_suite",
     "method_names",
     "policy_names",
     "replace",
+    "save_instance",
+    "save_result",
     "simulate",
     "solve",
     "timeline",

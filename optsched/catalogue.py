@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from optsched.failures import FAILURES, ReportedFailureError, failure_text
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, one_of
 
 POLICY_GROUP = "optsched.policies"
 FORMULATION_GROUP = "optsched.formulations"
@@ -88,7 +88,7 @@ def lookup(group: str, name: str, field: str) -> Any:
     """
     offered = entries(group)
     if name not in offered:
-        raise InputError(field, name, f"one of {', '.join(offered)}")
+        raise InputError(field, name, one_of(name, offered))
     module, _, attribute = offered[name].partition(":")
     try:
         return getattr(import_module(module), attribute)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,13 +17,18 @@ from optsched.model.documents import (
     SUITE_FORMAT,
     ClaimedResult,
     Suite,
+    dump,
+    instance_document,
     parse_instance,
     parse_results,
     parse_suite,
     read_bytes,
+    result_document,
+    write_text,
 )
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, Said, did_you_mean, one_of, require_type
 from optsched.model.instance import Instance
+from optsched.model.result import Result
 
 
 @cache
@@ -62,7 +67,7 @@ def load_suite(source: str | Path) -> Suite:
     name = str(source)
     if not _is_file(name):
         if name not in suite_names():
-            raise InputError("SUITE", name, f"a file, or one of {', '.join(suite_names())}")
+            raise InputError("SUITE", name, f"a file, or {one_of(name, suite_names())}")
         return _shipped(name)
     data = _read(name, "SUITE")
     try:
@@ -87,12 +92,25 @@ def load_instance(source: str | Path) -> Instance:
                 for instance in _shipped(suite).instances:
                     if instance.name == name:
                         return instance
-        raise InputError("INSTANCE", name, "a file, or an instance of the library (see: optsched instances list)")
+        expected = "a file, or an instance of the library (see: optsched instances list)"
+        raise InputError("INSTANCE", name, expected + _meant(name))
     data = _read(name, "INSTANCE")
     try:
         return _parse(data)
     except InputError as error:
         raise error.located(name) from None
+
+
+def _meant(name: str) -> str:
+    """Ask if the instance that is spelled most like ``name`` is meant, of suites that are spelled like its start."""
+    near = [suite for suite in suite_names() if did_you_mean(name[: len(suite)], [suite])]
+    return did_you_mean(name, (instance.name for suite in near for instance in _shipped(suite).instances))
+
+
+def save_instance(instance: Instance, target: str | Path) -> None:
+    """Write an instance document to a file, which `load_instance` reads; ``.gz`` packs it, ``-`` is standard output."""
+    require_type("instance", instance, Instance, "an Instance")
+    write_text(target, dump(instance_document(instance)))
 
 
 def _parse(data: bytes) -> Instance:
@@ -120,6 +138,27 @@ def load_results(source: str | Path) -> list[ClaimedResult]:
         return parse_results(data, cost_model)
     except InputError as error:
         raise error.located(str(source)) from None
+
+
+def load_result(source: str | Path) -> ClaimedResult:
+    """Return the only result document in a file, as a claim: `optsched.check_result` says whether it holds."""
+    found = load_results(source)
+    if len(found) > 1:
+        expected = "one result (load_results reads several)"
+        raise InputError("RESULT", Said(f"{len(found)} results"), expected, str(source))
+    return found[0]
+
+
+def save_result(result: Result | Sequence[Result], target: str | Path) -> None:
+    """Write a result document, or a list of several, to a file, which `load_results` reads; as `save_instance`."""
+    several = (result,) if isinstance(result, Result) else result
+    require_type("result", several, Sequence, "a Result, or a sequence of them")
+    if not several:
+        raise InputError("result", Said("nothing"), "at least one Result")
+    for number, each in enumerate(several):
+        require_type(f"result[{number}]", each, Result, "a Result")
+    documents = [result_document(each) for each in several]
+    write_text(target, dump(documents[0] if isinstance(result, Result) else documents))
 
 
 def _read(source: str | Path, argument: str) -> bytes:

@@ -382,7 +382,7 @@ def test_whatever_weights_are_stated_a_raised_percentile_is_not_proved(
 
 def test_a_document_with_a_raised_bound_is_refused() -> None:
     """Stated in the result alone, in the certificate alone, or in both."""
-    result, _ = solve_bound(QUEUE, Objective.P95_E2E)
+    result = solve_bound(QUEUE, Objective.P95_E2E)
     assert (result.method, result.bound) == ("percentile", 19)
     honest = result_document(result)
     certificate = honest["certificate"] | {"bound": 20}

@@ -32,11 +32,12 @@ from optsched.calibrate.fit import (
     linear_bounds,
     mean_error,
 )
-from optsched.calibrate.library import Part, cost_model, load_profile, parse_profile, profile_names, render_profile
+from optsched.calibrate.library import Part, cost_model, load_profile, parse_profile, render_profile
 from optsched.calibrate.shipped import ATTENTION_70B_FILE, ATTENTION_FILE, DENSE_FILE, LAYERS, LAYERS_70B
 from optsched.calibrate.timings import Array
 from optsched.calibrate.vidur import LAYER_OPERATORS, read_attention, read_dense
 from optsched.model.errors import InputError
+from optsched.model.profiles import profile_names
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"

@@ -643,7 +643,10 @@ def test_csv_of_odd_names(hard: BoundTable) -> None:
     assert header == [column.name for column in sheet.columns]
     assert [row[header.index("instance")] for row in rows] == [row.instance.name for row in hard.rows]
     assert rows[0][header.index("gap_vllm")] == ""
-    assert int(rows[0][header.index("bound_makespan_ps")]) == hard.rows[0].best.bound
+    bound = hard.rows[0].best.bound
+    assert bound is not None
+    assert int(rows[0][header.index("bound_makespan_ps")]) == bound
+    assert float(rows[0][header.index("bound_s")]) == bound / 10**12
 
 
 def test_marks_and_failures_are_explained(hard: BoundTable) -> None:

@@ -22,6 +22,7 @@ from optsched import (
     Limits,
     Objective,
     Request,
+    Restrictions,
     Rules,
     catalogue,
     check_schedule,
@@ -36,7 +37,7 @@ from optsched.methods import bound as bounding
 from optsched.methods import plan as planning
 from optsched.methods import simulate as simulating
 from optsched.methods import stages
-from optsched.methods.bound import bound
+from optsched.methods.bound import BoundRun, best_bound, bound
 from optsched.methods.checked import DefectFoundError, is_proved
 from optsched.methods.formulations import make_formulation
 from optsched.methods.solve import was_interrupted
@@ -56,6 +57,11 @@ HARD = Instance("hard", Limits(8, 64, 64), Rules(chunked_prefill=False), TEN, (R
 FORMULATIONS = tuple(entries(FORMULATION_GROUP))
 ANY = (ValueError("zip() is shorter"), MemoryError(), RecursionError("deep"), SystemExit(3), InputError("a", 1, "b"))
 SOON: dict[str, Any] = {"time_limit": 20, "workers": 1}
+
+
+def bound_runs() -> list[BoundRun]:
+    """Return what every bound says of `HARD`."""
+    return best_bound(HARD, Objective.MAKESPAN, Restrictions())[1]
 
 
 def fail(error: BaseException, *_arguments: object, **_options: object) -> Any:
@@ -86,7 +92,7 @@ def keeps_all(result: Result) -> None:
     """Assert that a result has what policies and bounds alone give."""
     assert result.schedule is not None
     assert check_schedule(HARD, result.schedule)[0] == []
-    proved, _ = bound(HARD)
+    proved = bound(HARD)
     assert (result.value, result.bound, result.badge) == (best_policy(HARD), proved.bound, Badge.CERTIFIED)
     assert result.status == Status.FEASIBLE
 
@@ -95,7 +101,7 @@ def keeps_all(result: Result) -> None:
 
 
 def test_the_instance_leaves_something_to_search() -> None:
-    proved, _ = bound(HARD)
+    proved = bound(HARD)
     assert proved.bound is not None
     assert proved.bound < best_policy(HARD)
 
@@ -206,16 +212,16 @@ def test_a_policy_of_ours_that_raises_is_named(name: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_a_bound_that_raises_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = {run.name: run.bound for run in bound(HARD)[1]}
+    honest = {run.name: run.bound for run in bound_runs()}
     del honest[name]
     best = max(found.value for found in honest.values() if found is not None)
     broken = partial(fail, IndexError("beyond"))
     monkeypatch.setattr(bounding, "bound_method", lambda asked: broken if asked == name else bound_method(asked))
-    found, runs = bound(HARD)
+    found, runs = bound(HARD), bound_runs()
     assert (found.status, found.bound, found.badge) == (Status.BOUND_ONLY, best, Badge.CERTIFIED)
     assert (found.message or "").startswith(f"{name}: IndexError: beyond (")
     assert [run.failure is not None for run in runs] == [asked == name for asked in BOUNDS]
-    alone, _ = bound(HARD, method=name)
+    alone = bound(HARD, method=name)
     assert (alone.status, alone.bound) == (Status.UNKNOWN, None)
     assert (alone.message or "").startswith(f"{name}: IndexError: beyond (")
     break_formulations(monkeypatch, FORMULATIONS, ValueError("no"))
@@ -238,7 +244,7 @@ def test_a_bound_that_the_checker_fails_on_leaves_the_others(monkeypatch: pytest
     def lie(instance: Instance, objective: Objective) -> Bound:
         return Bound(10**30, {"kind": "volume"})
 
-    honest, _ = bound(HARD)
+    honest = bound(HARD)
     monkeypatch.setattr(bounding, "bound_method", lambda name: lie if name == "ramp" else bound_method(name))
     with pytest.raises(DefectFoundError, match=f"ramp: the checker does not confirm the bound {10**30}") as caught:
         bound(HARD)
@@ -270,7 +276,7 @@ def test_a_schedule_refutes_the_bounds_before_it(monkeypatch: pytest.MonkeyPatch
     def lie(instance: Instance, objective: Objective) -> Bound:
         return Bound(10**6, {"kind": "late"})
 
-    honest, runs = bound(HARD)
+    honest, runs = bound(HARD), bound_runs()
     assert max(run.bound.value for run in runs if run.bound is not None and run.name != "late") == honest.bound
     monkeypatch.setattr(bounding, "bound_method", lambda name: lie if name == "late" else bound_method(name))
     monkeypatch.setattr(incumbents, "is_proved", lambda *asked: asked[3] == 10**6 or is_proved(*asked))
@@ -309,7 +315,7 @@ def test_whatever_breaks_the_rest_is_kept(data: st.DataObject) -> None:
     lost = set(data.draw(st.lists(st.sampled_from(tuple(BOUNDS)), max_size=len(BOUNDS), unique=True)))
     error = data.draw(st.sampled_from(ANY))
     values = [simulate(HARD, name).value for name in policies if name not in gone]
-    bounds = [run.bound.value for run in bound(HARD)[1] if run.bound is not None and run.name not in lost]
+    bounds = [run.bound.value for run in bound_runs() if run.bound is not None and run.name not in lost]
     with pytest.MonkeyPatch.context() as monkeypatch:
         break_formulations(monkeypatch, FORMULATIONS, error)
         real_play = simulating.play
@@ -512,7 +518,7 @@ def test_a_defect_is_reported_and_the_rest_printed(optsched: Command, monkeypatc
     assert err.startswith("optsched: defect of optsched: ")
     assert len(err.splitlines()) == 1
     document = json.loads(Path("r.json").read_text())
-    proved, _ = bound(HARD)
+    proved = bound(HARD)
     assert (document["value"], document["bound"], document["status"]) == (best_policy(HARD), proved.bound, "feasible")
     assert optsched("check", "r.json").code == 0
     options = ("--policies", "vllm", "--results", "kept", "--ledger", "ledger.jsonl")

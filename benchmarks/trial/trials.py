@@ -14,7 +14,7 @@ from optsched import Restrictions, replace
 from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.catalogue import FORMULATION_GROUP, entries
 from optsched.check import UnprovedError, check_schedule, proved_bound
-from optsched.methods.bound import bound as best_bound
+from optsched.methods.bound import bound
 from optsched.methods.formulations import make_formulation
 from optsched.methods.simulate import simulate
 from optsched.methods.solve import solve
@@ -115,7 +115,7 @@ def _bound(tally: Tally, name: str, given: Problem, objective: str) -> Fraction 
 
 def _best_bound(tally: Tally, given: Problem, objective: str) -> None:
     try:
-        result, _ = best_bound(given.instance, objective, restrictions=given.allowed)
+        result = bound(given.instance, objective, restrictions=given.allowed)
     except Exception:
         tally.find("traceback", "bounds/best", given.told(objective, error=traceback.format_exc()))
         return

@@ -12,7 +12,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -21,8 +20,9 @@ from pydantic import Field, TypeAdapter
 from optsched.model.cost import CostModel
 from optsched.model.documents import cost_document, read_bytes
 from optsched.model.domain import Name, Picoseconds, domain
-from optsched.model.errors import InputError, Said
+from optsched.model.errors import InputError, Said, require_type
 from optsched.model.json_text import parse_json
+from optsched.model.profiles import profile_file, shipped_cost
 
 PROFILE_FORMAT: Final = "optsched-profile/1"
 
@@ -233,18 +233,9 @@ def render_profile(profile: Profile) -> str:
 
 
 @functools.cache
-def profile_names() -> tuple[str, ...]:
-    """Return the names of the shipped profiles, sorted."""
-    entries = (files("optsched.calibrate") / "profiles").iterdir()
-    return tuple(sorted(e.name.removesuffix(_SUFFIX) for e in entries if e.name.endswith(_SUFFIX)))
-
-
-@functools.cache
 def load_profile(name: str) -> Profile:
     """Return the shipped profile called ``name``; `InputError` lists the names if there is none."""
-    if name not in profile_names():
-        raise InputError("profile", name, f"one of {', '.join(profile_names())}")
-    resource = files("optsched.calibrate") / "profiles" / f"{name}{_SUFFIX}"
+    resource = profile_file(name)
     return parse_profile(resource.read_text(encoding="utf-8"), str(resource))
 
 
@@ -261,4 +252,5 @@ def find_profile(name: str) -> Profile:
 
 def cost_model(name: str) -> CostModel:
     """Return the cost model of the shipped profile called ``name``."""
-    return load_profile(name).cost
+    require_type("profile", name, str, "the name of a profile")
+    return shipped_cost(name)

@@ -31,7 +31,7 @@ from optsched.calibrate.columns import (
 from optsched.calibrate.library import Check, Part, Source, file_source
 from optsched.calibrate.timings import Measurements, SourceOptions, Timings, ratio_check
 from optsched.model.documents import read_bytes
-from optsched.model.errors import InputError, Said
+from optsched.model.errors import InputError, Said, one_of
 
 UNIT = "us"
 _TIMES = {
@@ -96,7 +96,7 @@ def _operators(path: Path, count: str, names: tuple[str, ...]) -> dict[int, dict
     for row in read_table(path):
         name, time = row.text("layer"), row.time_ps("time_us", UNIT)
         if name not in names:
-            raise row.error("layer", name, f"one of {', '.join(names)}")
+            raise row.error("layer", name, one_of(name, names))
         shortest = min(shortest, time)
         rows[row.integer(count, 1)][name] = time
     require_rows(path, list(rows), "a row")

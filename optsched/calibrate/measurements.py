@@ -25,7 +25,7 @@ from optsched.calibrate.columns import Row, read_table, require_rows
 from optsched.calibrate.library import Part, file_source
 from optsched.calibrate.timings import Measurements, SourceOptions, Timings
 from optsched.model.documents import read_bytes
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, one_of
 from optsched.model.json_text import load_json
 
 UNIT = "ns"
@@ -50,7 +50,7 @@ def read_measurements(source: str, options: SourceOptions) -> Measurements:
             raise InputError("line 1", ",".join(row.fields), ",".join(HEADER), str(folder / TABLE))
         kind = row.text("kind")
         if kind not in _KINDS:
-            raise row.error("kind", kind, f"one of {', '.join(_KINDS)}")
+            raise row.error("kind", kind, one_of(kind, _KINDS))
         rows[kind].append(_sizes(row, kind))
     for kind in (_DENSE, _DECODE, _PREFILL):
         require_rows(folder / TABLE, rows[kind], f"a row of kind {kind}")

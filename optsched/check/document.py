@@ -24,6 +24,7 @@ from optsched.check.search import search_bound
 from optsched.check.volume import volume_bound
 from optsched.check.walk import walk_bound
 from optsched.model.documents import ClaimedResult, instance_sha256
+from optsched.model.errors import require_type
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
@@ -51,11 +52,14 @@ class Report:
         return not self.violations
 
 
-def check_result(claimed: ClaimedResult) -> Report:
-    """Check everything that a result document states.
+def check_result(claimed: ClaimedResult | Result) -> Report:
+    """Check everything that a result document states, or that the document of a result would.
 
     That is: the instance's hash, schedule, value and metrics, bound and gap, status, badge and certificate.
     """
+    if isinstance(claimed, Result):
+        claimed = ClaimedResult(claimed, instance_sha256(claimed.instance), claimed.gap)
+    require_type("claimed", claimed, ClaimedResult, "a result, or one of load_results")
     result = claimed.result
     return Report(
         (

@@ -11,6 +11,7 @@ from typing import Any
 
 from optsched.check.over_time import OverTime, Progression, weighted_distribution
 from optsched.check.problem import Problem, percentile_of, pieces_of, problem_of
+from optsched.model.errors import require_type
 from optsched.model.instance import Instance, Request
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Batch, Schedule
@@ -41,6 +42,9 @@ def check_schedule(
     tuple
         All violations, and the metrics (the dictionary that documents hold), None if there is a violation.
     """
+    require_type("instance", instance, Instance, "an Instance")
+    require_type("schedule", schedule, Schedule, "a Schedule")
+    require_type("restrictions", restrictions, Restrictions, "Restrictions")
     problem = problem_of(instance, restrictions)
     replay = _Replay(problem)
     for batch in schedule.batches:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from optsched.calibrate.library import Profile, load_profile, profile_names, render_profile
+from optsched.calibrate.library import Profile, load_profile, render_profile
 from optsched.cli.commands import cli, terminal_width
 from optsched.cli.options import blaming, integer_option, naming_options, out_option, require_policy, write_out
 from optsched.model.domain import MAX_TOKENS
-from optsched.model.errors import InputError, Said
+from optsched.model.errors import InputError, Said, one_of
+from optsched.model.profiles import profile_names
 
 if TYPE_CHECKING:
     from optsched.calibrate.timings import SourceOptions
@@ -99,9 +100,9 @@ def calibrate(
     if source is None:
         raise InputError("SOURCE", Said("nothing"), "measurements to fit, or --list")
     if style not in READERS:
-        raise InputError("--format", style, f"one of {', '.join(READERS)}")
+        raise InputError("--format", style, one_of(style, READERS))
     if fitted is not None and fitted not in _FITS:
-        raise InputError("--fit", fitted, f"one of {', '.join(_FITS)}")
+        raise InputError("--fit", fitted, one_of(fitted, _FITS))
     require_policy(policy)
     if plot is not None:
         with blaming("--plot"):

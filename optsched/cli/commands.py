@@ -46,8 +46,7 @@ from optsched.cli.options import (
     write_out,
 )
 from optsched.cli.streams import PipeGroup
-from optsched.methods.bound import ALL, BEST, BoundRun, bound_names
-from optsched.methods.bound import bound as run_bound
+from optsched.methods.bound import ALL, BEST, BoundRun, best_bound, bound_names
 from optsched.methods.checked import DefectError, DefectFoundError
 from optsched.methods.export import export_model
 from optsched.methods.formulations import require_options
@@ -65,7 +64,7 @@ from optsched.model.documents import (
     write_text,
 )
 from optsched.model.domain import MAX_PS, MAX_TOKENS, replace
-from optsched.model.errors import InfeasibleInstanceError, InputError, Said, printable
+from optsched.model.errors import InfeasibleInstanceError, InputError, Said, one_of, printable
 from optsched.model.feasibility import infeasibility
 from optsched.model.instance import Limits, Rules
 from optsched.model.objectives import Objective
@@ -189,7 +188,7 @@ def _model_text(
 ) -> str:
     """Return what ``--export`` asks for."""
     if style not in set(ModelFormat):
-        raise InputError("--export", style, f"one of {', '.join(ModelFormat)}")
+        raise InputError("--export", style, one_of(style, ModelFormat))
     refuse_options("--export", _OF_A_SEARCH, "only options that shape the model, which is written and not solved")
     problem = library.load_instance(source)
     with blaming(source=source), naming_options():
@@ -215,7 +214,7 @@ def bound(
 ) -> None:
     """Prove a lower bound alone, at any size."""
     if method not in bound_names():
-        raise InputError("--method", method, f"one of {', '.join(bound_names())}")
+        raise InputError("--method", method, one_of(method, bound_names()))
     goal = read_objective(objective)
     problem = library.load_instance(instance)
     known = ledgers.shipped()
@@ -226,7 +225,7 @@ def bound(
     runs: list[BoundRun] = []
     with blaming(source=instance), naming_options():
         try:
-            result, runs = run_bound(problem, goal, method=method, restrictions=restrictions)
+            result, runs = best_bound(problem, goal, restrictions, method)
         except DefectFoundError as found:
             defect, result = found, found.result
     value = known.best(instance_sha256(problem), goal, restrictions).value
@@ -366,7 +365,7 @@ def trace(
     paper's workload (docs/traces.md), of which --limit requests are drawn.
     """
     if style not in SOURCES:
-        raise InputError("--format", style, f"one of {', '.join(SOURCES)}")
+        raise InputError("--format", style, one_of(style, SOURCES))
     if style != SERVEGEN:
         refuse_options("--format", ("start",), f"{SERVEGEN} with --start")
     with naming_options():
@@ -488,7 +487,7 @@ def table(
 ) -> None:
     """Print a bound table: optimum or bound of every instance, and each policy's gap to it."""
     if style not in FORMATS:
-        raise InputError("--format", style, f"one of {', '.join(FORMATS)}")
+        raise InputError("--format", style, one_of(style, FORMATS))
     require_method(method)
     if resume and results is None:
         raise InputError("--resume", Said("no --results"), "--results FOLDER to resume from")
@@ -606,6 +605,6 @@ def show_instance(instance: str, out: str | None) -> None:
 def make_suite(suite: str, out: str | None) -> None:
     """Generate a suite of the library anew."""
     if suite not in SUITES:
-        raise InputError("SUITE", suite, f"one of {', '.join(SUITES)}")
+        raise InputError("SUITE", suite, one_of(suite, SUITES))
     source = SUITES[suite]
     write_out(out, dump(suite_document(source.make(source.profile), source.profile)))

@@ -32,7 +32,7 @@ from optsched.methods.execute import execute_policy, execute_schedule
 from optsched.methods.simulate import PolicyCrashError
 from optsched.model.documents import dump
 from optsched.model.domain import MAX_TOKENS, replace
-from optsched.model.errors import InputError, Said, printable
+from optsched.model.errors import InputError, Said, one_of, printable
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.result import Result
@@ -158,7 +158,7 @@ def execute(
     one before has ended, INSTANCE is served. Nothing waits in real time: the clock is the sum of measured batch times.
     """
     if engine not in _ENGINES:
-        raise InputError("--engine", engine, f"one of {', '.join(_ENGINES)}")
+        raise InputError("--engine", engine, one_of(engine, _ENGINES))
     if plot is not None:
         from optsched.report.profile_plot import check_plot  # noqa: PLC0415
 

@@ -17,8 +17,8 @@ from optsched.methods.plan import AUTO, method_names
 from optsched.methods.simulate import policy_names, standard_policies
 from optsched.model.documents import check_writable, write_text
 from optsched.model.domain import MAX_TOKENS
-from optsched.model.errors import InputError, Said, shown
-from optsched.model.objectives import Objective
+from optsched.model.errors import InputError, Said, one_of, shown
+from optsched.model.objectives import Objective, find_objective
 from optsched.model.restrictions import FORBIDDABLE, Restrictions
 from optsched.traces.arrivals import process_forms
 
@@ -273,6 +273,7 @@ _OPTIONS = {
     "forbid": "--forbid",
     "order": "--fix-order",
     "method": "--method",
+    "objective": "--objective",
     "solver": "--solver",
     "profile": "--profile",
     "prefill_tokens": "--prefill-tokens",
@@ -316,10 +317,8 @@ def refuse_options(option: str, names: Sequence[str], expected: str) -> None:
 
 def read_objective(name: str) -> Objective:
     """Return the objective of that name."""
-    try:
-        return Objective(name)
-    except ValueError:
-        raise InputError("--objective", name, f"one of {', '.join(Objective)}") from None
+    with naming_options():
+        return find_objective(name)
 
 
 def require_method(name: str) -> None:
@@ -327,7 +326,7 @@ def require_method(name: str) -> None:
     if name != AUTO:
         _name_broken(FORMULATION_GROUP)
     if name not in method_names():
-        raise InputError("--method", name, f"one of {', '.join(method_names())}")
+        raise InputError("--method", name, one_of(name, method_names()))
 
 
 def _name_broken(group: str) -> None:
@@ -340,7 +339,7 @@ def require_policy(name: str) -> None:
     """Raise `InputError` if there is no policy of that name."""
     _name_broken(POLICY_GROUP)
     if name not in policy_names():
-        raise InputError("--policy", name, f"one of {', '.join(policy_names())}")
+        raise InputError("--policy", name, one_of(name, policy_names()))
 
 
 def read_policies(given: Sequence[str], option: str) -> tuple[str, ...]:
@@ -351,6 +350,6 @@ def read_policies(given: Sequence[str], option: str) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for name in (part for text in given for part in text.split(",")):
         if name not in several and name not in known:
-            raise InputError(option, name, f"all, standard, or one of {', '.join(known)}")
+            raise InputError(option, name, f"all, standard, or {one_of(name, known)}")
         found.update(dict.fromkeys(several.get(name, (name,))))
     return tuple(found)

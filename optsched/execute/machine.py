@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from optsched.model.errors import InputError, Said
+from optsched.model.errors import InputError, Said, one_of
 
 if TYPE_CHECKING:
     import torch
@@ -156,7 +156,7 @@ def open_machine(device: str, threads: int = 1) -> Machine:
     except ImportError:
         raise InputError("", Said("no PyTorch"), "it installed: pip install 'optsched[profile]'") from None
     if device not in DEVICES:
-        raise InputError("device", device, f"one of {', '.join(DEVICES)}")
+        raise InputError("device", device, one_of(device, DEVICES))
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("device", device, "a CUDA device that PyTorch can use; here is none")
     torch.set_num_threads(threads)

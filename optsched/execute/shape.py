@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from optsched.model.documents import read_bytes
 from optsched.model.domain import Name, domain, input_error, replace
-from optsched.model.errors import InputError, Said
+from optsched.model.errors import InputError, Said, one_of
 from optsched.model.json_text import load_json
 
 Size = Annotated[int, Field(ge=1, le=10**7)]
@@ -135,7 +135,7 @@ def read_shape(source: str) -> Shape:
         return SHAPES[source]
     suffix = Path(source).suffix
     if suffix not in {".toml", ".json"}:
-        raise InputError("shape", source, f"a .toml or .json file, or one of {', '.join(SHAPES)}")
+        raise InputError("shape", source, f"a .toml or .json file, or {one_of(source, SHAPES)}")
     data = read_bytes(source)
     try:
         fields = tomllib.loads(data.decode()) if suffix == ".toml" else load_json(data)

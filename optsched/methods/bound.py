@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from optsched.bounds.bound import Bound
 from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.failures import FAILURES, failure_text
+from optsched.methods.arguments import read_problem
 from optsched.methods.checked import DefectFoundError, is_proved
 from optsched.methods.question import Question
 from optsched.model.domain import replace
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, one_of
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.result import Badge, Result, Status
+from optsched.model.result import Badge, Result, Results, Status
 
 BEST, ALL = "best", "all"
 
@@ -62,12 +64,12 @@ def run_bounds(instance: Instance, objective: Objective, names: tuple[str, ...])
 
 
 def bound(
-    instance: Instance,
+    instance: Instance | str | Path,
     objective: Objective | str = Objective.MAKESPAN,
     *,
     method: str = BEST,
     restrictions: Restrictions | None = None,
-) -> tuple[Result, list[BoundRun]]:
+) -> Result:
     """Bound an objective from below; the checker confirms the best bound before it is called certified.
 
     A method that raises is named in the result's message, and the others count.
@@ -75,7 +77,7 @@ def bound(
     Parameters
     ----------
     instance, objective
-        The problem.
+        The problem: an instance, or the name or file of one.
     method
         ``best`` or ``all``, which run the same, or one bound's name.
     restrictions
@@ -83,22 +85,38 @@ def bound(
 
     Returns
     -------
-    tuple
-        The result document's content, and what every bound said.
+    Result
+        ``bound_only`` with the best bound; ``unknown`` if no method has one; or ``infeasible``.
 
     Raises
     ------
     InputError
-        For an unknown method.
+        For an unknown method, instance or objective.
     DefectFoundError
         If the checker does not confirm a bound that is better than the best one that it confirms; the latter is the
         error's ``result``.
     """
-    objective = Objective(objective)
-    restrictions = restrictions or Restrictions()
-    question = Question(instance, objective, restrictions)
+    return best_bound(*read_problem(instance, objective, restrictions), method)[0]
+
+
+def all_bounds(
+    instance: Instance | str | Path,
+    objective: Objective | str = Objective.MAKESPAN,
+    *,
+    restrictions: Restrictions | None = None,
+) -> Results:
+    """Return what `bound` says, or raises, with each method by itself; ``unknown`` where a method says nothing."""
+    problem = read_problem(instance, objective, restrictions)
+    return Results(best_bound(*problem, name)[0] for name in BOUNDS)
+
+
+def best_bound(
+    instance: Instance, objective: Objective, restrictions: Restrictions, method: str = BEST
+) -> tuple[Result, list[BoundRun]]:
+    """Return the best bound (see `bound`), and what every method said, whether the checker confirms it or not."""
     if method not in bound_names():
-        raise InputError("method", method, f"one of {', '.join(bound_names())}")
+        raise InputError("method", method, one_of(method, bound_names()))
+    question = Question(instance, objective, restrictions)
     started = time.perf_counter()
     result = Result(
         instance=instance, method=method, objective=objective, status=Status.UNKNOWN, restrictions=restrictions

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from optsched.methods.arguments import read_problem, read_seed
 from optsched.methods.formulations import make_exporter
 from optsched.methods.simulate import simulate
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, one_of
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
@@ -14,7 +17,7 @@ from optsched.solvers.formulation import ModelFormat, Task, UnsupportedError, re
 
 
 def export_model(
-    instance: Instance,
+    instance: Instance | str | Path,
     objective: Objective | str = Objective.MAKESPAN,
     *,
     method: str,
@@ -30,7 +33,7 @@ def export_model(
     Parameters
     ----------
     instance, objective, restrictions
-        The problem.
+        The problem; the instance may be given by name or file.
     method
         The name of a formulation that can be exported.
     style
@@ -45,8 +48,11 @@ def export_model(
     InfeasibleInstanceError
         If a request cannot be served at all.
     """
-    objective, style = Objective(objective), ModelFormat(style)
-    restrictions = restrictions or Restrictions()
+    instance, objective, restrictions = read_problem(instance, objective, restrictions)
+    seed = read_seed(seed)
+    if style not in tuple(ModelFormat):
+        raise InputError("style", style, one_of(style, ModelFormat))
+    style = ModelFormat(style)
     exporter = make_exporter(method)
     require_feasible(instance, restrictions)
     runs = [simulate(instance, name, objective, restrictions=restrictions, seed=seed) for name in STANDARD]

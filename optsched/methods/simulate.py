@@ -12,13 +12,15 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 
 from optsched.catalogue import OWN_PACKAGES, POLICY_GROUP, entries, lookup, package_of
 from optsched.failures import FAILURES, ReportedFailureError, failure_text, raised_at
+from optsched.methods.arguments import read_problem, read_seed
 from optsched.methods.checked import IllegalScheduleError, checked_metrics
 from optsched.methods.question import Question
 from optsched.model.domain import replace
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, one_of, require_type
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
@@ -49,7 +51,7 @@ def standard_policies() -> tuple[str, ...]:
 
 
 def simulate(
-    instance: Instance,
+    instance: Instance | str | Path,
     policy: str | Policy | Preparing,
     objective: Objective | str = Objective.MAKESPAN,
     *,
@@ -62,7 +64,7 @@ def simulate(
     Parameters
     ----------
     instance
-        The problem.
+        The problem, or its name or file.
     policy
         A policy's name, or any object with ``next_batch`` or ``prepared`` (`optsched.simulate.replica`).
     objective
@@ -84,19 +86,20 @@ def simulate(
     Raises
     ------
     InputError
-        For an unknown policy.
+        For an unknown policy, instance, objective or predictor.
     InfeasibleInstanceError
         If no schedule exists.
     DefectError
         If the checker computes other metrics than the simulator.
     """
-    question = Question(instance, Objective(objective), restrictions or Restrictions())
+    question = Question(*read_problem(instance, objective, restrictions))
+    seed = read_seed(seed)
     try:
         return play(question, policy, predictor=predictor, seed=seed)
     except PolicyCrashError as crash:
         name = _name(policy)
         return Result(
-            instance=instance,
+            instance=question.instance,
             method=name,
             objective=question.objective,
             status=Status.FAILED,
@@ -206,7 +209,11 @@ def policy_of(policy: str | Policy | Preparing, predictor: str | None) -> tuple[
         If the policy cannot be imported, or does not take the predictor.
     """
     if isinstance(policy, str) and policy not in policy_names():
-        raise InputError("policy", policy, f"one of {', '.join(policy_names())}")
+        raise InputError("policy", policy, one_of(policy, policy_names()))
+    if inspect.isclass(policy) or not (isinstance(policy, str | Preparing) or hasattr(policy, "next_batch")):
+        raise InputError("policy", policy, "a policy's name, or an object with next_batch or prepared")
+    if predictor is not None:
+        require_type("predictor", predictor, str, "text such as gaussian:25, or None")
     if predictor is None:
         found = None
     else:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from math import isfinite
+from pathlib import Path
 from types import MappingProxyType
 
 from optsched.bounds.catalogue import BOUNDS
+from optsched.methods.arguments import read_integer, read_problem, read_seconds, read_seed
 from optsched.methods.best import Best
 from optsched.methods.bound import run_bounds
 from optsched.methods.checked import DefectFoundError
 from optsched.methods.formulations import Options
-from optsched.methods.plan import AUTO, SolvePlan, plan_solve
+from optsched.methods.plan import AUTO, SolvePlan, method_names, plan_solve
 from optsched.methods.question import Question
 from optsched.methods.stages import START_SHARE, SolveRun, ask_formulations, play_policies, prove_bounds
 from optsched.model.domain import replace
+from optsched.model.errors import InputError, one_of, require_type
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
@@ -37,7 +41,7 @@ def was_interrupted(result: Result) -> bool:
 
 
 def solve(
-    instance: Instance,
+    instance: Instance | str | Path,
     objective: Objective | str = Objective.MAKESPAN,
     *,
     method: str = AUTO,
@@ -61,7 +65,7 @@ def solve(
     Parameters
     ----------
     instance, objective
-        The problem.
+        The problem: an instance, or the name or file of one.
     method
         A formulation's name; ``auto`` tries those that cover the instance in turn, and only the planner if the
         instance is large.
@@ -90,8 +94,17 @@ def solve(
         If a schedule fails the checker, or a bound exceeds the value of a schedule, which refutes it. It is raised when
         the search has ended; its ``result`` is what there is without the wrong claims, and names them in its message.
     """
-    question = Question(instance, Objective(objective), restrictions or Restrictions())
-    plan = plan_solve(method, options, instance, question.objective)
+    question = Question(*read_problem(instance, objective, restrictions))
+    time_limit, seed = read_seconds("time_limit", time_limit), read_seed(seed)
+    if deterministic_limit is not None:
+        deterministic_limit = read_seconds("deterministic_limit", deterministic_limit)
+    workers = None if workers is None else read_integer("workers", workers, 1)
+    require_type("options", options, Mapping, "a mapping from names to texts")
+    if not callable(progress):
+        raise InputError("progress", progress, "a function of a ProgressEvent")
+    if method not in method_names():
+        raise InputError("method", method, one_of(method, method_names()))
+    plan = plan_solve(method, options, question.instance, question.objective)
     best = Best(question, failures=list(plan.failures))
     reason = question.infeasibility
     run = SolveRun(

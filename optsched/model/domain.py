@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
@@ -101,12 +102,30 @@ def _found(document: bytes | str, location: Iterable[str | int], skip: frozenset
     return value
 
 
+def plain(value: Any) -> Any:
+    """Return tuples for sequences and arrays, and Python's own numbers for numpy's and others that are exact integers.
+
+    Text, mappings, and all other values stay what they are; so do Booleans and floats, which are no integers.
+    """
+    if hasattr(value, "tolist"):  # numpy's arrays and scalars, without loading numpy
+        value = value.tolist()
+    if isinstance(value, str | bytes | bool | int | float):
+        return value
+    if isinstance(value, Sequence):
+        return tuple(map(plain, value))
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=False)
 def domain(cls: type[_T]) -> type[_T]:
     """Make a frozen dataclass with slots whose fields are checked against their annotations.
 
     Built in Python or read from a document, a wrong field raises `InputError`, which names field, value
-    and expectation. Types are strict: ``True`` or ``1.0`` is no integer.
+    and expectation. Types are strict: ``True`` or ``1.0`` is no integer. Built in Python, a list or an array may stand
+    for a tuple, and numpy's integers for integers (`plain`).
     """
     made: Any = pydantic_dataclass(frozen=True, slots=True, config=_CONFIG)(cls)
     checked_init: Callable[..., None] = made.__init__
@@ -116,10 +135,16 @@ def domain(cls: type[_T]) -> type[_T]:
     def init(self: object, *args: Any, **kwargs: Any) -> None:
         if len(args) > len(names):
             raise TypeError(f"{cls.__name__} takes {len(names)} fields, {len(args)} were given")
+        given = dict(zip(names, args, strict=False))
         try:
-            checked_init(self, **dict(zip(names, args, strict=False)), **kwargs)
-        except ValidationError as error:
-            raise input_error(error) from None
+            # What is plain already, as everything that our own code makes, costs nothing more.
+            checked_init(self, **given, **kwargs)
+        except ValidationError:
+            given, kwargs = ({name: plain(value) for name, value in each.items()} for each in (given, kwargs))
+            try:
+                checked_init(self, **given, **kwargs)
+            except ValidationError as error:
+                raise input_error(error) from None
 
     made.__init__ = init
     return made  # type: ignore[no-any-return]
@@ -127,4 +152,6 @@ def domain(cls: type[_T]) -> type[_T]:
 
 def replace(obj: _T, **changes: Any) -> _T:
     """Return a copy of a domain object with some fields changed, checked as if built anew."""
+    if not dataclasses.is_dataclass(obj):
+        raise InputError("obj", obj, "a domain object, such as an Instance")
     return dataclasses.replace(obj, **changes)  # type: ignore[type-var]

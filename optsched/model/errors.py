@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -72,6 +72,27 @@ class InputError(ValueError):
         where = f"{self.source}: " if self.source else ""
         field = f"{self.field}: " if self.field else ""
         return printable(f"{where}{field}got {got}, expected {self.expected}")
+
+
+def require_type(field: str, value: object, kind: type, expected: str) -> None:
+    """Raise `InputError` if an argument is of another type."""
+    if not isinstance(value, kind):
+        raise InputError(field, value, expected)
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return ``; did you mean …?`` with the known name that is spelled most like an unknown one; nothing if none is."""
+    import difflib  # noqa: PLC0415 - only an error needs it
+
+    by_lower_case = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1) if isinstance(name, str) else ()
+    return f"; did you mean {by_lower_case[close[0]]}?" if close else ""
+
+
+def one_of(name: object, known: Iterable[str]) -> str:
+    """Return what `InputError` expects instead of an unknown name: the known ones, and the one that may be meant."""
+    names = list(known)
+    return f"one of {', '.join(names)}{did_you_mean(name, names)}"
 
 
 class Said(str):

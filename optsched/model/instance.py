@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from optsched.model.cost import CostModel
+from optsched.model.display import html_table, one_line, spread
 from optsched.model.domain import MAX_REQUESTS, Name, Picoseconds, Tokens, domain, replace
 from optsched.model.errors import InputError
+from optsched.model.profiles import shipped_cost
 
 
 @domain
@@ -120,6 +122,11 @@ class Request:
         return self.output * self.input + self.output * (self.output - 1) // 2
 
 
+def _found(cost: object) -> object:
+    """Find a shipped cost model by its profile's name."""
+    return shipped_cost(cost) if isinstance(cost, str) else cost
+
+
 @domain
 class Instance:
     """One scheduling problem on one replica, frozen.
@@ -129,7 +136,7 @@ class Instance:
     name
         What tables and messages call it.
     limits, rules, cost
-        Capacities, permissions and the batch-time model.
+        Capacities, permissions and the batch-time model, or the name of a shipped profile that has one.
     requests
         At least one; a request's index in schedules is its position here.
     replicas
@@ -139,9 +146,29 @@ class Instance:
     name: Name
     limits: Limits
     rules: Rules
-    cost: CostModel
+    cost: Annotated[CostModel, BeforeValidator(_found)]
     requests: Annotated[tuple[Request, ...], Field(min_length=1, max_length=MAX_REQUESTS)]
     replicas: Annotated[int, Field(ge=1, le=1)] = 1
+
+    def facts(self) -> dict[str, str]:
+        """Return what a line or a row of a table says of it, by column."""
+        limits = self.limits
+        return {
+            "requests": str(len(self.requests)),
+            "input": spread([request.input for request in self.requests]),
+            "output": spread([request.output for request in self.requests]),
+            "kv_tokens": str(limits.kv_tokens),
+            "batch_tokens": str(limits.batch_tokens),
+            "prefill_tokens": str(limits.prefill_tokens),
+            "batch_requests": "" if limits.batch_requests is None else str(limits.batch_requests),
+            "kv_block": str(limits.kv_block),
+        }
+
+    def __repr__(self) -> str:
+        return one_line("Instance", self.name, self.facts())
+
+    def _repr_html_(self) -> str:
+        return html_table([{"instance": self.name} | self.facts()])
 
     def label(self, index: int) -> str:
         """Name request ``index`` for a message."""

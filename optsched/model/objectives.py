@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Self
 
+from optsched.model.errors import InputError, one_of
 from optsched.model.instance import Instance, Request
 
 
@@ -72,6 +73,24 @@ class Objective(StrEnum):
         if self is Objective.MEAN_TPOT:
             return max(1, sum(request.output > 1 for request in requests))
         return len(requests) if self.is_mean else 1
+
+
+PS_PER_S = 10**12
+
+
+def find_objective(name: Objective | str) -> Objective:
+    """Return an objective by its name; one itself stays what it is."""
+    try:
+        return Objective(name)
+    except ValueError:
+        raise InputError("objective", name, one_of(name, Objective)) from None
+
+
+def in_seconds(instance: Instance, objective: Objective, value: int | None) -> float | None:
+    """Return a value in seconds, of means the mean; None for none, and for missed SLOs, which are no time."""
+    if value is None or objective == Objective.SLO_MISSES:
+        return None
+    return value / (objective.mean_count(instance.requests) * PS_PER_S)
 
 
 def gap(value: int | None, bound: int | None) -> float | None:

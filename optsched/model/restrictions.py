@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import FailFast, Field
 
 from optsched.model.domain import Index, Tokens, domain, replace
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, one_of
 from optsched.model.instance import Instance
 
 REORDERING = "reordering"
@@ -45,7 +45,7 @@ class Restrictions:
     def __post_init__(self) -> None:
         for name in self.forbid:
             if name not in FORBIDDABLE:
-                raise InputError("forbid", name, f"one of {', '.join(FORBIDDABLE)}")
+                raise InputError("forbid", name, one_of(name, FORBIDDABLE))
         if self.order and sorted(self.order) != list(range(len(self.order))):
             raise InputError("order", self.order, "every request index once, counted from 0")
         if self.order and REORDERING in self.forbid:

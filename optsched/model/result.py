@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from optsched.model.display import html_table, one_line
 from optsched.model.domain import domain
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, gap
+from optsched.model.objectives import Objective, gap, in_seconds
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Schedule
 
@@ -57,6 +58,10 @@ def versions() -> dict[str, str]:
     return found
 
 
+_BY_NAME = Field(strict=False)
+"""Lets a member of an enumeration be given by its value."""
+
+
 @domain
 class Result:
     """One method's answer on one instance (interfaces.md, Result document).
@@ -93,9 +98,9 @@ class Result:
 
     instance: Instance
     method: str
-    objective: Objective
-    status: Status
-    badge: Badge = Badge.HEURISTIC
+    objective: Annotated[Objective, _BY_NAME]
+    status: Annotated[Status, _BY_NAME]
+    badge: Annotated[Badge, _BY_NAME] = Badge.HEURISTIC
     value: Annotated[int, Field(ge=0)] | None = None
     bound: Annotated[int, Field(ge=0)] | None = None
     runtime_s: Annotated[float, Field(ge=0)] = 0.0
@@ -114,3 +119,59 @@ class Result:
     def gap(self) -> float | None:
         """``(value - bound) / value``, 0 if equal, None if either is missing."""
         return gap(self.value, self.bound)
+
+    @property
+    def value_s(self) -> float | None:
+        """The value in seconds, of means the mean over requests; None without one, and for ``slo_misses``."""
+        return in_seconds(self.instance, self.objective, self.value)
+
+    @property
+    def bound_s(self) -> float | None:
+        """The bound as `value_s`."""
+        return in_seconds(self.instance, self.objective, self.bound)
+
+    @property
+    def value_requests(self) -> int | None:
+        """The value where it counts requests, as ``slo_misses`` does; None where it is a time."""
+        return self.value if self.objective == Objective.SLO_MISSES else None
+
+    @property
+    def bound_requests(self) -> int | None:
+        """The bound as `value_requests`."""
+        return self.bound if self.objective == Objective.SLO_MISSES else None
+
+    def facts(self) -> dict[str, str]:
+        """Return what a line or a row of a table says of it, by column."""
+        return {
+            "instance": self.instance.name,
+            "method": self.method,
+            "objective": self.objective.value,
+            "status": self.status.value,
+            "value": _quantity(self.value_s, self.value_requests),
+            "bound": _quantity(self.bound_s, self.bound_requests),
+            "gap": "" if self.gap is None else f"{self.gap:.2%}",
+            "bound is": "" if self.bound is None else self.badge.value,
+        }
+
+    def __repr__(self) -> str:
+        return one_line("Result", "", self.facts())
+
+    def _repr_html_(self) -> str:
+        return html_table([self.facts()])
+
+
+def _quantity(seconds: float | None, requests: int | None) -> str:
+    """Write a value with its unit."""
+    if requests is not None:
+        return f"{requests} requests"
+    return "" if seconds is None else f"{seconds:.6g} s"
+
+
+class Results(list[Result]):
+    """A list of results that a notebook shows as a table."""
+
+    def __repr__(self) -> str:
+        return "\n".join(["Results([", *(f"  {result!r}," for result in self), "])"])
+
+    def _repr_html_(self) -> str:
+        return html_table(result.facts() for result in self)

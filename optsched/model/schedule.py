@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 from pydantic import FailFast
 
 from optsched.model.cost import BatchCost
+from optsched.model.display import one_line
 from optsched.model.domain import Index, Picoseconds, Tokens, domain
 from optsched.model.instance import Instance, Request
 
@@ -82,6 +83,12 @@ class Schedule:
     def swaps(self) -> int:
         """How often KV leaves for the host, in all batches."""
         return sum(len(batch.swap_out) for batch in self.batches)
+
+    def __repr__(self) -> str:
+        facts = {"batches": str(self.length), "evictions": str(self.evictions)}
+        if self.batches:
+            facts |= {"from": f"{self.batches[0].start_ps} ps", "to": f"{self.batches[-1].end_ps} ps"}
+        return one_line("Schedule", "", facts)
 
 
 class Progress:

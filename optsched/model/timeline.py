@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from optsched.model.errors import require_type
 from optsched.model.instance import Instance
 from optsched.model.schedule import Batch, Progress, Schedule, follow
 from optsched.model.spread import Ramp
@@ -190,6 +191,8 @@ def timeline(instance: Instance, schedule: Schedule) -> list[Moment]:
         A moment for each change, in the order of time: the first one at the earliest arrival, the last one at the end
         of the last batch, with nothing left. What begins and ends at the same time is left out.
     """
+    require_type("instance", instance, Instance, "an Instance")
+    require_type("schedule", schedule, Schedule, "a Schedule")
     occupancy = Occupancy(instance)
     loads = (load for batch, states in follow(instance, schedule) for load in occupancy.play(batch, states))
     return list(moments(instance, loads))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from optsched.model.domain import Tokens, domain
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, did_you_mean
 from optsched.model.schedule import Assignment
 from optsched.policies.histogram import Histogram
 from optsched.simulate.replica import Job, Occasion, Policy, PolicyFailureError, Replica
@@ -324,6 +324,7 @@ _FORMS = (
     "rated:WIDTH,RIGHT,UNDER",
     "ranked:TAU",
 )
+_NAMES = tuple(form.partition(":")[0] for form in _FORMS)
 PREDICTOR_FORMS = f"{', '.join(_FORMS)}; +RATIO after any of them pads"
 """How predictors are written (`read_predictor`)."""
 
@@ -369,7 +370,8 @@ def read_predictor(text: str) -> Predictor | Online:
     except InputError as error:
         raise InputError("predictor", text, f"{error.field} {error.expected}") from None
     except (ValueError, OverflowError):
-        raise InputError("predictor", text, PREDICTOR_FORMS) from None
+        meant = "" if name in _NAMES else did_you_mean(name, _NAMES)
+        raise InputError("predictor", text, PREDICTOR_FORMS + meant) from None
     if isinstance(found, Online):
         return Online(padding)
     return Padded(padding, found) if plus else found

@@ -163,7 +163,10 @@ def _replaced(text: str) -> str:
 
 
 def as_csv(sheet: Sheet) -> str:
-    """Render exact values: integers in ps, gaps as fractions, an empty field where there is none."""
+    """Render exact values: integers in ps, of means the sum over requests, and gaps as fractions.
+
+    Columns whose name ends in ``_s`` are seconds, of means the mean. A field is empty where there is no value.
+    """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([column.name for column in sheet.columns])

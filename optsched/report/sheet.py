@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from optsched.model.display import spread
 from optsched.model.errors import printable
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
@@ -66,19 +67,14 @@ class Sheet:
         return list(zip(*(column.cells for column in self.columns), strict=True))
 
 
-def _spread(values: Sequence[int]) -> str:
-    low, high = min(values), max(values)
-    return str(low) if low == high else f"{low}–{high}"
-
-
 def _optional(value: int | None) -> str:
     return "–" if value is None else str(value)
 
 
 _FEATURES: tuple[tuple[str, str, Callable[[Instance], str]], ...] = (
     ("requests", "requests", lambda instance: str(len(instance.requests))),
-    ("I", "input_tokens", lambda instance: _spread([request.input for request in instance.requests])),
-    ("O", "output_tokens", lambda instance: _spread([request.output for request in instance.requests])),
+    ("I", "input_tokens", lambda instance: spread([request.input for request in instance.requests])),
+    ("O", "output_tokens", lambda instance: spread([request.output for request in instance.requests])),
     ("M", "kv_tokens", lambda instance: str(instance.limits.kv_tokens)),
     ("C", "batch_tokens", lambda instance: str(instance.limits.batch_tokens)),
     ("P", "prefill_tokens", lambda instance: str(instance.limits.prefill_tokens)),
@@ -95,13 +91,11 @@ def _unit(table: BoundTable) -> tuple[str, float]:
         return "", 1.0
     if table.objective == Objective.WEIGHTED_E2E:
         return "s", 1e12
-    largest = max((row.best.value or row.best.bound or 0) / _count(row, table.objective) for row in table.rows)
+    largest = max(
+        (row.best.value or row.best.bound or 0) / table.objective.mean_count(row.instance.requests)
+        for row in table.rows
+    )
     return ("s", 1e12) if largest >= 1e13 else ("ms", 1e9)
-
-
-def _count(row: Row, objective: Objective) -> int:
-    """Return what an integer sum is divided by to show a mean."""
-    return objective.mean_count(row.instance.requests)
 
 
 def class_texts(restrictions: Restrictions) -> list[str]:
@@ -168,17 +162,26 @@ def _value_columns(table: BoundTable) -> list[Column]:
     def shown(row: Row, value: int | None) -> str:
         if value is None:
             return "–"
-        return f"{value / _count(row, table.objective) / scale:.2f}" if unit else str(value)
+        return f"{value / table.objective.mean_count(row.instance.requests) / scale:.2f}" if unit else str(value)
 
     values = tuple(Cell(shown(row, row.best.value) + _mark(row), row.best.value) for row in table.rows)
     unit_name = f"{table.objective.value}_{'requests' if table.objective == Objective.SLO_MISSES else 'ps'}"
-    columns = [Column(("optimum" if proved else "best") + suffix, unit_name, values)]
+    columns = [Column(("optimum" if proved else "best") + suffix, unit_name, values), *_seconds(table, "value")]
     if not proved:
         bounds = tuple(Cell(shown(row, row.best.bound), row.best.bound) for row in table.rows)
         gaps = tuple(_percent(row.best.gap) for row in table.rows)
-        columns += [Column("bound" + suffix, f"bound_{unit_name}", bounds), Column("gap (%)", "gap", gaps)]
+        columns += [Column("bound" + suffix, f"bound_{unit_name}", bounds), *_seconds(table, "bound")]
+        columns.append(Column("gap (%)", "gap", gaps))
     statuses = tuple(Cell(row.best.badge.value, row.best.badge.value) for row in table.rows)
     return [*columns, Column("", "badge", statuses)]
+
+
+def _seconds(table: BoundTable, part: str) -> list[Column]:
+    """Return ``value`` or ``bound`` in seconds for machines, of means the mean; nothing for what is no time."""
+    if table.objective == Objective.SLO_MISSES:
+        return []
+    found = (row.best.value_s if part == "value" else row.best.bound_s for row in table.rows)
+    return [Column("", f"{part}_s", tuple(Cell(str(seconds), seconds) for seconds in found))]
 
 
 def _mark(row: Row) -> str:

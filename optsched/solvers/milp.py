@@ -17,7 +17,7 @@ from typing import Any
 import highspy
 import pulp
 
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, did_you_mean
 from optsched.solvers.claims import FloatReading, Tolerance
 from optsched.solvers.formulation import ProgressEvent, SolverCrashError, Task
 from optsched.solvers.highs import HIGHS_TOLERANCE, run_pooled
@@ -282,6 +282,7 @@ def require_solver(name: str) -> None:
     """Raise `InputError` for an unknown solver, or one that is not installed."""
     installed = ", ".join(known for known, solver in SOLVERS.items() if solver.available())
     if name not in SOLVERS:
-        raise InputError("solver", name, f"one of {', '.join(SOLVERS)} (installed: {installed})")
+        expected = f"one of {', '.join(SOLVERS)} (installed: {installed}){did_you_mean(name, SOLVERS)}"
+        raise InputError("solver", name, expected)
     if not SOLVERS[name].available():
         raise InputError("solver", name, f"a solver that is installed: {installed}")

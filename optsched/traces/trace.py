@@ -12,7 +12,7 @@ from types import MappingProxyType
 from optsched.bounds.volume import busy_ps
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
-from optsched.model.errors import InputError, Said
+from optsched.model.errors import InputError, Said, one_of
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.traces.agentic import read_agentic
 from optsched.traces.azure import read_azure
@@ -70,7 +70,7 @@ def read_trace(text: str, style: str, limit: int | None = None, starts: Iterable
         For an unknown format, a file that is not of this format, or one without a usable row.
     """
     if style not in READERS:
-        raise InputError("format", style, f"one of {', '.join(READERS)}")
+        raise InputError("format", style, one_of(style, READERS))
     return make_trace(READERS[style](text), limit, starts)
 
 

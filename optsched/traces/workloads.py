@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from types import MappingProxyType
 
-from optsched.model.errors import InputError
+from optsched.model.errors import InputError, one_of
 from optsched.traces.infermax import GROUPS, MIXES, draw_mix
 from optsched.traces.lengths import Draw, geometric, lognormal
 from optsched.traces.rows import Row, Rows
@@ -34,7 +34,7 @@ class Workload:
 def draw_workload(name: str, count: int, seed: int) -> Rows:
     """Draw requests of the workload of that name; an unknown one raises `InputError`."""
     if name not in WORKLOADS:
-        raise InputError("workload", name, f"one of {', '.join(WORKLOADS)}")
+        raise InputError("workload", name, one_of(name, WORKLOADS))
     return Rows(tuple(WORKLOADS[name].draw(count, Random(f"{seed} {name}"))), bad=())
 
 

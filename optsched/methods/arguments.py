@@ -1,0 +1,50 @@
+"""What callers of the public functions may give: names for objects, numpy's numbers for Python's; else `InputError`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from optsched.library import load_instance
+from optsched.model.domain import plain
+from optsched.model.errors import InputError, require_type
+from optsched.model.instance import Instance
+from optsched.model.objectives import Objective, find_objective
+from optsched.model.restrictions import Restrictions
+
+_MOST_SEED = 2**31 - 1
+
+
+def read_problem(
+    instance: Instance | str | Path, objective: Objective | str, restrictions: Restrictions | None
+) -> tuple[Instance, Objective, Restrictions]:
+    """Return an instance, given itself or by name or file; an objective, also by name; and restrictions, or none."""
+    if isinstance(instance, str | Path):
+        instance = load_instance(instance)
+    require_type("instance", instance, Instance, "an Instance, or the name or file of one")
+    if restrictions is None:
+        restrictions = Restrictions()
+    require_type("restrictions", restrictions, Restrictions, "Restrictions")
+    return instance, find_objective(objective), restrictions
+
+
+def read_seed(seed: Any) -> int:
+    """Return a random seed."""
+    return read_integer("seed", seed, 0, _MOST_SEED)
+
+
+def read_integer(field: str, value: Any, least: int, most: int | None = None) -> int:
+    """Return an integer of a range, Python's or numpy's."""
+    number = plain(value)
+    if type(number) is not int or number < least or (most is not None and number > most):
+        expected = f"an integer ≥ {least}" if most is None else f"an integer from {least} to {most}"
+        raise InputError(field, value, expected)
+    return number
+
+
+def read_seconds(field: str, value: Any) -> float:
+    """Return a time limit; infinity is none."""
+    number = plain(value)
+    if type(number) not in {int, float} or not number >= 0:
+        raise InputError(field, value, "a number of seconds ≥ 0")
+    return float(number)
