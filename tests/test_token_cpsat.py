@@ -14,8 +14,9 @@ from strategies import instances
 from optsched import Instance, Limits, Request, Restrictions, Rules, replace
 from optsched.model.cost import CostModel
 from optsched.model.objectives import Objective
-from optsched.solvers.formulation import Outcome, Task, Termination, UnsupportedError
+from optsched.solvers.formulation import Formulation, Outcome, Task, Termination, UnsupportedError
 from optsched.traces.ladder import ladder
+from optsched_formulations.batching.class_flow import ClassFlow
 from optsched_formulations.batching.token_cpsat import TokenCpSat
 
 SLOW = settings(
@@ -161,3 +162,21 @@ def test_what_is_too_large_is_refused(chunked: bool) -> None:
         instance = Instance("large", Limits(9999, 9999, 9999), rules, cost, (request, replace(request, arrival_ps=1)))
         with pytest.raises(UnsupportedError, match=r"it adds numbers up to|it builds up to|beyond 64 bits"):
             answer(instance, Objective.MEAN_TTFT)
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.002, 0.005, 0.01])
+@pytest.mark.parametrize("formulation", [TokenCpSat(), ClassFlow()], ids=["token_cpsat", "class_flow"])
+def test_a_search_that_has_proved_nothing_has_no_bound(formulation: Formulation, limit: float) -> None:
+    """CP-SAT's response says 0 then; beside what decodes take, 4,000, cheap refills make objectives negative."""
+    # Found by benchmarks/soundness.py: 4 of 6 tokens are decodes of 1,000, or refills of some 10 ps a token.
+    instance = Instance(
+        "odd",
+        Limits(8, 6, 6, 1, 2),
+        Rules(hybrid=False, chunked_prefill=False),
+        CostModel(base=40, token=1, pieces=((10, 0), (10, 2)), decode_req=1000, prefill_kv=1),
+        (Request(1, 4), Request(4, 2)),
+    )
+    reached = optimum(instance, Objective.MAKESPAN)
+    assert reached < 4_000
+    outcome = formulation.solve(Task(instance, Objective.MAKESPAN, time_limit_s=limit))
+    assert outcome.bound is None or outcome.bound <= reached

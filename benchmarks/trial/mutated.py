@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from copy import deepcopy
+from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -136,7 +137,7 @@ def _consistent(rng: Random, document: Any) -> Any:
     if type(value) is int and type(bound) is int and value:
         if rng.random() < 0.5:
             found["bound"] = bound = value
-        found["gap"] = (value - bound) / value if bound != value else 0.0
+        found["gap"] = float(Fraction(value - bound, value)) if abs(bound) < 2**70 * abs(value) else 0.0
         found["status"] = "optimal" if bound == value else "feasible"
     return found
 

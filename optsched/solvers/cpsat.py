@@ -133,9 +133,26 @@ def minimize_cpsat(
         return CpSatAnswer(Termination.OPTIMAL, solver.value(objective), solver.value)
     return CpSatAnswer(
         Termination.LIMIT,
-        int(solver.response_proto.inner_objective_lower_bound),
+        _proved(solver, model),
         solver.value if status == cp_model.FEASIBLE else None,
     )
+
+
+def _proved(solver: cp_model.CpSolver, model: cp_model.CpModel) -> int:
+    """Return the bound on the objective that a stopped search has proved.
+
+    A response says 0 also where nothing has been proved yet. That is false if the objective can be negative; then only
+    what the variables' domains say of it is left.
+    """
+    stated = int(solver.response_proto.inner_objective_lower_bound)
+    if stated:
+        return stated
+    objective, variables = model.proto.objective, model.proto.variables
+    least = 0
+    for variable, coefficient in zip(objective.vars, objective.coeffs, strict=True):
+        domain = variables[variable].domain
+        least += min(coefficient * domain[0], coefficient * domain[-1])
+    return min(0, least)
 
 
 def _solved(solver: cp_model.CpSolver, model: cp_model.CpModel, watcher: _Watcher) -> cp_model.CpSolverStatus:
