@@ -24,6 +24,7 @@ from optsched.check import check_result
 from optsched.cli import run_program
 from optsched.cli.options import blaming, file_option
 from optsched.library import instances_directory
+from optsched.methods.checked import DefectFoundError
 from optsched.methods.solve import solve
 from optsched.model.documents import ClaimedResult, instance_sha256, write_text
 from optsched.model.instance import Instance
@@ -67,8 +68,13 @@ def _replayed(key: str, instance: Instance, rows: list[Row], most: float) -> Rec
     values = [row.value for row in rows if row.kind == Kind.VALUE]
     bounds = [row.value for row in rows if row.kind == Kind.BOUND]
     limit = min(most, max(_LEAST_S, 1.5 * max(row.runtime_s for row in rows)))
-    found = solve(instance, objective, restrictions=restrictions, time_limit=limit)
-    violations = list(check_result(ClaimedResult(found, instance_sha256(instance), found.gap)).violations)
+    violations: list[str] = []
+    try:
+        found = solve(instance, objective, restrictions=restrictions, time_limit=limit)
+    except DefectFoundError as defect:
+        violations.append(str(defect))
+        found = defect.result
+    violations += check_result(ClaimedResult(found, instance_sha256(instance), found.gap)).violations
     if found.bound is not None and values and found.bound > min(values):
         violations.append(f"bound {found.bound} of {found.found_by['bound']} exceeds the row's value {min(values)}")
     if found.value is not None and bounds and found.value < max(bounds):
