@@ -23,7 +23,7 @@ from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, timed
 from optsched.solvers.claims import FloatReading, Tolerance, Values, admits, claim, least_sum, most_slack
 from optsched.solvers.cpsat import minimize_cpsat
-from optsched.solvers.formulation import Formulation, Outcome, Task, Termination, UnsupportedError
+from optsched.solvers.formulation import Formulation, Outcome, SolverCrashError, Task, Termination, UnsupportedError
 from optsched_formulations.batching.class_flow import ClassFlow, ClassFlowMip
 from optsched_formulations.batching.infermax_milp import InfermaxMilp
 from optsched_formulations.batching.last_arrivals import LastArrivals
@@ -277,3 +277,23 @@ def test_no_number_wraps(power: int) -> None:
     for formulation in ALL:
         if truthful(formulation, dear, Objective.MAKESPAN, best) is not None:
             assert power < 62
+
+
+@pytest.mark.parametrize("solver", ["highs", "cbc"])
+def test_large_factors_of_what_nothing_better_does(solver: str) -> None:
+    """Found by benchmarks/soundness.py: reading a cached token takes 10⁹ in a prefill, the last end is 323."""
+    # Both prompts in a batch, 80 + 2 · 1, then both decodes, 80: each ends at 162. HiGHS called 483 optimal.
+    instance = Instance(
+        "odd",
+        Limits(7, 64, 64),
+        Rules(eviction=False),
+        CostModel(base=80, token=0, pieces=((32, 12),), prefill_sq=1, prefill_kv=1_000_000_001),
+        (Request(1, 2), Request(1, 2)),
+    )
+    assert optimum(instance, Objective.MEAN_E2E) == 324
+    try:
+        outcome = InfermaxMilp(solver).solve(Task(instance, Objective.MEAN_E2E, time_limit_s=60))
+    except SolverCrashError:
+        return  # CBC ends with a signal now and then
+    assert outcome.bound is not None
+    assert outcome.bound <= 324

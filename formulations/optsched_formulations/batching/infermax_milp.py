@@ -499,11 +499,13 @@ class _Model:
         return ps / self.plan.unit
 
     def _factor(self, ps: int) -> float:
-        """Units of time as a factor of a batch's time; 0 if solvers take it for that, which lowers bounds only.
+        """Units of time as a factor of a batch's time, at most the last end; 0 if solvers take it for that.
 
-        Beside large factors, CBC makes false cuts of very small ones.
+        Both lower bounds only, and the former loses nothing: what takes that long is in no schedule better than one
+        that is known. Beside large factors, CBC makes false cuts of very small ones, and HiGHS calls optimal what is
+        not (found by benchmarks/soundness.py: 10⁹ beside a last end of 320).
         """
-        units = self._units(ps)
+        units = min(self._units(ps), self._units(self.plan.end))
         return units if units > _SMALLEST else 0.0
 
     def _add_time(self, j: int) -> None:
