@@ -134,7 +134,7 @@ def _consistent(rng: Random, document: Any) -> Any:
     except (InputError, KeyError, RecursionError):
         return document
     value, bound = found.get("value"), found.get("bound")
-    if type(value) is int and type(bound) is int and value:
+    if type(value) is int and type(bound) is int and value and abs(bound) < 2**200:
         if rng.random() < 0.5:
             found["bound"] = bound = value
         found["gap"] = float(Fraction(value - bound, value)) if abs(bound) < 2**70 * abs(value) else 0.0
