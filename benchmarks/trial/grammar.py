@@ -294,7 +294,11 @@ def patterns(rng: Random, about: About) -> Certificate:
         batches = rng.choice((most, rng.randint(1, most)))
         entry: Certificate = {"batches": batches, "scale": scale}
         busy = scale * sum(weights) * rng.choice((*extras, case.pieces[0][0]))
-        for name in rng.sample(list(units), rng.choice((0, 1, 1, 2, 3))):
+        names = rng.sample(list(units), rng.choice((0, 1, 1, 2, 3)))
+        if rng.random() < 0.3:
+            # of these two a batch pays only the dearer one if it may not be hybrid
+            names = [rng.choice(("prefill_tokens", "fill_memory")), "decode_memory"]
+        for name in names:
             until = rng.randint(0, batches)
             entry[name] = [_around(rng, busy, units[name]) if j < until else 0 for j in range(batches)]
         if packings and rng.random() < 0.6:

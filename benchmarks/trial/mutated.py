@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
+from contextlib import suppress
 from copy import deepcopy
 from fractions import Fraction
 from random import Random
@@ -17,7 +18,7 @@ from optsched.model.errors import InputError
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Batch, Schedule
-from trial.case import IllegalError, play, read_case, value
+from trial.case import OBJECTIVES, IllegalError, play, read_case, value
 from trial.exhaustive import Exhaustive, TooLargeError
 from trial.grammar import GRAMMARS, About, leaves, put, spoiled
 from trial.odd import ANY
@@ -37,11 +38,13 @@ def documents(rng: Random, tally: Tally) -> None:
             plain = _result(rng, given, objective, name)
         except (TooLargeError, InputError):  # the latter where a batch ends beyond the largest time
             continue
-        check(tally, json.dumps(plain), given.restrictions)
+        check(tally, json.dumps(plain))
         for _ in range(_MUTATIONS):
-            check(tally, mutated(rng, plain), given.restrictions)
+            check(tally, mutated(rng, plain))
         for _ in range(_MUTATIONS // 4):
             _read(tally, mutated(rng, given.document))
+            with suppress(TooLargeError):
+                check(tally, json.dumps(_foreign(rng, given, objective)))
 
 
 def _result(rng: Random, given: Problem, objective: str, name: str) -> dict[str, Any]:
@@ -82,6 +85,60 @@ def _result(rng: Random, given: Problem, objective: str, name: str) -> dict[str,
             restrictions=given.allowed,
         )
     )
+
+
+def _foreign(rng: Random, given: Problem, objective: str) -> dict[str, Any]:
+    """Return a document with a schedule that is right but for one rule, and its values, or that says there is none."""
+    loose = deepcopy(given.document)
+    limits, rules = loose["limits"], loose["rules"]
+    deed = rng.choice(("memory", "tokens", "runs", "rules", "arrival", "overlap", "class"))
+    match deed:
+        case "memory":
+            limits["kv_tokens"] += rng.randint(1, 5)
+        case "tokens":
+            limits["prefill_tokens"] += rng.choice((0, 1, 5))
+            limits["batch_tokens"] += 5
+        case "runs":
+            limits["batch_requests"] = None
+        case "rules":
+            rules |= {rng.choice(("hybrid", "chunked_prefill", "eviction")): True}
+        case "arrival":
+            rng.choice(loose["requests"])["arrival_ps"] = 0
+        case _:
+            pass
+    restrictions = {} if deed == "class" else given.restrictions
+    case = read_case(loose, restrictions)
+    best = Exhaustive(case, most_labels=3_000).optimum(objective)
+    batches, (firsts, lasts) = best.batches, play(case, best.batches)
+    if deed == "overlap":
+        # from some batch on everything is a little earlier
+        place, early = rng.randrange(len(batches)), rng.choice((1, 1, batches[0]["end_ps"] - batches[0]["start_ps"]))
+        since = batches[place]["start_ps"]
+        early = min(early, since)
+        moved = {"start_ps": -early, "end_ps": -early}
+        batches = [
+            entry | ({name: entry[name] + by for name, by in moved.items()} if number >= place else {})
+            for number, entry in enumerate(batches)
+        ]
+        firsts = [time - early if time > since else time for time in firsts]
+        lasts = [time - early if time > since else time for time in lasts]
+    objectives = {name: value(given.case, name, firsts, lasts) for name in OBJECTIVES}
+    found = result_document(
+        Result(
+            instance=given.instance,
+            method="trial",
+            objective=Objective(objective),
+            status=Status.FEASIBLE,
+            restrictions=given.allowed,
+        )
+    )
+    if rng.random() < 0.1:
+        return found | {"status": "infeasible", "message": "said to be"}
+    return found | {
+        "value": objectives[objective],
+        "schedule": {"batches": batches},
+        "metrics": {"objectives": objectives},
+    }
 
 
 # Mutation ----------------------------------------------------------------------------------------------------
@@ -134,7 +191,7 @@ def _consistent(rng: Random, document: Any) -> Any:
     except (InputError, KeyError, RecursionError):
         return document
     value, bound = found.get("value"), found.get("bound")
-    if type(value) is int and type(bound) is int and value:
+    if type(value) is int and type(bound) is int and value and abs(bound) < 2**200:
         if rng.random() < 0.5:
             found["bound"] = bound = value
         found["gap"] = float(Fraction(value - bound, value)) if abs(bound) < 2**70 * abs(value) else 0.0
@@ -161,7 +218,7 @@ def _read(tally: Tally, text: str) -> None:
     tally.counts["documents/instances/accepted"] += 1
 
 
-def check(tally: Tally, text: str, restrictions: dict[str, Any]) -> None:
+def check(tally: Tally, text: str) -> None:
     """Read and check a document; what is accepted has to be true."""
     tally.counts["documents/results/tried"] += 1
     try:

@@ -16,7 +16,7 @@ _SCALES = (1, 1, 1, 10, 1_000, 10**6, 10**9, 999_999_999_989, 10**12 + 7, 10**15
 _ENDS = 0.03
 """Share of problems with a number at the end of what documents may hold."""
 _ALMOST = 0.1
-"""Share of problems in which something binds beside memory although only memory should."""
+"""Share of problems that are, in one respect, not what is wanted."""
 _COEFFICIENTS = ("decode_kv", "decode_req", "prefill_sq", "prefill_kv", "prefill_req")
 
 
@@ -136,9 +136,9 @@ def _drawn(rng: Random, wanted: Wanted) -> Document:
         found["rules"]["swap"] = True
     if wanted.arrivals or (wanted.arrivals is None and rng.random() < 0.65):
         arrive(rng, found)
-    if memory_only and rng.random() < _ALMOST:
-        # of the kinds that are about memory only, this has to be refused
-        if rng.random() < 0.5:
+    if (memory_only or wanted.whole) and rng.random() < _ALMOST:
+        # of the kinds that are about these problems only, this has to be refused
+        if wanted.whole or rng.random() < 0.5:
             found["rules"]["chunked_prefill"] = True
         else:
             cost["pieces"] = [[cost["base"] + rng.choice((0, 1, 30)), cost["token"] + rng.choice((0, 1, 7))]]
