@@ -6,6 +6,7 @@ import json
 from itertools import product
 from pathlib import Path
 
+import pulp
 import pytest
 from brute_force import MONOTONE, optimum
 from commands import optsched
@@ -297,3 +298,15 @@ def test_large_factors_of_what_nothing_better_does(solver: str) -> None:
         return  # CBC ends with a signal now and then
     assert outcome.bound is not None
     assert outcome.bound <= 324
+
+
+def test_highs_that_is_stopped_before_it_has_values_has_no_solution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by benchmarks/soundness.py: PuLP reads values of rows that are not there."""
+
+    def read(_solver: object, _lp: object) -> tuple[int, int]:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(pulp.HiGHS, "findSolutionValues", read)
+    instance = Instance("two", Limits(8, 8, 8), Rules(), CostModel(base=10, token=1), (Request(1, 2), Request(2, 1)))
+    outcome = InfermaxMilp("highs").solve(Task(instance, Objective.MAKESPAN, time_limit_s=10))
+    assert outcome.bound is None or outcome.bound <= optimum(instance, Objective.MAKESPAN)

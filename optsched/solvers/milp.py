@@ -117,6 +117,14 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
             lp.solverModel.setSolution(len(begun), columns, values)
         run_pooled(lp.solverModel.run, self._stop.set)
 
+    def findSolutionValues(self, lp: Any) -> tuple[int, int]:  # noqa: N802
+        """Read the solution; a search that was stopped before it had any values has none."""
+        try:
+            found: tuple[int, int] = super().findSolutionValues(lp)
+        except IndexError:  # PuLP reads rows that HiGHS has no values of
+            found = pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
+        return found
+
 
 def _highs_bound(problem: Any, _log: Path) -> float:
     return float(problem.solverModel.getInfo().mip_dual_bound)
