@@ -20,7 +20,9 @@ from typing import Any
 import click
 
 from optsched import library
-from optsched.check import check_result
+from optsched.check import UnprovedError, check_result
+from optsched.check.last_arrivals import require_separable
+from optsched.check.problem import problem_of
 from optsched.cli import run_program
 from optsched.cli.options import blaming, file_option
 from optsched.library import instances_directory
@@ -28,13 +30,13 @@ from optsched.methods.checked import DefectFoundError
 from optsched.methods.solve import solve
 from optsched.model.documents import ClaimedResult, instance_sha256, write_text
 from optsched.model.instance import Instance
+from optsched.model.restrictions import Restrictions
 from optsched.report.benchmark import replace_section
 from optsched.report.formats import as_markdown, as_text
 from optsched.report.sheet import Cell, Column, Sheet
 from optsched.study import ledger as ledgers
 from optsched.study.ledger import Kind, Ledger, Row
 from optsched.study.lines import append_lines
-from optsched_formulations.batching.refills import least_beyond_ps
 
 Record = dict[str, Any]
 _LEAST_S = 2.0
@@ -56,10 +58,13 @@ def _problems(ledger: Ledger) -> Iterator[tuple[str, list[Row]]]:
 
 
 def _separable(instance: Instance) -> bool:
-    """Whether `last_arrivals` holds of an instance: no evictions, or whole prefills and dear refills; no swaps."""
-    rules = instance.rules
-    covered = not rules.eviction or (not rules.chunked_prefill and least_beyond_ps(instance) >= 0)
-    return covered and not rules.swap
+    """Whether `last_arrivals` holds of an instance, by the checker's own test of its condition."""
+    problem = problem_of(instance, Restrictions())
+    try:
+        require_separable(problem)
+    except UnprovedError:
+        return False
+    return not problem.swap
 
 
 def _replayed(key: str, instance: Instance, rows: list[Row], most: float) -> Record:

@@ -15,9 +15,9 @@ is left out. `require_separable` tests the first two, `optsched.check.document` 
 begin when they began. No batch lasts longer than before or holds more, and no step or pause of S changes, so this is a
 schedule of S. Its first batch begins at t or later, so it ends at t + z or later, and no later than the whole schedule.
 
-With evictions prefills are whole: every run generates a token, and who is evicted was decoding. Call a batch *empty* if
-none of S runs in it. Go through the *gaps*, the empty batches between two batches z and f, one after another, and
-leave them out, but keep one of a gap where that is needed:
+With evictions prefills are whole: every run generates a token, and a request that is evicted was decoding. Call a
+batch *empty* if none of S runs in it. Go through the *gaps*, the empty batches between two batches z and f, one after
+another, and leave them out, but keep one of a gap where that is needed:
 
 - A request that was evicted between its last run b and its refill, with a batch between b and the refill that is not
   empty, is evicted in such a batch: in the first one after its eviction, or if there is none in the last one before.
@@ -26,10 +26,10 @@ leave them out, but keep one of a gap where that is needed:
   batch e, in which they now *decode* the tokens that they would generate in f; in f they do not run. Requests that
   were evicted in the gap or in f, and are not in Y, are evicted in e. If nothing is left of f, it is empty.
 
-*This is legal.* In e the requests of Y hold what they held in f, and who else of S holds KV in e still holds it in f;
-so e holds no more than f did, in blocks too. Its runs, at most N, and its tokens, at most C, are fewer than those of f;
-there are only decodes in e, and f has lost only prefills, so a batch that may not mix phases does not. Each request of
-Y ran in z, so it has arrived. Those that are evicted in e, not in f, have e as their pause.
+*This is legal.* In e the requests of Y hold what they held in f, and any other request of S that holds KV in e still
+holds it in f; so e holds no more than f did, in blocks too. Its runs, at most N, and its tokens, at most C, are fewer
+than those of f; there are only decodes in e, and f has lost only prefills, so a batch that may not mix phases does
+not. Each request of Y ran in z, so it has arrived. Those that are evicted in e, not in f, have e as their pause.
 
 *It ends no later.* Let n_1, …, n_y be the tokens of the refills, x those that S runs in f. Then e took f(1) or more,
 and takes f(y) and the attention of y decodes; f took f(x) or more, and the attention of the refills. f is convex, so::
