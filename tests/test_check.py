@@ -1084,7 +1084,7 @@ def test_checker_takes_only_data_from_the_model(path: Path) -> None:
     }
     assert imported <= {
         "Badge", "Batch", "ClaimedResult", "CostModel", "Instance", "Latency", "Limits", "Objective", "Request",
-        "Restrictions", "Result", "Rules", "Schedule", "Status", "instance_sha256",
+        "Restrictions", "Result", "Rules", "Schedule", "Status", "instance_sha256", "require_type",
     }  # fmt: skip
     plain_imports = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert plain_imports <= {"numpy", "numpy.typing", *sys.stdlib_module_names}

@@ -282,7 +282,6 @@ def test_a_changed_price_proves_no_more_than_holds() -> None:
         ({"widths": [1, 1]}, "memory is"),
         ({"widths": 3}, "widths is"),
         ({"widths": [1, 1, 10**9]}, "layers, more than"),
-        ({"widths": [1, 1, 5 * 10**7]}, "tokens in layers, more than"),
         ({"memory": [0, 20, -1]}, "memory is"),
         ({"memory": [0, 20, 10.0]}, "memory is"),
         ({"memory": [0, True, 10]}, "memory is"),
@@ -315,6 +314,9 @@ def test_certificates_are_read_strictly() -> None:
     assert "prices is [3]" in refusal(release_ps=0, prices=[3])
     for step in (1, -1, None, False, 0.0):
         assert f"prefill_step_ps is {step}" in refusal(release_ps=0, prices=[SPIKE], prefill_step_ps=step)
+    wide = SPIKE | {"widths": [1, 1, 4_999_998]}
+    # 11 entries of 5·10^6 layers, and a request generates 2 tokens.
+    assert "110000000 tokens in layers, more than" in refusal(release_ps=0, prices=[wide] * 11)
     assert "prompts is []" in refusal(release_ps=0, prices=[SPIKE], prompts=[])
     assert "ascending" in refusal(release_ps=0, prices=[SPIKE], prompts=[2, 1])
     assert "both sides of 1" in refusal(release_ps=0, prices=[SPIKE], prompts=[2, 3])
