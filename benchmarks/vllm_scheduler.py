@@ -460,7 +460,7 @@ def sheet(found: Sequence[Line]) -> Sheet:
             column("policy", "policy", (Cell(line.policy, line.policy) for line in found), key=True, left=True),
             column("alike", "alike", (Cell(f"{line.alike:,}", line.alike) for line in found)),
             column(
-                "differs first in who or what",
+                "first difference",
                 "differences",
                 (Cell(line.differences, line.differences) for line in found),
                 left=True,
