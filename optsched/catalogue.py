@@ -15,16 +15,16 @@ from optsched.model.errors import InputError, one_of
 POLICY_GROUP = "optsched.policies"
 FORMULATION_GROUP = "optsched.formulations"
 OWN_PACKAGES = frozenset({"optsched", "optsched_formulations"})
-"""Our packages, whose names no other package takes."""
+"""Our packages; other packages cannot replace their names."""
 
 
 class BrokenEntryError(ReportedFailureError):
-    """What an entry point offers cannot be loaded; the message says why."""
+    """An entry point's object cannot be loaded; the message says why."""
 
 
 @dataclass(frozen=True)
 class _Offered:
-    """Name → ``module:attribute``, and what is wrong with entry points that could not be read."""
+    """Name → ``module:attribute``, and the errors of entry points that could not be read."""
 
     targets: Mapping[str, str]
     broken: tuple[str, ...]

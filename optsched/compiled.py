@@ -1,4 +1,4 @@
-"""Compiling the few loops that profiles show: numba behind a typed decorator."""
+"""Compiled functions: numba behind a typed decorator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 def compiled(function: Function) -> Function:
     """Compile a function of numbers, arrays and named tuples of arrays to machine code, kept on disk between runs.
 
-    It releases the interpreter's lock. Whatever it is called with decides its types; integers wrap at 64 bits.
+    It releases the interpreter's lock. The arguments decide its types; integers wrap at 64 bits.
     """
     _forget_stale(Path(function.__code__.co_filename).parent)
     return cast(Function, numba.njit(cache=True, nogil=True)(function))
@@ -26,7 +26,7 @@ def compiled(function: Function) -> Function:
 def _forget_stale(folder: Path) -> None:
     """Drop compiled code that is older than a module beside it: numba looks at a function's own module only.
 
-    What the function calls may have changed as well, and would be run as it was.
+    Functions that it calls may have changed as well, and the old code would be run.
     """
     with suppress(OSError):
         newest = max(module.stat().st_mtime for module in folder.glob("*.py"))

@@ -1,4 +1,4 @@
-"""What code raises that is not to end a run: said on one line, with the place."""
+"""Exceptions that do not end a run, reported on one line with their place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import traceback
 from optsched.model.errors import printable
 
 FAILURES = (Exception, SystemExit)
-"""What a method, a policy or a plug-in may raise without ending more than itself; Ctrl-C ends the run."""
+"""Exceptions of a method, a policy or a plug-in that end only that part; Ctrl-C ends the run."""
 _LONGEST = 300
 
 
@@ -16,12 +16,12 @@ class ReportedFailureError(Exception):
 
 
 def failure_text(error: BaseException, package: str | None = None) -> str:
-    """Say an exception on one line: its class, its message, and the place that raised it.
+    """Describe an exception on one line: its class, its message, and the place that raised it.
 
     Parameters
     ----------
     error
-        The exception. The message of a `ReportedFailureError` says it all already.
+        The exception. The message of a `ReportedFailureError` is complete.
     package
         Top-level package whose innermost line is named, such as that of a policy; None for the innermost line of all,
         which is also named if the package has no part in it.

@@ -135,7 +135,7 @@ def test_the_command_fits_compares_and_writes(tmp_path: Path, capsys: pytest.Cap
     assert done.code == 0, done.err
     seen = optsched(capsys, "calibrate", folder, "--pieces", "2", "--against", folder)
     assert seen.code == 2
-    assert "expected batches that the fit has not seen" in seen.err
+    assert "expected batches that were held out" in seen.err
     assert f"Against the whole batches of {folder}" in done.out
     assert find_profile(str(out)).cost.decode_kv == pytest.approx(PLANTED.decode_kv, rel=1e-3)
     assert "prefill attention" in plot.read_text()

@@ -132,7 +132,7 @@ def test_clients_and_workloads_are_drawn(capsys: pytest.CaptureFixture[str]) -> 
         ("clients --format servegen --start x", "--start: got x, expected an integer from 0 to 1000000000"),
         ("lengths.csv --format vidur --start 1", "--format: got --start with it, expected servegen with --start"),
         ("hope --format workload --limit 3", "hope: workload: got 'hope', expected one of econoserve-alpaca, "),
-        ("rr-sjf --format workload", "rr-sjf: --limit: got nothing, expected how many requests to draw"),
+        ("rr-sjf --format workload", "rr-sjf: --limit: got nothing, expected the number of requests to draw"),
         ("rr-sjf --format workload --limit 3 --load 1", "rr-sjf: --load: got '1', expected a trace whose requests"),
         ("lengths.csv --format vidur --arrivals poisson", "--arrivals: got 'poisson', expected poisson:RATE"),
         (

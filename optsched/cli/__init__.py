@@ -19,8 +19,8 @@ OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 def main(arguments: list[str] | None = None) -> None:
     """Run ``optsched`` and exit: 0 done, 1 a claim or the program failed, 2 bad input, 130 interrupted.
 
-    1 is: a check failed, an instance is infeasible, memory is short, or a defect of ours shows.
-    What is wrong goes to stderr on one line.
+    1 means: a check failed, an instance is infeasible, memory ran out, or optsched has a defect.
+    Errors go to stderr, on one line.
     """
     use_utf_8()
     try:
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run_program(command: click.Command, name: str) -> None:
-    """Run another program, of ``benchmarks/``; what is wrong goes to stderr on one line, with the same exit codes."""
+    """Run another program, of ``benchmarks/``; errors go to stderr on one line, with the same exit codes."""
     try:
         command.main(prog_name=name, standalone_mode=False)
     except InputError as error:

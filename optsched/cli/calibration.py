@@ -27,9 +27,9 @@ _POLICY = "vllm_v1"
 @click.argument("source", required=False)
 @click.option("--list", "listed", is_flag=True, help="List the shipped profiles and leave.")
 @click.option(
-    "--format", "style", default=_FORMATS[0], show_default=True, help=f"What SOURCE is: {', '.join(_FORMATS)}."
+    "--format", "style", default=_FORMATS[0], show_default=True, help=f"Format of SOURCE: {', '.join(_FORMATS)}."
 )
-@click.option("--name", help="What to call the profile.  [default: the source's name]")
+@click.option("--name", help="Name of the profile.  [default: the source's name]")
 @integer_option("--pieces", 1, math.inf, "3", "Affine pieces of the token term.")
 @click.option(
     "--fit",
@@ -41,21 +41,31 @@ _POLICY = "vllm_v1"
 @integer_option(
     "--layers", 1, MAX_TOKENS, None, "Layers of the model, where a table has the times of one (vidur, llmservingsim)."
 )
-@integer_option("--tensor-parallel", 1, 1024, "1", "GPUs that share a layer: which rows to take (vidur, splitwise).")
+@integer_option(
+    "--tensor-parallel",
+    1,
+    1024,
+    "1",
+    "Tensor parallelism: use the rows measured with this number of GPUs (vidur, splitwise).",
+)
 @click.option("--attention", metavar="FILE", help="vidur: attention.csv, beside SOURCE = mlp.csv.")
 @click.option("--network", metavar="FILE", help="vidur: all_reduce.csv, for several GPUs.")
 @click.option("--cpu", metavar="FILE", help="vidur: cpu_overheads.csv, of --model.")
-@click.option("--hardware", metavar="NAME", help="Which GPU (splitwise: as in the table), or what to call it.")
-@click.option("--model", metavar="NAME", help="Which model, or what to call it.")
+@click.option("--hardware", metavar="NAME", help="GPU (splitwise: as named in the table).")
+@click.option("--model", metavar="NAME", help="Model (vidur: as named in the table).")
 @integer_option(
-    "--kv-tokens", 1, MAX_TOKENS, None, "M: leave out attention calls on more, and what a run of --against had."
+    "--kv-tokens",
+    1,
+    MAX_TOKENS,
+    None,
+    "M: leave out attention calls on more tokens; also the KV capacity of the run of --against.",
 )
 @click.option(
     "--against",
     metavar="RUN",
-    help="Compare with what the fit has not seen: whole batches (a folder of measurements), or a vLLM run's requests.",
+    help="Compare with held-out measurements: whole batches (a folder of measurements), or a vLLM run's requests.",
 )
-@click.option("--policy", default=_POLICY, show_default=True, help="Which policy serves the requests of --against.")
+@click.option("--policy", default=_POLICY, show_default=True, help="Policy that serves the requests of --against.")
 @click.option("--plot", metavar="FILE", help="Draw residuals (.svg, .png, .pdf; extra plot).")
 @out_option
 def calibrate(
@@ -79,12 +89,12 @@ def calibrate(
     plot: str | None,
     out: str | None,
 ) -> None:
-    """Fit a cost profile to measured times, and say how wrong it is.
+    """Fit a cost profile to measured times, and report its errors.
 
     SOURCE is a folder that optsched profile has written; Vidur's mlp.csv; a folder of LLMServingSim's profiler; or
     Splitwise's perf_model.csv (docs/calibration.md).
     """
-    # Reports need tables and statistics, the fit scipy: they take longer to load than other commands take in all.
+    # Reports need tables and statistics, the fit scipy: they take longer to load than other commands take to run.
     from optsched.report.calibration import profile_list, profile_report  # noqa: PLC0415
 
     if listed:
@@ -124,7 +134,7 @@ def calibrate(
     if against is not None:
         seen = whole and measured.batches is not None
         if seen and Path(against).resolve() == Path(source).resolve():
-            expected = "batches that the fit has not seen: others, or with --fit kernels; held-out errors stand above"
+            expected = "batches that were held out: another folder, or --fit kernels; held-out errors are printed above"
             raise InputError("--against", against, expected)
         with blaming(source=against), naming_options():
             text += "\n" + _compare(found.profile, against, style, options, kv_tokens, policy)
@@ -135,7 +145,7 @@ def calibrate(
 def _compare(
     profile: Profile, against: str, style: str, options: SourceOptions, kv_tokens: int | None, policy: str
 ) -> str:
-    """Say how far the profile is from whole batches, or from the requests of a run."""
+    """Print the profile's errors on whole batches, or on the requests of a run."""
     # As above.
     from optsched.calibrate.assemble import errors_of  # noqa: PLC0415
     from optsched.calibrate.sources import READERS  # noqa: PLC0415
@@ -145,7 +155,7 @@ def _compare(
 
     if is_run(Path(against)):
         if kv_tokens is None:
-            raise InputError("kv_tokens", Said("nothing"), "M, what the engine had for KV: a run does not record it")
+            raise InputError("kv_tokens", Said("nothing"), "M, the engine's KV capacity: a run does not record it")
         run = read_run(Path(against), kv_tokens)
         return run_report(compare_run(run, profile.cost, policy), policy, against, terminal_width())
     batches = READERS[style](against, options).batches
@@ -153,6 +163,6 @@ def _compare(
         raise InputError(
             "--against",
             Said("no whole batches"),
-            "what the fit has not seen; held-out errors of its own rows stand above",
+            "held-out measurements; held-out errors of its own rows are printed above",
         )
     return batch_report(errors_of(profile.cost, batches), against, terminal_width())

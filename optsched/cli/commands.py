@@ -87,7 +87,7 @@ from optsched.traces.trace import DEFAULT_LIMITS, READERS, Trace, make_trace, tr
 _WIDE = 120
 """Columns of a table that is not printed to a terminal."""
 _MOST_BAD = 20
-"""Rows that are left out which are named one by one."""
+"""Maximum number of rejected rows that are named one by one."""
 
 
 def terminal_width() -> int:
@@ -109,7 +109,7 @@ def cli() -> None:
 @click.argument("instance")
 @objective_option
 @click.option("--method", default=AUTO, show_default=True, help="auto, or the name of a formulation.")
-@click.option("--solver", metavar="NAME", help="Solver for a method that leaves the choice (infermax_milp).")
+@click.option("--solver", metavar="NAME", help="Solver, for a method that has a choice (infermax_milp).")
 @click.option(
     "--export",
     metavar="FORMAT",
@@ -174,13 +174,13 @@ def solve(
 
 
 def _warn(result: Result) -> None:
-    """Say on stderr what a result's message names, such as methods whose code raised."""
+    """Print a result's message on stderr, such as the methods whose code raised."""
     if result.message is not None:
         click.echo(printable(f"optsched: {result.instance.name}: {result.message}"), err=True)
 
 
 _OF_A_SEARCH = ("solver", "time_limit", "deterministic_limit", "workers", "as_json")
-"""Parameters of `solve` that say nothing about the model."""
+"""Parameters of `solve` that do not shape the model."""
 
 
 def _model_text(
@@ -189,7 +189,7 @@ def _model_text(
     """Return what ``--export`` asks for."""
     if style not in set(ModelFormat):
         raise InputError("--export", style, one_of(style, ModelFormat))
-    refuse_options("--export", _OF_A_SEARCH, "only options that shape the model, which is written and not solved")
+    refuse_options("--export", _OF_A_SEARCH, "only options that shape the model: it is written, not solved")
     problem = library.load_instance(source)
     with blaming(source=source), naming_options():
         return export_model(problem, objective, method=method, style=style, restrictions=restrictions, seed=seed)
@@ -253,7 +253,9 @@ def bound(
 )
 @objective_option
 @restriction_options
-@click.option("--predictor", metavar="SPEC", help="Predicts output lengths: truth, gaussian:25, … (docs/policies.md).")
+@click.option(
+    "--predictor", metavar="SPEC", help="Predictor of output lengths: truth, gaussian:25, … (docs/policies.md)."
+)
 @workers_option
 @seed_option
 @out_option
@@ -302,7 +304,7 @@ def simulate(
 
 
 def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -> None:
-    """Write the documents where they are asked for, else print the text."""
+    """Write the documents to --out if given, else print the text."""
     if as_json or out is not None:
         documents = [result_document(result) for result in results]
         document = dump(documents[0] if len(documents) == 1 else documents)
@@ -331,14 +333,14 @@ def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -
 @click.option(
     "--swap",
     metavar="PS",
-    help="Allow to swap KV to the host: ps for each token that the link moves either way, or `profile` for the "
+    help="Allow swapping KV to the host: ps per token that the link moves in either direction, or `profile` for the "
     "profile's times.",
 )
 @fraction_option(
     "--slo-scale",
-    "Give each request a deadline for its e2e latency: this multiple of what it takes alone (docs/traces.md).",
+    "Give each request a deadline for its e2e latency: this multiple of its time alone (docs/traces.md).",
 )
-@click.option("--name", help="What to call the instance.  [default: the source's name]")
+@click.option("--name", help="Name of the instance.  [default: the source's name]")
 @out_option
 def trace(
     source: str,
@@ -359,7 +361,7 @@ def trace(
     name: str | None,
     out: str | None,
 ) -> None:
-    """Make an instance of a request trace; what is wrong with rows that are left out goes to stderr.
+    """Make an instance of a request trace; rejected rows are named on stderr with the reason.
 
     SOURCE is the trace's file; with --format servegen a folder of client files, with --format workload the name of a
     paper's workload (docs/traces.md), of which --limit requests are drawn.
@@ -422,7 +424,7 @@ def _arrival_times(arrivals: str, seed: int) -> tuple[Iterable[int], tuple[str, 
 
 
 def _report_bad(source: str, found: Trace) -> None:
-    """Name the rows of a trace that are left out, or the first of them, and count them."""
+    """Print the rejected rows of a trace (the first ones), and their number."""
     for wrong in found.bad[:_MOST_BAD]:
         click.echo(f"optsched: {wrong.located(source)}", err=True)
     if found.bad:
@@ -545,7 +547,7 @@ def table(
 
 
 def _report_refused(path: Path, reason: str) -> None:
-    """Name a stored document that is not believed."""
+    """Name a stored document that was refused."""
     message = f"{path}: refused, set aside as {path.name}{REFUSED}, computed again: {reason}"
     click.echo(printable(f"optsched: {message}"), err=True)
 
@@ -570,7 +572,7 @@ def instances() -> None:
 @click.argument("suite", required=False)
 @objective_option
 def list_instances(suite: str | None, objective: str) -> None:
-    """List the suites, or the instances of one with the best value and bound that the shipped ledger knows."""
+    """List the suites, or the instances of one with the best value and bound of the shipped ledger."""
     goal = read_objective(objective)
     if suite is None:
         rows = []

@@ -13,7 +13,7 @@ class LiveLine(Line):
     Parameters
     ----------
     name
-        What is being worked on.
+        Name of the instance or suite.
     objective
         Gives the unit.
     steps
@@ -25,7 +25,7 @@ class LiveLine(Line):
         self._objective = objective
 
     def __call__(self, event: ProgressEvent) -> None:
-        """Show what is known now."""
+        """Show the current incumbent and bound."""
         gap = "" if event.gap is None else f"  gap {100 * event.gap:.2f} %"
         state = f"incumbent {self._shown(event.incumbent)}  bound {self._shown(event.bound)}{gap}"
         self._progress.update(self._task, state=state)

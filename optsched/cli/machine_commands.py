@@ -53,7 +53,7 @@ _shape_option: Decorator = click.option(
     default="tiny",
     show_default=True,
     metavar="NAME",
-    help="Of the transformer: tiny, llama2-7b, llama3-8b, or a .toml or .json file (docs/profiling.md).",
+    help="Shape of the transformer: tiny, llama2-7b, llama3-8b, or a .toml or .json file (docs/profiling.md).",
 )
 _device_option: Decorator = click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
 _threads_option: Decorator = integer_option("--threads", 1, 1024, "1", "Threads of an operator on the CPU.")
@@ -63,14 +63,23 @@ _threads_option: Decorator = integer_option("--threads", 1, 1024, "1", "Threads 
 @_shape_option
 @_device_option
 @click.option(
-    "--out", required=True, metavar="FOLDER", help="For measurements.csv and environment.json; resumes what is there."
+    "--out",
+    required=True,
+    metavar="FOLDER",
+    help="Folder for measurements.csv and environment.json; a run that was interrupted is resumed.",
 )
-@integer_option("--batch-tokens", 1, MAX_TOKENS, None, "Measure up to so many tokens of a batch.  [default: by device]")
-@integer_option("--batch-requests", 1, MAX_TOKENS, None, "Measure up to so many decode steps.  [default: by device]")
-@integer_option("--context", 2, MAX_TOKENS, None, "Measure up to so many tokens of a request.  [default: by device]")
-@number_option("--kv-budget", None, "GiB of KV cache, for the capacity M.  [default: what weights leave of the memory]")
+@integer_option("--batch-tokens", 1, MAX_TOKENS, None, "Maximum number of tokens in a batch.  [default: by device]")
+@integer_option(
+    "--batch-requests", 1, MAX_TOKENS, None, "Maximum number of decode steps in a batch.  [default: by device]"
+)
+@integer_option("--context", 2, MAX_TOKENS, None, "Maximum number of tokens of a request.  [default: by device]")
+@number_option(
+    "--kv-budget", None, "GiB of KV cache, for the capacity M.  [default: the memory left beside the weights]"
+)
 @integer_option("--samples", 1, 10**6, "5", "Samples of a point in each of three rounds.")
-@number_option("--max-spread", "0.25", "Refuse if the medians of a point's rounds differ by more than this share.")
+@number_option(
+    "--max-spread", "0.25", "Maximum relative difference between the medians of a point's rounds; more is refused."
+)
 @_threads_option
 @seed_option
 def profile(
@@ -86,10 +95,10 @@ def profile(
     threads: int,
     seed: int,
 ) -> int:
-    """Measure a transformer's kernels on this machine: the table that optsched calibrate fits a cost profile to.
+    """Measure a transformer's kernels on this machine, for optsched calibrate to fit a cost profile to.
 
-    What is measured stays in FOLDER; interrupted, the same command goes on with what is missing. Ends with 1, and no
-    table, while the samples of a point spread too much.
+    Measurements are kept in FOLDER; after an interrupt, the same command measures only what is missing. Exits with 1,
+    and writes no table, while the samples of a point spread too much.
     """
     model, machine = _opened(shape, device, threads)
     # They need PyTorch or NumPy.
@@ -125,13 +134,15 @@ def profile(
 
 @cli.command()
 @click.argument("source", metavar="SCHEDULE|INSTANCE")
-@click.option("--policy", metavar="NAME", help="Let this policy serve INSTANCE; without it SCHEDULE is followed.")
-@click.option("--predictor", metavar="SPEC", help="Predicts output lengths for the policy (docs/policies.md).")
+@click.option("--policy", metavar="NAME", help="Policy that serves INSTANCE; without it SCHEDULE is followed.")
+@click.option("--predictor", metavar="SPEC", help="Predictor of output lengths for the policy (docs/policies.md).")
 @click.option("--engine", default="torch", show_default=True, help=f"One of {', '.join(_ENGINES)}.")
 @_shape_option
 @_device_option
-@click.option("--profile", metavar="NAME", help="Predict with this profile (name or file), not the instance's cost.")
-@integer_option("--repeats", 1, 1000, "3", "Run every batch so often; the median counts.")
+@click.option(
+    "--profile", metavar="NAME", help="Cost profile (name or file) to predict with.  [default: the instance's cost]"
+)
+@integer_option("--repeats", 1, 1000, "3", "Number of runs of every batch; the median counts.")
 @_threads_option
 @seed_option
 @file_option("--plot", "Draw predicted and measured batch times (.svg, .png, .pdf).")
@@ -166,7 +177,7 @@ def execute(
             check_plot(Path(plot))
     run: Callable[..., Execution]
     if policy is None:
-        refuse_options("--predictor", ("predictor",), "--policy, whose predictor it is")
+        refuse_options("--predictor", ("predictor",), "--policy, for which it predicts")
         result, schedule = _with_schedule(source)
         violations, _ = check_schedule(result.instance, schedule, result.restrictions)
         for violation in violations:

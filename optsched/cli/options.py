@@ -24,7 +24,7 @@ from optsched.traces.arrivals import process_forms
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Reader = Callable[[click.Context, click.Parameter, str | None], Any]
-"""Turns what was typed into an option's value."""
+"""Converts text to an option's value."""
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def blaming(field: str = "", source: str | None = None) -> Iterator[None]:
 
 
 def _integer(low: int, high: float = math.inf) -> Reader:
-    """Read an integer of a range, or say in one line what is wrong."""
+    """Read an integer of a range, or raise a one-line error."""
     expected = f"an integer ≥ {low}" if high == math.inf else f"an integer from {low} to {high}"
 
     def read(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -55,7 +55,7 @@ def _integer(low: int, high: float = math.inf) -> Reader:
 
 
 def _positive(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Read a number > 0, perhaps infinite, or say in one line what is wrong."""
+    """Read a number > 0, perhaps infinite, or raise a one-line error."""
     if value is None:
         return None
     try:
@@ -78,12 +78,12 @@ def _indices(ctx: click.Context, param: click.Parameter, value: str | None) -> t
 
 
 def _typed(value: str) -> str:
-    """Show what was typed without quotes, if there is anything to show."""
+    """Return the text without quotes, if there is any."""
     return Said(shown(value)[1:-1]) if value.strip() else value
 
 
 def _file_to_write(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Complain about a file that cannot be written before anything is computed."""
+    """Check that a file can be written before anything is computed."""
     if value is not None:
         with blaming(param.opts[-1]):
             check_writable(value)
@@ -106,26 +106,26 @@ objective_option: Decorator = click.option(
     "--objective", default=Objective.MAKESPAN.value, show_default=True, help=f"One of {', '.join(Objective)}."
 )
 _FORBID = click.option(
-    "--forbid", multiple=True, metavar="NAME", help=f"Stay without it: {', '.join(FORBIDDABLE)}. May be repeated."
+    "--forbid", multiple=True, metavar="NAME", help=f"Forbid: {', '.join(FORBIDDABLE)}. May be repeated."
 )
 _MAX_EVICTIONS = click.option(
-    "--max-evictions", callback=_integer(0), metavar="INTEGER", help="Evict at most so often in all."
+    "--max-evictions", callback=_integer(0), metavar="INTEGER", help="Maximum number of evictions in total."
 )
 _MAX_BATCH = click.option(
-    "--max-batch", callback=_integer(1, MAX_TOKENS), metavar="INTEGER", help="Run at most so many requests in a batch."
+    "--max-batch", callback=_integer(1, MAX_TOKENS), metavar="INTEGER", help="Maximum number of requests in a batch."
 )
 _FIX_ORDER = click.option(
     "--fix-order",
     "order",
     callback=_indices,
     metavar="2,0,1",
-    help="All requests, counted from 0: none may run first in a later batch than the next.",
+    help="Permutation of request indices (from 0): each request starts no later than the next.",
 )
 _AT_MOST = click.option(
     "--at-most",
     callback=_integer(0),
     metavar="VALUE",
-    help="Only decide if an objective this low is possible (ps; for means the sum over requests).",
+    help="Only decide whether an objective value this low is possible (ps; for means the sum over requests).",
 )
 seed_option: Decorator = click.option(
     "--seed", type=str, callback=_integer(0, 2**31 - 1), default="0", show_default=True, metavar="INTEGER"
@@ -148,7 +148,7 @@ workers_option: Decorator = click.option(
 
 
 def _fraction(ctx: click.Context, param: click.Parameter, value: str | None) -> Fraction | None:
-    """Read a number > 0 exactly as it is written, or say in one line what is wrong."""
+    """Read a number > 0 exactly as it is written, or raise a one-line error."""
     if value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The contract between a formulation and whoever asks it: a task, an outcome, progress on the way."""
+"""The contract of a formulation: a task, progress during the search, an outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optsched.solvers.declaration import declaration_of
 
 
 class Termination(StrEnum):
-    """Why a solver stopped; whether it has a schedule or a bound is said apart from it."""
+    """Why a solver stopped; schedule and bound are separate fields."""
 
     OPTIMAL = "optimal"
     INFEASIBLE = "infeasible"
@@ -25,7 +25,7 @@ class Termination(StrEnum):
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """What is known at some moment of a search; times of the clock, objective values in the objective's unit."""
+    """State of a search at some moment; objective values in the objective's unit."""
 
     elapsed_s: float
     incumbent: int | None
@@ -46,17 +46,17 @@ def silent(event: ProgressEvent) -> None:
 
 @dataclass(frozen=True)
 class Task:
-    """What a formulation is asked to do.
+    """Input of a formulation.
 
     Parameters
     ----------
     instance
         The problem, restrictions already applied to its rules.
     objective
-        What to minimise.
+        Objective to minimise.
     restrictions
-        What rules cannot say: first-run order, number of evictions, a value not to exceed. A formulation that does not
-        cover one that is set raises `UnsupportedError`.
+        Restrictions beyond the rules: first-run order, number of evictions, a value not to exceed. A formulation
+        that does not cover one that is set raises `UnsupportedError`.
     incumbent, incumbent_value
         A legal schedule to start from, and its objective value; None if there is none.
     bound
@@ -86,7 +86,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a formulation found.
+    """Result of a formulation.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class UnsupportedError(Exception):
 
 
 class SolverCrashError(Exception):
-    """A solver has ended as none should; the message says how. What it had found by then does not count."""
+    """A solver crashed; the message says how. Its intermediate results are discarded."""
 
 
 def require_covered(formulation: object, instance: Instance) -> None:
@@ -122,16 +122,16 @@ def require_covered(formulation: object, instance: Instance) -> None:
 
 
 def require_monotone(objective: Objective) -> None:
-    """Raise `UnsupportedError` for an objective that may fall if a batch starts later than it could."""
+    """Raise `UnsupportedError` for an objective that may decrease if a batch is delayed."""
     if not objective.is_monotone:
-        raise UnsupportedError(f"objective {objective.value}, it starts batches as early as they can")
+        raise UnsupportedError(f"objective {objective.value}, it starts batches as early as possible")
 
 
 def nothing_better(task: Task) -> Outcome:
-    """Return what it means that a solver finds no schedule as good as ``at_most``, or the best one known, asks for.
+    """Return the outcome for a solver that proves that no schedule reaches ``at_most``, or the value of the incumbent.
 
-    Unless ``at_most`` asks for more than is known, a schedule that good is there, the incumbent or one request after
-    another: then the solver errs, and what it says is not believed.
+    Unless ``at_most`` is below the incumbent's value, such a schedule exists (the incumbent, or one request after
+    another): then the solver is wrong, and its claim is dropped.
     """
     at_most = task.restrictions.at_most
     if at_most is not None and (task.incumbent_value is None or task.incumbent_value > at_most):
@@ -142,15 +142,15 @@ def nothing_better(task: Task) -> Outcome:
 class Formulation(Protocol):
     """An exact model of the scheduling problem.
 
-    What its class takes as keyword arguments are its options, such as ``solver``; all have defaults and take text.
+    The keyword arguments of its class are its options, such as ``solver``; all have defaults and take text.
     Its class may have an attribute ``declaration`` (`optsched.solvers.declaration.Declaration`).
     """
 
     def solve(self, task: Task) -> Outcome:
         """Solve the task, or raise `UnsupportedError` before doing anything.
 
-        Ctrl-C raises `KeyboardInterrupt` in here: whoever catches it, and then returns what has been found so far
-        (`Termination.LIMIT`), does not lose it.
+        Ctrl-C raises `KeyboardInterrupt` in here. An implementation that catches it should return what has been found
+        so far (`Termination.LIMIT`).
         """
         ...
 

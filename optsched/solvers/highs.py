@@ -42,7 +42,7 @@ class LpSolution:
 
 
 def quiet_solver(time_limit_s: float, workers: int, seed: int = 0) -> highspy.Highs:
-    """Return a solver that prints nothing; its time limit counts all of its runs together."""
+    """Return a silent solver; its time limit applies to the sum of its runs."""
     solver = highspy.Highs()
     for option, value in (
         ("output_flag", False),
@@ -57,7 +57,7 @@ def quiet_solver(time_limit_s: float, workers: int, seed: int = 0) -> highspy.Hi
 def programme_of(
     cost: Floats, bounds: tuple[Floats, Floats], matrix: csc_array, sides: tuple[Floats, Floats]
 ) -> highspy.HighsLp:
-    """Return "minimise ``cost x``, ``x`` and ``matrix x`` each between two vectors" as HiGHS takes it."""
+    """Return "minimise ``cost x``, ``x`` and ``matrix x`` each between two vectors" as HiGHS' model."""
     programme = highspy.HighsLp()
     programme.num_row_, programme.num_col_ = matrix.shape
     programme.col_cost_ = cost
@@ -71,14 +71,14 @@ def programme_of(
 
 
 def run_interruptibly(solver: highspy.Highs, watch: Callable[[Any], None] | None = None) -> bool:
-    """Run a solver until it ends or Ctrl-C stops it; what it has by then is kept.
+    """Run a solver until it ends or Ctrl-C stops it; its results so far are kept.
 
     Parameters
     ----------
     solver
-        With its model.
+        Solver with its model.
     watch
-        Called with what HiGHS' callback for MIP interrupts shows; None to look at nothing.
+        Called with the data of HiGHS' callback for MIP interrupts; None for no call.
 
     Returns
     -------

@@ -1,8 +1,8 @@
 """Ctrl-C while a solver runs: it stops, and what it has found is kept.
 
-Python tells of Ctrl-C in its main thread, and only between two of its own instructions. So a solver runs in another
-thread while the main one waits; and because a formulation may swallow the interrupt to return what it has, whoever
-asked it notices the signal on its own.
+Python delivers Ctrl-C in its main thread, and only between two of its own instructions. So a solver runs in another
+thread while the main one waits. As a formulation may catch the interrupt to return its result so far, the caller
+records the signal separately.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def wait_interruptibly(run: Callable[[], object], stop: Callable[[], None]) -> N
             done.set()
 
     thread = threading.Thread(target=guarded, daemon=True)
-    # Ctrl-C raises nothing meanwhile: wherever that came up here, the thread would be left behind.
+    # Ctrl-C must raise nothing here: the thread would keep running without its caller.
     with _told(asked, raising=False):
         thread.start()
         while not done.wait(0.1):
@@ -64,7 +64,7 @@ def until_interrupted() -> Iterator[threading.Event]:
 
 @contextmanager
 def _told(came: threading.Event, *, raising: bool) -> Iterator[None]:
-    """Set an event at Ctrl-C, and let whoever listened before know; raise what they raise, or nothing."""
+    """Set an event at Ctrl-C, and call the previous signal handler."""
     former = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(former):
         yield

@@ -26,12 +26,12 @@ from optsched.solvers.interrupt import wait_interruptibly
 _DEFAULTS = Tolerance(feasibility=1e-6, cutoff=2e-5)
 """Of solvers without options: 10⁻⁶ is the default of all for rows and integers, 10⁻⁵ CBC's for better solutions."""
 _PATIENCE_S = 6.0
-"""How long an interrupted CBC may take to write what it has."""
+"""Time that an interrupted CBC has to write its results."""
 
 
 @dataclass(frozen=True)
 class Programme:
-    """What a solver is to minimise.
+    """A programme for a solver to minimise.
 
     Parameters
     ----------
@@ -53,12 +53,12 @@ class Programme:
 
 @dataclass(frozen=True)
 class MilpAnswer:
-    """How a solver ended.
+    """Result of a solver.
 
     Parameters
     ----------
     infeasible, closed
-        What it says: no solution exists; its solution is optimal.
+        The solver's claims: no solution exists; its solution is optimal.
     found
         The problem's variables hold a solution.
     bound
@@ -94,7 +94,7 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
         self._dual = -highspy.kHighsInf
 
     def _called(self, _kind: Any, _message: str, seen: Any, reply: Any, _data: Any) -> None:
-        """Stop if that is asked for, else tell progress."""
+        """Stop if requested, else report progress."""
         if self._stop.is_set():
             reply.user_interrupt = True
         incumbent, bound = self._told
@@ -121,7 +121,7 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
         """Read the solution; a search that was stopped before it had any values has none."""
         try:
             found: tuple[int, int] = super().findSolutionValues(lp)
-        except IndexError:  # PuLP reads rows that HiGHS has no values of
+        except IndexError:  # PuLP reads rows without values
             found = pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
         return found
 
@@ -131,10 +131,10 @@ def _highs_bound(problem: Any, _log: Path) -> float:
 
 
 class _Cbc(pulp.COIN_CMD):  # type: ignore[misc]
-    """PuLP's CBC, which Ctrl-C does not cost what it has found.
+    """PuLP's CBC, which keeps its solution on Ctrl-C.
 
-    CBC is a program of its own. Interrupted it writes its best solution and its bound and ends, but from large
-    relaxations and its preprocessing it rarely looks up: after some seconds it is killed, and what it found is lost.
+    CBC is a program of its own. Interrupted it writes its best solution and its bound and ends, but during large
+    relaxations and preprocessing it rarely checks: after some seconds it is killed, and its results are lost.
     """
 
     def __init__(self, programme: Programme, log: Path) -> None:
@@ -168,7 +168,7 @@ class _Cbc(pulp.COIN_CMD):  # type: ignore[misc]
             status, values, _, _, _, found = self.readsol_MPS(str(solution), lp, variables, names, rows)
             lp.assignVarsVals(values)
         if self._interrupted_at is not None and status == pulp.LpStatusInfeasible:
-            # What it says when it has found nothing so far.
+            # Its output when it has found nothing so far.
             status = pulp.LpStatusNotSolved
         lp.assignStatus(status, found)
         return int(status)
@@ -179,7 +179,7 @@ class _Cbc(pulp.COIN_CMD):  # type: ignore[misc]
         if time.perf_counter() - self._interrupted_at > _PATIENCE_S:
             process.kill()
         else:
-            # Again and again: in its preprocessing it does not listen.
+            # Repeatedly: its preprocessing ignores the signal.
             process.send_signal(signal.SIGINT)
 
 
@@ -242,7 +242,7 @@ class MilpSolver:
     available
         Whether it is installed.
     tolerance
-        What it takes as zero, by its options or its defaults.
+        Its tolerance, from its options or defaults.
     """
 
     make: Callable[[Programme, Path], Any]
@@ -256,7 +256,7 @@ class MilpSolver:
         Raises
         ------
         SolverCrashError
-            If the solver ends as none should.
+            If the solver crashes.
         """
         problem = programme.problem
         with tempfile.TemporaryDirectory() as folder:

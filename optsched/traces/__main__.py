@@ -26,7 +26,7 @@ _TRACES: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
     }
 )
-"""Trace → its file, and what it is."""
+"""Trace → its file and description."""
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 Source: callanjfox/kv-cache-tester. A request has ``t`` (s since its conversation started), ``in`` and ``out`` (tokens);
 one of type ``subagent`` has none of its own but ``requests``, their ``t`` relative to its own. Conversations have no
-common clock. A request arrives when it did, however long the one before it takes now.
+common clock. A request arrives at the trace's time, also if the request before it has not ended in a schedule.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _conversation(entry: Entry, number: int) -> Iterator[Row | InputError]:
 
 
 def _requests(entry: Entry, start_ps: int, where: str) -> list[tuple[object, int, str]]:
-    """Return the requests of an entry, the last first, each with the entry's start and where it stands."""
+    """Return the requests of an entry, in reverse order, each with the entry's start and its place in the document."""
     requests = member(entry, "requests")
     if not isinstance(requests, list):
         raise InputError("requests", plain(requests), "a list")

@@ -22,11 +22,11 @@ Rate = Annotated[float, Field(ge=1e-6, le=1e6)]
 """Requests per s."""
 Seconds = Annotated[float, Field(ge=1e-3, le=1e6)]
 _LEAST_REQUESTS = 1e-3
-"""In a stay in either state of an `Mmpp`, on average."""
+"""Least mean number of requests in two successive states of an `Mmpp`."""
 
 
 class Process(Protocol):
-    """How requests arrive."""
+    """An arrival process."""
 
     def times(self, rng: Random) -> Iterator[int]:
         """Yield arrival times in ps, ascending from 0, without end."""
@@ -80,7 +80,7 @@ class Mmpp:
     rate, burst_rate
         Mean requests per s in either state.
     stay, burst_stay
-        Mean s that it stays there.
+        Mean time in that state, in s.
     """
 
     rate: Rate
@@ -91,7 +91,9 @@ class Mmpp:
     def __post_init__(self) -> None:
         requests = self.rate * self.stay + self.burst_rate * self.burst_stay
         if requests < _LEAST_REQUESTS:  # changes of state without a request take time to draw
-            raise InputError("rate", self.rate, f"higher: two stays have {requests:.2g} requests, < {_LEAST_REQUESTS}")
+            raise InputError(
+                "rate", self.rate, f"higher: two successive states have {requests:.2g} requests, < {_LEAST_REQUESTS}"
+            )
 
     def times(self, rng: Random) -> Iterator[int]:
         """Yield arrival times in ps."""
@@ -120,12 +122,12 @@ PROCESSES: Mapping[str, type[Poisson | Gamma | Mmpp]] = MappingProxyType(
 
 
 def process_forms() -> list[str]:
-    """Say how processes are written, such as ``gamma:RATE,CV``."""
+    """Return the forms in which processes are written, such as ``gamma:RATE,CV``."""
     return [_form(name) for name in PROCESSES]
 
 
 def read_process(text: str) -> Process:
-    """Read a process written as `process_forms` says, its name known; a wrong one raises `InputError`."""
+    """Read a process in a form of `process_forms`, its name known; raise `InputError` for a wrong one."""
     name, _, numbers = text.partition(":")
     kind = PROCESSES[name]
     fields = dataclasses.fields(kind)

@@ -88,7 +88,7 @@ def uniform_grid(count: int, profile: str) -> Suite:
 
 
 def memory_sweep(profile: str) -> Suite:
-    """Return section 4.5's instances, "Is increasing M a silver bullet?" (Figure 9), as far as a request fits M."""
+    """Return section 4.5's instances, "Is increasing M a silver bullet?" (Figure 9), where a request fits M."""
     count, output = 1024, 32
     instances = tuple(
         _equal(f"infermax-m-M{tokens}-I{size}", tokens, Request(size, output), count, profile)
@@ -106,8 +106,8 @@ def memory_sweep(profile: str) -> Suite:
 def draw_mix(mix: tuple[str, str], groups: Groups, count: int, rng: Random) -> tuple[Request, ...]:
     """Draw half of the requests from each group of a mix, and shuffle them.
 
-    InferMax shuffles them too; that there are as many of each group, and that each length is drawn alone and uniformly,
-    is ours: the paper does not say.
+    InferMax shuffles them too; equal numbers of both groups, and lengths drawn independently and uniformly,
+    are our choice: the paper does not say.
     """
     requests = [
         Request(rng.choice(inputs), rng.choice(outputs))

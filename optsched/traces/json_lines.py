@@ -20,7 +20,7 @@ def read_json_lines(text: str, rows: Callable[[Entry, int], Iterable[Row | Input
     Parameters
     ----------
     text
-        What the file holds.
+        Content of the file.
     rows
         Makes rows, or errors, of an object and the number of its line, or raises `InputError`. Fractions are `Decimal`.
     """
@@ -52,7 +52,7 @@ def as_entry(value: object, field: str) -> Entry:
 
 
 def member(entry: Entry, field: str) -> object:
-    """Return what an object holds under a name, or raise `InputError`."""
+    """Return the value of an object's field, or raise `InputError`."""
     if field not in entry:
         raise InputError(field, Said("nothing"), "this field")
     return entry[field]

@@ -1,4 +1,4 @@
-"""Distributions of lengths, fitted to what papers publish of them."""
+"""Distributions of lengths, fitted to published statistics."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def lognormal(mean: float, std: float) -> Draw:
 def geometric(low: int, mean: float, high: int) -> Draw:
     """Return the distribution on low … high with this mean whose probabilities form a geometric sequence.
 
-    For a published mean, minimum and maximum: of all distributions with these it has the greatest entropy, that is, it
-    assumes nothing else. Above the middle of the range the probabilities ascend.
+    For a published mean, minimum and maximum: of all distributions with these it has the greatest entropy. Above the
+    middle of the range the probabilities ascend.
     """
     count, offset = high - low + 1, mean - low
     ascending = 2 * offset > count - 1

@@ -1,4 +1,4 @@
-"""What readers of traces find: rows, and what is wrong with others."""
+"""Rows of traces, and the errors of rejected ones."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Row:
     Parameters
     ----------
     arrival_ps
-        When it arrives, in ps since any moment that the trace's rows, or those of one conversation, share; 0 in a trace
+        Arrival time in ps, from an origin that all rows of the trace, or of one conversation, share; 0 in a trace
         without arrival times.
     input, output
-        Its tokens.
+        Input and output tokens.
     predicted
-        What the trace's own predictor says of ``output``.
+        The trace's own prediction of ``output``.
     conversation
-        What the row is part of, where conversations have no common clock.
+        The conversation of the row, where conversations have no common clock.
     """
 
     arrival_ps: int
@@ -43,14 +43,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a file that can be used, and what is wrong with the others, by line."""
+    """The usable rows of a file, and the errors of the others, by line."""
 
     rows: tuple[Row, ...]
     bad: tuple[InputError, ...]
 
 
 def collect(found: Iterator[Row | InputError]) -> Rows:
-    """Tell rows from errors."""
+    """Separate rows from errors."""
     rows: list[Row] = []
     bad: list[InputError] = []
     for item in found:
@@ -83,9 +83,9 @@ def time_ps(value: object, field: str, unit_ps: int = SECOND_PS) -> int:
     Parameters
     ----------
     value
-        Text, or what a JSON document holds, its fractions read as decimals.
+        Text, or a JSON value, fractions read as decimals.
     field
-        What it is called.
+        Name of the field.
     unit_ps
         The trace's unit of time, in ps.
     """
@@ -101,5 +101,5 @@ def time_ps(value: object, field: str, unit_ps: int = SECOND_PS) -> int:
 
 
 def plain(value: object) -> object:
-    """Return a value as people write it."""
+    """Return a value for a message."""
     return float(value) if isinstance(value, Decimal) else value

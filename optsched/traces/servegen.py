@@ -35,19 +35,19 @@ from optsched.traces.json_lines import as_entry, member
 from optsched.traces.rows import SECOND_PS, Row, Rows, token_count
 
 STEP_S = 600
-"""How long a window lasts."""
+"""Length of a window."""
 _PERIOD_S = 6 * 3600
-"""How long a distribution of lengths holds."""
+"""Length of the period of a distribution of lengths."""
 _COLUMNS = ("start", "rate", "CV", "distribution", "shape", "scale")
 _GAMMA, _WEIBULL = "Gamma", "Weibull"
 _LEAST_SHAPE = MappingProxyType({_GAMMA: 0.001, _WEIBULL: 0.01})
-"""Below, gaps are beyond what floats can say."""
+"""Below this, gaps exceed the range of floats."""
 _TRACE, _DATASET = "-trace.csv", "-dataset.json"
 
 
 @dataclass(frozen=True)
 class Window:
-    """When it starts, in s; requests per s; the gaps' distribution and its shape, if the rate is not 0."""
+    """Start in s; requests per s; the gaps' distribution and its shape, if the rate is not 0."""
 
     start_s: int
     rate: float
@@ -80,7 +80,7 @@ class Client:
 
 
 def read_clients(folder: str) -> tuple[Client, ...]:
-    """Read the clients in a folder; a wrong line makes `InputError`, as a generator without it is another one."""
+    """Read the clients in a folder; raise `InputError` for a wrong line: without it the generator would differ."""
     traces = sorted(Path(folder).glob(f"chunk-*{_TRACE}"))
     if not traces:
         raise InputError("", Said(f"no chunk-N{_TRACE}"), "a folder of ServeGen's client files", folder)
@@ -210,13 +210,13 @@ def draw_clients(clients: Iterable[Client], start_s: int, limit: int | None, see
     Parameters
     ----------
     clients
-        Each has a random stream of its own, so that the others do not change its requests.
+        Each has its own random stream, so that its requests do not depend on the other clients.
     start_s
-        From this second of the day on.
+        First second of the day.
     limit
-        Only so many requests, the first to arrive; None for all to the end of the day.
+        Number of requests, the first to arrive; None for all to the end of the day.
     seed
-        Of the random streams.
+        Seed of the random streams.
     """
     streams = (_requests(client, start_s, Random(f"{seed} {client.name}")) for client in clients)
     return Rows(tuple(Row(*request) for request in islice(merge(*streams), limit)), bad=())
@@ -249,7 +249,7 @@ def _gap(window: Window, rng: Random) -> float:
 
 
 def _first_wait(window: Window, rng: Random) -> float:
-    """Draw what is left of a gap at any moment: a part of one, longer gaps being met more often in this proportion."""
+    """Draw the rest of a gap from a random moment on: a uniform part of a gap, drawn by its length."""
     if window.distribution == _GAMMA:
         met = rng.gammavariate(window.shape + 1, 1 / window.shape)
     else:

@@ -27,7 +27,7 @@ def read_rows(source: str, style: str, limit: int | None = None, start_s: int = 
     style
         One of `SOURCES`.
     limit, start_s, seed
-        For generators: how many requests, from which second of the day on, and what decides chance.
+        For generators: number of requests, first second of the day, and the random seed.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def read_rows(source: str, style: str, limit: int | None = None, start_s: int = 
         return draw_clients(read_clients(source), start_s, limit, seed)
     if style == WORKLOAD:
         if limit is None:
-            raise InputError("limit", Said("nothing"), "how many requests to draw")
+            raise InputError("limit", Said("nothing"), "the number of requests to draw")
         return draw_workload(source, limit, seed)
     try:
         text = read_bytes(source).decode("utf-8-sig")

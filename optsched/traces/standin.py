@@ -1,10 +1,10 @@
-"""Stand-ins for traces that are not ours to ship: requests that have a trace's statistics, and none of its rows.
+"""Stand-ins for traces that we may not ship: requests with a trace's statistics and none of its rows.
 
-Lengths and times between arrivals are spread evenly over the tables of `statistics`, so that chance decides about
-their order, little about their sizes. Every band's outputs are shuffled among its inputs, then all requests; the times
+Lengths and times between arrivals are spread evenly over the tables of `statistics`, so that the seed changes
+their order, and little of their sizes. Every band's outputs are shuffled among its inputs, then all requests; the times
 between arrivals are shuffled within their band, each of which makes a block, then the blocks.
 
-What is lost is the order beyond that: in a trace the lengths of neighbours resemble each other, and rate and lengths
+What is lost is the order beyond that: in a trace the lengths of neighbours are correlated, and rate and lengths
 drift over an hour.
 """
 
@@ -21,9 +21,9 @@ from optsched.traces.statistics import BANDS, BLOCK, Statistics, parts, shipped_
 from optsched.traces.trace import DEFAULT_LIMITS, Trace, trace_instance
 
 COUNT = BANDS * BLOCK
-"""Requests of a stand-in: its blocks are as long as those that were measured."""
+"""Requests of a stand-in: its blocks have the length of the measured ones."""
 LOADS = ("0.5", "1", "2")
-"""Multiples of the sustainable rate (`trace_instance`), as the instances' names say them."""
+"""Multiples of the sustainable rate (`trace_instance`), as in the instances' names."""
 
 
 def draw(statistics: Statistics, count: int, rng: Random) -> Trace:
@@ -46,7 +46,7 @@ def draw(statistics: Statistics, count: int, rng: Random) -> Trace:
 
 
 def stand_in(name: str, seed: int = 1) -> Trace:
-    """Return what stands in for the trace called ``name``; ``seed`` shuffles."""
+    """Return the stand-in for the trace called ``name``; ``seed`` shuffles."""
     return draw(shipped_statistics(name), COUNT, Random(f"{seed} {name}"))
 
 

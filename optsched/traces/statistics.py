@@ -31,7 +31,7 @@ LEVELS: Final = (
     *range(2032, 2040, 2),
     *range(2040, SCALE + 1),
 )
-"""Levels of the tables in 1/2048: every 32nd part, and closer and closer to 1, where times between arrivals soar."""
+"""Levels of the tables in 1/2048: every 32nd part, and denser near 1, where times between arrivals grow fast."""
 BANDS: Final = 16
 BLOCK: Final = 125
 
@@ -44,16 +44,16 @@ TimeTable = Annotated[tuple[Picoseconds, ...], _TABLE]
 
 @domain
 class Statistics:
-    """What is known of a trace (format ``optsched-trace-statistics/1``).
+    """Statistics of a trace (format ``optsched-trace-statistics/1``).
 
     Parameters
     ----------
     format, name, description
-        The document's format, and what the trace is called and is.
+        The document's format; name and description of the trace.
     source
-        Where the trace is from.
+        Origin of the trace.
     rows
-        How many requests it has.
+        Number of requests.
     gap_ps
         A table of the times between arrivals, in ps, for each band of blocks.
     input, output
@@ -84,7 +84,7 @@ def render_statistics(statistics: Statistics) -> str:
 
 
 def parts(values: Sequence[_T], number: int) -> list[Sequence[_T]]:
-    """Cut values into parts in a row whose sizes differ by at most 1."""
+    """Cut values into consecutive parts whose sizes differ by at most 1."""
     size = len(values)
     return [values[k * size // number : (k + 1) * size // number] for k in range(number)]
 

@@ -1,4 +1,4 @@
-"""The shipped suites by name, and how each is made."""
+"""The shipped suites by name, with their generators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optsched.traces.standin import stand_in_suite
 
 @dataclass(frozen=True)
 class SuiteSource:
-    """How a shipped suite is made.
+    """Generator of a shipped suite.
 
     Parameters
     ----------
@@ -44,4 +44,4 @@ SUITES = MappingProxyType(
         "chunked-small": SuiteSource("a100-llama2-7b-linear", chunked_small),
     }
 )
-"""Suite name → how it is made."""
+"""Suite name → its generator."""

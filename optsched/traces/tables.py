@@ -9,7 +9,7 @@ from optsched.model.errors import InputError
 from optsched.traces.rows import Row, Rows, collect
 
 Cells = Mapping[str, str]
-"""Column → what stands in it."""
+"""Column → its text."""
 
 
 def read_table(text: str, required: Sequence[str], row: Callable[[Cells], Row]) -> Rows:
@@ -18,9 +18,9 @@ def read_table(text: str, required: Sequence[str], row: Callable[[Cells], Row]) 
     Parameters
     ----------
     text
-        What the file holds; lines end in LF or CR LF.
+        Content of the file; lines end in LF or CR LF.
     required
-        Columns that there must be, in any order; others may be among them.
+        Required columns, in any order; other columns are ignored.
     row
         Makes a row of a line, or raises `InputError`.
     """
@@ -44,6 +44,6 @@ def _rows(lines: Iterable[str], columns: Sequence[str], row: Callable[[Cells], R
 
 
 def require_sum(cells: Cells, total: str, parts: Sequence[int]) -> None:
-    """Raise `InputError` unless a column that says the sum of others does; columns may have been swapped."""
+    """Raise `InputError` unless a column that states the sum of others is that sum; columns may have been swapped."""
     if cells[total].strip() != str(sum(parts)):
         raise InputError(total, cells[total], f"{sum(parts)}, input and output together")

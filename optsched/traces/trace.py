@@ -1,4 +1,4 @@
-"""Request traces: rows with an arrival and two lengths, whichever file they come from, and instances made of them."""
+"""Request traces: rows with an arrival and two lengths, from any file format, and instances made of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ READERS: Mapping[str, Callable[[str], Rows]] = MappingProxyType(
         "agentic": read_agentic,
     }
 )
-"""Format → what reads the text of a file."""
+"""Format → reader of a file's text."""
 DEFAULT_LIMITS = Limits(kv_tokens=100_000, batch_tokens=16_384, prefill_tokens=16_384)
 
 
@@ -45,7 +45,7 @@ class Trace:
     requests
         Ascending by arrival, the first at 0.
     bad
-        What was wrong with every row that was left out.
+        The error of every rejected row.
     """
 
     requests: tuple[Request, ...]
@@ -58,7 +58,7 @@ def read_trace(text: str, style: str, limit: int | None = None, starts: Iterable
     Parameters
     ----------
     text
-        What the file holds.
+        Content of the file.
     style
         A name of `READERS`.
     limit, starts
@@ -80,9 +80,9 @@ def make_trace(found: Rows, limit: int | None = None, starts: Iterable[int] | No
     Parameters
     ----------
     found
-        The rows, and what is wrong with others.
+        The rows, and the errors of the others.
     limit
-        Keep only so many requests, the first to arrive.
+        Number of requests to keep, the first to arrive; None for all.
     starts
         When each conversation starts, and each request that is in none arrives, in ps, ascending; they take these
         times in the order in which the rows have them. None keeps the rows' times.
@@ -132,7 +132,7 @@ def trace_instance(
     Parameters
     ----------
     trace, name
-        Its requests, and what to call it.
+        Requests, and the instance's name.
     cost, limits
         The machine.
     load

@@ -1,4 +1,4 @@
-"""Workloads of papers, as lengths to draw; arrivals are another matter (`arrivals`)."""
+"""Length distributions of the papers' workloads; for arrivals see `arrivals`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Workload:
     Parameters
     ----------
     source
-        The paper, and where it says so.
+        Paper and section.
     draw
-        Draws so many requests, all arriving at 0.
+        Draws a number of requests, all arriving at 0.
     """
 
     source: str
@@ -39,12 +39,12 @@ def draw_workload(name: str, count: int, seed: int) -> Rows:
 
 
 def _independent(inputs: Draw, outputs: Draw) -> Callable[[int, Random], list[Row]]:
-    """Draw input and output of a request one after the other; how they depend on each other is nowhere published."""
+    """Draw input and output of a request one after the other; their dependence is not published."""
     return lambda count, rng: [Row(0, inputs(rng), outputs(rng)) for _ in range(count)]
 
 
 def _econoserve(trace: str, inputs: Draw, outputs: Draw) -> Workload:
-    """Table 2 has mean, least and most; between them the lengths are `geometric`."""
+    """Table 2 has mean, minimum and maximum; between them the lengths are `geometric`."""
     return Workload(f"EconoServe, Table 2: {trace}", _independent(inputs, outputs))
 
 
