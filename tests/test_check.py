@@ -14,8 +14,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import optsched_formulations
 from optsched import check
 from optsched.check import Report, check_result, check_schedule
+from optsched.check.certificates.proofs import PROOFS
 from optsched.model.cost import CostModel
 from optsched.model.documents import dump, parse_results, result_document
 from optsched.model.domain import replace
@@ -1069,10 +1071,10 @@ def test_random_legal_schedule(case: tuple[Instance, Schedule], data: st.DataObj
 # Independence ----------------------------------------------------------------------------------------------
 
 
-CHECKER = sorted(Path(check.__file__).parent.glob("*.py"))
+CHECKER = sorted(Path(check.__file__).parent.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", CHECKER, ids=[path.stem for path in CHECKER])
+@pytest.mark.parametrize("path", CHECKER, ids=["/".join(path.parts[-2:]) for path in CHECKER])
 def test_checker_takes_only_data_from_the_model(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     sources = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
@@ -1098,6 +1100,14 @@ def test_checker_takes_only_data_from_the_model(path: Path) -> None:
     assert not {(ast.unparse(node.value), node.attr) for node in attributes} & {
         ("instance", "start_ps"), ("result", "gap"), ("claimed.result", "gap"),
     }  # fmt: skip
+
+
+def test_a_kind_of_certificate_has_one_name_where_it_is_made_and_where_it_is_checked() -> None:
+    root = Path(check.__file__).parent.parent
+    checked = {path.stem for path in (root / "check" / "certificates").glob("*.py")} - {"__init__", "proofs"}
+    assert checked == set(PROOFS)
+    made = [*(root / "bounds").rglob("*.py"), *Path(optsched_formulations.__file__).parent.rglob("*.py")]
+    assert all([path.stem for path in made].count(kind) == 1 for kind in PROOFS)
 
 
 # Repeated batches ------------------------------------------------------------------------------------------

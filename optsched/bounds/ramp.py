@@ -41,12 +41,12 @@ and without for J ≤ H.
 
 Conditions
 ----------
-KV never waits on the host: a request either holds it, or fills it again (`optsched.check.document._prove` refuses
+KV never waits on the host: a request either holds it, or fills it again (`optsched.check.certificates.proofs` refuses
 instances that may swap). Nothing else: that a refill may follow an eviction at once, without a pause, only lowers what
-a life costs, and so does a refill that is cheaper than a decode. The checker, in `optsched.check.ramp`, tests that
-:math:`t_0` is an arrival, prices are integers ≥ 0 in stretches of equal length, the repeated stretch has one layer
-(`_Proof.__init__`) and :math:`G_p ≥ 0` (`_Proof.of`), φ (`work.step_of`), and that listed prompts enclose all others
-(`_groups`).
+a life costs, and so does a refill that is cheaper than a decode. The checker, in `optsched.check.certificates.ramp`,
+tests that :math:`t_0` is an arrival, prices are integers ≥ 0 in stretches of equal length, the repeated stretch has one
+layer (`_Proof.__init__`) and :math:`G_p ≥ 0` (`_Proof.of`), φ (`work.step_of`), and that listed prompts enclose all
+others (`_groups`).
 
 Rounding prices keeps the theorem true; so they are found in floating point (`priced.search`) and counted in integers.
 The best prices are those of a linear programme in which fractions of requests live, which is where the bound ends. It
