@@ -65,6 +65,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from optsched.bounds.priced.paths import Ints
 from optsched.model.instance import Instance
 from optsched.model.metrics import evaluate
 from optsched.model.result import Badge
@@ -76,7 +77,7 @@ from optsched_formulations.batching.flow.model import find_packing, holdings, re
 from optsched_formulations.batching.pattern.cuts import violated_packings
 from optsched_formulations.batching.pattern.dive import dive
 from optsched_formulations.batching.pattern.master import LinearMaster, Shape, best_combination
-from optsched_formulations.batching.pattern.network import IMPOSSIBLE, Floats, Ints, Network, Pattern, Shortest
+from optsched_formulations.batching.pattern.network import IMPOSSIBLE, Floats, Network, Pattern, Shortest
 from optsched_formulations.batching.pattern.patterns import PatternBound
 
 _PACKING_SHARE, _BOUND_SHARE = 0.05, 0.6

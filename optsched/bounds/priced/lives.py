@@ -1,23 +1,13 @@
-r"""The cheapest lives of requests at prices of what batches can take: exact, in 64-bit integers.
+r"""The cheapest lives of requests at prices of what batches can take.
 
 Batches are numbered by *layers* j = 1, …, H; one layer may stand for any number of batches in a row, the others for one
 each (`ramp`). A block held in a batch of layer j costs :math:`λ_j`, a token run :math:`μ_j`, a token of a prefill
-:math:`ν_j` more, a run :math:`ρ_j`. A *life* of a request says which batches generate its tokens, and whether its KV is
-kept between two of them. Let :math:`R_{kj}` be the least price of a life up to token k, generated in layer j, with the
-attention time that refills take beyond decodes, and n = I + k tokens there are then.
-
-*Decode.* The KV is kept: :math:`R_{k+1,j}` is at most
-
-.. math:: \min_{i<j} \Bigl(R_{ki} + \sum_{i<l<j} λ_l\, \mathrm{blocks}(n - 1)\Bigr) + μ_j + ρ_j + λ_j\,
-          \mathrm{blocks}(n).
-
-*Fill.* All n tokens are run after the eviction, some of them perhaps in former batches, which then hold a part of them:
-
-.. math:: \min_{l≤j} \Bigl(\min_{i<l} R_{ki} + n (μ_l + ν_l)\Bigr) + ρ_j + λ_j\, \mathrm{blocks}(n)
-          + \mathrm{fill}_n - \mathrm{decode}_n
-
-with l = j where prefills are whole, and attention times fill and decode. Token 1 is a fill after nothing. In the layer
-that may be repeated i = j and i = l are possible, too.
+:math:`ν_j` more, a run :math:`ρ_j`. A *life* of a request is a path through the layers (`paths`). With n = I + k tokens
+that there are when token k + 1 is generated, and attention times fill and decode, a decode costs :math:`μ_j + ρ_j + λ_j
+\, \mathrm{blocks}(n)`, and k tokens that are held through a layer :math:`λ_l\, \mathrm{blocks}(n - 1)`. All n tokens
+of a fill are run after the eviction, some of them perhaps in former batches, which then hold a part of them:
+:math:`n (μ_l + ν_l)`, and in the layer that ends it :math:`ρ_j + λ_j\, \mathrm{blocks}(n) + \mathrm{fill}_n -
+\mathrm{decode}_n`. Token 1 is a fill after nothing.
 
 That an eviction takes a batch and what a part of a prefill holds is left out, so no life costs less.
 """
@@ -28,15 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from optsched.bounds.own import fewest_steps, may_refill
+from optsched.bounds.priced.paths import CheapestPaths, Ints, TokenCosts
 from optsched.model.instance import Instance
-
-Ints = npt.NDArray[np.int64]
-
-NEVER = 1 << 61
-"""The price of what is not possible; dearer lives than this are taken to cost no more."""
 
 
 @dataclass(frozen=True)
@@ -151,61 +136,31 @@ class Lives:
     def __init__(
         self, instance: Instance, prompt: Prompt, outputs: Sequence[int], prices: Prices, step_ps: int
     ) -> None:
-        self._instance, self._prompt, self._step_ps = instance, prompt, step_ps
-        self._layers, self._repeated = prices.layers, prices.repeated_layer
+        self._instance, self._prompt, self._step_ps, self._layers = instance, prompt, step_ps, prices.layers
+        blocks, chunked = instance.limits.blocks, instance.rules.chunked_prefill
         memory, run = prices.by_layer(prices.memory), prices.by_layer(prices.runs)
         token = prices.by_layer(prices.tokens)
         fill = token + prices.by_layer(prices.prefill_tokens)
         until = np.cumsum(memory)
-        chunked = instance.rules.chunked_prefill
-        self._came: list[Ints] = []
-        self._refills: dict[int, tuple[npt.NDArray[np.bool_], Ints, Ints]] = {}
-        self.ends: dict[int, Ints] = {}
-        wanted = set(outputs)
-        first = prompt.tokens * fill
-        least = np.minimum.accumulate(first) if chunked else first
-        cost = least + run + memory * instance.limits.blocks(prompt.tokens)
-        for k in range(1, max(outputs) + 1):
-            if k in wanted:
-                self.ends[k] = cost
+
+        def costs(k: int) -> TokenCosts:
+            """Return what token k + 1 costs."""
             size = prompt.tokens + k
-            blocks = instance.limits.blocks(size - 1)
-            kept, came = self._after(cost - blocks * until)
-            kept[1:] += blocks * until[:-1]
-            if self._repeated is not None:
-                kept[self._repeated] = self._again(kept, came, cost)
-            decoded = kept + token
-            if prompt.may_refill(instance, k):
-                gone, since = self._after(cost)
-                if self._repeated is not None:
-                    gone[self._repeated] = self._again(gone, since, cost)
-                paid = gone + size * fill
-                ran = np.arange(self._layers)
-                if chunked:
-                    paid, ran = _running_minimum(paid)
-                    since = since[ran]
-                paid += prices.scale * prompt.beyond_ps(instance, k, step_ps)
-                refilled = paid < decoded
-                if refilled.any():
-                    decoded = np.where(refilled, paid, decoded)
-                    self._refills[k] = refilled, ran, since
-            self._came.append(came)
-            cost = np.minimum(decoded + run + memory * instance.limits.blocks(size), NEVER)
+            generated, held = run + memory * blocks(size), blocks(size - 1) * until
+            if not prompt.may_refill(instance, k):
+                return TokenCosts(held, token + generated, None)
+            beyond = prices.scale * prompt.beyond_ps(instance, k, step_ps)
+            return TokenCosts(held, token + generated, size * fill, generated + beyond)
 
-    def _after(self, costs: Ints) -> tuple[Ints, Ints]:
-        """Return the least cost in a layer before each one, and the last such layer."""
-        least, where = np.full(self._layers, NEVER), np.zeros(self._layers, dtype=np.int64)
-        found, place = _running_minimum(costs)
-        least[1:], where[1:] = found[:-1], place[:-1]
-        return least, where
-
-    def _again(self, least: Ints, where: Ints, cost: Ints) -> int:
-        """Return the least cost before the repeated layer, which may be that of the layer itself; note where."""
-        layer = self._repeated
-        assert layer is not None
-        if cost[layer] <= least[layer]:
-            where[layer] = layer
-        return int(min(cost[layer], least[layer]))
+        first = prompt.tokens * fill
+        self._paths = CheapestPaths(
+            (np.minimum.accumulate(first) if chunked else first) + run + memory * blocks(prompt.tokens),
+            map(costs, range(1, max(outputs))),
+            set(outputs),
+            chunked=chunked,
+            repeated=prices.repeated_layer,
+        )
+        self.ends = self._paths.costs
 
     def takings(self, output: int, ends: Ints) -> Takings:
         """Return what the cheapest lives take whose last token is generated in given layers."""
@@ -214,22 +169,15 @@ class Lives:
         steps = np.zeros((count, self._layers + 1), dtype=np.int64)
         decoded, refilled, generated = (np.zeros((count, self._layers), dtype=np.int64) for _ in range(3))
         extra = np.zeros(count, dtype=np.int64)
-        here = np.array(ends)
-        for k in range(output - 1, 0, -1):
-            size = self._prompt.tokens + k
-            np.add.at(generated, (rows, here), 1)
-            _hold(steps, rows, here, here + 1, blocks(size))
-            before = self._came[k - 1][here]
-            kept = np.ones(count, dtype=np.bool_)
-            if k in self._refills:
-                refills, ran, since = self._refills[k]
-                evicted = refills[here]
-                kept = ~evicted
-                np.add.at(refilled, (rows[evicted], ran[here][evicted]), size)
-                extra[evicted] += self._prompt.beyond_ps(self._instance, k, self._step_ps)
-                before = np.where(evicted, since[here], before)
-            np.add.at(decoded, (rows[kept], here[kept]), 1)
-            _hold(steps, rows[kept], before[kept] + 1, np.maximum(here, before + 1)[kept], blocks(size - 1))
+        here = ends
+        for k, before, after, evicted, ran in self._paths.back(output, ends):
+            size, kept = self._prompt.tokens + k, ~evicted
+            np.add.at(generated, (rows, after), 1)
+            _hold(steps, rows, after, after + 1, blocks(size))
+            np.add.at(refilled, (rows[evicted], ran[evicted]), size)
+            extra[evicted] += self._prompt.beyond_ps(self._instance, k, self._step_ps)
+            np.add.at(decoded, (rows[kept], after[kept]), 1)
+            _hold(steps, rows[kept], before[kept] + 1, np.maximum(after, before + 1)[kept], blocks(size - 1))
             here = before
         np.add.at(generated, (rows, here), 1)
         _hold(steps, rows, here, here + 1, blocks(self._prompt.tokens))
@@ -241,9 +189,3 @@ def _hold(steps: Ints, rows: Ints, begin: Ints, end: Ints, blocks: int) -> None:
     """Note that lives hold blocks in the layers from ``begin`` to before ``end``, as differences."""
     np.add.at(steps, (rows, begin), blocks)
     np.add.at(steps, (rows, end), -blocks)
-
-
-def _running_minimum(values: Ints) -> tuple[Ints, Ints]:
-    """Return the least value up to each position, and the last position that has it."""
-    least = np.minimum.accumulate(values)
-    return least, np.maximum.accumulate(np.where(values == least, np.arange(len(values)), 0))

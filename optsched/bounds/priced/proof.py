@@ -10,7 +10,8 @@ import numpy as np
 
 from optsched.bounds.own import fewest_steps, most_decodes, turns
 from optsched.bounds.priced.crowd import Crowd, Kinds
-from optsched.bounds.priced.lives import NEVER, Ints, Lives, Prices, Prompt, fill_ps
+from optsched.bounds.priced.lives import Lives, Prices, Prompt, fill_ps
+from optsched.bounds.priced.paths import NEVER, Ints
 from optsched.bounds.volume import Totals
 from optsched.model.instance import Instance
 

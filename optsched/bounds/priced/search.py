@@ -28,7 +28,8 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array, vstack
 
 from optsched.bounds.priced.crowd import Crowd
-from optsched.bounds.priced.lives import NEVER, Ints, Lives, Prices, Prompt, Takings
+from optsched.bounds.priced.lives import Lives, Prices, Prompt, Takings
+from optsched.bounds.priced.paths import NEVER, Ints
 from optsched.bounds.priced.proof import Part, prove
 
 Floats = npt.NDArray[np.float64]
