@@ -45,9 +45,7 @@ def read_measurements(source: str, options: SourceOptions) -> Measurements:
     folder = Path(source)
     environment = read_environment(folder / ENVIRONMENT)
     rows: defaultdict[str, list[tuple[float, float, float, float, float, float]]] = defaultdict(list)
-    for row in read_table(folder / TABLE):
-        if tuple(row.fields) != HEADER:
-            raise InputError("line 1", ",".join(row.fields), ",".join(HEADER), str(folder / TABLE))
+    for row in read_table(folder / TABLE, HEADER):
         kind = row.text("kind")
         if kind not in _KINDS:
             raise row.error("kind", kind, one_of(kind, _KINDS))

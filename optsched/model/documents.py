@@ -220,6 +220,14 @@ def read_bytes(source: str | Path) -> bytes:
     return unpacked
 
 
+def read_text(source: str | Path) -> str:
+    """Return the text of a file as `read_bytes` finds it, in UTF-8, without a byte order mark."""
+    try:
+        return read_bytes(source).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError("", Said(error.reason), "text in UTF-8", str(source)) from None
+
+
 def _standard_input() -> BinaryIO:
     if sys.stdin is None:  # Python's word for a closed one
         raise OSError("standard input is closed")
