@@ -1,15 +1,15 @@
-r"""The cheapest lives of requests at prices of what batches can take.
+r"""The cheapest paths of requests at prices of what batches can take.
 
 Batches are numbered by *layers* j = 1, …, H; one layer may stand for any number of batches in a row, the others for one
 each (`ramp`). A block held in a batch of layer j costs :math:`λ_j`, a token run :math:`μ_j`, a token of a prefill
-:math:`ν_j` more, a run :math:`ρ_j`. A *life* of a request is a path through the layers (`paths`). With n = I + k tokens
+:math:`ν_j` more, a run :math:`ρ_j`. Requests take paths through the layers (`paths`). With n = I + k tokens
 that there are when token k + 1 is generated, and attention times fill and decode, a decode costs :math:`μ_j + ρ_j + λ_j
 \, \mathrm{blocks}(n)`, and k tokens that are held through a layer :math:`λ_l\, \mathrm{blocks}(n - 1)`. All n tokens
 of a fill are run after the eviction, some of them perhaps in former batches, which then hold a part of them:
 :math:`n (μ_l + ν_l)`, and in the layer that ends it :math:`ρ_j + λ_j\, \mathrm{blocks}(n) + \mathrm{fill}_n -
 \mathrm{decode}_n`. Token 1 is a fill after nothing.
 
-That an eviction takes a batch and what a part of a prefill holds is left out, so no life costs less.
+That an eviction takes a batch and what a part of a prefill holds is left out, so no path costs less.
 """
 
 from __future__ import annotations
@@ -97,17 +97,17 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Takings:
-    """What some lives take; arrays have shape (lives, layers) but where noted.
+class ResourceUse:
+    """What some paths take; arrays have shape (paths, layers) but where noted.
 
     Parameters
     ----------
     held, decoded, refilled, generated
         Blocks held, tokens run by decodes and by refills, and tokens generated.
     first
-        The layer of the first token, shape (lives,).
+        The layer of the first token, shape (paths,).
     extra
-        Attention time of refills beyond decodes, in ps, shape (lives,).
+        Attention time of refills beyond decodes, in ps, shape (paths,).
     """
 
     held: Ints
@@ -118,8 +118,8 @@ class Takings:
     extra: Ints
 
 
-class Lives:
-    """The cheapest lives of requests with one prompt, by their outputs and the layers of their last tokens.
+class PromptPaths:
+    """The cheapest paths of requests with one prompt, by their outputs and the layers of their last tokens.
 
     Parameters
     ----------
@@ -162,8 +162,8 @@ class Lives:
         )
         self.ends = self._paths.costs
 
-    def takings(self, output: int, ends: Ints) -> Takings:
-        """Return what the cheapest lives take whose last token is generated in given layers."""
+    def use_of(self, output: int, ends: Ints) -> ResourceUse:
+        """Return what the cheapest paths take whose last token is generated in given layers."""
         blocks, count = self._instance.limits.blocks, len(ends)
         rows = np.arange(count)
         steps = np.zeros((count, self._layers + 1), dtype=np.int64)
@@ -182,10 +182,10 @@ class Lives:
         np.add.at(generated, (rows, here), 1)
         _hold(steps, rows, here, here + 1, blocks(self._prompt.tokens))
         held = np.cumsum(steps, axis=1)[:, :-1]
-        return Takings(held, decoded, refilled, generated, here, extra)
+        return ResourceUse(held, decoded, refilled, generated, here, extra)
 
 
 def _hold(steps: Ints, rows: Ints, begin: Ints, end: Ints, blocks: int) -> None:
-    """Note that lives hold blocks in the layers from ``begin`` to before ``end``, as differences."""
+    """Note that paths hold blocks in the layers from ``begin`` to before ``end``, as differences."""
     np.add.at(steps, (rows, begin), blocks)
     np.add.at(steps, (rows, end), -blocks)
