@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from optsched.model.instance import Limits
-from optsched.model.schedule import Assignment, Step
+from optsched.model.schedule import Assignment
+from optsched.model.state import Step
 from optsched.simulate.replica import Job, NoBatchError, PolicyFailureError, Replica
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from optsched.model.schedule import Assignment, Step
+from optsched.model.schedule import Assignment
+from optsched.model.state import Step
 from optsched.policies.grouped import while_memory_lasts
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicted, Predicting, Predictor
 from optsched.policies.standing import Standing

@@ -25,7 +25,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from optsched.model.instance import Instance, Limits
-from optsched.model.schedule import Assignment, Step
+from optsched.model.schedule import Assignment
+from optsched.model.state import Step
 from optsched.policies.fcfs import saturating_tokens
 from optsched.policies.predictors import Estimate
 from optsched.simulate.replica import Job, NoBatchError, Replica

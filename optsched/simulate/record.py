@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from optsched.compiled import compiled
 from optsched.model.metrics import Tally
-from optsched.model.schedule import Batch, Schedule, Step
+from optsched.model.schedule import Batch, Schedule
+from optsched.model.state import Step
 from optsched.simulate.watch import Ints, Watch, spread
 
 ShortInts = npt.NDArray[np.int32]
