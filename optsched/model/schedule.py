@@ -94,8 +94,8 @@ class Schedule:
 class Assignment(NamedTuple):
     """What one batch does, before it is known when: the answer of a formulation or a policy (see `Batch`).
 
-    What happens to KV before the runs are its `actions`; the lists say the same as documents do, one for each place that
-    KV goes to.
+    What happens to KV before the runs are its `actions`. The lists say the same in the form of documents, one for each
+    place that KV goes to.
     """
 
     run: Sequence[Step]
@@ -105,8 +105,10 @@ class Assignment(NamedTuple):
     considered: int = 0
 
     @staticmethod
-    def of(run: Sequence[Step], actions: Iterable[Action], considered: int = 0) -> Assignment:
+    def of(run: Sequence[Step], actions: Sequence[Action], considered: int = 0) -> Assignment:
         """Return the assignment with these actions."""
+        if not actions:
+            return Assignment(run, (), considered=considered)
         evict: list[int] = []
         swap_out: list[int] = []
         swap_in: list[int] = []

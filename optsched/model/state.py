@@ -1,12 +1,12 @@
-"""One batch, once: what a step does to a request, and a batch to a machine; what it costs, and what memory then holds.
+"""One batch, once: what a step does to a request and a batch to a machine, what it costs, and what memory then holds.
 
-Whatever plays batches does it with `MachineState`: timing and following a schedule (`optsched.model.schedule`), and with
-them metrics and the timeline; the engine (`optsched.simulate.engine`); and the engine of a real model
-(`optsched.execute.engine`), whose memory is its cache. The rules themselves are in docs/problem.md, "One batch".
+Whatever plays batches does it with `MachineState`: timing and following a schedule (`optsched.model.schedule`), and so
+metrics and the timeline; the simulator's engine (`optsched.simulate.engine`); and the engine that runs a real model
+(`optsched.execute.engine`), whose memory is its cache. The rules are in docs/problem.md, "One batch".
 
-What says the same again does so on purpose, and has a table of what corresponds to what: compiled loops, for speed
-(`optsched.simulate.kernel`, `optsched.planner`); the checker and the benchmark's exhaustive search, so that a mistake
-here is found (`optsched.check.replay`, ``benchmarks/trial/exhaustive.py``).
+Some code says the same a second time on purpose, with a table of what corresponds to what: compiled loops, for speed
+(`optsched.simulate.kernel`); the checker (`optsched.check.replay`) and the exhaustive search of the benchmark
+(``benchmarks/trial/exhaustive.py``), so that a mistake here is found.
 """
 
 from __future__ import annotations
