@@ -22,9 +22,11 @@ from optsched.model.memory import Memory
 from optsched.model.schedule import Assignment
 from optsched.policies.forming import Forming
 from optsched.policies.standing import Standing
+from optsched.simulate.engine import arrival_order
 from optsched.simulate.replica import Job, Replica
 
 if TYPE_CHECKING:
+    from optsched.simulate.kernel import CompiledRun
     from optsched.simulate.record import Record
 
 Order = Callable[[Job, Replica], Any]
@@ -254,11 +256,23 @@ class GroupedPolicy:
         return assignment
 
     def serve(self, instance: Instance) -> Record | None:
-        """Serve an instance in machine code, if groups are in order of arrival; None if the engine has to."""
+        """Serve an instance in machine code, if groups are in order of arrival; None if the engine has to.
+
+        The engine then also says why, if the policy fails.
+        """
+        run = self.compiled_run(instance)
+        if run is None:
+            return None
+        run.submit(arrival_order(instance))
+        run.advance()
+        return run.record()
+
+    def compiled_run(self, instance: Instance) -> CompiledRun | None:
+        """Return a run in machine code of the requests that will be submitted; None if the engine has to."""
         if not self._is_plain:
             return None
         # Compiled code takes a while to load.
-        from optsched.simulate.kernel import Rule, as_array, served  # noqa: PLC0415
+        from optsched.simulate.kernel import Rule, as_array, begin_run  # noqa: PLC0415
 
         limits, rules = instance.limits, instance.rules
         rule = Rule(
@@ -269,7 +283,7 @@ class GroupedPolicy:
             self.reserve is worst_case,
             limits.batch_tokens if self.token_budget is None else self.token_budget,
         )
-        return served(instance, rule)
+        return begin_run(instance, rule)
 
     @property
     def _is_plain(self) -> bool:

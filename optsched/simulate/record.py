@@ -115,6 +115,16 @@ def note_entry(  # noqa: PLR0917 - compiled functions take positions
     log.totals[ENTRIES] += 1
 
 
+@compiled
+def join_entries(log: Log) -> None:
+    """Make one of the latest two decisions, the same decode steps before and after a pause."""
+    last = log.totals[ENTRIES] - 1
+    before, row = log.entries[last - 1], log.entries[last]
+    before[STOP], before[STEPS], before[CHANGES] = row[STOP], row[STEPS], row[CHANGES]
+    before[REPEAT] += row[REPEAT]
+    log.totals[ENTRIES] = last
+
+
 class Record:
     """What a compiled run has done.
 
