@@ -120,5 +120,6 @@ class PrivateBlocks:
 
 
 def memory_of(instance: Instance) -> Memory:
-    """Return the empty memory of the instance's machine."""
+    """Return the empty memory of the instance's one machine."""
+    instance.require_one_machine()
     return PrivateBlocks(instance.limits)

@@ -243,5 +243,6 @@ class MachineState(Generic[_State]):
 
 
 def initial(instance: Instance) -> list[RequestState]:
-    """Return the state of all requests before the first batch."""
+    """Return the state of all requests before the first batch of the instance's one machine."""
+    instance.require_one_machine()
     return [RequestState(request) for request in instance.requests]
