@@ -26,8 +26,8 @@ class Holding(Protocol):
         ...
 
 
-class Memory(Holding, Protocol):
-    """What a policy, or a count of what is held, may ask; all in tokens of capacity, which is given in whole blocks.
+class Memory(Protocol):
+    """What policies ask, all in tokens of capacity, which is given in whole blocks.
 
     ``state`` is the request (`optsched.model.state.RequestState`) that would hold the tokens: what it takes of its own
     may depend on what is there already.
@@ -41,16 +41,6 @@ class Memory(Holding, Protocol):
     @property
     def block(self) -> int:
         """What is given at a time."""
-        ...
-
-    @property
-    def occupied(self) -> int:
-        """What is held now."""
-        ...
-
-    @property
-    def holders(self) -> int:
-        """How many requests hold anything."""
         ...
 
     def size(self, state: Any, tokens: int, /) -> int:
@@ -69,8 +59,6 @@ class Memory(Holding, Protocol):
 class PrivateBlocks:
     """Memory in which each block belongs to one request: m tokens take ceil(m/b) b (docs/problem.md).
 
-    It counts what is held. That a batch keeps within M is for the policy to see to, and for the checker to say.
-
     Parameters
     ----------
     limits
@@ -79,25 +67,6 @@ class PrivateBlocks:
 
     def __init__(self, limits: Limits) -> None:
         self.capacity, self.block = limits.kv_capacity, limits.kv_block
-        self.occupied = 0
-        self._held: dict[int, int] = {}
-
-    @property
-    def holders(self) -> int:
-        """How many requests hold anything."""
-        return len(self._held)
-
-    def hold(self, index: int, tokens: int, /) -> None:
-        """Let a request hold so many tokens."""
-        held = self._held
-        before = held.get(index, 0)
-        if tokens > before:
-            held[index] = after = -(-tokens // self.block) * self.block
-            self.occupied += after - before
-
-    def release(self, index: int, /) -> None:
-        """Free what a request holds."""
-        self.occupied -= self._held.pop(index, 0)
 
     def size(self, _: Any, tokens: int, /) -> int:
         """Return what a request takes if it holds so many tokens: whole blocks of its own."""
@@ -119,7 +88,41 @@ class PrivateBlocks:
         return held
 
 
+class HeldBlocks:
+    """Counts what requests hold in private blocks. Whether that is within M is for the checker to say.
+
+    Parameters
+    ----------
+    limits
+        M and b.
+
+    Attributes
+    ----------
+    held
+        Request → capacity in tokens that it takes.
+    occupied
+        Their sum.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._block = limits.kv_block
+        self.held: dict[int, int] = {}
+        self.occupied = 0
+
+    def hold(self, index: int, tokens: int, /) -> None:
+        """Let a request hold so many tokens."""
+        held = self.held
+        before = held.get(index, 0)
+        if tokens > before:
+            held[index] = after = -(-tokens // self._block) * self._block
+            self.occupied += after - before
+
+    def release(self, index: int, /) -> None:
+        """Free what a request holds."""
+        self.occupied -= self.held.pop(index, 0)
+
+
 def memory_of(instance: Instance) -> Memory:
-    """Return the empty memory of the instance's one machine."""
+    """Return the memory of the instance's one machine."""
     instance.require_one_machine()
     return PrivateBlocks(instance.limits)

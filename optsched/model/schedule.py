@@ -12,7 +12,7 @@ from optsched.model.cost import BatchCost
 from optsched.model.display import one_line
 from optsched.model.domain import Index, Picoseconds, Tokens, domain
 from optsched.model.instance import Instance
-from optsched.model.memory import memory_of
+from optsched.model.memory import HeldBlocks
 from optsched.model.state import Action, MachineState, Place, RequestState, Step, Work, decode_work, initial
 
 Indices = Annotated[tuple[Index, ...], FailFast()]
@@ -51,6 +51,11 @@ class Batch:
     swap_out: Indices = ()
     swap_in: Indices = ()
     considered: Index = 0
+
+    @property
+    def actions(self) -> Sequence[Action]:
+        """What happens to KV before its runs (`Assignment.actions`)."""
+        return _actions(self.evict, self.swap_out, self.swap_in)
 
     @property
     def assignment(self) -> Assignment:
@@ -120,10 +125,7 @@ class Assignment(NamedTuple):
     @property
     def actions(self) -> Sequence[Action]:
         """What happens before the runs, in this order: who loses KV, whose goes to the host, whose comes back."""
-        if not (self.evict or self.swap_out or self.swap_in):
-            return ()
-        lists = (self.evict, Place.NOWHERE), (self.swap_out, Place.HOST), (self.swap_in, Place.MACHINE)
-        return [Action(request, place) for requests, place in lists for request in requests]
+        return _actions(self.evict, self.swap_out, self.swap_in)
 
     def between(self, start_ps: int, end_ps: int, repeat: int = 1) -> Batch:
         """Return the batch that does it from start to end, so often."""
@@ -139,6 +141,13 @@ class Assignment(NamedTuple):
         )
 
 
+def _actions(evict: Sequence[int], swap_out: Sequence[int], swap_in: Sequence[int]) -> Sequence[Action]:
+    if not (evict or swap_out or swap_in):
+        return ()
+    lists = (evict, Place.NOWHERE), (swap_out, Place.HOST), (swap_in, Place.MACHINE)
+    return [Action(request, place) for requests, place in lists for request in requests]
+
+
 def timed(instance: Instance, assignments: Iterable[Assignment], cost: BatchCost | None = None) -> Schedule:
     """Give start and end times to batches that follow each other as early as arrivals allow.
 
@@ -146,12 +155,11 @@ def timed(instance: Instance, assignments: Iterable[Assignment], cost: BatchCost
     the one before has ended; ``cost`` says how long they take, if not what the instance says.
     """
     requests, steps = instance.requests, cost or instance.cost
-    machine = MachineState(initial(instance), memory_of(instance))
+    machine = MachineState(initial(instance))
     now = instance.start_ps
     batches = []
     for assignment in assignments:
         work = machine.carry_out(assignment.actions, assignment.run)
-        machine.finish(work.finished)
         start = max([now, *(requests[index].arrival_ps for index, _ in assignment.run)])
         now = start + work.duration_ps(steps, instance.cost, assignment.considered)
         batches.append(assignment.between(start, now))
@@ -184,11 +192,8 @@ def one_after_another(instance: Instance, order: Sequence[int] = ()) -> Schedule
     return Schedule(tuple(batches))
 
 
-class Held(NamedTuple):
-    """What requests hold on a machine: how many requests hold KV, and how many tokens they occupy, in whole blocks."""
-
-    requests: int
-    kv_tokens: int
+Held = tuple[int, int]
+"""How many requests hold KV on a machine, and how many tokens they occupy, in whole blocks."""
 
 
 class Followed(NamedTuple):
@@ -217,21 +222,22 @@ class Followed(NamedTuple):
 
 def follow(instance: Instance, schedule: Schedule) -> Iterator[Followed]:
     """Walk through a legal schedule."""
-    memory, states = memory_of(instance), initial(instance)
-    machine = MachineState(states, memory)
+    states, memory = initial(instance), HeldBlocks(instance.limits)
+    machine, kept = MachineState(states, memory), (0, 0)
     for batch in schedule.batches:
-        cached: Sequence[int] = ()
-        begin = Held(memory.holders, memory.occupied)
+        begin, cached = kept, list[int]()
         if batch.repeat == 1:
-            work = machine.carry_out(batch.assignment.actions, batch.run)
+            work = machine.carry_out(batch.actions, batch.run)
         else:
             cached = [states[index].cached for index, _ in batch.run]
             work = decode_work(cached)
             work.generated = [index for index, _ in batch.run]
             work.finished = machine.repeat(batch.run, batch.repeat)
-        held = Held(memory.holders, memory.occupied)
-        machine.finish(work.finished)
-        yield Followed(batch, work, cached, begin, held, Held(memory.holders, memory.occupied), states)
+        held = kept = len(memory.held), memory.occupied
+        if work.finished:
+            machine.finish(work.finished)
+            kept = len(memory.held), memory.occupied
+        yield Followed(batch, work, cached, begin, held, kept, states)
 
 
 def unrolled(instance: Instance, schedule: Schedule) -> Schedule:

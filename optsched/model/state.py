@@ -11,7 +11,7 @@ Some code says the same a second time on purpose, with a table of what correspon
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Generic, NamedTuple, TypeVar
@@ -166,50 +166,73 @@ class MachineState(Generic[_State]):
     """One machine while batches are played on it one after the other.
 
     A batch is `carry_out`, and `finish` at its end: a request that ends still counts in its last batch. What it is told
-    has to be legal, up to the limits of a batch, which it does not know.
+    has to be legal, up to the limits of a batch, which it does not know; `require` may look at what is not obvious.
 
     Parameters
     ----------
     states
         The requests, by index.
-    memory
-        Where they hold KV.
+    holding
+        Where they hold KV; None if nothing asks for that.
     """
 
-    def __init__(self, states: Mapping[int, _State] | Sequence[_State], memory: Holding) -> None:
-        self.states, self.memory = states, memory
+    def __init__(self, states: Mapping[int, _State] | Sequence[_State], holding: Holding | None = None) -> None:
+        self.states, self._holding = states, holding
 
     def act(self, actions: Iterable[Action]) -> tuple[int, int]:
         """Do what comes before the runs of a batch; return the KV tokens that go to the host, and that come back."""
-        states, memory = self.states, self.memory
+        states, holding = self.states, self._holding
         out = back = 0
         for index, place in actions:
             state = states[index]
             if place is Place.MACHINE:
                 state.swap_in()
                 back += state.cached
-                memory.hold(index, state.cached)
+                if holding is not None:
+                    holding.hold(index, state.cached)
                 continue
             if place is Place.HOST:
                 out += state.cached
                 state.swap_out()
             else:
                 state.evict()
-            memory.release(index)
+            if holding is not None:
+                holding.release(index)
         return out, back
 
-    def carry_out(self, actions: Iterable[Action], run: Iterable[Step]) -> Work:
-        """Do what one batch does: the actions, and then the runs in turn."""
-        states, hold = self.states, self.memory.hold
-        work = Work()
+    def carry_out(
+        self, actions: Iterable[Action], run: Iterable[Step], require: Callable[[int, int], None] | None = None
+    ) -> Work:
+        """Do what one batch does: the actions, and then the runs in turn.
+
+        Parameters
+        ----------
+        actions, run
+            What it does.
+        require
+            Called with request and tokens before each run but decode steps of requests that hold KV.
+        """
+        states, work = self.states, Work()
+        hold = None if self._holding is None else self._holding.hold
         if actions:
             work.out, work.back = self.act(actions)
-        prefills, generated = work.prefills, work.generated
+        prefills, generated, finished = work.prefills, work.generated, work.finished
         tokens = decodes = read = 0
         for index, count in run:
             state = states[index]
             cached = state.cached
             tokens += count
+            if hold is not None:
+                hold(index, cached + count)
+            if cached and state.decoding and count == 1:
+                decodes += 1
+                read += cached
+                generated.append(index)
+                if state.decode():
+                    finished.append(index)
+                continue
+            if require is not None:
+                require(index, count)
             if state.decoding:
                 decodes += 1
                 read += cached
@@ -217,29 +240,30 @@ class MachineState(Generic[_State]):
                 prefills.append((count, cached))
                 if not cached:
                     work.started.append(index)
-            hold(index, cached + count)
             if state.run(count):
                 generated.append(index)
-                if state.generated == state.request.output:
-                    work.finished.append(index)
+                if state.finished:
+                    finished.append(index)
         work.tokens, work.decodes, work.decode_kv_tokens = tokens, decodes, read
         return work
 
     def repeat(self, run: Iterable[Step], times: int) -> list[int]:
         """Do what so many batches of the same decode steps do; return who finishes, which only the last may do."""
-        states, hold = self.states, self.memory.hold
+        states, holding = self.states, self._holding
         finished = []
         for index, _ in run:
             state = states[index]
-            hold(index, state.cached + times)
+            if holding is not None:
+                holding.hold(index, state.cached + times)
             if state.decode(times):
                 finished.append(index)
         return finished
 
     def finish(self, finished: Iterable[int]) -> None:
         """Free the KV of requests that have ended."""
-        for index in finished:
-            self.memory.release(index)
+        if self._holding is not None:
+            for index in finished:
+                self._holding.release(index)
 
 
 def initial(instance: Instance) -> list[RequestState]:

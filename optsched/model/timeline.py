@@ -92,12 +92,13 @@ class Rise(NamedTuple):
 
 def loads_of(instance: Instance, followed: Followed) -> list[Load]:
     """Return what a batch and all its repeats are for the machine, one by one."""
-    batch = followed.batch
+    batch, (resident, begin), running = followed.batch, followed.begin, len(followed.batch.run)
+    if batch.repeat == 1:
+        return [last_load(followed, batch.start_ps)]
     clock = batch.start_ps
     loads = []
     for more, duration in _before_the_last(instance, followed):
-        running, (resident, occupied) = len(batch.run), followed.begin
-        end, occupied = clock + duration, occupied + more
+        end, occupied = clock + duration, begin + more
         loads.append(Load(clock, end, running, running, resident, occupied, resident, occupied))
         clock = end
     return [*loads, last_load(followed, clock)]
@@ -145,8 +146,6 @@ def rise_of(instance: Instance, followed: Followed) -> Rise:
 def _before_the_last(instance: Instance, followed: Followed) -> Iterator[tuple[int, int]]:
     """Yield of all repeats but the last how many more tokens are occupied in it, and how long it takes."""
     batch, cached = followed.batch, followed.cached
-    if batch.repeat == 1:
-        return
     cost, block = instance.cost, instance.limits.kv_block
     places = Counter(tokens % block for tokens in cached)
     held = 0

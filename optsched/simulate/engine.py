@@ -14,7 +14,7 @@ from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.memory import memory_of
 from optsched.model.schedule import Assignment, Batch, Schedule
-from optsched.model.state import Action, MachineState, Place, Step
+from optsched.model.state import Action, MachineState, Place
 from optsched.simulate.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica, Steady
 
 
@@ -88,9 +88,8 @@ class PolicyRun:
         self._steady = policy if jumps and isinstance(policy, Steady) else None
         self._coming: deque[int] = deque()
         self._present: dict[int, Job] = {}
-        memory = memory_of(instance)
-        self._replica = Replica(instance.limits, instance.rules, instance.start_ps, memory)
-        self._machine = MachineState(self._present, memory)
+        self._replica = Replica(instance.limits, instance.rules, instance.start_ps, memory_of(instance))
+        self._machine = MachineState(self._present)
         self._arrived = self._fruitless = self._patience = 0
         self._open_ps = 0
         self._decided: Assignment | None = None
@@ -234,7 +233,11 @@ class PolicyRun:
         """Run one batch; say whether it generates a token."""
         replica, present, actions = self._replica, self._present, assignment.actions
         doable = self._possible_actions(actions) if actions else ()
-        work = self._machine.carry_out(doable, self._possible_runs(assignment.run))
+        try:
+            work = self._machine.carry_out(doable, assignment.run, self._require_run)
+        except KeyError as unknown:
+            (index,) = unknown.args
+            raise self._no_run(index, dict(assignment.run)[index], 0) from None
         for index, place in actions:
             if place is Place.MACHINE:
                 replica.admit(present[index])
@@ -261,19 +264,16 @@ class PolicyRun:
                 raise self._failure(index, f"the policy {verb} request {index}, which holds no KV")
             yield action
 
-    def _possible_runs(self, run: Iterable[Step]) -> Iterator[Step]:
-        """Yield runs one after the other, and fail at one of tokens that are not there to run."""
-        present = self._present
-        for step in run:
-            index, count = step
-            job = present.get(index)
-            # Mostly decode steps.
-            if not (job is not None and job.decoding and count == 1 and not (job.swapped or job.finished)):
-                missing = 0 if job is None or job.swapped or job.finished else job.missing
-                if not 1 <= count <= missing:
-                    reason = f"the policy runs {count} tokens of request {index}, which has {missing} to run"
-                    raise self._failure(index, reason)
-            yield step
+    def _require_run(self, index: int, tokens: int) -> None:
+        """Fail at a run of tokens that are not there to run."""
+        job = self._present[index]
+        missing = 0 if job.swapped or job.finished else job.missing
+        if not 1 <= tokens <= missing:
+            raise self._no_run(index, tokens, missing)
+
+    def _no_run(self, index: int, tokens: int, missing: int) -> PolicyFailureError:
+        """Return the failure of a run that is none."""
+        return self._failure(index, f"the policy runs {tokens} tokens of request {index}, which has {missing} to run")
 
     def _failure(self, index: int, reason: str) -> PolicyFailureError:
         """Return a failure now, at a request that is there."""
@@ -281,7 +281,6 @@ class PolicyRun:
 
     def _let_go(self, finished: Iterable[int]) -> None:
         """Forget requests that have ended."""
-        self._machine.finish(finished)
         for index in finished:
             self._replica.drop(self._present.pop(index))
 
