@@ -2,6 +2,22 @@
 
 Requests are named by their rank, the place in the order of arrival. Who waits are those that were evicted and then, as
 nobody is admitted before an earlier one, a stretch of ranks.
+
+For speed it says again what others say, to whom it has to correspond:
+
+=======================================  =====================================================================
+here                                     there
+=======================================  =====================================================================
+`_Jobs` (by rank), ``sizes[_OCCUPIED]``  `optsched.model.state.RequestState`, `optsched.model.memory.HeldBlocks`
+`_evict`                                 `optsched.model.state.MachineState.act`
+`_run`, `_linear_ps`                     `MachineState.carry_out`, `optsched.model.state.Work.duration_ps`
+`_decode`                                `MachineState.repeat`; `optsched.simulate.engine.PolicyRun._span`
+`_let_go`                                `MachineState.finish`
+`_advance`, `CompiledRun`                `optsched.simulate.engine.PolicyRun`
+`_occupied`, `_held`                     `optsched.model.memory.PrivateBlocks`: ``size``, ``reserving``
+`_decide`, `_climb`, `_fewest_left`      `optsched.policies.forming.Forming`, `GroupedPolicy.stands`
+notes to `Log` and `Watch`               `optsched.model.metrics.tally_of`
+=======================================  =====================================================================
 """
 
 from __future__ import annotations
