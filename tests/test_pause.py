@@ -21,7 +21,7 @@ PLAIN = (VLLM, VLLM_EF, SARATHI, SARATHI_EF)
 
 
 def paused(instance: Instance, policy: str, rng: Random, *, jumps: bool) -> Schedule:
-    """Run a policy with pauses, also within what it would do at once; submit requests when they arrive, or all first."""
+    """Run a policy with pauses, also within what it would do at once; submit requests at their arrivals, or all first."""
     run = PolicyRun(instance, ready(policy, instance), jumps=jumps)
     order, ahead, asks = arrival_order(instance), rng.random() < 0.3, rng.random() < 0.5
     for index in order if ahead else ():
@@ -42,7 +42,7 @@ def paused(instance: Instance, policy: str, rng: Random, *, jumps: bool) -> Sche
             start, assignment = told
             now = run.schedule().batches[max(length - 1, 0) :]
             assert any(
-                batch.start_ps <= start < batch.end_ps and batch.assignment.run == tuple(assignment.run)
+                batch.start_ps <= start <= batch.end_ps and batch.assignment.run == tuple(assignment.run)
                 for batch in now
             )
     run.advance()
