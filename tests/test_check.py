@@ -26,7 +26,8 @@ from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
-from optsched.model.schedule import Assignment, Batch, Progress, Schedule, timed
+from optsched.model.schedule import Assignment, Batch, Schedule, timed
+from optsched.model.state import RequestState
 
 # Non-attention time of x tokens: max(100 + 10 x, 40 x); the second piece counts from x = 4 on.
 # Decode attention on m cached tokens: m + 5. Prefill attention: 2 (c² + 2 m c) + 3 m + 7.
@@ -979,7 +980,7 @@ class Walk:
 
     def __init__(self, draw: st.DrawFn, instance: Instance) -> None:
         self.draw, self.instance = draw, instance
-        self.states = [Progress(request) for request in instance.requests]
+        self.states = [RequestState(request) for request in instance.requests]
 
     def batch(self) -> Assignment:
         rules, limits = self.instance.rules, self.instance.limits

@@ -89,7 +89,7 @@ class _Nearest(_Coupled):
 
     def __init__(self, instance: Instance, forward_tokens: int | None, estimate: Estimate) -> None:
         super().__init__(instance, forward_tokens, estimate)
-        self._occupied, self._changes = instance.limits.occupied, not isinstance(estimate, Predicted)
+        self._changes = not isinstance(estimate, Predicted)
         self._demands: dict[int, _Demand] = {}
 
     def _choose(self, forming: Forming) -> None:
@@ -106,7 +106,7 @@ class _Nearest(_Coupled):
     def _demand(self, job: Job) -> _Demand:
         """Return what a request asks for, and keep it until it starts."""
         peak = self._peak(job)
-        self._demands[job.index] = _Demand(job, job.missing, peak, self._occupied(peak))
+        self._demands[job.index] = _Demand(job, job.missing, peak, self._memory.size(job, peak))
         return self._demands[job.index]
 
     def _nearest(self, tokens: int, forming: Forming) -> Iterator[Job]:

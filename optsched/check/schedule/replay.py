@@ -1,4 +1,20 @@
-"""Replaying a schedule batch by batch."""
+"""Replaying a schedule batch by batch.
+
+The checker says on its own what a batch does, so that mistakes in `optsched.model.state` are found:
+
+==================================================  ===========================================================
+here                                                there
+==================================================  ===========================================================
+`_State` (``filling`` is not ``decoding``)          `RequestState`
+`_Tally`                                            `Work`
+`_Replay._evict`, ``_swap_out``, ``_swap_in``       `MachineState.act`
+`_Replay._run_all`, ``_run``, ``_prefill``,         `MachineState.carry_out`, `RequestState.run` and ``decode``
+``_generate``
+`_Replay._play_all_but_last`, `_Repeats`            `MachineState.repeat`; `optsched.model.timeline.rise_of`
+`_Replay._hold`, `Problem.blocks_of`                `optsched.model.memory.HeldBlocks`, in blocks, not in tokens
+`_Replay._check_end`, ``_linear_ps``                `Work.duration_ps`, `optsched.model.cost.CostModel`
+==================================================  ===========================================================
+"""
 
 from __future__ import annotations
 
