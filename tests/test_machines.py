@@ -22,11 +22,14 @@ from optsched import (
     Machine,
     MachineGroup,
     Objective,
+    Result,
     Role,
     Rules,
     Schedule,
+    Status,
     all_bounds,
     bound,
+    check_result,
     check_schedule,
     export_model,
     method_names,
@@ -60,6 +63,7 @@ MIXED = replace(
     links=Link(base_ps=7, kv_ps=2, exclusive=True),
 )
 SCHEDULE = Schedule((Batch(0, 1, ((0, 1),)),))
+FOUND: dict[str, Any] = {"value": 1, "schedule": SCHEDULE, "metrics": {}}
 REFUSAL = "expected one machine, and none listed"
 
 
@@ -158,6 +162,7 @@ REFUSING: dict[str, Callable[[Instance], object]] = {
     "execute_policy": lambda instance: execute_policy(instance, "vllm", _NoEngine(), {}),
     "execute_schedule": lambda instance: execute_schedule(instance, SCHEDULE, "", _NoEngine(), {}),
     "check_schedule": lambda instance: check_schedule(instance, SCHEDULE),
+    "check_result": lambda instance: check_result(Result(instance, "x", Objective.MAKESPAN, Status.FEASIBLE, **FOUND)),
     "timeline": lambda instance: timeline(instance, SCHEDULE),
     "evaluate": lambda instance: evaluate(instance, SCHEDULE),
     "timed": lambda instance: timed(instance, []),

@@ -21,7 +21,7 @@ PLAIN = (VLLM, VLLM_EF, SARATHI, SARATHI_EF)
 
 
 def paused(instance: Instance, policy: str, rng: Random, *, jumps: bool) -> Schedule:
-    """Run a policy with pauses, also within what it would do at once; submit requests at their arrivals, or all first."""
+    """Run a policy with pauses, also within jumps; submit requests at their arrivals, or all of them first."""
     run = PolicyRun(instance, ready(policy, instance), jumps=jumps)
     order, ahead, asks = arrival_order(instance), rng.random() < 0.3, rng.random() < 0.5
     for index in order if ahead else ():

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from optsched.model.cost import CostModel
-from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance, Limits, Request
 from optsched.model.restrictions import Restrictions
 
@@ -53,8 +52,7 @@ class Problem:
 
 def problem_of(instance: Instance, restrictions: Restrictions) -> Problem:
     """Return what an instance of one machine and the restrictions leave."""
-    if instance.replicas != 1 or instance.machine_groups:
-        raise InputError("instance", Said("several machines"), "one machine, and none listed, in what is checked")
+    instance.require_one_machine()
     forbidden = set(restrictions.forbid)
     eviction = instance.rules.eviction and "eviction" not in forbidden and restrictions.max_evictions != 0
     caps = [cap for cap in (instance.limits.batch_requests, restrictions.max_batch) if cap is not None]
