@@ -38,7 +38,21 @@ from optsched.traces.infermax import KV_TOKENS, LENGTHS, MIXES, SWEPT_KV_TOKENS
 from optsched.traces.sources import read_rows
 from optsched.traces.trace import make_trace, trace_instance
 from papers.finding import Finding
-from papers.infermax_runs import BASES, LINEAR, SEEDS, TRIO, equal, makespan, mixed, ratio
+from papers.infermax_experiments import experiments
+from papers.infermax_runs import (
+    BASES,
+    HIGH,
+    LINEAR,
+    LOW,
+    PAIRS,
+    SEEDS,
+    TRIO,
+    equal,
+    makespan,
+    mixed,
+    over_analysis_workloads,
+    ratio,
+)
 from papers.serving import COST
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -46,10 +60,6 @@ DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 LARGE = "a100-llama3-70b-tp2"
 """The profile that is nearest to the paper's machine of section 6."""
 HOUR = DATA / "azure_llm_2023" / "AzureLLMInferenceTrace_conv.csv"
-LOW, HIGH = 32, 1024
-"""B: low and high contention."""
-PAIRS = tuple(product(LENGTHS, LENGTHS))
-"""All (I, O)."""
 COUNTS = (16, 64, 256, 1024)
 """B of section 4.6."""
 _LONG = tuple(mix for mix in MIXES if "LILO" in mix)
@@ -57,7 +67,7 @@ _MIX = ("LILO", "SISO")
 
 _PENALTY = (
     "Sarathi pays the fixed cost of a batch, 3.5 ms, for every 512 instead of 4,096 prefill tokens, which take 33 ms; "
-    "on three pieces, where it is 1.8 ms for large batches, it is 6.2 % (`tests/test_infermax_findings.py`)."
+    "on three pieces, where it is 1.8 ms for large batches, it is 6.2 % (O = 1 and 32)."
 )
 _FIRST = (
     "vLLM prefills all 1,024 requests in its first batch, and most of that is the cost of each prefill step (0.26 ms): "
@@ -135,6 +145,7 @@ def findings() -> Iterator[Finding]:
     yield from optima()
     yield from analysis_workloads()
     yield from hour()
+    yield from experiments()
 
 
 # Section 3.2 -----------------------------------------------------------------------------------------------
@@ -326,10 +337,12 @@ def memory() -> Iterator[Finding]:
     yield Finding("M = 1,000, I = 1: vLLM's latency over Sarathi's", source, "> 1", (slower,), 1)
     slower = max(makespan(run("vllm", 1_000_000, size)) / makespan(run("sarathi", 1_000_000, size)) for size in LENGTHS)
     yield Finding("M = 1,000,000: vLLM's latency over Sarathi's, largest over I", source, "< 1", (slower,), None, 1)
-    tpot = [run("vllm", tokens, 1024)["tpot_ps"]["mean"] / 1e9 for tokens in (10_000, 100_000, 1_000_000)]
-    for (tokens, before), after in zip(((10_000, tpot[0]), (100_000, tpot[1])), tpot[1:], strict=True):
-        claim = f"I = 1,024: vLLM's TPOT at M = {10 * tokens:,} over M = {tokens:,}"
-        yield Finding(claim, source, "rises as M / I", (after / before,), 8, 12)
+    tpot = {tokens: run("vllm", tokens, 1024)["tpot_ps"]["mean"] / 1e9 for tokens in (10_000, 100_000, 1_000_000)}
+    for tokens, found in tpot.items():
+        yield Finding(f"I = 1,024, M = {tokens:,}: vLLM's mean TPOT, ms", source, "not reported", (found,))
+    for less, more in pairwise(tpot):
+        claim = f"I = 1,024: vLLM's TPOT at M = {more:,} over M = {less:,}"
+        yield Finding(claim, source, "rises as M / I", (tpot[more] / tpot[less],), 8, 12)
     for policy in ("sarathi", "sarathi_pc"):
         used = max(100 * run(policy, 1_000_000, size)["kv_utilisation"] for size in LENGTHS)
         yield Finding(
@@ -361,7 +374,7 @@ def ranks() -> Iterator[Finding]:
         yield near(f"LILO+SISO: latency of {other} over Rank_I's", "4.6, figure 10", "1.3", 1.3, values, _REFILLS)
         values = [ratio("e2e_ps", of(_MIX, other, seed), of(_MIX, "rank_i", seed)) for seed in SEEDS]
         yield Finding(f"LILO+SISO: mean e2e of {other} over Rank_I's", "4.6", "not reported", tuple(values))
-    token = cost_model(LINEAR).token
+    token = LINEAR.token
     shares = [
         100 * of(_MIX, "rank_i", seed)["recomputed_tokens"] * token / makespan(of(_MIX, "rank_i", seed))
         for seed in SEEDS
@@ -428,16 +441,7 @@ def optima() -> Iterator[Finding]:
 
 def analysis_workloads() -> Iterator[Finding]:
     """Section 1: InferMax's own policy on workloads of section 4."""
-    runs = [(size, output, KV_TOKENS) for size in LENGTHS for output in (32, 128)]
-    runs += [(size, 32, tokens) for tokens in (1000, 10_000) for size in LENGTHS if size + 31 <= tokens]
-    gains = {
-        other: [
-            makespan(equal(HIGH, *run[:2], other, run[2])) / makespan(equal(HIGH, *run[:2], "infermax", run[2]))
-            for run in runs
-        ]
-        + [makespan(mixed(mix, HIGH, other)) / makespan(mixed(mix, HIGH, "infermax")) for mix in MIXES]
-        for other in ("vllm", "sarathi")
-    }
+    gains = {other: over_analysis_workloads(other, "infermax") for other in ("vllm", "sarathi")}
     claim = "Analysis workloads: latency of {} over InferMax's, {}"
     yield near(claim.format("vLLM", "largest"), "1", "1.4", 1.4, (max(gains["vllm"]),))
     yield Finding(claim.format("Sarathi", "largest"), "1", "not reported", (max(gains["sarathi"]),))
