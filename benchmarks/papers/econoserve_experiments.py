@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace as tuned
+from itertools import product
 from math import inf
 from statistics import mean
 
 from optsched.methods.bound import bound
 from optsched.methods.simulate import simulate
 from optsched.model.domain import replace
+from optsched.model.instance import Instance
 from optsched.policies.coupled import MULTIRES, SYNC_COUPLED
 from optsched.policies.econoserve import PER_TRACE
 from optsched.policies.fcfs import FASTGEN, ORCA
 from optsched.policies.grouped import Margins
 from optsched.policies.infermax import VLLM_SWAP
+from optsched.policies.predictors import TRUTH, Padded, Rated
 from optsched.policies.shortest import TRAIL
-from papers.econoserve_setup import LOADS, MACHINE, SEEDS, family, outcome, run, sustained, workload
+from papers.econoserve_setup import LOADS, MACHINE, OPT_13B, SEEDS, family, outcome, run, sustained, workload
 from papers.finding import Finding
 
 _DRAWS = range(1, 7)
@@ -30,6 +34,7 @@ def experiments() -> Iterator[Finding]:
     yield from guests()
     yield from prices()
     yield from queues()
+    yield from batches()
 
 
 def capacities() -> Iterator[Finding]:
@@ -84,17 +89,22 @@ def memories() -> Iterator[Finding]:
 
 
 def guests() -> Iterator[Finding]:
-    """Compare pipelining over draws, and with guests that have not started."""
-    for rate in (6.0, 28.0):
+    """Compare pipelining over draws, with guests that have not started, and without deadlines."""
+    variant = tuned(_SHAREGPT, prompt_guests=True)
+    for rate, (scale, where) in product((6.0, 28.0), ((2, ""), (None, ", no deadlines"))):
         without, usual = (
-            [outcome("sharegpt", seed, rate, name).e2e for seed in _DRAWS] for name in ("SDO", "EconoServe")
+            [outcome("sharegpt", seed, rate, name, scale).e2e for seed in _DRAWS] for name in ("SDO", "EconoServe")
         )
-        variant = tuned(_SHAREGPT, prompt_guests=True)
-        prompts = [run(workload("sharegpt", seed, rate), variant, seed).e2e for seed in _DRAWS]
+        prompts = [run(workload("sharegpt", seed, rate, slo_scale=scale), variant, seed).e2e for seed in _DRAWS]
         for kind, latencies in (("EconoServe", usual), ("a variant with guests from the prompt queue", prompts)):
-            claim = f"SDO: mean e2e, times that of {kind}, sharegpt, {rate:g} requests/s, six draws"
+            claim = f"SDO: mean e2e, times that of {kind}, sharegpt, {rate:g} requests/s, six draws{where}"
             values = tuple(one / other for one, other in zip(without, latencies, strict=True))
             yield Finding(claim, "experiment", "not reported", values)
+    known, ratios = tuned(variant, predictor=TRUTH), []
+    for seed in _DRAWS:
+        instance = workload("sharegpt", seed, 28, slo_scale=None)
+        ratios.append(run(instance, tuned(known, piped=False)).e2e / run(instance, known).e2e)
+    yield Finding(f"{claim}, lengths known", "experiment", "not reported", tuple(ratios))
 
 
 def prices() -> Iterator[Finding]:
@@ -139,3 +149,41 @@ def queues() -> Iterator[Finding]:
         parts, instance = family(PER_TRACE[trace]), workload(trace, 1, slo_scale=None)
         ratios.append(run(instance, parts["SD"], 1).e2e / run(instance, parts["SDO"], 1).e2e)
     yield Finding("SD: mean e2e, times SDO's, without SLOs", "experiment", "not reported", (mean(ratios),))
+
+
+def batches() -> Iterator[Finding]:
+    """Look at time between tokens, at what is run again, and at what runs out of its prediction."""
+    times = [run(workload(trace, 1, cost=OPT_13B), PER_TRACE[trace], 1).tbt for trace in LOADS]
+    claim = "Mean time between tokens, ms, costs scaled to OPT-13B"
+    yield Finding(claim, "experiment", "not reported", (mean(times),))
+    again = mean(mean(refills(workload(trace, 1))) for trace in LOADS)
+    claim = "Sarathi: batches in which an evicted request runs its tokens again, mean"
+    yield Finding(claim, "experiment", "not reported", (again,))
+    assert isinstance(_SHAREGPT.predictor, Rated)
+    bare = Padded(1 / 1.15 - 1, _SHAREGPT.predictor)
+    unpadded = tuned(_SHAREGPT, ordered=False, piped=False, predictor=bare)
+    paused = run(workload("sharegpt", 1), unpadded, 1).paused
+    claim = "SyncDecoupled without padding: share of e2e in which a request is preempted, sharegpt"
+    yield Finding(claim, "experiment", "not reported", (paused,))
+
+
+def refills(instance: Instance) -> list[int]:
+    """Return in how many batches each evicted request of Sarathi runs its prompt and what it has generated again."""
+    schedule = simulate(instance, FASTGEN).schedule
+    assert schedule is not None
+    cached, left, batches = Counter[int](), Counter[int](), Counter[int]()
+    found: list[int] = []
+    for batch in schedule.batches:
+        for index in batch.evict:
+            if cached[index] >= instance.requests[index].input:
+                # The last token has been generated, but is not in the cache yet.
+                left[index], batches[index] = cached[index] + 1, 0
+            cached[index] = 0
+        for index, count in batch.run:
+            cached[index] += count * batch.repeat
+            if left[index]:
+                batches[index] += 1
+                if cached[index] == left[index]:
+                    found.append(batches[index])
+                    left[index] = 0
+    return found

@@ -58,8 +58,10 @@ def scaled(cost: CostModel, weights: Fraction, kv: Fraction) -> CostModel:
     )
 
 
+OPT_13B = scaled(MACHINE, Fraction(1300, 674), Fraction(819_200, 2**19))
+"""On one GPU, from Llama-2-7B's 6.74e9 weights and 2¹⁹ bytes a token."""
 OPT_175B = scaled(MACHINE, Fraction(17_500, 674 * 8), Fraction(4_718_592, 2**19 * 8))
-"""On eight GPUs, from Llama-2-7B's 6.74e9 weights and 2¹⁹ bytes a token on one."""
+"""On eight GPUs."""
 
 _STRIDE = 1.25
 """Between the rates from which a sustained one is looked for."""
@@ -242,9 +244,9 @@ def completions(schedule: Schedule) -> dict[int, int]:
 
 
 @cache
-def outcome(trace: str, seed: int, rate: float, policy: str) -> Outcome:
+def outcome(trace: str, seed: int, rate: float, policy: str, slo_scale: float | None = 2) -> Outcome:
     """Return what a scheduler of `policies` comes to; remembered."""
-    return run(workload(trace, seed, rate), policies(trace)[policy], seed)
+    return run(workload(trace, seed, rate, slo_scale=slo_scale), policies(trace)[policy], seed)
 
 
 def sustained(makes: Callable[[float], Instance], policy: Policy | Preparing, seed: int, near: float) -> float:

@@ -1,17 +1,23 @@
 """Policies of the time before paged attention, that allocate by predictions (Kossmann et al., section 2.2).
 
-- `s3` (Jin et al. 2023): every request gets memory for its prompt and its predicted output. A supervisor stops whoever
+- `s3` (Jin et al. 2023): every request gets memory for its prompt and its predicted output. A supervisor stops one that
   needs more, and starts it again with twice the output.
 - `pia` (Zheng et al. 2023, "Response length perception and sequence scheduling"): request-level batches of requests
   whose predicted outputs are alike.
 
-Decisions where the papers are silent:
+Where Kossmann et al. are *silent*, whose description this follows:
 
-- `s3` is vLLM with that allocation, first come, first served. If nobody else could run in the batch in which a request
-  would be stopped, it goes on with the larger allocation.
+- If no other request could run in the batch in which a request would be stopped, it goes on with the larger allocation.
 - `pia` serves the request that arrived first, and with it those whose predicted outputs are nearest to its own, 16 at
-  most. They share one token budget. Whoever outlives its allocation goes on; if memory is short the last to arrive
-  is evicted.
+  most. They share one token budget.
+
+It *differs* from the two papers:
+
+- `s3` is vLLM with that allocation, first come, first served, and not by decreasing first fit, because only its
+  allocation is compared here.
+- In `pia` a request that outlives its allocation goes on, and if memory is short the last to arrive is evicted, because
+  the schedule of an instance has every token of a request, and none is collected and run anew in a later batch; all
+  batches have one size, because the memory of a batch is what its requests hold.
 """
 
 from __future__ import annotations

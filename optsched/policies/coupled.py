@@ -5,13 +5,17 @@ A request starts when there is memory for all that it is predicted to hold (see 
 - `multires`: after every batch, the request nearest to what is left of tokens and memory, again and again.
 - `sync_coupled`: groups of requests with the same predicted length, admitted when a group has ended.
 
-The paper runs both with known lengths (section 2.1), which is the default. Where it is *silent*:
+The paper runs both with known lengths (section 2.1), which is the default.
+
+Where the paper is *silent*:
 
 - Distances (`multires`) are between shares: of the target forward size, and of the cache. A prompt that may be cut asks
   for no more tokens than are left.
 - Members of a group of `sync_coupled` decode when all have their first token.
 - `sync_coupled` admits groups also where none is there, and where the last choice left none waiting.
-- `sync_coupled` considers those that are taken and one more; `multires` looks at all, for each that it takes.
+- `sync_coupled` considers those that are taken and one more.
+
+It *differs* in nothing else: `multires` looks at all that wait for each that it takes, as in section 2.1.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 r"""FastServe (Wu et al. 2023, "Fast distributed inference serving for large language models").
 
 A multi-level feedback queue, without any idea of output lengths. Level i has a quantum of :math:`2^i q`. A new request
-skips the levels whose quantum is shorter than its prefill (*skip-join*), and whoever has been served for longer than
-its level's quantum is demoted by one. Each batch is formed anew, from the highest level down. Whoever is not in it
-keeps its KV while there is room; if not, KV of the lowest priorities goes to the host. It does so *proactively*, as
+skips the levels whose quantum is shorter than its prefill (*skip-join*), and one that has been served for longer than
+its level's quantum is demoted by one. Each batch is formed anew, from the highest level down. A request that is not in
+it keeps its KV while there is room; if not, KV of the lowest priorities goes to the host. It does so *proactively*, as
 long as fewer tokens are free than newcomers may need, and comes back ahead of time, the highest priorities first, when
 more are.
 
@@ -12,18 +12,21 @@ The rule is the paper's section 4, the settings are those of EconoServe's experi
 EconoServe describes and runs it (section 1), with the memory of the longest output allocated to each request that holds
 KV; the authors' code, and `fastserve`, allocate what is held.
 
-It *differs*: q is the paper's, not the 10 ms of the code, because that is the time of a batch on another machine.
-
 Where these are *silent*:
 
 - q, the least time of a batch, is that of one decode without KV.
 - Time beyond a quantum counts towards the next one, and the lowest level has no end.
 - Within a level requests go in order of arrival.
-- Every 1,000 batches whoever has waited for 3 s since it last ran goes to the highest level, as in the code.
+- Every 1,000 batches a request that has waited for 3 s since it last ran goes to the highest level, as in the code.
 - Prefills are whole, unless a prompt does not fit P at all and may be cut. Without hybrid batches the first request
   decides the phase.
 - 16 tokens a place of the batch are kept free: a block of the code's size each.
-- Where the instance does not allow swaps, KV is lost instead, and only if memory is short.
+
+It *differs*:
+
+- q is the paper's, not the 10 ms of the code, because that is the time of a batch on another machine.
+- Where the instance does not allow swaps, KV is lost instead, and only if memory is short, because what is lost has to
+  be run again.
 """
 
 from __future__ import annotations

@@ -10,20 +10,22 @@
 - `fastgen`: SplitFuse (DeepSpeed-FastGen): every batch is filled with decodes, and then with chunks of prompts, up to a
   target forward size.
 
-Decisions where the papers are silent:
+Where the papers are *silent*:
 
 - Kossmann et al. leave the cap to the user; it is 256, vLLM's default. Decodes go before chunks of prefills, as in
   Sarathi-Serve, which they cite for chunked prefill.
-- The largest possible output is that of the instance, unless a limit is given; an allocation is never more than the
-  cache.
+- The largest output that a user may ask for is the longest of the instance, unless a limit is given.
 - Prompts of a `static` batch run together, so that they fit one token budget.
 - The target forward size is the least number of tokens at which a token takes at most a tenth more time than at best,
   without attention: where the machine is nearly saturated. `fastgen` admits while prompts fit, and evicts the last to
   arrive if memory is short.
 
-Differs from the papers, because a batch here is what its requests run:
+It *differs*:
 
-- `static` pads nothing: a request that has ended takes no more time, but its place is not filled.
+- The largest possible memory of `no_preempt` is bounded by the cache, not by the model's context, because an instance
+  has no context.
+- `static` pads nothing, because a batch here is what its requests run: a request that has ended takes no more time, but
+  its place is not filled.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class GroupedPolicy:
     if none of lower priority is left, the candidate itself is evicted (step 4). If anything else is short,
     or the group does not evict, the rest of the group is skipped.
 
-    Decisions where the paper is silent:
+    Where the paper is *silent*:
 
     - Waiting requests, evicted ones among them, are served in order of arrival, and the first that does not
       fit holds up those behind it. A request that was evicted for this batch cannot run in it, so it too
@@ -199,14 +199,15 @@ class GroupedPolicy:
     - It considers those that wait one after the other, up to the first that does not fit; all of them, if it has to
       order them.
 
-    Where it differs from the paper:
+    It *differs*:
 
     - The paper checks m_reserve ≤ M − Σ m over the running requests, m being the tokens that a request has processed.
       Here the requests that are already in the batch count with what they hold after it, because else a batch could
       outgrow M, and with their reservation, because the eviction-free variants would evict without it. ``asks`` is
       the paper's check.
     - If it swaps, KV goes to the host where it would be lost, and comes back in the batch in which its request runs
-      next; until then the request is one that waits. The paper recomputes (section 2.2); EconoServe's vLLM swaps.
+      next; until then the request is one that waits. The paper recomputes (section 2.2); this can swap, because
+      EconoServe's vLLM does.
 
     Parameters
     ----------

@@ -21,15 +21,15 @@ outputs so far estimates how much memory a waiting request will take at most, I 
 admitted: step 3 of Algorithm 1 checks m_reserve ≤ M − Σ m over the requests that hold KV, m being what they hold, not
 what was estimated for them. Either change can be switched off.
 
-Decisions where the paper is silent:
+Where the paper is *silent*:
 
 - The statistic Ô of the histogram: the mean, or a quantile, of the finished outputs that were longer than what the
   request has generated; if there are none its next token is the last.
-- P: that of Sarathi in Table 1, 512.
+- P of InferMax's own scheduler: that of Sarathi in Table 1, 512.
 - The estimate is at most what the cache holds, so that a request alone is always admitted.
 - Requests that hold equally much go in order of arrival.
 
-Where this differs from the paper:
+It *differs*:
 
 - The eviction-free variants check against the sum of the reservations, because against what is held (Algorithm 1,
   step 3) requests admitted one after the other would outgrow M and be evicted. `Check.RESERVED` does the same with the

@@ -8,17 +8,19 @@ with the waiting time in seconds and the memory of the prompt in a unit that is 
 `optsched.policies.fcfs.FCFS`. A request is dispatched once the free memory holds its prompt; the first that cannot be
 dispatched holds up those behind it.
 
-Decisions where the paper is silent:
+Where the paper is *silent*:
 
-- The unit of memory. The paper has first come, first served for "very high values of α (larger than 1000)". So it is in
-  blocks of 16 tokens, which vLLM counts; in tokens α = 1000 is far from it, in shares of the cache α = 1 is it already.
+- The unit of waiting time is the second, that of memory the token unless a block or a share of the cache is asked for.
+  The paper has first come, first served for "very high values of α (larger than 1000)": so it is in blocks of 16
+  tokens, which vLLM counts; in tokens α = 1000 is far from it, in shares α = 1 is it already.
 - The queue includes the request itself.
 - An evicted request has waited since its arrival, as in first come, first served, and needs memory for all its tokens.
   The last to arrive is evicted if memory is short.
 
-Differs from the paper, because its text and its equation disagree:
+It *differs*:
 
-- Equation 1 adds the memory term. The text puts large requests off the more, the longer the queue is; so does this.
+- Equation 1 adds the memory term; here it is subtracted, because the text puts large requests off the more, the longer
+  the queue is.
 """
 
 from __future__ import annotations

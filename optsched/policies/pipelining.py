@@ -9,8 +9,17 @@ may use its region for all these batches, the buffer included, whatever was pred
 With blocks of b tokens a guest takes up to b − 1 more than it holds, and so does the host: every region is returned
 b − 1 batches earlier.
 
-The paper differs in one number: its text has :math:`2^i` guests of :math:`l / 2^i`, its figure 7 one of l/2 and two of
-l/4, as here; twice as many would share tokens.
+Where the paper is *silent*:
+
+- What blocks do to regions, which is the paragraph above.
+
+It *differs*:
+
+- There are :math:`2^{i-1}` guests of :math:`l / 2^i`, because that is its figure 7, one of l/2 and two of l/4; its text
+  has twice as many, which would share tokens.
+- A host gets all its guests before the next host, each the longest that fits; the paper fills the largest regions of
+  all hosts of a group first, and maps guests to them at random. This is so because a run has to be repeatable; hosts of
+  a group differ in it only where guests are scarce.
 """
 
 from __future__ import annotations

@@ -4,9 +4,15 @@
 - `rank_i`: short prompts first.
 - `rank_o`: short outputs first, which only hindsight knows: the truth, or a prediction.
 
-The paper groups by size in Algorithm 1. Where it is silent, on the scheduler that it changes: the base is Sarathi with
-P = C: hybrid batches, chunked prefills, all requests in one group, which evicts. So a small request that waits takes
-the memory of a larger one that runs.
+The paper groups by size in Algorithm 1.
+
+Where the paper is *silent*:
+
+- The scheduler that it changes is Sarathi with P = C: hybrid batches, chunked prefills. All requests are in one group,
+  which evicts, so that a small request that waits takes the memory of a larger one that runs.
+- Requests of the same size go in order of arrival.
+
+It *differs* in nothing else.
 """
 
 from __future__ import annotations

@@ -8,18 +8,22 @@ priority first; they stay preempted, even if it still does not fit. In `rr_sjf` 
 Preempted KV is recomputed, as in the paper's experiments. Where the instance allows it, `swaps` sends KV to the host
 instead and takes it back in the batch in which the request runs next, which section 4.2 foresees.
 
-Decisions where the paper is silent:
+Where the paper is *silent*:
 
-- A slice counts tokens since the request last started or resumed. Victims are taken from the worst priority on.
-- Algorithm 1 preempts for one request in each batch; requests behind it start if they fit as it is. All others decode
-  beside them where batches may be hybrid. (With batches of prefills alone, all requests whose slice has ended would be
-  replaced before any of them decodes again.)
+- Which of the eligible requests is preempted: the worst priority first.
+- All others decode beside those that start, where batches may be hybrid. (With batches of prefills alone, all requests
+  whose slice has ended would be replaced before any of them decodes again.)
 - A request that is preempted for a batch does not resume in it: it has not waited yet.
 - If memory is short for a decode step, the worst priority is evicted, whatever it has generated.
 
-Differs from the paper, because vLLM's budget, on which its code builds, has both:
+It *differs*:
 
-- Algorithm 1 preempts while memory is short; this does so for the N places, too.
+- A slice counts tokens since the request last started or resumed, not all that it has produced, because in Figure 1 and
+  section 2.1 every request has its slice in each round.
+- Algorithm 1 starts one request; here those behind it start, too, if they fit without a preemption, because else a
+  batch of an empty machine would have one prefill however many wait.
+- Algorithm 1 preempts while memory is short; this does so for the N places, too, because vLLM's budget, on which its
+  code builds, has both.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
 - `svf`: the smallest memory-time volume first, as far as all that run will fit until they end (Wang, Ye and Zhou 2025).
 - `mc_sf`: the shortest output first, as far as all that run will fit until they end (Jaillet et al. 2025, MC-SF).
 
-Decisions where the papers are silent:
+Where the papers are *silent*:
 
 - `sjf` runs on the engine of `rr_sjf`, `optsched.policies.fcfs.FCFS_HY`; `svf` and `mc_sf` have hybrid batches with
   whole prefills. If memory is short, the last by the policy's order is evicted.
@@ -20,6 +20,13 @@ Decisions where the papers are silent:
 - The longest output of `srtf` is that of the instance, unless a limit is given.
 - A request that has generated more than was predicted is the first; where it matters, it is expected to end with its
   next token.
+
+It *differs*:
+
+- `ltr`, which Kossmann et al. describe and do not run, knows the true order unless a predictor is given, because their
+  TRAIL+ does, and RR-SJF's `sjf`.
+- `trail` has its predictions before the run, and not anew with each token, because nothing here has the activations
+  that they come from; with the truth that is TRAIL+.
 """
 
 from __future__ import annotations

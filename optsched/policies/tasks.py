@@ -13,8 +13,10 @@ Where the paper is *silent*:
 - If nothing can run, the first of those that hold KV takes what is reserved, too; then those behind it lose their KV,
   the last first.
 
-It *differs*: a new predicted length is 32 tokens more than what is generated, a block of the paper, because the paper's
-L_new, the old prediction less what is generated, is nothing when the prediction has been reached.
+It *differs*:
+
+- A new predicted length is 32 tokens more than what is generated, a block of the paper, because the paper's L_new, the
+  old prediction less what is generated, is nothing when the prediction has been reached.
 """
 
 from __future__ import annotations

@@ -12,14 +12,17 @@ last that was admitted, so the order of running requests is that of decodes befo
 arrival; those who were preempted stand before all who wait, so that nobody passes them. But what is free counts as
 free: decodes may take what the rest of a running prefill will need, and preempt it only when they meet.
 
-Decisions:
+Where its code is *silent*, on the names here:
 
 - C is ``max_num_batched_tokens``, N ``max_num_seqs``, b ``block_size``. N caps requests that run here and requests that
   hold KV there; that is the same, since nobody is admitted unless all who hold KV run. vLLM keeps one block for itself:
   its ``num_gpu_blocks`` is M / b + 1.
-- An instance's P, which vLLM has not, and its rules tighten the policy, as they do all others.
-- Left out, as by vLLM's defaults or for want of a counterpart: ``long_prefill_token_threshold``, priorities, prefix
-  caching, speculative decoding, pipeline parallelism, asynchronous scheduling.
+
+It *differs*:
+
+- An instance's P, which vLLM has not, and its rules tighten the policy, because they do so for all others.
+- Left out, because vLLM's defaults do so, or nothing here corresponds to it: ``long_prefill_token_threshold``,
+  priorities, prefix caching, speculative decoding, pipeline parallelism, asynchronous scheduling.
 """
 
 from __future__ import annotations
