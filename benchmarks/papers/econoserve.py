@@ -62,8 +62,8 @@ _PAUSED = (
     "Most of the latency is waiting at these rates; of that after its first batch a request of vLLM pauses for a fifth."
 )
 _REFILL = (
-    "An evicted request of Sarathi runs its tokens again in 2.4 batches (row of evicted requests), in which it does not "
-    "count as paused; it waits for 0.04 of its latency after the first batch."
+    "An evicted request of Sarathi runs its tokens again in 2.4 batches (row of evicted requests), in which it is not "
+    "paused; it is paused for 0.04 of its latency after the first batch."
 )
 _LIKE = (
     "Memory limits vLLM and Sarathi alike; held to the 8 requests of ORCA, vLLM has 0.39 times Sarathi's throughput on "
@@ -96,11 +96,11 @@ _ATTAINED = (
     "vLLM's batches of prompts alone make Alpaca's decodes wait: it meets 0.02 of the SLOs there, EconoServe 0.55."
 )
 _MODEL = (
-    "Batches of a 7B model take 10 to 20 ms here, and on costs scaled to OPT-13B 31 ms: the paper's time is that of its "
-    "program, too. None is much longer than others, as no prompt has more than 329 tokens in one."
+    "Batches of a 7B model take 10 to 20 ms here, and on costs scaled to OPT-13B 31 ms; the rest of the paper's 141 is "
+    "not in our model. None is much longer than others, as no prompt has more than 329 tokens in one."
 )
 _PADDING = (
-    "A request that outlives its prediction takes 32 tokens more, or waits with its KV, for 0.03 of its latency if there "
+    "A request that outlives its prediction takes 32 tokens more, or waits with its KV, for 0.03 of all latency if there "
     "is no padding (row of SyncDecoupled without padding), so padding mostly takes memory."
 )
 _FLAT = "The least is flat: half and twice of it change latency by less than 5 % here."
