@@ -100,8 +100,8 @@ _MODEL = (
     "not in our model. None is much longer than others, as no prompt has more than 329 tokens in one."
 )
 _PADDING = (
-    "A request that outlives its prediction takes 32 tokens more, or waits with its KV, for 0.03 of all latency if there "
-    "is no padding (row of SyncDecoupled without padding), so padding mostly takes memory."
+    "A request that outlives its prediction takes 32 tokens more, or waits with its KV; without padding it does so for "
+    "0.03 of all latency (row of SyncDecoupled without padding), so padding mostly takes memory."
 )
 _FLAT = "The least is flat: half and twice of it change latency by less than 5 % here."
 _SLO = (
