@@ -7,7 +7,7 @@ conversations that the paper serves, with arrivals at twice the sustainable rate
 four A100s, but on Llama-2-7B on one (7B, three pieces) and Llama-3-70B on two (70B). A number that the paper prints
 counts as met within 10 % and on the same side of 1; percent within 20 % of the number, R² within 0.02, "similar" and
 "close" within 5 %; the share of figure 16, whose numbers are whole thousands of seconds, within 20 %. Latency is the
-makespan, as there.
+makespan, as there. Rows whose source is *experiment* test causes.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the lengths of Azure's conversations and code (SW-Chat, SW-Code). Deployments: L
 tokens (paper: two H100, FP8) and Llama-3.1-8B on one RTX PRO 6000 with 140,000 (paper: one A100 of 40 GB), blocks of
 16. The paper replays Azure Functions and prints neither rate nor burstiness. Here arrivals are a Poisson process whose
 rate triples for bursts with as many requests as lie between them, at the sustainable rate unless a row says otherwise;
-azure-conv-1 has the arrivals of Azure's conversations, on Llama-2-7B on one A100.
+azure-conv-1 has the arrivals of Azure's conversations, on Llama-2-7B on one A100. The last rows test causes.
 """
 
 from __future__ import annotations

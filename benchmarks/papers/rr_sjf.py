@@ -36,19 +36,21 @@ from papers.serving import COST
 
 _SHORT = (
     "The paper does not give the outputs below 1,024 tokens. With shorter ones (rows marked fitted) the ratio is the "
-    "paper's; the machine hardly matters: a roofline of the L4 gives the same within 15 %."
+    "paper's; the machine hardly matters: a roofline of the L4 gives the same within 15 % "
+    "(test_the_short_outputs_decide_and_not_the_machine)."
 )
 _EDGE = (
     "The median lies at the edge between short outputs and those of 1,024 tokens, where RR-SJF's latency more than "
-    "doubles within 20 percentiles: the draw decides."
+    "doubles within 20 percentiles: the draw decides (test_the_median_lies_where_latency_doubles)."
 )
 _WAVES = (
     "Long requests run in waves of as many as there are places, and one more than fills two waves starts a third: "
-    "SJF's largest latencies jump with the draw, RR-SJF's do not."
+    "SJF's largest latencies jump with the draw, RR-SJF's do not "
+    "(test_one_long_request_more_than_fills_two_waves_starts_a_third)."
 )
 _LONG = (
     "Half of the outputs are 1,024 tokens and come last, with noise of 200 tokens too: its 75th percentile is one of "
-    "them, whose order among each other does not matter."
+    "them, whose order among each other does not matter (test_noise_leaves_the_longest_last)."
 )
 _ARRIVALS = (
     "The longer the queue, the larger the ratio: it grows with the rate, up to the paper's if all arrive at once "
