@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from optsched.library import load_suite
+from optsched.methods.bound import bound
 from optsched.methods.solve import solve
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
+from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.policies.infermax import SARATHI_PC, InferMax
 from optsched.traces.infermax import KV_TOKENS, LENGTHS
 from papers.finding import Finding
-from papers.infermax_runs import HIGH, LINEAR, PAIRS, equal, makespan, over_analysis_workloads, ratio
+from papers.infermax_runs import HIGH, LINEAR, PAIRS, equal, equal_requests, makespan, over_analysis_workloads, ratio
 from papers.serving import COST
 
 
@@ -22,6 +24,7 @@ def experiments() -> Iterator[Finding]:
     yield from fixed_costs()
     yield from evictions()
     yield from optimum()
+    yield from trade_off()
     least = min(over_analysis_workloads("vllm", InferMax(base=SARATHI_PC)))
     yield _experiment("Analysis workloads: latency of vLLM over that of InferMax with P = C, least", least)
 
@@ -93,3 +96,16 @@ def optimum() -> Iterator[Finding]:
         values.append(result.value)
     best, without = values
     yield _experiment("A quarter of the base, I = 1: latency saved by evictions in %", 100 * (1 - best / without))
+
+
+def trade_off() -> Iterator[Finding]:
+    """Sections 4.3 and 4.4: TTFT against TPOT, each beside what no schedule can go below (certified bounds)."""
+    size, output = 32, 1024
+    instance = equal_requests(HIGH, size, output)
+    for objective, label in ((Objective.MEAN_TTFT, "mean TTFT"), (Objective.MEAN_TPOT, "mean TPOT")):
+        least = bound(instance, objective=objective).bound
+        assert least is not None
+        for policy in ("vllm", "sarathi", "vllm_ef", "sarathi_ef"):
+            value = equal(HIGH, size, output, policy)["objectives"][objective.value]
+            claim = f"I = 32, O = 1,024: {label} of {policy}, at most so many times that of any schedule (certified)"
+            yield _experiment(claim, value / least)

@@ -38,9 +38,15 @@ def equal(
     cost: CostModel = LINEAR,
 ) -> dict[str, Any]:
     """Return the metrics of a policy on B equal requests that arrive together."""
-    requests = (Request(size, output),) * count
+    return metrics_of(equal_requests(count, size, output, kv_tokens, cost), policy)
+
+
+def equal_requests(
+    count: int, size: int, output: int, kv_tokens: int = KV_TOKENS, cost: CostModel = LINEAR
+) -> Instance:
+    """Return B equal requests that arrive together."""
     limits = Limits(kv_tokens, CONTEXT, CONTEXT)
-    return metrics_of(Instance("equal", limits, Rules(), cost, requests), policy)
+    return Instance("equal", limits, Rules(), cost, (Request(size, output),) * count)
 
 
 @cache
