@@ -1,4 +1,4 @@
-"""The page of bounds says what the docstrings say."""
+"""The page of bounds says what the docstrings say, and those of policies say what is not a paper's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from optsched.bounds.catalogue import BOUNDS
+from optsched.policies import POLICIES, pipelining, tasks
+from optsched.policies.grouped import GroupedPolicy
 from optsched.report.docstring import as_markdown
 
 PAGE = Path(__file__).parent.parent / "docs/bounds.md"
@@ -69,3 +71,22 @@ def test_the_page_has_the_theorems(name: str) -> None:
     page = PAGE.read_text()
     assert f"<!-- begin {name} -->\n{as_markdown(docstring).strip()}\n<!-- end {name} -->" in page
     assert name == "own" or f"(bound-{name}.svg)" in page
+
+
+def of_papers() -> list[str]:
+    """Return the docstrings of what runs as a paper describes it."""
+    names = {entry.partition(":")[0] for entry in POLICIES.values()} - {"optsched.policies.planner"}
+    modules = [importlib.import_module(name) for name in sorted(names)]
+    return [inspect.getdoc(one) or "" for one in (*modules, pipelining, tasks, GroupedPolicy)]
+
+
+@pytest.mark.parametrize("docstring", of_papers(), ids=lambda docstring: docstring.split("(")[0][:40])
+def test_policies_say_where_a_paper_is_silent_and_why_they_differ(docstring: str) -> None:
+    silent, _, differs = docstring.partition("It *differs*")
+    assert "*silent*" in silent
+    assert differs
+    # A list ends with an empty line or the docstring.
+    listed, _, _ = differs.partition(":\n\n")[2].partition("\n\n")
+    reasons = listed.split("\n- ") if listed else []
+    assert all("because" in reason for reason in reasons), reasons
+    assert reasons or differs.partition("\n")[0].startswith(" in nothing else")
