@@ -106,10 +106,7 @@ _PADDING = (
     "0.03 of all latency (row of SyncDecoupled without padding), so padding mostly takes memory."
 )
 _FLAT = "The least is flat: half and twice of it change latency by less than 5 % here."
-_SLO = (
-    "Hardly a request meets half of its time alone, as our SLOs count no queue, so the share rises from nearly 0 (the "
-    "next row)."
-)
+_SLO = "No request meets half of its time alone, as our SLOs count no queue, so the share rises from 0 (the next row)."
 _ORACLE = "Few SLOs are met, and prediction errors change their number by a tenth to either side from seed to seed."
 _EIGHT = "ORCA's 8 requests have half of vLLM's throughput here, so nearly all of its requests queue beyond their SLOs."
 _HELD = (
