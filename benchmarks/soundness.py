@@ -30,6 +30,7 @@ from trial.trials import TRIALS, run_trial
 
 SHARES: Mapping[str, int] = {
     "optima": 560,
+    "optima, in floats": 200,
     "bounds": 280,
     "bounds, many requests": 60,
     "documents": 280,

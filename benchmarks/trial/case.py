@@ -7,7 +7,8 @@ is read, and the rules are those of the contract.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 Document = Mapping[str, Any]
@@ -162,10 +163,26 @@ OBJECTIVES = (
     "p50_e2e",
     "p95_e2e",
     "p99_e2e",
+    "mean_tpot",
+    "p99_tbt",
 )
+BETWEEN_TOKENS = ("mean_tpot", "p99_tbt")
+"""The objectives that look at times between tokens of a request; all others rise with the times of tokens."""
 
 
-def value(case: Case, objective: str, firsts: Sequence[int], lasts: Sequence[int]) -> int:
+def value(case: Case, objective: str, tokens: Sequence[Sequence[int]]) -> int:
+    """Return an objective of the times at which each request's tokens come."""
+    match objective:
+        case "mean_tpot":
+            return sum((times[-1] - times[0]) // (len(times) - 1) for times in tokens if len(times) > 1)
+        case "p99_tbt":
+            between = [later - time for times in tokens for time, later in pairwise(times)]
+            return _percentile(between, 99) if between else 0
+        case _:
+            return value_of_ends(case, objective, [times[0] for times in tokens], [times[-1] for times in tokens])
+
+
+def value_of_ends(case: Case, objective: str, firsts: Sequence[int], lasts: Sequence[int]) -> int:
     """Return an objective of the times at which first and last tokens come; it rises with each of them."""
     jobs = case.jobs
     if objective == "makespan":
@@ -185,8 +202,12 @@ def value(case: Case, objective: str, firsts: Sequence[int], lasts: Sequence[int
         return sum(latencies)
     if statistic == "max":
         return max(latencies)
-    # the least of them such that at least q percent are no larger
-    ordered, q = sorted(latencies), int(statistic[1:])
+    return _percentile(latencies, int(statistic[1:]))
+
+
+def _percentile(numbers: Sequence[int], q: int) -> int:
+    """Return the least of some numbers such that at least q percent of them are no larger."""
+    ordered = sorted(numbers)
     return next(ordered[place] for place in range(len(ordered)) if 100 * (place + 1) >= q * len(ordered))
 
 
@@ -204,12 +225,11 @@ class _Held:
     host: bool = False
     decoding: bool = False
     started: bool = False
-    first: int = 0
-    last: int = 0
+    tokens: list[int] = field(default_factory=list)
 
 
-def play(case: Case, batches: Sequence[Document], considered_ps: int = 0) -> tuple[list[int], list[int]]:
-    """Return when first and last tokens come in a schedule, given as in documents; raise `IllegalError` if it is none.
+def play(case: Case, batches: Sequence[Document], considered_ps: int = 0) -> list[list[int]]:
+    """Return when each request's tokens come in a schedule, given as in documents; raise `IllegalError` if it is none.
 
     ``considered_ps`` is the CPU's time for each queued request that a batch considers.
     """
@@ -224,15 +244,14 @@ def play(case: Case, batches: Sequence[Document], considered_ps: int = 0) -> tup
             for index, _ in entry["run"]:
                 one, job = held[index], case.jobs[index]
                 if one.cached == job.prompt + one.generated - 1 and one.decoding:
-                    one.last = clock
-                    one.first = one.first if one.generated > 1 else clock
+                    one.tokens.append(clock)
                 if one.generated == job.output:
                     one.cached = 0
             start = clock
         _require(clock == entry["end_ps"], "a batch ends at another time")
     _require(all(one.generated == job.output for one, job in zip(held, case.jobs, strict=True)), "not all are served")
     _require(case.evictions is None or evicted <= case.evictions, "too many evictions")
-    return [one.first for one in held], [one.last for one in held]
+    return [one.tokens for one in held]
 
 
 def _require(holds: bool, rule: str) -> None:

@@ -19,6 +19,11 @@ whatever completes it completes the other, and objectives rise with each latency
 the objective would have if all that is missing came at the label's time; this never falls from a label to what follows
 it. So the first label that has everything has the least value. No other bound prunes anything.
 
+*Times between tokens.* ``mean_tpot`` and ``p99_tbt`` depend on the times between tokens of a request only. These are at
+least the batches in between, and no more if all batches but the last are put off until each begins when the one before
+it ends, which no arrival forbids. So for these objectives a label has no clock: it has the value of what is complete,
+and how long every request that has a token has been going on since its first, or since its last.
+
 It says on its own what a batch does, and so does `trial.case.play`, which follows a schedule:
 
 ===============================  ====================  =======================================================
@@ -42,7 +47,7 @@ from itertools import count, pairwise
 from operator import le
 from typing import Any, NamedTuple
 
-from trial.case import Case, value
+from trial.case import BETWEEN_TOKENS, Case, value_of_ends
 
 
 class TooLargeError(Exception):
@@ -218,7 +223,8 @@ class Exhaustive:
     def optimum(self, objective: str) -> Optimum:
         """Return the optimum of an objective; every request must fit alone, so that there is one."""
         if objective not in self._optima:
-            self._optima[objective] = self._search(objective)
+            search = self._search_between if objective in BETWEEN_TOKENS else self._search
+            self._optima[objective] = search(objective)
         return self._optima[objective]
 
     def _search(self, objective: str) -> Optimum:
@@ -276,7 +282,54 @@ class Exhaustive:
         now = [job.arrival if job.arrival > time else time for job in jobs]
         firsts = [one if one >= 0 else other for one, other in zip(known[:size], now, strict=True)]
         lasts = [one if one >= 0 else other for one, other in zip(known[size:], now, strict=True)]
-        return value(self._case, objective, firsts, lasts)
+        return value_of_ends(self._case, objective, firsts, lasts)
+
+    def _search_between(self, objective: str) -> Optimum:
+        """Return the optimum of an objective of the times between tokens."""
+        jobs, mean = self._case.jobs, objective == "mean_tpot"
+        if sum([job.output - 1 for job in jobs]) >= 100:
+            raise TooLargeError("percentile 99 is not the largest of so many")
+        source = (0,) * len(jobs) + ((0,) if self._case.evictions is not None else ())
+        labels = {source: [(0, (0,) * len(jobs))]}
+        tie = count()
+        queue: list[Any] = [(0, 0, next(tie), source, *labels[source][0], None)]
+        looked = 0
+        while queue:
+            key, _, _, state, complete, since, way = heapq.heappop(queue)
+            if (complete, since) not in labels[state]:
+                continue
+            looked += 1
+            if looked > self._most:
+                raise TooLargeError(f"more than {self._most} labels")
+            if self._done(state):
+                return Optimum(key, self._told(_put_off(way)))
+            for move in self.moves(state):
+                whole, after = complete, list(since)
+                for index, deed in enumerate(move.deeds):
+                    job = jobs[index]
+                    if not 1 <= self._locals[index][state[index]].generated < job.output:
+                        continue
+                    after[index] += move.lasts
+                    if deed.token == job.output and mean:
+                        whole += after[index] // (job.output - 1)
+                    elif deed.token and not mean:
+                        whole = max(whole, after[index])
+                    else:
+                        continue
+                    after[index] = 0
+                label = (whole, tuple(after))
+                others = labels.setdefault(move.head, [])
+                if any(_no_later(other, label) for other in others):
+                    continue
+                others[:] = [other for other in others if not _no_later(label, other)]
+                others.append(label)
+                if mean:
+                    least = whole + sum([time // (job.output - 1) for time, job in zip(after, jobs, strict=True) if time])
+                else:
+                    least = max(whole, *after)
+                entry = (least, -self._generated(move.head), next(tie), move.head, *label)
+                heapq.heappush(queue, (*entry, (way, 0, 0, move)))
+        raise AssertionError("every request can be served alone, but no schedule was found")
 
     def _generated(self, state: tuple[int, ...]) -> int:
         return sum([found[place].generated for found, place in zip(self._locals, state, strict=False)])
@@ -303,6 +356,24 @@ class Exhaustive:
             }
             batches.append(entry | {name: indices for name, indices in moved.items() if indices})
         return batches[::-1]
+
+
+def _put_off(way: Any) -> Any:
+    """Return a way whose batches follow each other without a break, as early as all that they run have arrived."""
+    moves = []
+    while way is not None:
+        way, _, _, move = way
+        moves.append(move)
+    moves.reverse()
+    offset, clock = 0, 0
+    for move in moves:
+        clock = max(clock, move.release - offset)
+        offset += move.lasts
+    found = None
+    for move in moves:
+        found = (found, clock, clock + move.lasts, move)
+        clock += move.lasts
+    return found
 
 
 _Label = tuple[int, tuple[int, ...]]

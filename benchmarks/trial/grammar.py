@@ -11,7 +11,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from trial.case import OBJECTIVES, Case, Job
+from trial.case import BETWEEN_TOKENS, OBJECTIVES, Case, Job
 from trial.odd import ANY, Wanted
 
 Certificate = dict[str, Any]
@@ -128,25 +128,32 @@ def congestion(rng: Random, about: About) -> Certificate:
     slowest = min(_non_attention(case, x) // x for x in range(1, case.tokens + 1))
     unit = max(1, rng.choice([_fill(case, job) for job in case.jobs]))
     window = max(1, min(10**15, rng.choice((1, unit // 4, unit // 2, unit, unit, 3 * unit, about.best, 10**15))))
+    kept = rng.choice((0, 0, 32, 63, rng.randint(0, 63), rng.randint(0, 63)))
+    short = min(10**13, rng.choice((0, 0, unit // 2, unit, _non_attention(case, 1), 10**13, rng.randint(0, 2 * unit))))
     runs = []
-    fitting = rng.random() < 0.4
-    if fitting:
+    style = rng.choice(("few", "few", "few", "fitting", "fitting", "batches"))
+    if style == "batches":
+        # a window for each of some full batches, so that each batch has a price of its own
+        whole = _non_attention(case, case.tokens)
+        window = max(1, min(10**15, whole // rng.choice((1, 1, 2))))
+        kept, short = rng.randint(0, 40), min(10**13, rng.choice((whole, whole, short)))
+        runs = [[1, rng.choice((0, rng.randint(0, 64))), slowest] for _ in range(rng.randint(3, 12))]
+    elif style == "fitting":
         # as many windows without a price as the optimum lasts, so that what requests keep matters
         number = rng.choice((8, 20, 50, 200))
         window = max(1, min(10**15, about.best // number))
         runs.append([number, rng.choice((0, 0, 0, 1, 64)), slowest])
-    for _ in range(0 if fitting else rng.choice((0, 1, 1, 2, 3, 5))):
+    for _ in range(rng.choice((0, 1, 1, 2, 3, 5)) if style == "few" else 0):
         theta = rng.choice((0, 16, 64, 64 * len(case.jobs), rng.randint(0, 300), 10**6))
         runs.append([rng.choice((1, 1, 2, 7)), theta, rng.choice((0, slowest, slowest, slowest // 2))])
     # The last one has to have price 0.
     last = [1, 0] if rng.random() < 0.95 else [rng.choice((1, 2)), rng.choice((1, 64, 300))]
     runs.append([*last, rng.choice((0, slowest, slowest))])
-    short = rng.choice((0, 0, unit // 2, unit, _non_attention(case, 1), 10**13, rng.randint(0, 2 * unit)))
     return {
         "kind": "congestion",
         "window_ps": window,
-        "short_ps": min(short, 10**13),
-        "kept": rng.choice((0, 0, 32, 63, rng.randint(0, 63), rng.randint(0, 63))),
+        "short_ps": short,
+        "kept": kept,
         "prefill_share": rng.choice((0, 32, 64, rng.randint(0, 64))),
         "windows": [[number, theta, min(slope, 2**50 - 1)] for number, theta, slope in runs],
     }
@@ -214,7 +221,10 @@ def _items(case: Case, weights: Sequence[int]) -> list[list[_Item]]:
 
 
 def _priced(rng: Random, about: About, everything: bool) -> Certificate:
-    """Return ``item_prices``, ``scale`` and ``tracked`` near the share of the base that each item holds."""
+    """Return ``item_prices``, ``scale`` and ``tracked`` near the share of the base that each item holds.
+
+    With ``everything`` also what its steps take themselves, else what refills save where they are cheap.
+    """
     case, scale = about.case, rng.choice((1, 1, 1, 2, 60, 10**6))
     weights = [0] * len(case.jobs)
     if about.objective in {"mean_e2e", "weighted_e2e"}:
@@ -222,16 +232,20 @@ def _priced(rng: Random, about: About, everything: bool) -> Certificate:
     base = case.cpu_batch + case.pieces[0][0]
     share = rng.choice((0, 1, 2, 3, 4, 4, 4, 5, 6))
     noise = rng.choice((0, 0, 1, base // 4))
+    taken = rng.choice((share, 4))
     rate = 1 if not any(weights) else 0
     prices = []
     for items in _items(case, weights):
-        ahead = 0
+        ahead = steps = 0
         back = []
         for item in reversed(items):
-            ahead += base * item.blocks // case.blocks
+            ahead += base * item.blocks // case.blocks * share // 4
             if everything:
-                ahead += item.fill if item.k == 1 else min(item.fill, item.decode)
-            back.append(scale * (rate + item.weight) * ahead * share // 4 + rng.randint(-noise, noise))
+                steps += item.fill if item.k == 1 else min(item.fill, item.decode)
+            elif item.k > 1:
+                steps += min(0, item.fill - item.decode)
+            worth = ahead + steps * taken // 4
+            back.append(scale * (rate + item.weight) * worth + rng.randint(-noise, noise))
         prices += back[::-1]
     if share == 0 and rng.random() < 0.5:
         prices = [rng.randint(-noise, noise) for _ in prices]
@@ -296,11 +310,13 @@ def patterns(rng: Random, about: About) -> Certificate:
         busy = scale * sum(weights) * rng.choice((*extras, case.pieces[0][0]))
         names = rng.sample(list(units), rng.choice((0, 1, 1, 2, 3)))
         if rng.random() < 0.3:
-            # of these two a batch pays only the dearer one if it may not be hybrid
-            names = [rng.choice(("prefill_tokens", "fill_memory")), "decode_memory"]
+            # of these a batch pays only the dearer one if it may not be hybrid; both may bind if P is far below M
+            names = ["prefill_tokens", "decode_memory"]
+        even = rng.random() < 0.4
         for name in names:
-            until = rng.randint(0, batches)
-            entry[name] = [_around(rng, busy, units[name]) if j < until else 0 for j in range(batches)]
+            until = batches if even else rng.randint(0, batches)
+            level = _around(rng, busy, units[name])
+            entry[name] = [(level if even else _around(rng, busy, units[name])) * (j < until) for j in range(batches)]
         if packings and rng.random() < 0.6:
             entry["packings"] = [[_around(rng, busy, 2) for _ in range(batches)] for _ in packings]
         entries.append(entry)
@@ -323,7 +339,7 @@ def last_arrivals(rng: Random, about: About) -> Certificate:
     return {"kind": "last_arrivals", "from_ps": moment, "certificate": rng.choice(makers)(rng, inner)}
 
 
-_PERCENTILES = tuple(name for name in OBJECTIVES if name.startswith("p"))
+_PERCENTILES = tuple(name for name in OBJECTIVES if name.startswith("p") and name not in BETWEEN_TOKENS)
 _MEANS = ("makespan", "mean_ttft", "max_ttft", "mean_e2e", "max_e2e", "weighted_e2e")
 _MAKESPAN = ("makespan",)
 _FEW = Wanted(memory_only=True, arrivals=False, most=3)
@@ -337,7 +353,7 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "late": Grammar(late, ("slo_misses",)),
         "percentile": Grammar(percentile, _PERCENTILES),
         "congestion": Grammar(congestion, ("mean_e2e",)),
-        "congestion, long": Grammar(congestion, ("mean_e2e",), Wanted(long=True)),
+        "congestion, long": Grammar(congestion, ("mean_e2e",), Wanted(long=True, shared=True)),
         "volume": Grammar(volume, _MAKESPAN),
         "ramp": Grammar(ramp, _MAKESPAN),
         "resident_walk": Grammar(walk, _MAKESPAN, Wanted(memory_only=True, arrivals=False)),

@@ -109,7 +109,7 @@ def _foreign(rng: Random, given: Problem, objective: str) -> dict[str, Any]:
     restrictions = {} if deed == "class" else given.restrictions
     case = read_case(loose, restrictions)
     best = Exhaustive(case, most_labels=3_000).optimum(objective)
-    batches, (firsts, lasts) = best.batches, play(case, best.batches)
+    batches, tokens = best.batches, play(case, best.batches)
     if deed == "overlap":
         # from some batch on everything is a little earlier
         place, early = rng.randrange(len(batches)), rng.choice((1, 1, batches[0]["end_ps"] - batches[0]["start_ps"]))
@@ -120,9 +120,8 @@ def _foreign(rng: Random, given: Problem, objective: str) -> dict[str, Any]:
             entry | ({name: entry[name] + by for name, by in moved.items()} if number >= place else {})
             for number, entry in enumerate(batches)
         ]
-        firsts = [time - early if time > since else time for time in firsts]
-        lasts = [time - early if time > since else time for time in lasts]
-    objectives = {name: value(given.case, name, firsts, lasts) for name in OBJECTIVES}
+        tokens = [[time - early if time > since else time for time in times] for times in tokens]
+    objectives = {name: value(given.case, name, tokens) for name in OBJECTIVES}
     found = result_document(
         Result(
             instance=given.instance,
@@ -250,7 +249,7 @@ def _untrue(tally: Tally, document: dict[str, Any]) -> str:
     if found is not None:
         considered_ps = document["instance"]["cost"].get("cpu_request", 0)
         try:
-            own = value(case, objective, *play(case, document["schedule"]["batches"], considered_ps))
+            own = value(case, objective, play(case, document["schedule"]["batches"], considered_ps))
         except IllegalError as error:
             return f"the schedule is illegal: {error}"
         if own != found:

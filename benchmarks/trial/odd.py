@@ -38,6 +38,10 @@ class Wanted:
         The most requests.
     long
         One or two requests, of more output tokens, on a machine that often has no base.
+    shared
+        Some of the long ones are decodes beside which prompts arrive that fill the batch; all share a large base.
+    wide
+        One coefficient is 10^8 or more, and the others are small.
     """
 
     memory_only: bool = False
@@ -46,6 +50,8 @@ class Wanted:
     swap: bool = True
     most: int = 4
     long: bool = False
+    shared: bool = False
+    wide: bool = False
 
 
 ANY = Wanted()
@@ -60,17 +66,23 @@ def problem(rng: Random, wanted: Wanted = ANY) -> Document:
 
 
 def many(rng: Random) -> Document:
-    """Return an instance of 64 to 90 requests that arrive over time, of some tokens each, with odd coefficients."""
+    """Return an instance of 64 to 90 requests, of some tokens each, with odd coefficients.
+
+    They arrive over time, at a pace near what the machine can serve, or together.
+    """
     found = _drawn(rng, Wanted(arrivals=False, swap=False))
-    longest = rng.choice((8, 8, 30))
-    shapes = [(rng.randint(1, 12), rng.randint(longest // 4, longest)) for _ in range(5)]
+    longest = rng.choice((8, 30, 30))
+    shapes = [(rng.randint(1, 12), rng.randint(longest // 4, longest)) for _ in range(rng.choice((1, 2, 5)))]
     requests = [dict(zip(("input", "output"), rng.choice(shapes), strict=True)) for _ in range(rng.randint(64, 90))]
     found["requests"] = requests
     found["limits"] |= {"kv_tokens": rng.choice((42, 100, 1000)) * found["limits"]["kv_block"], "batch_requests": None}
     found["limits"] |= {"prefill_tokens": rng.choice((12, 30)), "batch_tokens": rng.choice((30, 64))}
     case = read_case(found)
-    each = case.lasts(4, 4 * case.attends(True, 1, 8), 0, 0)
-    pace = rng.choice((0, 1, 2, 4, 8)) * each + 1
+    # a batch of so many decodes a token, and a prompt, is what a request takes of the machine
+    beside = rng.choice((1, 4, 12))
+    decode = case.lasts(beside, beside * case.attends(True, 1, 20), 0, 0) // beside
+    each = longest * 5 * decode // 8 + case.attends(False, 6, 0)
+    pace = 0 if rng.random() < 0.3 else each * rng.choice((25, 60, 80, 100, 120, 150, 400)) // 100 + 1
     for number, entry in enumerate(requests):
         entry["arrival_ps"] = min(2**62, number * pace + rng.randint(0, pace))
         entry["weight"] = rng.randint(0, 3)
@@ -80,6 +92,8 @@ def many(rng: Random) -> Document:
 
 
 def _drawn(rng: Random, wanted: Wanted) -> Document:
+    if wanted.shared and rng.random() < 0.4:
+        return _sharing(rng)
     memory_only = wanted.memory_only
     chunked = not memory_only and not wanted.whole and rng.random() < 0.45
     swaps = wanted.swap and rng.random() < 0.08
@@ -91,6 +105,10 @@ def _drawn(rng: Random, wanted: Wanted) -> Document:
     cost = odd_cost(rng, 1 if memory_only else rng.choice((1, 1, 2, 3)), swaps)
     if wanted.long and rng.random() < 0.6:
         cost |= {"base": 0, "prefill_req": 0, "pieces": []}
+    if wanted.wide:
+        cost = {name: rng.choice((0, 0, 1, 3, rng.randint(0, 40))) for name in cost if name != "pieces"} | {"pieces": []}
+        large = rng.choice(("base", "base", "base", *_COEFFICIENTS))
+        cost[large] = rng.choice((10**8, 10**9, 10**10, 10**11, 10**12, 10**13)) + rng.choice((0, 7, -11))
     requests: list[Document] = []
     for _ in range(count):
         if requests and rng.random() < 0.35:
@@ -146,6 +164,36 @@ def _drawn(rng: Random, wanted: Wanted) -> Document:
         _to_the_end(rng, found, wanted)
     set_slos(rng, found)
     return found
+
+
+def _sharing(rng: Random) -> Document:
+    """Return an instance in which prompts arrive whenever a batch ends, for which decodes leave most of the next."""
+    tokens = rng.randint(8, 64)
+    decoding, later = rng.choice((1, 1, 2)), rng.randint(2, 5)
+    cost = dict.fromkeys(("token", *_COEFFICIENTS), 0) | {"base": tokens * rng.choice((10**3, 10**6)), "pieces": []}
+    if rng.random() < 0.3:
+        cost[rng.choice(("token", *_COEFFICIENTS))] = rng.choice((1, 7))
+    requests = [{"input": rng.randint(1, tokens // decoding), "output": later + 1} for _ in range(decoding)]
+    batch = cost["base"] + tokens * cost["token"]
+    for number in range(1, later + 1):
+        arrival = max(0, number * batch + rng.choice((0, 0, 0, -1, 1, -batch)))
+        prompt = tokens - decoding - rng.choice((0, 0, 0, 1))
+        requests.append({"input": prompt, "output": 1, "arrival_ps": arrival})
+    return {
+        "format": "optsched-instance/1",
+        "name": "shared",
+        "limits": {
+            "kv_tokens": tokens * len(requests),
+            "batch_tokens": tokens,
+            "prefill_tokens": tokens,
+            "batch_requests": None,
+            "kv_block": 1,
+        },
+        "rules": {"hybrid": True, "chunked_prefill": False, "eviction": rng.random() < 0.3},
+        "cost": cost,
+        "replicas": 1,
+        "requests": requests,
+    }
 
 
 def _to_the_end(rng: Random, document: Document, wanted: Wanted) -> None:

@@ -35,6 +35,7 @@ _HEURISTIC_S = 0.05
 """For the planner, which claims no bound and takes all the time that it is given."""
 _PAPER = "infermax_milp"
 """The paper's programme, which soon takes minutes."""
+_IN_FLOATS = ("class_flow_mip", _PAPER)
 _STEPS = 6
 _POLICIES = ("vllm", "sarathi", "infermax", "srtf")
 """Policies that give bounds on many requests something to stay below."""
@@ -136,7 +137,7 @@ def bounds_of_many(rng: Random, tally: Tally) -> None:
                 except InputError:  # an end beyond the largest time
                     continue
                 if played.schedule is not None:
-                    reached.append(value(given.case, objective, *play(given.case, as_batches(played.schedule))))
+                    reached.append(value(given.case, objective, play(given.case, as_batches(played.schedule))))
             if not reached:
                 continue
             for name in BOUNDS:
@@ -191,6 +192,18 @@ def optima(rng: Random, tally: Tally) -> None:
         for name in entries(FORMULATION_GROUP):
             _formulation(tally, name, given, objective, at_most, limit_s)
         _solve(tally, given, objective, at_most, limit_s)
+
+
+def optima_in_floats(rng: Random, tally: Tally) -> None:
+    """Ask the formulations that solvers in floats solve, of problems with few ps beside a large coefficient."""
+    for _ in range(5):
+        given = drawn(rng, Wanted(most=3, whole=True, arrivals=rng.choice((False, None)), swap=False, wide=True))
+        try:
+            given.optimum("makespan")
+        except TooLargeError:
+            continue
+        for name in _IN_FLOATS:
+            _formulation(tally, name, given, "makespan")
 
 
 def _small(given: Problem) -> bool:
@@ -264,7 +277,7 @@ def _played(tally: Tally, label: str, given: Problem, objective: str, schedule: 
     batches = as_batches(schedule)
     found, reason = None, ""
     try:
-        found = value(given.case, objective, *play(given.case, batches))
+        found = value(given.case, objective, play(given.case, batches))
     except IllegalError as error:
         reason = str(error)
     violations, metrics = check_schedule(given.instance, schedule, given.allowed)
@@ -362,6 +375,7 @@ def _of_kind(name: str) -> Trial:
 TRIALS: Mapping[str, Trial] = MappingProxyType(
     {
         "optima": optima,
+        "optima, in floats": optima_in_floats,
         "bounds": bounds,
         "bounds, many requests": bounds_of_many,
         "documents": documents,
