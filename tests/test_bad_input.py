@@ -873,6 +873,14 @@ def test_a_tiny_file_may_hold_five_million_lists(tmp_path: Path, capsys: pytest.
     require_complaint(outcome, "RESULT: got ", "or to more than 5000000 lists, expected a packed file that holds less")
 
 
+def test_a_small_file_of_many_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each unknown one would be a problem of its own; one object may have the first 100,064."""
+    file = tmp_path / "keys.json.gz"
+    file.write_bytes(gzip.compress(b'{"a": 1' + b"".join(b', "a%d": 1' % key for key in range(100_064)) + b"}"))
+    outcome = optsched(capsys, "check", str(file))
+    require_complaint(outcome, f"{file}: RESULT: document: got about 100065 keys, expected at most 100064 for as many")
+
+
 def test_what_is_missing_is_said_without_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

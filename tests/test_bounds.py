@@ -76,6 +76,40 @@ def test_worked_request_alone() -> None:
     assert bound("alone", relaxed, Objective.SLO_MISSES) == 0
 
 
+def test_long_outputs_with_cheap_refills_are_compared_in_blocks() -> None:
+    """Of ten million tokens each takes min(n, 10^6 + 1) alone, with n tokens cached: a refill, or a dear decode.
+
+    The first fill takes 1. So by hand it is the sum of 1 to 10^6, and 9 × 10^6 decodes. Of 77 tokens in a block all
+    count as the first, at most 76 less than they take, and decodes count in full.
+    """
+    instance = Instance(
+        "long",
+        Limits(10**7, 10**7, 10**7),
+        Rules(chunked_prefill=True, eviction=True),
+        CostModel(0, 1, decode_req=10**6),
+        (Request(1, 10**7),),
+    )
+    by_hand = 10**6 * (10**6 + 1) // 2 + 9 * 10**6 * (10**6 + 1)
+    for name in ("alone", "machine", "volume"):
+        found = bound(name, instance, Objective.MAKESPAN)
+        assert found is not None
+        assert by_hand - 10**6 * 76 <= found <= by_hand
+
+
+@given(instances(), st.sampled_from(MONOTONE))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+def test_blocks_prove_no_more_than_single_tokens(instance: Instance, objective: Objective) -> None:
+    """And producers and checker cut the same blocks."""
+    for name in ("alone", "machine", "volume"):
+        whole = bound(name, instance, objective)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("optsched.bounds.own.MOST_COMPARED", 1)
+            patch.setattr("optsched.check.work.MOST_COMPARED", 1)
+            found = bound(name, instance, objective)
+        assert (found is None) == (whole is None)
+        assert found is None or whole is None or found <= whole
+
+
 def test_worked_shortest_first() -> None:
     """A long job is interrupted: 3 tokens held for 1 batch of 3 places is a whole base, 1 token a third of one.
 

@@ -302,10 +302,12 @@ def test_prices_are_read_strictly(change: Document, reason: str) -> None:
 
 
 def test_certificates_are_read_strictly() -> None:
-    def refusal(objective: Objective = Objective.MAKESPAN, **certificate: object) -> str:
+    few = memory_bound(3, 10)
+
+    def refusal(objective: Objective = Objective.MAKESPAN, instance: Instance = few, **certificate: object) -> str:
         terms = {"kind": "ramp", "prefill_step_ps": 0} | certificate
         with pytest.raises(UnprovedError) as error:
-            proved_bound(memory_bound(3, 10), Restrictions(), objective, terms)
+            proved_bound(instance, Restrictions(), objective, terms)
         return str(error.value)
 
     assert "release_ps is 7" in refusal(release_ps=7, prices=[SPIKE])
@@ -314,9 +316,11 @@ def test_certificates_are_read_strictly() -> None:
     assert "prices is [3]" in refusal(release_ps=0, prices=[3])
     for step in (1, -1, None, False, 0.0):
         assert f"prefill_step_ps is {step}" in refusal(release_ps=0, prices=[SPIKE], prefill_step_ps=step)
-    wide = SPIKE | {"widths": [1, 1, 4_999_998]}
-    # 11 entries of 5·10^6 layers, and a request generates 2 tokens.
-    assert "110000000 tokens in layers, more than" in refusal(release_ps=0, prices=[wide] * 11)
+    wide = SPIKE | {"widths": [1, 1, 49_998]}
+    assert "150000 layers, more than" in refusal(release_ps=0, prices=[wide] * 3)
+    # 2 entries of 50,000 layers, and a request that generates 999 tokens: 1001 for each layer.
+    long = replace(few, requests=(Request(1, 999),))
+    assert "100100000 tokens in layers, more than" in refusal(instance=long, release_ps=0, prices=[wide] * 2)
     assert "prompts is []" in refusal(release_ps=0, prices=[SPIKE], prompts=[])
     assert "ascending" in refusal(release_ps=0, prices=[SPIKE], prompts=[2, 1])
     assert "both sides of 1" in refusal(release_ps=0, prices=[SPIKE], prompts=[2, 3])

@@ -323,10 +323,10 @@ class Exhaustive:
                     continue
                 others[:] = [other for other in others if not _no_later(label, other)]
                 others.append(label)
+                least = max(whole, *after)
                 if mean:
-                    least = whole + sum([time // (job.output - 1) for time, job in zip(after, jobs, strict=True) if time])
-                else:
-                    least = max(whole, *after)
+                    going_on = [time // (job.output - 1) for time, job in zip(after, jobs, strict=True) if time]
+                    least = whole + sum(going_on)
                 entry = (least, -self._generated(move.head), next(tie), move.head, *label)
                 heapq.heappush(queue, (*entry, (way, 0, 0, move)))
         raise AssertionError("every request can be served alone, but no schedule was found")
@@ -369,7 +369,7 @@ def _put_off(way: Any) -> Any:
     for move in moves:
         clock = max(clock, move.release - offset)
         offset += move.lasts
-    found = None
+    found: Any = None
     for move in moves:
         found = (found, clock, clock + move.lasts, move)
         clock += move.lasts

@@ -106,7 +106,8 @@ def _drawn(rng: Random, wanted: Wanted) -> Document:
     if wanted.long and rng.random() < 0.6:
         cost |= {"base": 0, "prefill_req": 0, "pieces": []}
     if wanted.wide:
-        cost = {name: rng.choice((0, 0, 1, 3, rng.randint(0, 40))) for name in cost if name != "pieces"} | {"pieces": []}
+        cost = dict.fromkeys(cost, 0) | {"pieces": []}
+        cost |= {name: rng.choice((0, 0, 1, 3, rng.randint(0, 40))) for name in ("base", "token", *_COEFFICIENTS)}
         large = rng.choice(("base", "base", "base", *_COEFFICIENTS))
         cost[large] = rng.choice((10**8, 10**9, 10**10, 10**11, 10**12, 10**13)) + rng.choice((0, 7, -11))
     requests: list[Document] = []
@@ -170,7 +171,8 @@ def _sharing(rng: Random) -> Document:
     """Return an instance in which prompts arrive whenever a batch ends, for which decodes leave most of the next."""
     tokens = rng.randint(8, 64)
     decoding, later = rng.choice((1, 1, 2)), rng.randint(2, 5)
-    cost = dict.fromkeys(("token", *_COEFFICIENTS), 0) | {"base": tokens * rng.choice((10**3, 10**6)), "pieces": []}
+    cost: Document = dict.fromkeys(("token", *_COEFFICIENTS), 0)
+    cost |= {"base": tokens * rng.choice((10**3, 10**6)), "pieces": []}
     if rng.random() < 0.3:
         cost[rng.choice(("token", *_COEFFICIENTS))] = rng.choice((1, 7))
     requests = [{"input": rng.randint(1, tokens // decoding), "output": later + 1} for _ in range(decoding)]

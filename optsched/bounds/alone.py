@@ -45,7 +45,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from optsched.bounds.bound import Bound
-from optsched.bounds.own import fewest_steps, may_refill
+from optsched.bounds.own import fewest_steps, least_later, may_refill
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective, misses_slo, percentile_rank, tpot_sum, value_at
 
@@ -103,11 +103,7 @@ def _later_ps(instance: Instance, prompt: int, output: int) -> int:
     decode = cost.linear_ps(1) + cost.decode_req
     if not _refills_pay(instance, prompt, output):
         return count * decode + cost.decode_kv * (count * prompt + count * (count - 1) // 2)
-    total = 0
-    for size in range(prompt + 1, prompt + output):
-        token = decode + cost.decode_kv * (size - 1)
-        total += min(token, _fill_ps(instance, size)) if may_refill(instance, size) else token
-    return total
+    return least_later(instance, prompt, output, partial(_fill_ps, instance), partial(_decode_ps, instance))
 
 
 def _decode_ps(instance: Instance, size: int) -> int:

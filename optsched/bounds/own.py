@@ -25,6 +25,7 @@ chunks telescope, and a prompt needs at least ⌈I/P⌉ of them (one if prefills
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -58,6 +59,10 @@ class Rate:
     def scale(self) -> int:
         """Sum of the weights."""
         return sum(self.weights)
+
+
+MOST_COMPARED = 1 << 17
+"""Sizes for which decodes and refills are compared one by one."""
 
 
 def plain_rate(instance: Instance, weights: tuple[int, ...]) -> Rate:
@@ -106,15 +111,10 @@ class OwnTimes:
 
     def _later(self, prompt: int, output: int) -> int:
         cost, scale, count = self._instance.cost, self._rate.scale, output - 1
-        if self._decodes_are_cheapest(prompt, output):
+        if count <= MOST_COMPARED and self._decodes_are_cheapest(prompt, output):
             cached = count * prompt + count * (count - 1) // 2
             return count * (self._rate.decode + scale * cost.decode_req) + scale * cost.decode_kv * cached
-        return sum(
-            min(self._decode(prompt + k - 1), self._fill(prompt + k - 1))
-            if may_refill(self._instance, prompt + k - 1)
-            else self._decode(prompt + k - 1)
-            for k in range(2, output + 1)
-        )
+        return least_later(self._instance, prompt, output, self._fill, self._decode)
 
     def _decode(self, size: int) -> int:
         """Return the own time of a decode that holds so many tokens, its own included."""
@@ -141,6 +141,30 @@ class OwnTimes:
             return ()
         place = (scale * cost.decode_kv - self._rate.prompt) // (2 * scale * cost.prefill_sq)
         return place, place + 1
+
+
+def least_later(
+    instance: Instance, prompt: int, output: int, fill: Callable[[int], int], decode: Callable[[int], int]
+) -> int:
+    """Return the sum over tokens 2 to O of the lesser of a refill and a decode, by the size I + k - 1.
+
+    Of more sizes than `MOST_COMPARED`, so many at a time count as the first of them, which takes least: both times do
+    not fall with the size, and decodes rise evenly.
+    """
+    last, most = prompt + output - 1, prompt
+    if instance.rules.eviction:
+        most = last if instance.rules.chunked_prefill else max(prompt, min(last, instance.limits.prefill_tokens))
+
+    def decoded(begin: int, end: int) -> int:
+        """Return the sum of decodes of the sizes from ``begin`` up to, not with, ``end``."""
+        return (end - begin) * (decode(begin) + decode(end - 1)) // 2
+
+    total, many = decoded(most + 1, last + 1), -(-(most - prompt) // MOST_COMPARED) or 1
+    for begin in range(prompt + 1, most + 1, many):
+        end = min(begin + many, most + 1)
+        cheapest = min(fill(begin), decode(begin))
+        total += decoded(begin, end) if fill(begin) >= decode(end - 1) else (end - begin) * cheapest
+    return total
 
 
 def single_pieces(instance: Instance) -> list[tuple[int, ...]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, FailFast, Field, Tag, TypeAdapter
 
@@ -43,6 +43,9 @@ MAX_UNPACKED_LISTS = 5_000_000
 """Bytes, and lists and objects, that a packed file may hold however small it is: reading takes 300 bytes for ``[]``."""
 MAX_RATIO, MAX_LISTS_RATIO = 64, 8
 """How many of them it may hold for each of its own bytes beyond that; our results hold at most 57 and 5."""
+
+MAX_KEYS, MAX_KEYS_RATIO = 100_000, 64
+"""Keys that a document may hold, and for each object beyond that: to name an unknown one takes a kilobyte."""
 
 _PIECE = 1024**2
 _STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -214,6 +217,7 @@ _INSTANCE, _SUITE = TypeAdapter(_InstanceBody), TypeAdapter(_SuiteBody)
 _RESULT = TypeAdapter(_ResultBody)
 _RESULTS = TypeAdapter(Annotated[list[_ResultBody], Field(min_length=1), FailFast()])
 _TAGS = frozenset({"<profile>", "<coefficients>"})
+_Body = TypeVar("_Body")
 
 
 # Reading ---------------------------------------------------------------------------------------------------
@@ -282,14 +286,21 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
+def _parse(adapter: TypeAdapter[_Body], data: bytes) -> _Body:
+    keys, most = data.count(b":"), MAX_KEYS + MAX_KEYS_RATIO * data.count(b"{")
+    if keys > most:
+        raise InputError("document", Said(f"about {keys} keys"), f"at most {most} for as many objects as it has")
+    return parse_json(adapter, data, _TAGS)
+
+
 def parse_instance(data: bytes, profiles: ProfileLookup) -> Instance:
     """Read an instance document; a wrong one raises `InputError`."""
-    return parse_json(_INSTANCE, data, _TAGS).build(profiles)
+    return _parse(_INSTANCE, data).build(profiles)
 
 
 def parse_suite(data: bytes, profiles: ProfileLookup) -> Suite:
     """Read a suite document: ``{"format": "optsched-suite/1", "name", "description", "instances": […]}``."""
-    body = parse_json(_SUITE, data, _TAGS)
+    body = _parse(_SUITE, data)
     _require_few("instances", body.instances)
     instances: list[Instance] = []
     names: set[str] = set()
@@ -307,7 +318,7 @@ def parse_suite(data: bytes, profiles: ProfileLookup) -> Suite:
 def parse_results(data: bytes, profiles: ProfileLookup) -> list[ClaimedResult]:
     """Read a result document, or a list of them."""
     several = re.match(rb"\s*\[", data) is not None
-    bodies = parse_json(_RESULTS, data, _TAGS) if several else [parse_json(_RESULT, data, _TAGS)]
+    bodies = _parse(_RESULTS, data) if several else [_parse(_RESULT, data)]
     _require_few("document", [body.instance for body in bodies])
     found = []
     for position, body in enumerate(bodies):

@@ -76,8 +76,8 @@ from optsched.model.objectives import Objective
 
 MOST_STEPS = 100_000_000
 """Tokens in layers beyond which nothing is computed."""
-MOST_LAYERS = 5_000_000
-"""Layers of one entry of prices beyond which nothing is listed."""
+MOST_LAYERS = 100_000
+"""Layers of all entries of prices beyond which nothing is listed."""
 _ROWS = ("memory", "tokens", "prefill_tokens", "runs")
 _CAP = 1 << 80
 """No request is taken to pay more, which proves less, if anything."""
@@ -99,7 +99,10 @@ def ramp_bound(problem: Problem, objective: Objective, certificate: Mapping[str,
         raise UnprovedError(f"prices is {shown(entries)}, expected a list of objects")
     step = step_of(problem, certificate.get("prefill_step_ps"))
     proofs = [_Proof(problem, entry, step) for entry in entries]
-    steps = sum(len(group.numbers) for group in groups) * sum(proof.layers for proof in proofs)
+    layers = sum(proof.layers for proof in proofs)
+    if layers > MOST_LAYERS:
+        raise UnprovedError(f"prices have {layers} layers, more than {MOST_LAYERS}")
+    steps = (sum(len(group.numbers) for group in groups) + len(proofs)) * layers
     if steps > MOST_STEPS:
         raise UnprovedError(f"prices concern {steps} tokens in layers, more than {MOST_STEPS}")
 
@@ -179,8 +182,6 @@ class _Proof:
         self._problem, self._step = problem, step
         self._widths = _integers("widths", stated.get("widths"), 1, None)
         self.layers = sum(self._widths)
-        if self.layers > MOST_LAYERS:
-            raise UnprovedError(f"widths has {self.layers} layers, more than {MOST_LAYERS}")
         [self._scale] = _integers("scale", [stated.get("scale")], 1, 1)
         count = len(self._widths)
         self._rows = {name: _integers(name, stated.get(name, [0] * count), 0, count) for name in _ROWS}

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError, shown
 
-MOST_COMPARED = 20_000_000
-"""Output tokens of one request beyond which decodes and refills are not compared one by one."""
+MOST_COMPARED = 1 << 17
+"""Output tokens of one request beyond which decodes and refills are compared for several tokens at once."""
 
 
 class Rate(NamedTuple):
@@ -129,20 +129,24 @@ def least_sum(
 ) -> int:
     """Return the sum over output tokens 2 to O of what a fill or a decode of all I + k - 1 tokens takes, the lesser.
 
-    Both rise with the tokens, a decode by the same for every token.
+    Both rise with the tokens, a decode by the same for every token. Where there are more than `MOST_COMPARED` that may
+    be refilled, they are cut into about so many blocks, all tokens of which take at least what the first one does.
     """
-    count, low, high = output - 1, prompt + 1, prompt + output - 1
-    if not problem.chunked:
-        # Whole refills exceed P from some token on.
-        high = min(high, max(problem.limits.prefill_tokens, prompt))
-    if count and (not problem.eviction or high < low or fill(low) >= decode(high)):
-        return count * (decode(low) + decode(prompt + count)) // 2
-    if count > MOST_COMPARED:
-        raise UnprovedError(f"an output of {output} tokens has more than {MOST_COMPARED} to compare with refills")
-    return sum(
-        min(decode(tokens), fill(tokens)) if problem.may_refill(tokens) else decode(tokens)
-        for tokens in range(low, prompt + output)
-    )
+
+    def decodes(first: int, last: int) -> int:
+        return (last - first + 1) * (decode(first) + decode(last)) // 2
+
+    low, end = prompt + 1, prompt + output - 1
+    # Whole refills exceed P from some token on.
+    high = end if problem.chunked else min(end, problem.limits.prefill_tokens)
+    if not problem.eviction or high < low or fill(low) >= decode(high):
+        return decodes(low, end)
+    total, size = decodes(high + 1, end), -(-(high - prompt) // MOST_COMPARED)
+    for first in range(low, high + 1, size):
+        last = min(first + size - 1, high)
+        refilled = fill(first)
+        total += decodes(first, last) if refilled >= decode(last) else (last - first + 1) * min(refilled, decode(first))
+    return total
 
 
 def blocks_held(problem: Problem, prompt: int, output: int) -> int:
