@@ -878,7 +878,7 @@ def test_a_small_file_of_many_keys(tmp_path: Path, capsys: pytest.CaptureFixture
     file = tmp_path / "keys.json.gz"
     file.write_bytes(gzip.compress(b'{"a": 1' + b"".join(b', "a%d": 1' % key for key in range(100_064)) + b"}"))
     outcome = optsched(capsys, "check", str(file))
-    require_complaint(outcome, f"{file}: RESULT: document: got about 100065 keys, expected at most 100064 for as many")
+    require_complaint(outcome, f"{file}: document: got about 100065 keys, expected at most 100064 for as many")
 
 
 def test_what_is_missing_is_said_without_what_is_there(
