@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,8 @@ from optsched.model.errors import InputError
 from trial.trials import TRIALS, run_trial
 
 ROOT = Path(__file__).resolve().parents[2]
+_PATIENCE = 20
+"""Wall-clock time, in multiples of the CPU time, after which trials are taken to hang."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Fault:
 
 
 class Verdict(NamedTuple):
-    """Whether a fault was found, after how many seconds, by which trial and as what."""
+    """Whether a fault was found, after how many seconds of CPU time, by which trial and as what."""
 
     name: str
     found: bool
@@ -80,8 +81,11 @@ def replaced(fault: Fault, package: Path) -> None:
 
 
 def plant(fault: Fault, seconds: float) -> Verdict:
-    """Run trials on a copy of the package with a fault until one finds what it does not find without the fault."""
-    started = time.monotonic()
+    """Run trials on a copy of the package with a fault until one finds what it does not find without the fault.
+
+    Seconds are CPU time of the trials, so that what else runs on the machine does not count.
+    """
+    before, by = _of_children(), ""
     with TemporaryDirectory() as folder:
         package = Path(folder) / "optsched"
         copytree(ROOT / "optsched", package, ignore=ignore_patterns("__pycache__", "*.pyc", "*.nb*"))
@@ -94,16 +98,23 @@ def plant(fault: Fault, seconds: float) -> Verdict:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"},
             text=True,
         )
-        timer = Timer(seconds, process.kill)
+        timer = Timer(_PATIENCE * seconds, process.kill)
         timer.start()
         try:
             assert process.stdout is not None
             for line in process.stdout:
                 sort, seed, name = json.loads(line)
                 if not run_trial(sort, seed).found:
-                    return Verdict(fault.name, True, time.monotonic() - started, f"{name}, {sort}, seed {seed}")
+                    by = f"{name}, {sort}, seed {seed}"
+                    break
         finally:
             timer.cancel()
             process.kill()
             process.communicate()
-    return Verdict(fault.name, False, time.monotonic() - started, "")
+    return Verdict(fault.name, bool(by), _of_children() - before, by)
+
+
+def _of_children() -> float:
+    """Return the CPU time of all processes that were started and have ended."""
+    times = os.times()
+    return times.children_user + times.children_system

@@ -239,13 +239,13 @@ def _priced(rng: Random, about: About, everything: bool) -> Certificate:
         ahead = steps = 0
         back = []
         for item in reversed(items):
-            ahead += base * item.blocks // case.blocks * share // 4
+            ahead += base * item.blocks
             if everything:
                 steps += item.fill if item.k == 1 else min(item.fill, item.decode)
             elif item.k > 1:
                 steps += min(0, item.fill - item.decode)
-            worth = ahead + steps * taken // 4
-            back.append(scale * (rate + item.weight) * worth + rng.randint(-noise, noise))
+            ps = scale * (rate + item.weight)
+            back.append(ps * ahead * share // (4 * case.blocks) + ps * steps * taken // 4 + rng.randint(-noise, noise))
         prices += back[::-1]
     if share == 0 and rng.random() < 0.5:
         prices = [rng.randint(-noise, noise) for _ in prices]

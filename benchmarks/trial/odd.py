@@ -111,8 +111,10 @@ def _drawn(rng: Random, wanted: Wanted) -> Document:
         large = rng.choice(("base", "base", "base", *_COEFFICIENTS))
         cost[large] = rng.choice((10**8, 10**9, 10**10, 10**11, 10**12, 10**13)) + rng.choice((0, 7, -11))
     requests: list[Document] = []
+    # of three and more that are alike, short of memory, several are evicted with the same number of tokens
+    alike = 1.0 if memory_only and rng.random() < 0.25 else 0.35
     for _ in range(count):
-        if requests and rng.random() < 0.35:
+        if requests and rng.random() < alike:
             requests.append(dict(requests[-1]))
             continue
         entry: Document = {"input": rng.randint(1, 3 if chunked else 4), "output": rng.randint(1, longest)}
