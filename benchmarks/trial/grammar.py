@@ -236,16 +236,16 @@ def _priced(rng: Random, about: About, everything: bool) -> Certificate:
     rate = 1 if not any(weights) else 0
     prices = []
     for items in _items(case, weights):
-        ahead = steps = 0
+        ahead, steps, ps = 0, 0, scale * (rate + items[0].weight)
         back = []
         for item in reversed(items):
-            ahead += base * item.blocks
+            # rounded down for each item, so that no batch that is full pays more than its base
+            ahead += ps * base * item.blocks // case.blocks
             if everything:
                 steps += item.fill if item.k == 1 else min(item.fill, item.decode)
             elif item.k > 1:
                 steps += min(0, item.fill - item.decode)
-            ps = scale * (rate + item.weight)
-            back.append(ps * ahead * share // (4 * case.blocks) + ps * steps * taken // 4 + rng.randint(-noise, noise))
+            back.append(ahead * share // 4 + ps * steps * taken // 4 + rng.randint(-noise, noise))
         prices += back[::-1]
     if share == 0 and rng.random() < 0.5:
         prices = [rng.randint(-noise, noise) for _ in prices]
