@@ -99,6 +99,10 @@ def _drawn(rng: Random, wanted: Wanted) -> Document:
     swaps = wanted.swap and rng.random() < 0.08
     fewest = 2 if wanted.arrivals else 1
     count = rng.choice([number for number in (1, 2, 2, 2, 2, 3, 3, 3, 3, 4) if fewest <= number <= wanted.most])
+    # of four that are alike, short of memory, several are evicted with the same number of tokens
+    alike = memory_only and wanted.most >= 4 and rng.random() < 0.25
+    if alike:
+        count = wanted.most
     if wanted.long:
         chunked, swaps, count = False, False, rng.choice((1, 1, 2))
     longest = 7 if wanted.long else (2 if count == 4 else 3) if chunked or swaps else (3 if count == 4 else 4)
@@ -111,10 +115,8 @@ def _drawn(rng: Random, wanted: Wanted) -> Document:
         large = rng.choice(("base", "base", "base", *_COEFFICIENTS))
         cost[large] = rng.choice((10**8, 10**9, 10**10, 10**11, 10**12, 10**13)) + rng.choice((0, 7, -11))
     requests: list[Document] = []
-    # of three and more that are alike, short of memory, several are evicted with the same number of tokens
-    alike = 1.0 if memory_only and rng.random() < 0.25 else 0.35
     for _ in range(count):
-        if requests and rng.random() < alike:
+        if requests and (alike or rng.random() < 0.35):
             requests.append(dict(requests[-1]))
             continue
         entry: Document = {"input": rng.randint(1, 3 if chunked else 4), "output": rng.randint(1, longest)}
