@@ -20,7 +20,9 @@ shares of bases adds up to at least
 
 with :math:`\mathrm{decode}_k = \mathrm{decode} + \mathrm{decode\_kv} (I + k - 2) + \mathrm{decode\_req}` and
 :math:`\mathrm{refill}_k = w_1` of a prompt of I + k − 1 tokens, where eviction and P allow it: the quadratic terms of
-chunks telescope, and a prompt needs at least ⌈I/P⌉ of them (one if prefills are whole).
+chunks telescope, and a prompt needs at least ⌈I/P⌉ of them (one if prefills are whole). Where more than 131,072 tokens
+of a request may be refilled, they are compared in about so many blocks, of which all tokens count as the first unless
+all are decoded: both times never fall with k.
 """
 
 from __future__ import annotations
