@@ -104,7 +104,7 @@ def test_blocks_prove_no_more_than_single_tokens(instance: Instance, objective: 
         whole = bound(name, instance, objective)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("optsched.bounds.own.MOST_COMPARED", 1)
-            patch.setattr("optsched.check.work.MOST_COMPARED", 1)
+            patch.setattr("optsched.check.certificates.shared.work.MOST_COMPARED", 1)
             found = bound(name, instance, objective)
         assert (found is None) == (whole is None)
         assert found is None or whole is None or found <= whole
