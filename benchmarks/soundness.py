@@ -32,7 +32,7 @@ SHARES: Mapping[str, int] = {
     "optima": 560,
     "optima, in floats": 200,
     "bounds": 280,
-    "bounds, many requests": 60,
+    "bounds, many requests": 180,
     "documents": 280,
     "climb, bounds": 60,
     "climb, formulations": 120,
