@@ -164,8 +164,8 @@ def least_later(
     total, many = decoded(most + 1, last + 1), -(-(most - prompt) // MOST_COMPARED) or 1
     for begin in range(prompt + 1, most + 1, many):
         end = min(begin + many, most + 1)
-        cheapest = min(fill(begin), decode(begin))
-        total += decoded(begin, end) if fill(begin) >= decode(end - 1) else (end - begin) * cheapest
+        refill = fill(begin)
+        total += decoded(begin, end) if refill >= decode(end - 1) else (end - begin) * min(refill, decode(begin))
     return total
 
 
