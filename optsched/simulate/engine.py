@@ -90,8 +90,8 @@ class PolicyRun:
         self._present: dict[int, Job] = {}
         self._replica = Replica(instance.limits, instance.rules, instance.start_ps, memory_of(instance))
         self._machine = MachineState(self._present)
-        self._arrived = self._fruitless = self._patience = 0
-        self._open_ps = 0
+        self._patience = sum(request.input + request.output for request in instance.requests)
+        self._arrived = self._fruitless = self._open_ps = 0
         self._decided: Assignment | None = None
         self._stuck: NoBatchError | None = None
         self._standing: _Standing | None = None
@@ -125,10 +125,9 @@ class PolicyRun:
             raise InputError(f"requests[{index}].arrival_ps", request.arrival_ps, expected)
         self._coming.append(index)
         self._open_ps = request.arrival_ps
-        self._patience += request.input + request.output
 
     def upcoming(self) -> tuple[int, Assignment] | None:
-        """Return when the next batch will start and what it will do, if no request is submitted that arrives before.
+        """Return when the next batch will start and what it will do, if no request is submitted that arrives by then.
 
         None if nothing will run. The policy is not asked again when the batch is carried out.
         """

@@ -569,11 +569,11 @@ class CompiledRun:
         problem.output[news] = [request.output for request in requests]
         if self._run is None:
             self._run = _begin(problem, problem.arrival[0])
+            self._run.clock[_PATIENCE] = sum(request.input + request.output for request in self._requests)
         run = self._run
         if self._rule.worst_case:
             run.jobs.reserved[news] = problem.input[news] + problem.output[news] - 1
         run.jobs.sizes[_KNOWN] = len(self._order)
-        run.clock[_PATIENCE] += problem.input[news].sum() + problem.output[news].sum()
 
     def advance(self, until_ps: int | None = None) -> None:
         """Carry out all batches that start before a time; or all batches, None."""
