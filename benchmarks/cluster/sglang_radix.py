@@ -37,9 +37,7 @@ def _replay(run: Mapping[str, Any]) -> Outcome:
     return compared(f"{run['policy']}, page {page}, seed {run['seed']}", UNIT, pairs())
 
 
-def _do(
-    tree: RadixTree, page: int, pinned: dict[int, RadixNode], operation: Mapping[str, Any]
-) -> dict[str, object]:
+def _do(tree: RadixTree, page: int, pinned: dict[int, RadixNode], operation: Mapping[str, Any]) -> dict[str, object]:
     """Carry out one operation; return what theirs is compared with."""
     ours: dict[str, object] = {}
     match operation["op"]:

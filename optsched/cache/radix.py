@@ -55,7 +55,7 @@ class RadixNode:
         self.blocks = blocks
         self.parent = parent
         self.children: dict[Hashable, RadixNode] = {}
-        self.depth = len(blocks) + (parent.depth if parent else 0)
+        self.depth: int = len(blocks) + (parent.depth if parent else 0)
         self.pins = 0
         self.last_access = now
         self.created = now
@@ -183,8 +183,8 @@ class RadixTree:
                 continue
             taken = len(node.blocks) if self._whole_nodes else 1
             first = node.blocks[0]
-            for _ in range(taken):
-                dropped.append(node.blocks.pop())
+            dropped += node.blocks[: -taken - 1 : -1]
+            del node.blocks[-taken:]
             node.depth -= taken
             self.size -= taken
             if node.blocks:

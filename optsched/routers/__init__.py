@@ -1,0 +1,19 @@
+"""Routers: which machine a request goes to. Found by name, like policies."""
+
+from types import MappingProxyType
+
+_FAMILIES = {
+    "simple": ("round_robin", "random", "direct", "p2c", "p2c_tokens", "session", "lmetric"),
+    "least": ("least_requests", "least_tokens", "least_kv", "least_work"),
+    "sal": ("sal",),
+    "e2": ("e2",),
+    "e2_code": ("e2_code",),
+    "cache_aware": ("cache_aware",),
+    "hashing": ("prefix_hash", "bounded_consistent"),
+    "scores": ("dynamo_kv", "score_mix", "vllm_dp", "aibrix_prefix", "conductor"),
+}
+
+ROUTERS = MappingProxyType(
+    {name: f"optsched.routers.{family}:{name}" for family, names in _FAMILIES.items() for name in names}
+)
+"""Router name → ``module:attribute`` of its factory, resolved when it is asked for."""
