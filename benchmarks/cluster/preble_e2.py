@@ -59,8 +59,8 @@ def _replay(run: Mapping[str, Any]) -> Iterator[Outcome]:
     for event in run["log"]:
         now = round(event["t"] * 1e6) * _MICROSECOND_PS
         if "finish" in event:
-            times = (round(event[name] * 1e12) for name in ("ttft", "tpot"))
-            router.finished(requests[event["finish"]], event["gpu"], now, *times)
+            ttft, tpot = (round(event[name] * 1e12) for name in ("ttft", "tpot"))
+            router.finished(requests[event["finish"]], event["gpu"], now, ttft, tpot)
             continue
         index = event["request"]
         label = f"request {index}"
@@ -73,5 +73,6 @@ def _replay(run: Mapping[str, Any]) -> Iterator[Outcome]:
         loads.append((label, event["cost_after"], event["cost_after"] if same else shown))
         cached.append((label, event["cached_tokens"], list(router.cached_tokens)))
     name = f"{run['workload']}, {run['gpus']} GPUs, eviction {options.eviction}, rebalancing {options.rebalancing}"
-    for unit, found in zip(UNITS, (decided, loads, cached), strict=True):
-        yield compared(name, unit, found)
+    yield compared(name, UNITS[0], decided)
+    yield compared(name, UNITS[1], loads)
+    yield compared(name, UNITS[2], cached)

@@ -191,7 +191,7 @@ class E2Code(Router):
         self._now = request.arrival_ps
         leaf = self._insert(request)
         large = self._large(leaf)
-        machine = self._chosen(leaf, views, request)
+        machine = self._chosen(leaf)
         for node in self._up(leaf):
             node.data.placed.add(machine)
             node.data.requests[machine] += 1
@@ -211,6 +211,11 @@ class E2Code(Router):
         ):
             self._rebalance()
         return machine
+
+    def first_token(self, request: RoutedRequest, machine: int, now_ps: int, hit: int) -> None:
+        """Remember how much of a prompt was cached."""
+        if self._options.hit_share is not None:
+            self._hits.append((now_ps, machine, hit, request.input))
 
     def finished(self, request: RoutedRequest, machine: int, now_ps: int, ttft_ps: int, tpot_ps: int | None) -> None:
         """Take note that a request has ended."""
@@ -290,12 +295,12 @@ class E2Code(Router):
 
     # ---- the choice ----
 
-    def _chosen(self, leaf: _Node, views: Sequence[MachineView], request: RoutedRequest) -> int:
+    def _chosen(self, leaf: _Node) -> int:
         everywhere = range(self._machines)
         if leaf.tokens < leaf.before:
             candidates = next((node.data.placed for node in self._up(leaf) if node.data.placed), set(everywhere))
             return self._cheapest(leaf, sorted(candidates))
-        if (best := self._best_hits(views, request)) is not None:
+        if (best := self._best_hits()) is not None:
             return best
         return self._cheapest(leaf, everywhere)
 
@@ -309,7 +314,7 @@ class E2Code(Router):
         position = least(costs)
         return position if self._options.position else candidates[position]
 
-    def _best_hits(self, views: Sequence[MachineView], request: RoutedRequest) -> int | None:
+    def _best_hits(self) -> int | None:
         """Return the machine that has found the largest share of its prompts in the cache of late, if it is enough."""
         if self._options.hit_share is None:
             return None
@@ -441,7 +446,7 @@ class E2Code(Router):
         """Go from the most loaded machine down, each time beside the least loaded one."""
         loads = self._totals(self._counted_loads)
         order = sorted(range(self._machines), key=lambda machine: -loads[machine])
-        for place, machine in enumerate(order[:-1]):
+        for machine in order[:-1]:
             if not self._shifted(loads, machine, order[-1]):
                 return
             nodes = self._movable(machine)
@@ -460,7 +465,7 @@ class E2Code(Router):
         nodes = []
         for record in self._records:
             node = record.node
-            if record.requests >= 2 and machine in node.data.placed and self._is_large(node):
+            if record.counted and machine in node.data.placed and self._is_large(node):
                 tokens = node.data.requests[machine] * record.output
                 nodes.append((record.prefill_ps + tokens * doubled // 2, node))
         return sorted(nodes, key=lambda pair: (pair[0], self._order(pair[1])))

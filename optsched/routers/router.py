@@ -92,8 +92,8 @@ class Router:
         """Return the machine to which ``request`` goes."""
         raise NotImplementedError
 
-    def first_token(self, request: RoutedRequest, machine: int, now_ps: int) -> None:
-        """Take note that a request has generated its first token."""
+    def first_token(self, request: RoutedRequest, machine: int, now_ps: int, hit: int) -> None:
+        """Take note that a request has generated its first token, and that ``hit`` tokens of its prompt were cached."""
 
     def finished(self, request: RoutedRequest, machine: int, now_ps: int, ttft_ps: int, tpot_ps: int | None) -> None:
         """Take note that a request has ended; its TPOT is None if it had one output token."""

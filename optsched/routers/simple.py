@@ -89,10 +89,8 @@ class TwoChoices(Router):
 
     def route(self, request: RoutedRequest, views: Sequence[MachineView]) -> int:
         """Return the machine to which ``request`` goes."""
-        if self._replacement or len(views) == 1:
-            pair = self._rng.choices(views, k=2)
-        else:
-            pair = self._rng.sample(views, 2)
+        draw = self._rng.choices if self._replacement or len(views) == 1 else self._rng.sample
+        pair = draw(views, k=2)
         return min(pair, key=self._load).machine
 
 
