@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from cluster import preble_e2, sgl_router, sglang_radix, vllm_prefix
+from cluster import dynamo_costs, preble_e2, sgl_router, sglang_radix, vllm_prefix
 from cluster.outcome import Outcome, Sources
 
 
@@ -27,6 +27,7 @@ class Kind:
 
 
 KINDS = {
+    "dynamo_costs": Kind(dynamo_costs.recognises, dynamo_costs.outcomes),
     "preble_e2": Kind(preble_e2.recognises, preble_e2.outcomes),
     "sglang_radix": Kind(sglang_radix.recognises, sglang_radix.outcomes),
     "sgl_router": Kind(sgl_router.recognises, sgl_router.outcomes),
