@@ -45,8 +45,7 @@ def outcomes(run: Mapping[str, Any], _: Sources) -> Iterator[Outcome]:
 
 
 def _router(run: Mapping[str, Any]) -> Router:
-    arguments = run["router_args"]
-    given = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    given = _arguments(run["router_args"])
     order = run.get("worker_order_of_ties", ())
     match given["--policy"]:
         case "cache_aware":
@@ -60,6 +59,19 @@ def _router(run: Mapping[str, Any]) -> Router:
             return RoundRobin(order or _first_round(run))
         case other:
             raise InputError("router_args", other, "cache_aware or round_robin")
+
+
+def _arguments(words: Sequence[str]) -> dict[str, str]:
+    """Return the options of a command line: ``--name value`` or ``--name=value``; one without a value is empty."""
+    given: dict[str, str] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, _, given_with_it = word.partition("=")
+            given[name] = given_with_it
+        else:
+            given[name] = word
+    return given
 
 
 def _first_round(run: Mapping[str, Any]) -> Sequence[int]:

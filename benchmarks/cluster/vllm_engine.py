@@ -1,14 +1,14 @@
 """A loop of vLLM's V1 scheduler with its prefix cache, for one machine.
 
-Running requests first, in the order of their admission; if blocks run short the last of them is preempted. Then, if none
-was, waiting ones: each finds what is cached of it, at most all but its last token, and is admitted if its whole prompt
-fits what is free. Blocks count as cached as soon as they are scheduled.
+Running requests first, in the order of their admission; if blocks run short the last of them is preempted. Then, if
+none was, waiting ones: each finds what is cached of it, at most all but its last token, and is admitted if its whole
+prompt fits what is free. Blocks count as cached as soon as they are scheduled.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from optsched.cache.block_pool import BlockPool
@@ -154,19 +154,19 @@ class VllmEngine:
             cached=self.pool.cached,
         )
 
-    def end(self, batch: Batch, first: Callable[[Job], None], last: Callable[[Job], None]) -> None:
-        """End a batch: generate its tokens; ``first`` and ``last`` are told of requests that got such a token."""
+    def end(self, batch: Batch) -> list[Job]:
+        """End a batch: generate its tokens; return the requests that got one."""
+        generating = []
         for job, count in batch.run:
             job.computed += count
             if job.computed < job.tokens:
                 continue
             job.generated += 1
-            if job.generated == 1:
-                first(job)
+            generating.append(job)
             if job.generated == job.output:
-                last(job)
                 self._running.remove(job)
                 self._release(job)
+        return generating
 
     def _grow(self, job: Job, count: int) -> bool:
         """Give a request the blocks of ``count`` more tokens, and name those that become full, if enough are free."""

@@ -63,12 +63,8 @@ def _batches(instance: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         end = now + instance["base_ps"] + instance["token_ps"] * sum(count for _, count in batch.run)
         yield _entry(batch, now, end, owners, resumed)
         resumed.update(batch.preempted)
-        engine.end(batch, _ignore, _ignore)
+        engine.end(batch)
         now = end
-
-
-def _ignore(_: Job) -> None:
-    """Nothing is noted of a request's first and last token."""
 
 
 def _entry(batch: Batch, start: int, end: int, owners: Mapping[object, list[int]], resumed: set[int]) -> dict[str, Any]:

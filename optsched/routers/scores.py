@@ -39,6 +39,7 @@ class DynamoKv(Router):
         machines: int,
         block: int,
         rng: Random,
+        *,
         scale: float = 1.0,
         credit: float = 1.0,
         temperature: float = 0.0,
@@ -222,8 +223,8 @@ class Conductor(Router):
     The time of a machine is its work left plus the prefill of what it does not cache. If the longest cached prefix of
     all machines is more than `threshold` times its own, that prefix may be copied first, which takes `transfer_ps`.
 
-    Source: Qin et al., *Mooncake*, FAST 2025, Algorithm 1. It also rejects requests that would miss their SLO; here none
-    is refused.
+    Source: Qin et al., *Mooncake*, FAST 2025, Algorithm 1. It also rejects requests that would miss their SLO; here
+    none is refused.
 
     Parameters
     ----------
