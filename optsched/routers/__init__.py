@@ -3,14 +3,17 @@
 from types import MappingProxyType
 
 _FAMILIES = {
-    "simple": ("round_robin", "random", "direct", "p2c", "p2c_tokens", "session", "lmetric"),
+    "simple": ("round_robin", "random", "direct", "p2c", "p2c_tokens", "p2c_replacement", "session"),
     "least": ("least_requests", "least_tokens", "least_kv", "least_work"),
     "sal": ("sal",),
     "e2": ("e2",),
     "e2_code": ("e2_code",),
     "cache_aware": ("cache_aware",),
     "hashing": ("prefix_hash", "bounded_consistent"),
-    "scores": ("dynamo_kv", "score_mix", "vllm_dp", "aibrix_prefix", "conductor"),
+    "scores": ("dynamo_kv", "score_mix", "vllm_dp", "lmetric", "aibrix_prefix", "conductor"),
+    "oracle": ("oracle_partition",),
+    "llumnix": ("llumnix",),
+    "disaggregated": ("disaggregated", "splitwise"),
 }
 
 ROUTERS = MappingProxyType(

@@ -92,6 +92,13 @@ class Router:
         """Return the machine to which ``request`` goes."""
         raise NotImplementedError
 
+    def move(self, request: RoutedRequest, views: Sequence[MachineView]) -> int:
+        """Return the machine to which ``request`` moves when it has its first token: the one with the fewest requests.
+
+        Only a request on a ``prefill`` machine is asked about; the views are of the machines that it can move to.
+        """
+        return min(views, key=lambda view: view.waiting + view.running).machine
+
     def first_token(self, request: RoutedRequest, machine: int, now_ps: int, hit: int) -> None:
         """Take note that a request has generated its first token, and that ``hit`` tokens of its prompt were cached."""
 
@@ -126,6 +133,10 @@ class RouterSetting:
         The time of one token of a decode in a batch, as a router estimates it before it has seen any.
     block
         b, tokens of one cached block.
+    requests
+        All requests, for routers that know the future.
+    chosen
+        The machine of each request, for a router that is told them.
     """
 
     machines: int
@@ -135,6 +146,8 @@ class RouterSetting:
     prefill_ps: Callable[[int, int], int] = _no_time
     decode_ps: int = 0
     block: int = 1
+    requests: Sequence[RoutedRequest] = ()
+    chosen: Sequence[int] = ()
 
 
 def prefill_time(cost: CostModel) -> Callable[[int, int], int]:

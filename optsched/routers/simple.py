@@ -138,6 +138,11 @@ def round_robin(_: RouterSetting) -> Router:
     return RoundRobin()
 
 
+def direct(setting: RouterSetting) -> Router:
+    """Return `Direct` with the machines of the setting."""
+    return Direct(setting.chosen)
+
+
 def random(setting: RouterSetting) -> Router:
     """Return `AtRandom`."""
     return AtRandom(setting.rng)
