@@ -108,7 +108,7 @@ class TailLru:
     """T-LRU: first what the next prompt can lose and still meet its TTFT, then the least recently used.
 
     A conversation of length L whose next prompt adds Q blocks meets its TTFT if at most `threshold` blocks have to be
-    computed, so L + Q − threshold blocks suffice. A leaf is dropped first if without it as many remain.
+    computed, so L + Q − threshold blocks suffice. A leaf goes first if without what is dropped as many remain.
 
     Parameters
     ----------
@@ -116,15 +116,19 @@ class TailLru:
         Blocks that may be computed within the TTFT, ≥ 0.
     next_prompt
         Q, blocks that the next prompt is expected to add, ≥ 0.
+    whole_nodes
+        What is dropped is the whole leaf, and not its last block.
     """
 
     threshold: int = 0
     next_prompt: int = 0
+    whole_nodes: bool = False
 
     def __call__(self, leaf: Leaf) -> Key:
         """Return the key of a leaf."""
         enough = max(leaf.longest + self.next_prompt - self.threshold, 0)
-        return int(leaf.depth - len(leaf.blocks) < enough), leaf.last_access
+        going = len(leaf.blocks) if self.whole_nodes else 1
+        return int(leaf.depth - going < enough), leaf.last_access
 
 
 @dataclass(frozen=True)

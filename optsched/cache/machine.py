@@ -43,12 +43,19 @@ class BlockSequence:
 
 @dataclass(slots=True, eq=False)
 class _Resident:
-    """A request with KV: ``tokens`` is m, ``cached`` counts its leading blocks that are in the cache and pinned."""
+    """A request with KV."""
 
     sequence: BlockSequence
     tokens: int
-    cached: int
+    """m."""
+    counted: int
+    """Its leading blocks that are counted as cached, or as completed in this batch."""
     node: RadixNode
+    """What it pins."""
+
+    def own_blocks(self, block: int) -> int:
+        """Return the blocks that are counted as its own."""
+        return -(-self.tokens // block) - self.counted
 
 
 class MachineCache:
@@ -133,7 +140,7 @@ class MachineCache:
     def step(self, request: int, run: int) -> None:
         """Run ``run`` tokens of a request."""
         resident = self._residents[request]
-        before = self._own_blocks(resident)
+        self._own -= resident.own_blocks(self._block)
         known = resident.tokens // self._block
         resident.tokens += run
         names = resident.sequence.names
@@ -145,7 +152,8 @@ class MachineCache:
                     self._copies += 1
                 else:
                     self._completed.add(names[place])
-        self._own += self._own_blocks(resident) - before
+            resident.counted = whole
+        self._own += resident.own_blocks(self._block)
         self._ran.append(resident)
 
     def drop(self, blocks: int) -> list[Hashable]:
@@ -163,8 +171,8 @@ class MachineCache:
     def release(self, request: int) -> None:
         """Take the pins of a request away, which is evicted or has ended, and free what is not cached."""
         resident = self._residents.pop(request)
-        self._own -= self._own_blocks(resident)
-        self.tree.match(resident.sequence.names[: resident.cached])
+        self._own -= resident.own_blocks(self._block)
+        self.tree.match(resident.sequence.names[: resident.counted])
         self.tree.unpin(resident.node)
 
     def reserve(self, request: int, sequence: BlockSequence, tokens: int) -> int:
@@ -176,16 +184,17 @@ class MachineCache:
         blocks = self.tree.leading(sequence.names[:most])
         resident = self._pinned(sequence, blocks * self._block)
         resident.tokens = tokens
-        self._own += self._own_blocks(resident)
+        self._own += resident.own_blocks(self._block)
         self._residents[request] = resident
         return blocks * self._block
 
     def land(self, request: int) -> None:
         """End the move of a request to here: its whole blocks are cached."""
         resident = self._residents[request]
-        self._own -= self._own_blocks(resident)
+        self._own -= resident.own_blocks(self._block)
+        resident.counted = self._cacheable(resident.sequence, resident.tokens)
+        self._own += resident.own_blocks(self._block)
         self._publish(resident)
-        self._own += self._own_blocks(resident)
 
     def _cacheable(self, sequence: BlockSequence, tokens: int) -> int:
         """Return how many leading blocks of the first ``tokens`` tokens are cached once they are complete."""
@@ -197,21 +206,14 @@ class MachineCache:
             case CacheMode.ALL:
                 return tokens // self._block
 
-    def _own_blocks(self, resident: _Resident) -> int:
-        """Return the blocks of a resident that are not cached once its batch has ended."""
-        whole = max(resident.cached, self._cacheable(resident.sequence, resident.tokens))
-        return -(-resident.tokens // self._block) - whole
-
     def _pinned(self, sequence: BlockSequence, found: int) -> _Resident:
         node = self.tree.match(sequence.names[: found // self._block])
         self.tree.pin(node)
-        return _Resident(sequence, found, node.depth, node)
+        return _Resident(sequence, found, found // self._block, node)
 
     def _publish(self, resident: _Resident) -> None:
-        whole = self._cacheable(resident.sequence, resident.tokens)
-        if whole <= resident.cached:
-            return
-        _, node = self.tree.insert(resident.sequence.names[:whole])
-        self.tree.pin(node)
-        self.tree.unpin(resident.node)
-        resident.node, resident.cached = node, whole
+        if resident.node.depth < resident.counted:
+            _, node = self.tree.insert(resident.sequence.names[: resident.counted])
+            self.tree.pin(node)
+            self.tree.unpin(resident.node)
+            resident.node = node
