@@ -18,7 +18,7 @@ pytestmark = HERE
 
 def replay(kind: str, name: str, document: Any) -> list[Outcome]:
     assert KINDS[kind].recognises(document)
-    return list(KINDS[kind].outcomes(document, Sources(RUNS / name, SHARED)))
+    return list(KINDS[kind].outcomes(document, Sources(RUNS / name, (SHARED,))))
 
 
 def some(kind: str) -> tuple[str, Any]:
@@ -101,3 +101,9 @@ def test_the_command_prints_a_line_for_each_file(tmp_path: Path) -> None:
     first, second = result.output.splitlines()
     assert first == "other.json: no kind of run that is known"
     assert second.startswith("x.json.gz (sgl_router, round_robin): 60 of 60 decisions")
+    (folder / "broken.json.gz").write_text("{")
+    result = CliRunner().invoke(main, [str(folder)])
+    assert result.exit_code == 1
+    first, _, third = result.output.splitlines()
+    assert first.startswith("broken.json.gz: not replayed: ")
+    assert third.startswith("x.json.gz (sgl_router, round_robin): 60 of 60 decisions")

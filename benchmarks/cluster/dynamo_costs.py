@@ -23,7 +23,7 @@ def recognises(document: Any) -> bool:
 def outcomes(run: Mapping[str, Any], sources: Sources) -> Iterator[Outcome]:
     """Replay a run."""
     decisions = run["decisions"]
-    rows = read_trace(sources.data, "conversation_trace.jsonl")[: len(decisions)]
+    rows = read_trace(sources.find("conversation_trace.jsonl"))[: len(decisions)]
     places = assign(rows, [(each["arrival"], each["n"], each["o"]) for each in decisions])
     machines = 1 + max(each["worker"] for each in decisions)
     router = DynamoKv(machines, BLOCK, Random(0))

@@ -40,7 +40,7 @@ def outcomes(run: Mapping[str, Any], sources: Sources) -> Iterator[Outcome]:
     """Replay a run."""
     theirs = run["per_request"]
     name, _, count = run["trace"].partition(", first ")
-    rows = read_trace(sources.data, name)[: int(count)]
+    rows = read_trace(sources.find(name))[: int(count)]
     places = assign(rows, [(each["arrival_time_ms"], each["input_length"], each["output_length"]) for each in theirs])
     by_row: list[Mapping[str, Any]] = [{}] * len(rows)
     for place, each in zip(places, theirs, strict=True):

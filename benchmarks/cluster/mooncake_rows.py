@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optsched.model.errors import InputError
 from optsched.routers.router import Piece
 
 _BLOCK = 512
@@ -33,11 +32,8 @@ class TraceRow:
     prompt: tuple[Piece, ...]
 
 
-def read_trace(folder: Path, name: str) -> list[TraceRow]:
-    """Read ``name`` in ``folder``."""
-    path = next(iter(sorted(folder.rglob(f"{name}*"))), None)
-    if path is None:
-        raise InputError("--data", str(folder), f"a folder that holds {name}")
+def read_trace(path: Path) -> list[TraceRow]:
+    """Read a trace."""
     content = path.read_bytes()
     text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
     return [_row(json.loads(line)) for line in text.splitlines()]

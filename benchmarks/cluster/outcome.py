@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from optsched.model.errors import InputError
+
 
 @dataclass(frozen=True)
 class Sources:
@@ -16,11 +18,24 @@ class Sources:
     folder
         The folder of the run.
     data
-        The folder of public data.
+        Folders of public data, in the order in which they are searched.
     """
 
     folder: Path
-    data: Path
+    data: tuple[Path, ...]
+
+    def find(self, name: str) -> Path:
+        """Return the first file whose name begins like this, beside the run or in the public data.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        for folder in (self.folder, *self.data):
+            if found := sorted(folder.rglob(f"{name}*")):
+                return found[0]
+        raise InputError("--data", ", ".join(map(str, self.data)), f"a folder that holds {name}")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cluster.outcome import Outcome, Sources, compared, together
-from optsched.cache.evictors import evictor
+from optsched.cache.evictors import Evictor, SegmentedLru, evictor
 from optsched.cache.radix import RadixNode, RadixTree
 
 _NUMBERS = ("matched", "already", "evicted", "evictable", "protected", "tree")
@@ -25,7 +25,7 @@ def outcomes(runs: Sequence[Mapping[str, Any]], _: Sources) -> Iterator[Outcome]
 
 def _replay(run: Mapping[str, Any]) -> Outcome:
     page = run["page"]
-    tree = RadixTree(evictor(run["policy"]), whole_nodes=True)
+    tree = RadixTree(_evictor(run["policy"], run.get("config") or {}), whole_nodes=True)
     pinned: dict[int, RadixNode] = {}
 
     def pairs() -> Iterator[tuple[str, object, object]]:
@@ -35,6 +35,12 @@ def _replay(run: Mapping[str, Any]) -> Outcome:
         yield "the tree at the end", run["final"], _preorder(tree.root, page)
 
     return compared(f"{run['policy']}, page {page}, seed {run['seed']}", UNIT, pairs())
+
+
+def _evictor(policy: str, config: Mapping[str, int]) -> Evictor:
+    if policy == "slru" and config:
+        return SegmentedLru(config["protected_threshold"])
+    return evictor(policy)
 
 
 def _do(tree: RadixTree, page: int, pinned: dict[int, RadixNode], operation: Mapping[str, Any]) -> dict[str, object]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from cluster.outcome import Outcome, Sources, compared
@@ -39,7 +38,7 @@ def outcomes(rows: Sequence[_Row], sources: Sources) -> Iterator[Outcome]:
     nodes: dict[str, dict[int, _Row]] = {"PROMPT": {}, "TOKEN": {}, "KVCacheTransfer": {}}
     for row in rows:
         nodes[_kind(row)][int(float(row["request_id"]))] = row
-    requests = _requests(sources.folder, len(nodes["PROMPT"]))
+    requests = _requests(sources, len(nodes["PROMPT"]))
     transfers = nodes["KVCacheTransfer"]
     yield compared("", "assignments", _assignments(requests, nodes, added=not transfers))
     if transfers:
@@ -50,14 +49,16 @@ def _kind(row: _Row) -> str:
     return "KVCacheTransfer" if "KV" in row["node_type"] or "Flow" in row["node_type"] else row["node_type"]
 
 
-def _requests(folder: Path, count: int) -> list[tuple[float, int]]:
+def _requests(sources: Sources, count: int) -> list[tuple[float, int]]:
     """Return arrival and prompt of each request, from the trace beside the run."""
-    for path in sorted(folder.rglob("*.csv")):
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        if len(rows) >= count and {"arrival_timestamp", "prompt_size"} <= rows[0].keys():
-            return [(float(row["arrival_timestamp"]), int(row["prompt_size"])) for row in rows[:count]]
-    raise InputError("", str(folder), f"a trace of {count} requests (arrival_timestamp, prompt_size) beside the run")
+    for folder in (sources.folder, *(data / "cluster_runs" for data in sources.data)):
+        for path in sorted(folder.rglob("*.csv")):
+            with path.open(newline="") as file:
+                rows = list(csv.DictReader(file))
+            if len(rows) >= count and {"arrival_timestamp", "prompt_size"} <= rows[0].keys():
+                return [(float(row["arrival_timestamp"]), int(row["prompt_size"])) for row in rows[:count]]
+    where = str(sources.folder)
+    raise InputError("", where, f"a trace of {count} requests (arrival_timestamp, prompt_size) beside the run")
 
 
 def _number(runner: str) -> tuple[int, ...]:
