@@ -87,6 +87,11 @@ class _Data:
     depth: int = 0
     last_use: int = 0
     placed: set[int] = field(default_factory=set)
+    """Machines on which it was placed, unless it has been moved with a node before it since (`E2Code._settle`)."""
+    settled: int = 0
+    """How many moves `placed` takes into account."""
+    moved: tuple[int, int] = (0, 0)
+    """Number and target of the last move of this node and all behind it; the first move is number 1."""
     cached: set[int] = field(default_factory=set)
     record: _Record | None = None
     ttfts: dict[int, deque[tuple[int, int]]] = field(default_factory=dict)
@@ -173,6 +178,7 @@ class E2Code(Router):
         self._prefill_ps = prefill_ps
         self._options = options
         self._numbers = count()
+        self._moves = 0
         self._tree: PromptTree[_Data] = PromptTree(self._new_data, self._split_data)
         self._tree.root.data.requests = [1] * machines
         self._loads = _Loads(machines)
@@ -241,17 +247,17 @@ class E2Code(Router):
     # ---- the tree ----
 
     def _new_data(self) -> _Data:
-        return _Data([0] * self._machines, next(self._numbers))
+        return _Data([0] * self._machines, next(self._numbers), settled=self._moves)
 
     def _split_data(self, data: _Data) -> _Data:
-        head = _Data(
-            list(data.requests), next(self._numbers), data.depth, self._now, set(data.placed), set(data.cached)
-        )
+        requests, placed, cached = list(data.requests), set(data.placed), set(data.cached)
+        head = _Data(requests, next(self._numbers), data.depth, self._now, placed, data.settled, cached=cached)
         data.depth += 1
         return head
 
     def _insert(self, request: RoutedRequest) -> _Node:
         before, _ = self._tree.find(request.prompt)
+        self._settle(before)
         leaf, divided = self._tree.insert(request.prompt)
         passed = list(self._up(leaf))
         # A prompt that ends where one did before does not refresh that node.
@@ -276,6 +282,15 @@ class E2Code(Router):
                 head.data.ttfts[machine] = tail.data.ttfts.pop(machine)
         self._refresh(head)
         self._refresh(tail)
+
+    def _settle(self, node: _Node) -> None:
+        """Let the nodes from the root to this one take the moves of nodes before them into account."""
+        last = (0, 0)
+        for each in [*self._up(node)][::-1]:
+            last = max(last, each.data.moved)
+            if last[0] > each.data.settled:
+                each.data.placed = {last[1]}
+            each.data.settled = self._moves
 
     @staticmethod
     def _up(node: _Node) -> Iterator[_Node]:
@@ -493,12 +508,13 @@ class E2Code(Router):
                 return
             loads[machine] -= cost
             loads[target] += cost
-            pending = [node]
-            while pending:
-                each = pending.pop()
-                each.data.placed = {target}
-                self._refresh(each)
-                pending += each.children.values()
+            # What is behind the node moves, too: nodes with a part in the loads now, others when they are used.
+            self._moves += 1
+            node.data.moved = self._moves, target
+            for record in self._records:
+                if record.node.end >= node.end and node in self._up(record.node):
+                    self._settle(record.node)
+                    self._refresh(record.node)
             if not self._shifted(loads, machine, target):
                 return
 
