@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optsched.cache.prompt_tree import PromptTree
 from optsched.model.errors import InputError
 from optsched.routers import ROUTERS, find_router
 from optsched.routers.active import ActivePrompts
@@ -16,7 +17,6 @@ from optsched.routers.e2_code import E2Code, E2CodeOptions
 from optsched.routers.hashing import BoundedConsistent, PrefixHash, beginning
 from optsched.routers.llumnix import Llumnix, migration_pairs
 from optsched.routers.oracle import OraclePartition
-from optsched.routers.prompt_tree import PromptTree
 from optsched.routers.router import Piece, RoutedRequest, RouterSetting
 from optsched.routers.sal import Sal
 from optsched.routers.scores import AibrixPrefix, Conductor, DynamoKv, Lmetric, ScoreMix, VllmDp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optsched.routers.prompt_tree import PromptTree
+from optsched.cache.prompt_tree import PromptTree
 from optsched.routers.router import Piece
 
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from optsched.routers.prompt_tree import PromptNode, PromptTree
+from optsched.cache.prompt_tree import PromptNode, PromptTree
 from optsched.routers.router import MachineView, Piece, RoutedRequest, Router, RouterSetting, least
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from optsched.routers.prompt_tree import PromptNode, PromptTree
+from optsched.cache.prompt_tree import PromptNode, PromptTree
 from optsched.routers.router import MachineView, RoutedRequest, Router, RouterSetting, least
 
 SECOND_PS = 10**12

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from optsched.routers.prompt_tree import PromptNode, PromptTree
+from optsched.cache.prompt_tree import PromptNode, PromptTree
 from optsched.routers.router import MachineView, RoutedRequest, Router, RouterSetting, least
 
 

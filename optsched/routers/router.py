@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
+from optsched.cache.contents import Piece
 from optsched.model.cost import CostModel
 
-Piece = tuple[Hashable, int, int]
-"""Tokens ``first`` to ``first + count − 1`` of a node of the prefix tree: (node, first, count)."""
+__all__ = ("MachineView", "Piece", "RoutedRequest", "Router", "RouterFactory", "RouterSetting", "least", "prefill_time")
 
 
 @dataclass(frozen=True, slots=True)

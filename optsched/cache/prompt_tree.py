@@ -1,7 +1,7 @@
-"""The tree of the prompts that a router has seen.
+"""The tree of the prompts that were seen, whether their KV is cached anywhere or not.
 
 A radix tree over tokens whose runs are written in pieces of the instance's prefix tree, so that a prompt of a few
-thousand tokens is a few pieces. Each node carries data of the router's own, which it copies when a node is split.
+thousand tokens is a few pieces. Each node carries data of its user's own, which are copied when a node is split.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
-from optsched.routers.router import Piece
+from optsched.cache.contents import Piece
 
 D = TypeVar("D")
 
@@ -28,7 +28,7 @@ class PromptNode(Generic[D]):
     end
         Tokens from the root to the end of the run.
     data
-        What the router keeps here.
+        What its user keeps here.
     """
 
     __slots__ = ("children", "data", "end", "parent", "pieces", "tokens")
