@@ -2,8 +2,8 @@
 
     python benchmarks/cluster_runs.py ../shared/data/cluster_runs [--data ../shared/data] [--kind sglang_radix]
 
-Every file of a known kind under the folder is replayed, by the settings that stand in it: what it holds says its kind,
-not its name. A line for each says how many batches, operations, decisions or requests are the same, and the first that
+Every file of a known kind under the folder is replayed with the settings in it. Its kind is known by its contents, not
+by its name. A line for each gives how many batches, operations, decisions or requests are the same, and the first that
 is not. `--data` is the folder of public data that some runs were made from. Exit code 1 if anything differs.
 """
 

@@ -1,6 +1,7 @@
 """Routers beside hand arithmetic, and what they count beside counting it again."""
 
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -46,7 +47,7 @@ def loads(*waiting: int) -> list[Snapshot]:
 
 
 def caching(*tokens: int, waiting: Sequence[int] = (0, 0, 0, 0)) -> list[Snapshot]:
-    """Return views of machines that cache so many tokens of any prompt."""
+    """Return views of machines that cache these numbers of tokens of any prompt."""
     return [
         Snapshot(machine, waiting=count, kv_capacity=100, cached=lambda _, hit=hit: hit)  # type: ignore[misc]
         for machine, (hit, count) in enumerate(zip(tokens, waiting, strict=False))
@@ -127,7 +128,7 @@ def test_cache_aware_by_hand() -> None:
     assert router.route(request(2, ("a", 0, 5), ("c", 0, 5)), loads(1, 2, 0)) == 2
     # 4 − 0 > 3 and 4 > 1.5 · 0: the least loaded, whatever is shared.
     assert router.route(whole, loads(0, 4, 1)) == 0
-    # The tree remembers who got a node first.
+    # The tree remembers the machine that got a node first.
     assert router.route(whole, loads(0, 3, 1)) == 1
 
 
@@ -290,6 +291,34 @@ def test_e2_explores_at_the_machine_that_decodes_most(limit: tuple[int, int] | N
         for index, (name, count, output) in enumerate(prompts)
     ]
     assert chosen == [0, 1, 0, last]
+
+
+@given(st.lists(PIECES, min_size=1, max_size=12), st.integers(1, 4))
+@settings(deadline=None)
+def test_e2_decides_as_its_definition(prompts: list[tuple[Piece, ...]], history: int) -> None:
+    """Beside token by token: prefill 1 a token, decode 3 a request, no eviction cost, no rebalancing."""
+    options = E2Options(history, eviction_cost=False, rebalancing=False, autoscaling=False, decode_share=None)
+    router = E2(3, lambda new, _: new, 3, options)
+    sent: list[list[tuple[tuple[Hashable, int], ...]]] = [[], [], []]
+    costs: list[list[int]] = [[], [], []]
+    for index, prompt in enumerate(prompts):
+        tokens = spelled(prompt)
+        everything = [tokens, *(each for there in sent for each in there)]
+        # Nodes end where this prompt leaves another, or where one of two that agree ends.
+        cuts = sorted({common(tokens, each) for each in everything} - {0})
+        cached = [max((common(tokens, each) for each in there), default=0) for there in sent]
+        own = [len(tokens) - hit for hit in cached]
+        total = [sum(cost[-history:]) + 3 * len(cost[-history:]) + new for cost, new in zip(costs, own, strict=True)]
+        candidates = [0, 1, 2]
+        if max(cached) > len(tokens) - max(cached):
+            nodes = [(end - begin, end) for begin, end in pairwise([0, *cuts]) if end <= max(cached)]
+            longest = max(size for size, _ in nodes)
+            end = next(end for size, end in nodes if size == longest)
+            candidates = [machine for machine in range(3) if cached[machine] >= end]
+        expected = min(candidates, key=lambda machine: total[machine])
+        assert router.route(request(index, *prompt), loads(0, 0, 0)) == expected
+        sent[expected].append(tokens)
+        costs[expected].append(own[expected])
 
 
 def test_e2_forgets_what_is_dropped_and_not_used() -> None:

@@ -12,7 +12,7 @@ from optsched.routers.router import RoutedRequest
 from optsched.routers.scores import DynamoKv
 
 BLOCK = 64
-"""Tokens of a block in these runs, which say it in words only."""
+"""Tokens of a block in these runs, where only ``made_by`` mentions it."""
 
 
 def recognises(document: Any) -> bool:
@@ -27,7 +27,7 @@ def outcomes(run: Mapping[str, Any], sources: Sources) -> Iterator[Outcome]:
     places = assign(rows, [(each["arrival"], each["n"], each["o"]) for each in decisions])
     machines = 1 + max(each["worker"] for each in decisions)
     router = DynamoKv(machines, BLOCK, Random(0))
-    # Whoever has its first or last token when another arrives counts no longer.
+    # A request that has its first or last token when another arrives no longer counts.
     events: list[tuple[float, int, str, int]] = []
     for index, each in enumerate(decisions):
         events += [(each["arrival"], 1, "arrive", index), (each["first"], 0, "first", index)]

@@ -119,7 +119,7 @@ def _timing(run: Mapping[str, Any]) -> Timing:
 
 
 def _passes(prefill: Callable[[int], float], decode: Callable[[int], float]) -> Timing:
-    """Return the time of a pass from that of so many new prefill tokens, and of so many context tokens of decodes.
+    """Return the time of a pass from the times of its new prefill tokens and of its decodes' context tokens.
 
     Prefill tokens are the requests times the difference of their mean ends and starts, both in whole tokens; each of
     the two times is rounded to ns.

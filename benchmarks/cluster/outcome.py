@@ -75,7 +75,7 @@ def compared(run: str, unit: str, pairs: Iterable[tuple[str, object, object]]) -
 
 
 def together(unit: str, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-    """Add up the outcomes of one unit; the first difference says which run it is in."""
+    """Add up the outcomes of one unit; the first difference names its run."""
     chosen = [outcome for outcome in outcomes if outcome.unit == unit]
     if chosen:
         first = next((f"{outcome.run}, {outcome.difference}" for outcome in chosen if outcome.difference), "")

@@ -75,5 +75,5 @@ def _arguments(words: Sequence[str]) -> dict[str, str]:
 
 
 def _first_round(run: Mapping[str, Any]) -> Sequence[int]:
-    """Return the order of the first round, which a run without an order of workers does not say otherwise."""
+    """Return the order of the first round, for a run that does not record its order of workers."""
     return tuple(dict.fromkeys(decision["chosen"] for decision in run["decisions"][: run["workers"]]))

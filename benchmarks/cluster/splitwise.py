@@ -2,7 +2,7 @@
 
 Loads are counted from the logged ends of tasks: a request counts its prompt until it is computed and 1 until its last
 token. With transfers the simulator's scheduler never adds to these loads, it only takes away (`KVTokenJSQScheduler`).
-The log does not say the bandwidth: it is 200 GiB/s, or ten times that with its 90 % of overlap, whichever is nearer to
+The log lacks the bandwidth: it is 200 GiB/s, or ten times that with its 90 % of overlap, whichever is nearer to
 the first transfer; all others must fit.
 """
 

@@ -5,7 +5,7 @@ sequence. So a cached block never lacks one before it. A node is split where a m
 all blocks of a node have been used alike: the tree of nodes (SGLang's view, which drops whole leaves) and the pool of
 blocks (vLLM's view, which drops single blocks) are one structure.
 
-A block is any hashable value that stands for its content *and* all before it or, like a page of tokens, for its content
+A block is any hashable value that identifies its content *and* all before it or, like a page of tokens, for its content
 alone; both work, as blocks are compared along paths only.
 
 Times are ticks of a counter of this tree: one for each match and insertion, and one for each node made in it.

@@ -32,11 +32,11 @@ class Disaggregated(Router):
         return self._decode.route(request, views)
 
     def first_token(self, request: RoutedRequest, machine: int, now_ps: int, hit: int) -> None:
-        """Tell the first router."""
+        """Notify the first router."""
         self._prefill.first_token(request, machine, now_ps, hit)
 
     def finished(self, request: RoutedRequest, machine: int, now_ps: int, ttft_ps: int, tpot_ps: int | None) -> None:
-        """Tell the second router."""
+        """Notify the second router."""
         self._decode.finished(request, machine, now_ps, ttft_ps, tpot_ps)
 
 

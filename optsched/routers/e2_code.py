@@ -2,8 +2,8 @@
 
 Source: WukLab/preble 8e7906a, `GlobalSchedulerWithTime`. What it does differently from the paper's E2 (`e2`):
 
-- It exploits if the deepest node of the prompt has fewer tokens than stand before it. Candidates are the machines on
-  which the nearest ancestor *was placed*, whether they still cache it or not.
+- It exploits if the deepest node of the prompt has fewer tokens than there are before it. Candidates are the machines
+  on which the nearest ancestor *was placed*, whether they still cache it or not.
 - The load of a machine is that of the *large* nodes placed there (own tokens more than all before), over the window:
   miss rate × requests × prefill time / machines, plus requests there now × output × median TPOT. The request's own
   prefill is not part of it, and the miss rate is that of all machines together.
@@ -36,7 +36,7 @@ class E2CodeOptions:
     Parameters
     ----------
     window_ps
-        Requests count towards loads for as long.
+        How long a request counts towards loads.
     eviction
         Add the cost of what a request would evict, and evict from the router's picture of the machines.
     capacity
@@ -44,13 +44,13 @@ class E2CodeOptions:
     rebalancing
         Move or copy nodes from loaded to less loaded machines.
     shift
-        Rebalance where the largest load is at least so many times the smallest, as (numerator, denominator).
+        Rebalance where the largest load is at least this factor times the smallest, as (numerator, denominator).
     settled
-        Rebalance after so many requests for each machine.
+        Number of requests for each machine before the first rebalancing.
     least_requests
-        Only nodes with as many requests in the window are rebalanced.
+        Only nodes with at least this number of requests in the window are rebalanced.
     chain
-        Do not rebalance for requests so many nodes or more below their large node.
+        Do not rebalance for requests that end this number of nodes or more below their large node.
     first_tpot_ps, tpots
         TPOT of a machine before any is known, in ps; and how many are kept.
     position

@@ -1,4 +1,4 @@
-"""``oracle_partition``: key portions divided among the machines by one who knows all requests (Preble, section 5)."""
+"""``oracle_partition``: key portions divided among the machines with all requests known (Preble, section 5)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from optsched.routers.router import MachineView, RoutedRequest, Router, RouterSe
 class OraclePartition(Router):
     """The router.
 
-    All requests of one key portion (the deepest node of the tree of all prompts that has more tokens than stand before
+    All requests of one key portion (the deepest node of the tree of all prompts that has more tokens than are before
     it) go to one machine. Key portions are placed in the order of their work, the largest first, each on the machine
     with the least work so far. The work of a key portion is one prefill of it, the prefills of what is behind it, and
     the decodes.

@@ -2,7 +2,7 @@
 
 A router is one method, `Router.route`. It sees a `RoutedRequest` and a sequence of `MachineView`, one for each machine
 that the request may be routed to. The simulator decides how old these views are: exact, polled every so often, or
-told with a delay. What the router has sent itself it may remember.
+delayed. A router may remember what it has sent itself.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class MachineView(Protocol):
 
 
 class Router:
-    """Decides on the machine of each request; subclasses define `route` and what else they need to be told."""
+    """Decides on the machine of each request; subclasses define `route`, and the notifications that they need."""
 
     def route(self, request: RoutedRequest, views: Sequence[MachineView]) -> int:
         """Return the machine to which ``request`` goes."""
@@ -136,7 +136,7 @@ class RouterSetting:
     requests
         All requests, for routers that know the future.
     chosen
-        The machine of each request, for a router that is told them.
+        The machine of each request, for a router that follows them.
     """
 
     machines: int
@@ -160,7 +160,7 @@ def prefill_time(cost: CostModel) -> Callable[[int, int], int]:
 
 
 RouterFactory = Callable[[RouterSetting], Router]
-"""What a name of the registry stands for."""
+"""Makes a router; the registry has one for each name."""
 
 
 def least(costs: Sequence[int | float], rng: Random | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Views of machines that are written down, not computed: what a router was told at some moment."""
+"""Views of machines with given numbers: a snapshot of some moment."""
 
 from __future__ import annotations
 

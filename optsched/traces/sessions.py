@@ -17,9 +17,9 @@ _CODING_BLOCK = 64
 
 
 def read_mooncake_prefixes(text: str) -> PrefixedRows:
-    """Read one of Mooncake's traces with the prefixes that its ``hash_ids`` say (`optsched.traces.mooncake`).
+    """Read one of Mooncake's traces with the prefixes of its ``hash_ids`` (`optsched.traces.mooncake`).
 
-    A hash stands for 512 tokens and all before them; the last one of a prompt may stand for fewer.
+    A hash identifies 512 tokens and all before them; the last one of a prompt may have fewer.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def read_mooncake_prefixes(text: str) -> PrefixedRows:
 def read_coding_prefixes(text: str) -> PrefixedRows:
     """Read coding sessions with the prefixes of their turns (`optsched.traces.agentic`).
 
-    The ``hash_ids`` of a request stand for its full blocks of 64 tokens, and mean something within its conversation. A
+    The ``hash_ids`` of a request identify its full blocks of 64 tokens, and mean something within its conversation. A
     turn that goes on from an earlier one begins with that one's blocks. Requests without output are left out.
 
     Raises
@@ -85,7 +85,7 @@ def read_coding_prefixes(text: str) -> PrefixedRows:
 
 
 def conversations(turns: Sequence[Row], mean_turns: float, think_s: float, rate: float, seed: int) -> PrefixedRows:
-    """Make conversations of single turns, such as ShareGPT's, whose trace does not say which belong together.
+    """Make conversations of single turns, such as ShareGPT's, whose trace does not record which belong together.
 
     The prompt of a turn is all that was said before and its own input; the node of a turn holds its own input and its
     output, and the path of the next turn contains it.
