@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from optsched.cache.block_pool import BlockPool
 from optsched.cache.contents import BlockNames, Piece
 from optsched.cache.evictors import EVICTORS, NEVER, Belady, TailLru, evictor
+from optsched.cache.index import CacheIndex
 from optsched.cache.machine import BlockSequence, CacheMode, MachineCache
 from optsched.cache.radix import RadixNode, RadixTree
 from optsched.model.errors import InputError
@@ -325,6 +326,16 @@ def test_machine_counts_memory_as_the_contract_does(rng: Random, mode: CacheMode
         dropped = machine.drop(rng.randint(0, 2))
         assert not pinned & set(dropped)
         cached -= set(dropped)
-        machine.end()
+        known = set(cached)
         cached |= {name for index in ran for name in cacheable(index, tokens[index])}
+        new = machine.end()
+        assert (set(new), len(new)) == (cached - known, len(cached - known))
         assert machine.tree.size == len(cached)
+
+
+def test_an_index_knows_of_events_when_they_arrive() -> None:
+    # a and b are cached at 10, b is dropped at 15; events take 3.
+    index = CacheIndex(delay_ps=3)
+    index.cached(10, "ab")
+    index.dropped(15, "b")
+    assert [index.leading(now, "abc") for now in (12, 13, 17, 18)] == [0, 2, 2, 1]

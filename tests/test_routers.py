@@ -22,7 +22,7 @@ from optsched.routers.router import Piece, RoutedRequest, RouterSetting
 from optsched.routers.sal import Sal
 from optsched.routers.scores import AibrixPrefix, Conductor, DynamoKv, Lmetric, ScoreMix, VllmDp
 from optsched.routers.simple import BySession, Least, RoundRobin, TwoChoices, pending_tokens, requests_there
-from optsched.routers.views import Snapshot
+from optsched.routers.views import Snapshot, SnapshotHistory, ViewAge
 
 PIECES = st.lists(st.tuples(st.integers(0, 2), st.just(0), st.integers(1, 4)), min_size=1, max_size=4).map(tuple)
 MS = 10**9
@@ -396,3 +396,14 @@ def test_every_router_is_found_and_returns_a_machine(name: str) -> None:
 def test_an_unknown_router_is_named() -> None:
     with pytest.raises(InputError, match=r"router: got 'sall', expected one of .*did you mean sal\?"):
         find_router("sall")
+
+
+def test_views_are_as_old_as_they_should_be() -> None:
+    # Every 10, seen 2 later: at 11 what was polled at 0, at 12 what was polled at 10, at 22 what was polled at 20.
+    age = ViewAge(every_ps=10, delay_ps=2)
+    assert [age.moment(now) for now in (11, 12, 21, 22)] == [0, 10, 10, 20]
+    assert ViewAge().moment(7) == 7
+    history = SnapshotHistory(Snapshot(0), age)
+    for now in (3, 10, 14):
+        history.record(now, Snapshot(0, waiting=now))
+    assert [history.seen(now).waiting for now in (5, 11, 12, 21, 22)] == [0, 0, 10, 10, 14]

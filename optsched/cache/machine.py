@@ -160,13 +160,13 @@ class MachineCache:
         """Drop blocks without a pin, at least ``blocks`` of them if there are as many; return them in this order."""
         return self.tree.drop(blocks)
 
-    def end(self) -> None:
-        """End a batch: what its steps completed is cached and pinned by those that ran."""
-        for resident in self._ran:
-            self._publish(resident)
+    def end(self) -> list[Hashable]:
+        """End a batch: what its steps completed is cached, and pinned by those that ran; return what was not cached."""
+        new = [name for resident in self._ran for name in self._publish(resident)]
         self._completed.clear()
         self._copies = 0
         self._ran.clear()
+        return new
 
     def release(self, request: int) -> None:
         """Take the pins of a request away, which is evicted or has ended, and free what is not cached."""
@@ -188,13 +188,13 @@ class MachineCache:
         self._residents[request] = resident
         return blocks * self._block
 
-    def land(self, request: int) -> None:
-        """End the move of a request to here: its whole blocks are cached."""
+    def land(self, request: int) -> list[Hashable]:
+        """End the move of a request to here: its whole blocks are cached; return those that were not."""
         resident = self._residents[request]
         self._own -= resident.own_blocks(self._block)
         resident.counted = self._cacheable(resident.sequence, resident.tokens)
         self._own += resident.own_blocks(self._block)
-        self._publish(resident)
+        return self._publish(resident)
 
     def _cacheable(self, sequence: BlockSequence, tokens: int) -> int:
         """Return how many leading blocks of the first ``tokens`` tokens are cached once they are complete."""
@@ -211,9 +211,11 @@ class MachineCache:
         self.tree.pin(node)
         return _Resident(sequence, found, found // self._block, node)
 
-    def _publish(self, resident: _Resident) -> None:
-        if resident.node.depth < resident.counted:
-            _, node = self.tree.insert(resident.sequence.names[: resident.counted])
-            self.tree.pin(node)
-            self.tree.unpin(resident.node)
-            resident.node = node
+    def _publish(self, resident: _Resident) -> list[Hashable]:
+        if resident.node.depth == resident.counted:
+            return []
+        before, node = self.tree.insert(resident.sequence.names[: resident.counted])
+        self.tree.pin(node)
+        self.tree.unpin(resident.node)
+        resident.node = node
+        return list(resident.sequence.names[before : resident.counted])

@@ -59,6 +59,8 @@ def read_coding_prefixes(text: str) -> PrefixedRows:
 
     def conversation(entry: Entry, number: int) -> tuple[()]:
         pending = [(entry, 0)]
+        # Each block is one object, however often it is sent again: sessions of 85,000 tokens have 1,300 a turn.
+        known: dict[object, Chunk] = {}
         while pending:
             session, start_ps = pending.pop()
             requests = member(session, "requests")
@@ -74,8 +76,10 @@ def read_coding_prefixes(text: str) -> PrefixedRows:
                     hashes = member(turn, "hash_ids")
                     if not isinstance(hashes, list) or len(hashes) > tokens // _CODING_BLOCK:
                         raise InputError("hash_ids", plain(hashes), f"at most one for every {_CODING_BLOCK} of in")
+                    if not all(type(name) is int for name in hashes):
+                        raise InputError("hash_ids", hashes, "integers")
                     rows.append(Row(arrival, tokens, output, conversation=number))
-                    sequences.append([((number, name), _CODING_BLOCK) for name in hashes])
+                    sequences.append([known.setdefault(name, ((number, name), _CODING_BLOCK)) for name in hashes])
         return ()
 
     found = read_json_lines(text, conversation)
