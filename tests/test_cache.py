@@ -75,6 +75,21 @@ def test_tree_holds_what_a_set_of_runs_holds(
         assert tree.size == len(runs)
 
 
+@given(st.lists(BLOCKS, max_size=5), BLOCKS, BLOCKS)
+def test_one_block_is_dropped_if_it_is_a_leaf_without_a_pin(
+    inserted: list[list[int]], pinned: list[int], last: list[int]
+) -> None:
+    tree = RadixTree(evictor("lru"))
+    for blocks in inserted:
+        tree.insert(blocks)
+    tree.pin(tree.match(pinned))
+    runs = held(tree)
+    kept = {tuple(pinned[:n]) for n in range(len(pinned) + 1)} & runs
+    possible = tuple(last) in runs - kept and not any(run[:-1] == tuple(last) for run in runs)
+    assert tree.drop_last(last) == possible
+    assert held(tree) == (runs - {tuple(last)} if possible else runs)
+
+
 def dropped_in_order(name: str) -> str:
     """Insert a, b, c with priorities 2, 0, 1; use c twice more and a once; then drop all."""
     tree = RadixTree(evictor(name))
@@ -211,10 +226,15 @@ def test_block_pool_keeps_two_copies() -> None:
     pool.name(0, "x")
     pool.release([0])
     pool.release([1])
+    pool.begin()
     assert (pool.leading("x"), pool.cached) == ([1], 1)
     assert pool.take(1) == ([0], ["x"])
-    # The other copy is still found.
-    assert (pool.leading("x"), pool.cached) == ([1], 1)
+    # The other copy is still found: nothing was dropped. In the next batch it is taken and computed again: dropped.
+    assert (pool.leading("x"), pool.cached, pool.dropped()) == ([1], 1, [])
+    pool.begin()
+    assert pool.take(1) == ([1], ["x"])
+    pool.name(1, "x")
+    assert pool.dropped() == ["x"]
 
 
 def test_a_prompt_that_is_cached_runs_its_last_tokens_again() -> None:

@@ -62,6 +62,8 @@ class Batch:
         Requests admitted, with the tokens found in the cache.
     lost
         Contents that lost a block, in this order.
+    dropped
+        Those of which no older block is left: the contract's drops.
     free, cached
         Blocks after it was formed.
     """
@@ -72,6 +74,7 @@ class Batch:
     preempted: tuple[int, ...]
     admitted: tuple[tuple[int, int], ...]
     lost: tuple[Hashable, ...]
+    dropped: tuple[Hashable, ...]
     free: int
     cached: int
 
@@ -108,6 +111,7 @@ class VllmEngine:
     def schedule(self) -> Batch:
         """Form the next batch; its `run` is empty if nothing can run."""
         self._lost = []
+        self.pool.begin()
         budget = self._batch_tokens
         run: list[tuple[Job, int]] = []
         preempted: list[Job] = []
@@ -150,6 +154,7 @@ class VllmEngine:
             preempted=tuple(job.index for job in preempted),
             admitted=tuple(admitted),
             lost=tuple(self._lost),
+            dropped=tuple(self.pool.dropped()),
             free=self.pool.free,
             cached=self.pool.cached,
         )

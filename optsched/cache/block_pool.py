@@ -28,6 +28,8 @@ class BlockPool:
         self._users = [0] * blocks
         self._content: list[Hashable | None] = [None] * blocks
         self._copies: dict[Hashable, dict[int, None]] = {}
+        self._named: set[int] = set()
+        self._lost: dict[Hashable, None] = {}
 
     @property
     def free(self) -> int:
@@ -38,6 +40,19 @@ class BlockPool:
     def cached(self) -> int:
         """Different contents that are cached."""
         return len(self._copies)
+
+    def begin(self) -> None:
+        """Begin a batch, for `dropped`."""
+        self._named.clear()
+        self._lost.clear()
+
+    def dropped(self) -> list[Hashable]:
+        """Return the contents that were dropped in this batch, by the contract's rules, in the order of their loss.
+
+        They have lost a block, and all that hold them now have been named in this batch: by the contract they were
+        dropped and are completed again.
+        """
+        return [content for content in self._lost if self._named.issuperset(self._copies.get(content, ()))]
 
     def leading(self, contents: Sequence[Hashable]) -> list[int]:
         """Return the blocks that hold the longest cached leading run of ``contents``."""
@@ -68,6 +83,7 @@ class BlockPool:
             content = self._content[block]
             if content is not None:
                 lost.append(content)
+                self._lost[content] = None
                 self._content[block] = None
                 copies = self._copies[content]
                 del copies[block]
@@ -80,6 +96,7 @@ class BlockPool:
     def name(self, block: int, content: Hashable) -> None:
         """Cache a block that a request holds: it is full, and holds ``content``."""
         self._content[block] = content
+        self._named.add(block)
         self._copies.setdefault(content, {})[block] = None
 
     def release(self, blocks: Sequence[int]) -> None:

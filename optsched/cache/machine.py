@@ -160,6 +160,10 @@ class MachineCache:
         """Drop blocks without a pin, at least ``blocks`` of them if there are as many; return them in this order."""
         return self.tree.drop(blocks)
 
+    def drop_block(self, sequence: BlockSequence, place: int) -> bool:
+        """Drop the block at ``place`` of a sequence, from 0; return whether it could be dropped."""
+        return self.tree.drop_last(sequence.names[: place + 1])
+
     def end(self) -> list[Hashable]:
         """End a batch: what its steps completed is cached, and pinned by those that ran; return what was not cached."""
         new = [name for resident in self._ran for name in self._publish(resident)]

@@ -179,22 +179,21 @@ class RadixTree:
         dropped: list[Hashable] = []
         while len(dropped) < wanted and self._order:
             _, number, node = heapq.heappop(self._order)
-            if number != node.number or node.children or node.pins:
-                continue
-            taken = len(node.blocks) if self._whole_nodes else 1
-            first = node.blocks[0]
-            dropped += node.blocks[: -taken - 1 : -1]
-            del node.blocks[-taken:]
-            node.depth -= taken
-            self.size -= taken
-            if node.blocks:
-                self._queue(node)
-            elif node.parent is not None:
-                node.number = 0
-                self._count -= 1
-                del node.parent.children[first]
-                self._queue(node.parent)
+            if number == node.number and not node.children and not node.pins:
+                dropped += self._cut(node, len(node.blocks) if self._whole_nodes else 1)
         return dropped
+
+    def drop_last(self, blocks: Sequence[Hashable]) -> bool:
+        """Drop the last of ``blocks`` if it is cached, has no pin, and no block is behind it; return whether it was."""
+        node = self.root
+        while node.depth < len(blocks) and (child := node.children.get(blocks[node.depth])) is not None:
+            if _common(child.blocks, blocks, node.depth) < len(child.blocks):
+                return False
+            node = child
+        if node.depth != len(blocks) or node.parent is None or node.children or node.pins:
+            return False
+        self._cut(node, 1)
+        return True
 
     def nodes(self) -> Iterator[RadixNode]:
         """Iterate over all nodes but the root, each before those behind it."""
@@ -228,6 +227,22 @@ class RadixTree:
         self._count += 1
         self._queue(node)
         return head
+
+    def _cut(self, node: RadixNode, count: int) -> list[Hashable]:
+        """Drop the last blocks of a leaf; return them, the last one first."""
+        first = node.blocks[0]
+        dropped = node.blocks[: -count - 1 : -1]
+        del node.blocks[-count:]
+        node.depth -= count
+        self.size -= count
+        if node.blocks:
+            self._queue(node)
+        elif node.parent is not None:
+            node.number = 0
+            self._count -= 1
+            del node.parent.children[first]
+            self._queue(node.parent)
+        return dropped
 
     def _queue(self, node: RadixNode) -> None:
         """Enter a node into the order of eviction anew if it can be dropped."""
