@@ -146,7 +146,7 @@ class MachineCache:
         names = resident.sequence.names
         whole = self._cacheable(resident.sequence, resident.tokens)
         if whole > known:
-            cached = self.tree.leading(names[:whole])
+            cached = self.tree.leading(names[:whole], resident.node)
             for place in range(known, whole):
                 if place < cached or names[place] in self._completed:
                     self._copies += 1
@@ -211,14 +211,14 @@ class MachineCache:
                 return tokens // self._block
 
     def _pinned(self, sequence: BlockSequence, found: int) -> _Resident:
-        node = self.tree.match(sequence.names[: found // self._block])
+        node = self.tree.match(sequence.names[: found // self._block], hit=True)
         self.tree.pin(node)
         return _Resident(sequence, found, found // self._block, node)
 
     def _publish(self, resident: _Resident) -> list[Hashable]:
         if resident.node.depth == resident.counted:
             return []
-        before, node = self.tree.insert(resident.sequence.names[: resident.counted])
+        before, node = self.tree.insert(resident.sequence.names[: resident.counted], start=resident.node)
         self.tree.pin(node)
         self.tree.unpin(resident.node)
         resident.node = node

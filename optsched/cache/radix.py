@@ -91,6 +91,7 @@ class RadixTree:
         self._now = 0
         self._order: list[tuple[Key, int, RadixNode]] = []
         self._count = 0
+        """Nodes but the root."""
         self._entries = count(1)
 
     @property
@@ -98,9 +99,13 @@ class RadixTree:
         """Cached blocks without a pin: all of them can be dropped."""
         return self.size - self.pinned
 
-    def leading(self, blocks: Sequence[Hashable]) -> int:
-        """Return the number of leading blocks that are cached; nothing changes."""
-        node, found = self.root, 0
+    def leading(self, blocks: Sequence[Hashable], start: RadixNode | None = None) -> int:
+        """Return the number of leading blocks that are cached; nothing changes.
+
+        ``start`` is a node at which a leading run of them ends, from which to go on; the root if there is none.
+        """
+        node = start or self.root
+        found = node.depth
         while found < len(blocks) and (child := node.children.get(blocks[found])) is not None:
             shared = _common(child.blocks, blocks, found)
             found += shared
@@ -109,10 +114,11 @@ class RadixTree:
             node = child
         return found
 
-    def match(self, blocks: Sequence[Hashable]) -> RadixNode:
+    def match(self, blocks: Sequence[Hashable], hit: bool = False) -> RadixNode:
         """Return the node at which the longest cached leading run ends, and refresh those on the way.
 
-        The node in which the run ends is split there. Its part behind is refreshed, too, as in SGLang.
+        The node in which the run ends is split there. Its part behind is refreshed, too, as in SGLang, where a match is
+        no hit: only insertions are counted, unless ``hit``.
         """
         if not blocks:
             return self.root
@@ -122,18 +128,22 @@ class RadixTree:
             child.last_access = now
             shared = _common(child.blocks, blocks, node.depth)
             if shared < len(child.blocks):
-                return self._split(child, shared)
+                child = self._split(child, shared)
             node = child
+            node.hits += hit
             self._queue(node)
         return node
 
-    def insert(self, blocks: Sequence[Hashable], priority: int = 0) -> tuple[int, RadixNode]:
+    def insert(
+        self, blocks: Sequence[Hashable], priority: int = 0, start: RadixNode | None = None
+    ) -> tuple[int, RadixNode]:
         """Cache blocks; return how many were cached before, and the node of the last one.
 
-        Those behind the leading run become one new node.
+        Those behind the leading run become one new node. What is up to ``start`` (`leading`) is neither refreshed nor
+        counted again.
         """
         now = self._tick()
-        node = self.root
+        node = start or self.root
         while node.depth < len(blocks) and (child := node.children.get(blocks[node.depth])) is not None:
             child.last_access = now
             shared = _common(child.blocks, blocks, node.depth)
@@ -257,8 +267,15 @@ class RadixTree:
 
 def _common(run: list[Hashable], blocks: Sequence[Hashable], start: int) -> int:
     """Return how many leading blocks of ``run`` are ``blocks[start]`` and those that follow."""
-    most = min(len(run), len(blocks) - start)
-    for length in range(most):
-        if run[length] != blocks[start + length]:
-            return length
-    return most
+    part = list(blocks[start : start + len(run)])
+    if part == run:
+        return len(run)
+    # Lists are compared much faster than their elements one by one.
+    low, high = 0, len(part)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if part[low:middle] == run[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
