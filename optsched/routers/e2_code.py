@@ -122,6 +122,31 @@ class _Record:
     """Whether it is entered into the loads of rebalancing, too."""
 
 
+@dataclass(slots=True)
+class _ByUse:
+    """A node in the order of eviction: by its requests on all machines, and by its last use.
+
+    Nodes may be equal in that order, those of one path above all. Then a heap's own order decides, as in the program.
+    """
+
+    node: _Node
+
+    def __lt__(self, other: _ByUse) -> bool:
+        left, right = self.node.data, other.node.data
+        if left.requests == right.requests:
+            return left.last_use < right.last_use
+        return left.requests < right.requests
+
+
+def _queue(nodes: Iterable[_Node]) -> list[_ByUse]:
+    """Return a heap as the program makes it, which decides between equal nodes: one after another, then as a whole."""
+    heap: list[_ByUse] = []
+    for node in nodes:
+        heapq.heappush(heap, _ByUse(node))
+    heapq.heapify(heap)
+    return heap
+
+
 class _Tpots:
     """The last TPOTs of a machine, and their median."""
 
@@ -403,24 +428,22 @@ class E2Code(Router):
 
     # ---- eviction, in the router's picture ----
 
-    @staticmethod
-    def _order(node: _Node) -> tuple[list[int], int, int]:
-        return node.data.requests, node.data.last_use, node.data.number
-
     def _nodes(self) -> Iterator[_Node]:
+        """Iterate over the tree, each node before those behind it, these in the order in which they came."""
         pending = [self._tree.root]
         while pending:
             node = pending.pop()
             yield node
-            pending += node.children.values()
+            pending += [*node.children.values()][::-1]
 
     def _eviction_ps(self, leaf: _Node, machine: int) -> int:
         """Return the prefill time of what as many tokens as the leaf's would push out of a machine that is full."""
-        heap = [(self._order(node), node) for node in self._nodes() if machine in node.data.cached]
-        heapq.heapify(heap)
+        heap = _queue(
+            sorted((node for node in self._nodes() if machine in node.data.cached), key=lambda node: node.data.number)
+        )
         tokens, victims = 0, dict[int, _Node]()
         while tokens < leaf.tokens and heap:
-            _, node = heapq.heappop(heap)
+            node = heapq.heappop(heap).node
             if node.parent is None:
                 break
             tokens += node.tokens
@@ -428,7 +451,7 @@ class E2Code(Router):
             if all(
                 machine not in each.data.cached or each.data.number in victims for each in node.parent.children.values()
             ):
-                heapq.heappush(heap, (self._order(node.parent), node.parent))
+                heapq.heappush(heap, _ByUse(node.parent))
         return sum(self._victim_ps(node, machine) for node in victims.values() if self._is_large(node))
 
     def _victim_ps(self, node: _Node, machine: int) -> int:
@@ -441,10 +464,9 @@ class E2Code(Router):
         if excess <= 0:
             return
         cached = [node for node in self._nodes() if machine in node.data.cached]
-        heap = [(self._order(node), node) for node in cached if not node.data.requests[machine]]
-        heapq.heapify(heap)
+        heap = _queue(node for node in cached if not node.data.requests[machine])
         while excess > 0 and heap:
-            _, node = heapq.heappop(heap)
+            node = heapq.heappop(heap).node
             if node.parent is None:
                 break
             if node.data.requests[machine] or machine not in node.data.cached:
@@ -453,7 +475,7 @@ class E2Code(Router):
             self.cached_tokens[machine] -= node.tokens
             excess -= node.tokens
             if all(machine not in each.data.cached for each in node.parent.children.values()):
-                heapq.heappush(heap, (self._order(node.parent), node.parent))
+                heapq.heappush(heap, _ByUse(node.parent))
 
     # ---- rebalancing ----
 
@@ -483,7 +505,7 @@ class E2Code(Router):
             if record.counted and machine in node.data.placed and self._is_large(node):
                 tokens = node.data.requests[machine] * record.output
                 nodes.append((record.prefill_ps + tokens * doubled // 2, node))
-        return sorted(nodes, key=lambda pair: (pair[0], self._order(pair[1])))
+        return sorted(nodes, key=lambda pair: (pair[0], _ByUse(pair[1])))
 
     def _copy(self, only: tuple[int, _Node], machine: int, target: int, loads: list[int]) -> None:
         cost, node = only
