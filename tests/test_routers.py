@@ -321,6 +321,21 @@ def test_e2_decides_as_its_definition(prompts: list[tuple[Piece, ...]], history:
         costs[expected].append(own[expected])
 
 
+@given(st.lists(st.tuples(PIECES, st.integers(0, 4)), max_size=15))
+@settings(deadline=None)
+def test_e2_evicts_no_node_before_one_behind_it(drawn: list[tuple[tuple[Piece, ...], int]]) -> None:
+    router = e2(E2Options(history=3), machines=3)
+    for index, (prompt, kept) in enumerate(drawn):
+        machine = router.route(request(index, *prompt), loads(0, 0, 0))
+        if kept:
+            router.dropped(machine, prompt, kept, 0)
+        for number, there in enumerate(router._machines):
+            order = list(there.order)
+            for place, node in enumerate(order):
+                assert number in node.data.cached
+                assert node.parent in {*order[place + 1 :], router._tree.root}
+
+
 def test_e2_forgets_what_is_dropped_and_not_used() -> None:
     router = e2(E2Options(history=1, rebalancing=False, decode_share=None, eviction_cost=False))
     old = request(0, ("a", 0, 100))

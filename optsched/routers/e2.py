@@ -194,11 +194,15 @@ class E2(Router):
             node = node.parent
 
     def _enter_head(self, head: _Node, tail: _Node) -> None:
-        """Enter the head of a divided node into the orders of eviction: both parts count as used now, as in SGLang."""
+        """Enter the head of a divided node into the orders of eviction.
+
+        Both parts and what is before them count as used now, as in SGLang.
+        """
         for machine in head.data.cached:
             order = self._machines[machine].order
-            order.move_to_end(tail)
-            order[head] = None
+            for node in (tail, *self._up(head)):
+                order[node] = None
+                order.move_to_end(node)
 
     def _prune(self, node: _Node) -> None:
         while node.parent is not None and not (node.children or node.data.cached or node.data.users):
