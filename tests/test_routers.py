@@ -337,8 +337,8 @@ def test_e2_evicts_no_node_before_one_behind_it(drawn: list[tuple[tuple[Piece, .
 
 
 def test_e2_keeps_what_is_before_a_divided_node_behind_it_in_the_order_of_eviction() -> None:
-    # ab of 2 + 4 tokens to 0, ax of 2 + 9 to 1 (9 new at 0 + 7 of load, or 11), a, half of b and 30 more to 2 (34; 0 has
-    # 7 + 30, 1 has 12 + 32). Then 0 evicts the second half of b, which ends at 6, the first, at 4, and a, at 2.
+    # ab of 2 + 4 tokens to 0. ax of 2 + 9 to 1: 11, where 0 has 7 of load and 9 new. a, half of b and 30 more to 2: 34,
+    # where 0 has 7 + 30 and 1 has 12 + 32. Then 0 evicts the second half of b, to 6, the first, to 4, and a, to 2.
     router = e2(BARE, machines=3)
     prompts = [(("a", 0, 2), ("b", 0, 4)), (("a", 0, 2), ("x", 0, 9)), (("a", 0, 2), ("b", 0, 2), ("c", 0, 30))]
     chosen = [router.route(request(index, *prompt), loads(0, 0, 0)) for index, prompt in enumerate(prompts)]
