@@ -1,0 +1,225 @@
+"""The cache of one machine by the contract's rules: match, pin, publish, drop, and the memory of a batch.
+
+For each batch: `release` what is evicted; then for each run in order `match` in the first step of a fill, and `step`;
+then `drop` as many blocks as are too many in `used`; at its end `end`, then `release` what has ended. The contract
+drops before it runs; it is the same, as what a run has matched is pinned and is not dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from optsched.cache.evictors import Evictor
+from optsched.cache.radix import RadixNode, RadixTree
+
+
+class CacheMode(Enum):
+    """What is cached."""
+
+    NONE = "none"
+    PREFIX = "prefix"
+    """Path blocks."""
+    ALL = "all"
+    """All whole blocks, generated ones included."""
+
+
+@dataclass(frozen=True)
+class BlockSequence:
+    """The blocks of a request.
+
+    Parameters
+    ----------
+    names
+        The names of its whole blocks, I + O tokens (`optsched.cache.contents.BlockNames`).
+    path_blocks
+        How many of them are path blocks: the leading ones whose last position is on its path.
+    """
+
+    names: Sequence[Hashable]
+    path_blocks: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Resident:
+    """A request with KV."""
+
+    sequence: BlockSequence
+    tokens: int
+    """m."""
+    counted: int
+    """Its leading blocks that are counted as cached, or as completed in this batch."""
+    node: RadixNode
+    """What it pins."""
+
+    def own_blocks(self, block: int) -> int:
+        """Return the blocks that are counted as its own."""
+        return -(-self.tokens // block) - self.counted
+
+
+class MachineCache:
+    """The cache of one machine.
+
+    Parameters
+    ----------
+    block
+        b, tokens of a block.
+    mode
+        What is cached.
+    share_in_batch
+        A run finds the blocks that earlier runs of its batch complete.
+    evictor
+        The order of `drop`.
+    whole_nodes
+        `drop` takes whole leaves of the tree, and so perhaps more.
+    """
+
+    def __init__(
+        self,
+        block: int,
+        mode: CacheMode,
+        evictor: Evictor,
+        *,
+        share_in_batch: bool = False,
+        whole_nodes: bool = False,
+    ) -> None:
+        self.tree = RadixTree(evictor, whole_nodes)
+        self._block = block
+        self._mode = mode
+        self._share = share_in_batch
+        self._residents: dict[int, _Resident] = {}
+        self._own = 0
+        """Blocks that residents hold and that are not cached, before the steps of the batch."""
+        self._completed: set[Hashable] = set()
+        self._copies = 0
+        self._ran: list[_Resident] = []
+
+    @property
+    def used(self) -> int:
+        """Blocks of memory after the steps so far.
+
+        Cached blocks and those that the batch completes once, second copies, and what residents hold besides.
+        """
+        return self.tree.size + len(self._completed) + self._copies + self._own
+
+    def tokens(self, request: int) -> int:
+        """Return m, the tokens of KV of a request."""
+        resident = self._residents.get(request)
+        return resident.tokens if resident else 0
+
+    def found(self, sequence: BlockSequence, tokens: int) -> int:
+        """Return how many of the first ``tokens`` tokens a request would find; nothing changes.
+
+        Whole blocks only, and never the last token: a prompt that is cached entirely runs its last tokens again.
+        """
+        most = min((tokens - 1) // self._block, self._cacheable(sequence, tokens))
+        names = sequence.names[:most]
+        blocks = self.tree.leading(names)
+        while self._share and blocks < most and names[blocks] in self._completed:
+            blocks += 1
+        return blocks * self._block
+
+    def match(self, request: int, sequence: BlockSequence, tokens: int) -> int:
+        """Let a request find and pin its cached blocks; return m.
+
+        Parameters
+        ----------
+        request
+            Its index; it has no KV.
+        sequence
+            Its blocks.
+        tokens
+            S, the tokens that exist of it.
+        """
+        found = self.found(sequence, tokens)
+        # With `share_in_batch` the tree may not have all of it yet: its pin then reaches as far as the tree does.
+        self._residents[request] = self._pinned(sequence, found)
+        return found
+
+    def step(self, request: int, run: int) -> None:
+        """Run ``run`` tokens of a request."""
+        resident = self._residents[request]
+        self._own -= resident.own_blocks(self._block)
+        known = resident.tokens // self._block
+        resident.tokens += run
+        names = resident.sequence.names
+        whole = self._cacheable(resident.sequence, resident.tokens)
+        if whole > known:
+            cached = self.tree.leading(names[:whole], resident.node)
+            for place in range(known, whole):
+                if place < cached or names[place] in self._completed:
+                    self._copies += 1
+                else:
+                    self._completed.add(names[place])
+            resident.counted = whole
+        self._own += resident.own_blocks(self._block)
+        self._ran.append(resident)
+
+    def drop(self, blocks: int) -> list[Hashable]:
+        """Drop blocks without a pin, at least ``blocks`` of them if there are as many; return them in this order."""
+        return self.tree.drop(blocks)
+
+    def drop_block(self, sequence: BlockSequence, place: int) -> bool:
+        """Drop the block at ``place`` of a sequence, from 0; return whether it could be dropped."""
+        return self.tree.drop_last(sequence.names[: place + 1])
+
+    def end(self) -> list[Hashable]:
+        """End a batch: what its steps completed is cached, and pinned by those that ran; return what was not cached."""
+        new = [name for resident in self._ran for name in self._publish(resident)]
+        self._completed.clear()
+        self._copies = 0
+        self._ran.clear()
+        return new
+
+    def release(self, request: int) -> None:
+        """Take the pins of a request away, which is evicted or has ended, and free what is not cached."""
+        resident = self._residents.pop(request)
+        self._own -= resident.own_blocks(self._block)
+        self.tree.match(resident.sequence.names[: resident.counted])
+        self.tree.unpin(resident.node)
+
+    def reserve(self, request: int, sequence: BlockSequence, tokens: int) -> int:
+        """Begin the move of a request with m = ``tokens`` to here; return h, the tokens that need not be copied.
+
+        They are pinned; the others count as its own until `land`.
+        """
+        most = self._cacheable(sequence, tokens)
+        blocks = self.tree.leading(sequence.names[:most])
+        resident = self._pinned(sequence, blocks * self._block)
+        resident.tokens = tokens
+        self._own += resident.own_blocks(self._block)
+        self._residents[request] = resident
+        return blocks * self._block
+
+    def land(self, request: int) -> list[Hashable]:
+        """End the move of a request to here: its whole blocks are cached; return those that were not."""
+        resident = self._residents[request]
+        self._own -= resident.own_blocks(self._block)
+        resident.counted = self._cacheable(resident.sequence, resident.tokens)
+        self._own += resident.own_blocks(self._block)
+        return self._publish(resident)
+
+    def _cacheable(self, sequence: BlockSequence, tokens: int) -> int:
+        """Return how many leading blocks of the first ``tokens`` tokens are cached once they are complete."""
+        match self._mode:
+            case CacheMode.NONE:
+                return 0
+            case CacheMode.PREFIX:
+                return min(tokens // self._block, sequence.path_blocks)
+            case CacheMode.ALL:
+                return tokens // self._block
+
+    def _pinned(self, sequence: BlockSequence, found: int) -> _Resident:
+        node = self.tree.match(sequence.names[: found // self._block], hit=True)
+        self.tree.pin(node)
+        return _Resident(sequence, found, found // self._block, node)
+
+    def _publish(self, resident: _Resident) -> list[Hashable]:
+        if resident.node.depth == resident.counted:
+            return []
+        before, node = self.tree.insert(resident.sequence.names[: resident.counted], start=resident.node)
+        self.tree.pin(node)
+        self.tree.unpin(resident.node)
+        resident.node = node
+        return list(resident.sequence.names[before : resident.counted])

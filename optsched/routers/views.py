@@ -1,0 +1,84 @@
+"""Views of machines with given numbers: a snapshot of some moment."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from optsched.routers.router import RoutedRequest
+
+
+def nothing_cached(_: RoutedRequest) -> int:
+    """No prompt has a cached token."""
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A `MachineView` whose numbers are given; see there.
+
+    Parameters
+    ----------
+    cached
+        Leading prompt tokens of a request that are cached there.
+    """
+
+    machine: int
+    waiting: int = 0
+    running: int = 0
+    queued_tokens: int = 0
+    pending_tokens: int = 0
+    kv_used: int = 0
+    kv_capacity: int = 0
+    work_ps: int = 0
+    cached: Callable[[RoutedRequest], int] = nothing_cached
+
+
+@dataclass(frozen=True)
+class ViewAge:
+    """How old what a router sees is.
+
+    Parameters
+    ----------
+    every_ps
+        Machines are polled at multiples of this; 0 for always.
+    delay_ps
+        What happens at a machine, or is polled there, is seen this much later.
+    """
+
+    every_ps: int = 0
+    delay_ps: int = 0
+
+    def moment(self, now_ps: int) -> int:
+        """Return the time as of which machines are seen at ``now_ps``; below 0 nothing is seen yet."""
+        seen = now_ps - self.delay_ps
+        return seen - seen % self.every_ps if self.every_ps else seen
+
+
+class SnapshotHistory:
+    """The snapshots of one machine, of which a router sees the last one that is old enough.
+
+    Parameters
+    ----------
+    first
+        What is seen before anything else.
+    age
+        How old what is seen is.
+    """
+
+    def __init__(self, first: Snapshot, age: ViewAge) -> None:
+        self._age = age
+        self._seen = first
+        self._later: deque[tuple[int, Snapshot]] = deque()
+
+    def record(self, now_ps: int, snapshot: Snapshot) -> None:
+        """Record the state of the machine after what happened at ``now_ps``; times never decrease."""
+        self._later.append((now_ps, snapshot))
+
+    def seen(self, now_ps: int) -> Snapshot:
+        """Return what the router sees at ``now_ps``; times never decrease."""
+        moment = self._age.moment(now_ps)
+        while self._later and self._later[0][0] <= moment:
+            self._seen = self._later.popleft()[1]
+        return self._seen
