@@ -14,7 +14,7 @@ from shared_data import HERE, SHARED
 
 from optsched import Instance, Limits, Request, Rules
 from optsched.calibrate.library import cost_model
-from optsched.calibrate.tables import TableCost, read_vidur_tables
+from optsched.hardware.compare.vidur_tables import TableCost, read_vidur_tables
 from optsched.model.errors import InputError
 from optsched.model.metrics import tally_of
 from optsched.policies.grouped import GroupedPolicy

@@ -15,10 +15,10 @@ from optsched.methods.solve import was_interrupted
 from optsched.model.documents import ClaimedResult, dump, instance_sha256, result_document, write_text
 from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance
+from optsched.model.lines import append_lines
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status, versions
-from optsched.study.lines import append_lines
 
 DIGESTS = "digests.txt"
 """The file in the folder that says which documents the store has written: ``sha256  name``, the last line of a name

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from optsched.execute.comparison import Execution
-from optsched.execute.following import follow_policy, follow_schedule
+from optsched.hardware.compare.batches import Execution
+from optsched.hardware.run.following import follow_policy, follow_schedule
 from optsched.methods.simulate import policy_code, policy_of, ready_policy
 from optsched.model.errors import InputError
 from optsched.model.feasibility import require_feasible
@@ -17,7 +17,7 @@ from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.simulate.engine import run_policy
 
 if TYPE_CHECKING:
-    from optsched.execute.engine import Engine
+    from optsched.hardware.run.engine import Engine
 
 
 def _require_no_swaps(instance: Instance) -> None:

@@ -14,10 +14,10 @@ from optsched.simulate.engine import run_policy
 from optsched.simulate.replica import Policy, Replica
 
 if TYPE_CHECKING:
-    from optsched.execute.engine import Engine
+    from optsched.hardware.run.engine import Engine
 
 
-class Kind(StrEnum):
+class BatchKind(StrEnum):
     """What a batch runs."""
 
     PREFILL = "prefill only"
@@ -44,11 +44,11 @@ class MeasuredBatch:
     measured_ps: int
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> BatchKind:
         """What it runs."""
         if not self.decodes:
-            return Kind.PREFILL
-        return Kind.HYBRID if self.prefills else Kind.DECODE
+            return BatchKind.PREFILL
+        return BatchKind.HYBRID if self.prefills else BatchKind.DECODE
 
     def predicted_ps(self, cost: BatchCost) -> int:
         """Return what a cost model says."""
