@@ -32,7 +32,8 @@ from dataclasses import dataclass, replace
 
 from optsched.model.cost import CostModel
 from optsched.model.instance import Instance
-from optsched.policies.grouped import Group, GroupedPolicy, Margins, Members, Reserve
+from optsched.policies.algorithm import Reserve
+from optsched.policies.grouped import Group, GroupedPolicy, Margins, Members
 from optsched.policies.infermax import SARATHI, VLLM, VLLM_HY
 from optsched.simulate.replica import Occasion, Policy
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from optsched.model.instance import Limits
 from optsched.model.schedule import Assignment, Step
+from optsched.policies.algorithm import Group, Parts
 from optsched.simulate.replica import Job, NoBatchError, PolicyFailureError, Replica
-
-if TYPE_CHECKING:
-    from optsched.policies.grouped import Group, GroupedPolicy
 
 _FULL = "no more requests may hold KV now"
 
@@ -25,7 +22,7 @@ class Forming:
         Who forms it, and on which replica.
     """
 
-    def __init__(self, policy: GroupedPolicy, replica: Replica) -> None:
+    def __init__(self, policy: Parts, replica: Replica) -> None:
         limits = replica.limits
         self._policy, self._replica, self._limits = policy, replica, limits
         self._hybrid = policy.hybrid and replica.rules.hybrid

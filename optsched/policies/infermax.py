@@ -43,7 +43,8 @@ from enum import Enum, auto
 from fractions import Fraction
 
 from optsched.model.schedule import Assignment
-from optsched.policies.grouped import Group, GroupedPolicy, Members, longest, worst_case
+from optsched.policies.algorithm import worst_case
+from optsched.policies.grouped import Group, GroupedPolicy, Members, longest
 from optsched.policies.histogram import Histogram
 from optsched.simulate.replica import Job, Occasion, Policy, Replica
 

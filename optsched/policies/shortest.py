@@ -30,8 +30,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from optsched.policies.algorithm import Admission, Order
 from optsched.policies.fcfs import FCFS, FCFS_HY, largest_allocation
-from optsched.policies.grouped import Admission, Group, GroupedPolicy, Members, Order
+from optsched.policies.grouped import Group, GroupedPolicy, Members
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
 from optsched.policies.standing import by_prediction
 from optsched.simulate.replica import Job, Occasion, Policy
