@@ -249,7 +249,12 @@ def bound(
 @cli.command()
 @click.argument("instance")
 @click.option(
-    "--policy", "policies", multiple=True, required=True, metavar="NAME", help="all, standard, or names; may repeat."
+    "--policy",
+    "policies",
+    multiple=True,
+    required=True,
+    metavar="NAME",
+    help="all, standard, names, or FILE.py:NAME; may repeat.",
 )
 @objective_option
 @restriction_options
@@ -454,7 +459,12 @@ def check(result: str) -> int:
 @cli.command()
 @click.argument("suite")
 @click.option(
-    "--policies", multiple=True, default=("standard",), show_default=True, help="standard, all, or names with commas."
+    "--policies",
+    multiple=True,
+    default=("standard",),
+    show_default=True,
+    metavar="NAMES",
+    help="standard, all, names with commas, or FILE.py:NAME.",
 )
 @objective_option
 @click.option("--method", default=AUTO, show_default=True, help="auto, or the name of a formulation.")

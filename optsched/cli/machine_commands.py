@@ -134,7 +134,9 @@ def profile(
 
 @cli.command()
 @click.argument("source", metavar="SCHEDULE|INSTANCE")
-@click.option("--policy", metavar="NAME", help="Policy that serves INSTANCE; without it SCHEDULE is followed.")
+@click.option(
+    "--policy", metavar="NAME", help="Policy, or FILE.py:NAME, that serves INSTANCE; without it SCHEDULE is followed."
+)
 @click.option("--predictor", metavar="SPEC", help="Predictor of output lengths for the policy (docs/policies.md).")
 @click.option("--engine", default="torch", show_default=True, help=f"One of {', '.join(_ENGINES)}.")
 @_shape_option

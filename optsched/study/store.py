@@ -8,6 +8,7 @@ from collections.abc import Callable
 from math import isinf
 from pathlib import Path
 
+from optsched.catalogue import file_version
 from optsched.check import check_result
 from optsched.failures import FAILURES, failure_text
 from optsched.library import load_results
@@ -102,7 +103,7 @@ class ResultStore:
         claimed = documents[0]
         result = claimed.result
         made = (result.method, result.objective, result.restrictions, result.seed, result.versions)
-        wanted = (method, objective, restrictions, seed, dict(versions()))
+        wanted = (method, objective, restrictions, seed, dict(versions()) | file_version(method))
         limit = None if time_limit is None or isinf(time_limit) else time_limit
         searched = result.status == Status.OPTIMAL or result.time_limit_s == limit
         same = instance_sha256(result.instance) == instance_sha256(instance)
