@@ -45,6 +45,7 @@ from optsched.cli.options import (
     workers_option,
     write_out,
 )
+from optsched.cli.step_bar import Line
 from optsched.cli.streams import PipeGroup
 from optsched.methods.bound import ALL, BEST, BoundRun, best_bound, bound_names
 from optsched.methods.checked import DefectError, DefectFoundError
@@ -159,7 +160,7 @@ def solve(
                 restrictions=restrictions,
                 workers=workers,
                 seed=seed,
-                progress=live,
+                progress=live.watch(problem),
             )
         except DefectFoundError as found:
             defect, result = found, found.result
@@ -286,7 +287,7 @@ def simulate(
     results: list[Result] = []
     tables: list[str] = []
     processes = workers or os.cpu_count() or 1
-    with LiveLine(instance, goal, len(problems) * len(names)) as live, blaming(source=instance), naming_options():
+    with Line(instance, len(problems) * len(names)) as live, blaming(source=instance), naming_options():
         runs = simulate_each(
             problems,
             names,
@@ -526,7 +527,7 @@ def table(
         blaming("--results", suite),
         naming_options(),
     ):
-        for row in table_rows(task, store, live):
+        for row in table_rows(task, store, live.watch):
             rows.append(row)
             defects += [f"{row.instance.name}: {defect}" for defect in row.defects]
             if ledger is not None and not row.defects:
