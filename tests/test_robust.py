@@ -72,7 +72,7 @@ def break_formulations(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], 
     """Let formulations raise as soon as they are asked."""
 
     class Broken:
-        declaration = Declaration(covers_swaps=True)
+        declaration = Declaration(covers=("swap",))
 
         def solve(self, task: Task) -> Found:
             raise error

@@ -47,7 +47,7 @@ from functools import partial
 from optsched.bounds.bound import Bound
 from optsched.bounds.own import fewest_steps, may_refill
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, misses_slo, percentile_rank, tpot_sum, value_at
+from optsched.model.objectives import Objective, misses_slo, percentile_rank, value_at, value_of
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,8 @@ def _least_value(instance: Instance, objective: Objective) -> int:
     if objective is Objective.P99_TBT:
         return _least_between(instance, 99)
     least = alone(instance)
-    if objective is Objective.MEAN_TPOT:
-        return tpot_sum(instance.requests, least.ttft, least.e2e)
-    return value_at(instance, objective, least.ttft, least.e2e)
+    value = value_of if objective is Objective.MEAN_TPOT else value_at
+    return value(instance, objective, least.ttft, least.e2e)
 
 
 def out_of_reach(instance: Instance) -> list[bool]:

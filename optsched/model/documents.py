@@ -324,7 +324,7 @@ def instance_document(instance: Instance) -> dict[str, Any]:
         "format": INSTANCE_FORMAT,
         "name": instance.name,
         "limits": _fields(limits, ("kv_tokens", "batch_tokens", "prefill_tokens", "batch_requests", "kv_block")),
-        "rules": _fields(rules, ("hybrid", "chunked_prefill", "eviction")) | ({"swap": True} if rules.swap else {}),
+        "rules": _fields(rules, ("hybrid", "chunked_prefill", "eviction", *rules.added)),
         "cost": cost_document(instance.cost),
         "replicas": instance.replicas,
         "requests": list(_request_documents(instance.requests)),

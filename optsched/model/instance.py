@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
@@ -80,6 +81,11 @@ class Rules:
     chunked_prefill: bool = True
     eviction: bool = True
     swap: bool = False
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Names of the rules beyond the first three that are not at their defaults; not all methods cover them."""
+        return tuple(rule.name for rule in fields(self)[3:] if getattr(self, rule.name) != rule.default)
 
 
 @domain

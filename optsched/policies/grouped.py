@@ -82,7 +82,8 @@ class GroupedPolicy(Parts):
 
     def serve(self, instance: Instance) -> Record | None:
         """Serve an instance in machine code, if groups are in order of arrival; None if the engine has to."""
-        if not self._is_plain:
+        # The compiled code knows no other rule; of swaps it needs to know nothing, as it makes none.
+        if not self._is_plain or not {"swap"}.issuperset(instance.rules.added):
             return None
         # Compiled code takes a while to load.
         from optsched.simulate.kernel import Rule, as_array, served  # noqa: PLC0415
