@@ -47,7 +47,7 @@ from functools import partial
 from optsched.bounds.bound import Bound
 from optsched.bounds.own import fewest_steps, may_refill
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, misses_slo, percentile_rank, value_at, value_of
+from optsched.model.objectives import Objective, misses_slo, percentile_rank, value_of
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,14 @@ def alone(instance: Instance) -> Alone:
     return Alone(tuple(first for first, _ in found), tuple(last for _, last in found))
 
 
-def alone_bound(instance: Instance, objective: Objective) -> Bound:
-    """Bound any objective by what requests take alone."""
-    return Bound(_least_value(instance, objective), {"kind": "alone"})
-
-
-def _least_value(instance: Instance, objective: Objective) -> int:
+def alone_bound(instance: Instance, objective: Objective) -> Bound | None:
+    """Bound the objectives of the theorem by what requests take alone."""
     if objective is Objective.P99_TBT:
-        return _least_between(instance, 99)
+        return Bound(_least_between(instance, 99), {"kind": "alone"})
+    if not (objective.is_monotone or objective is Objective.MEAN_TPOT):
+        return None
     least = alone(instance)
-    value = value_of if objective is Objective.MEAN_TPOT else value_at
-    return value(instance, objective, least.ttft, least.e2e)
+    return Bound(value_of(instance, objective, least.ttft, least.e2e), {"kind": "alone"})
 
 
 def out_of_reach(instance: Instance) -> list[bool]:
