@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from shared_data import HERE, SHARED
+from vidur_tables import TableCost, read_vidur_tables
 
 from optsched import Instance, Limits, Request, Rules
 from optsched.calibrate.library import cost_model
-from optsched.hardware.compare.vidur_tables import TableCost, read_vidur_tables
 from optsched.model.errors import InputError
 from optsched.model.metrics import tally_of
 from optsched.policies.grouped import GroupedPolicy
