@@ -21,7 +21,7 @@ import click
 
 from optsched import library
 from optsched.check import UnprovedError, check_result
-from optsched.check.last_arrivals import require_separable
+from optsched.check.certificates.last_arrivals import require_separable
 from optsched.check.problem import problem_of
 from optsched.cli import run_program
 from optsched.cli.options import blaming, file_option

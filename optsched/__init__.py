@@ -17,7 +17,7 @@ from optsched.methods.solve import solve
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.errors import InfeasibleInstanceError, InputError
-from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.instance import Instance, Limits, Link, Machine, MachineGroup, Request, Role, Rules
 from optsched.model.objectives import Objective, gap
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Results, Status
@@ -38,6 +38,9 @@ __all__ = [
     "InputError",
     "Instance",
     "Limits",
+    "Link",
+    "Machine",
+    "MachineGroup",
     "Moment",
     "NoBatchError",
     "Objective",
@@ -46,6 +49,7 @@ __all__ = [
     "Restrictions",
     "Result",
     "Results",
+    "Role",
     "Rules",
     "Schedule",
     "Status",

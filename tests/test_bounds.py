@@ -15,7 +15,8 @@ from strategies import instances
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace, simulate
 from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.bounds.late import Job, most_in_time
-from optsched.check import UnprovedError, check_result, late, proved_bound
+from optsched.check import UnprovedError, check_result, proved_bound
+from optsched.check.certificates import late
 from optsched.methods.bound import bound as solve_bound
 from optsched.model.cost import CostModel
 from optsched.model.documents import dump, parse_results, result_document

@@ -14,8 +14,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import optsched_formulations
 from optsched import check
 from optsched.check import Report, check_result, check_schedule
+from optsched.check.certificates.proofs import PROOFS
 from optsched.model.cost import CostModel
 from optsched.model.documents import dump, parse_results, result_document
 from optsched.model.domain import replace
@@ -24,7 +26,8 @@ from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
-from optsched.model.schedule import Assignment, Batch, Progress, Schedule, timed
+from optsched.model.schedule import Assignment, Batch, Schedule, timed
+from optsched.model.state import RequestState
 
 # Non-attention time of x tokens: max(100 + 10 x, 40 x); the second piece counts from x = 4 on.
 # Decode attention on m cached tokens: m + 5. Prefill attention: 2 (c² + 2 m c) + 3 m + 7.
@@ -977,7 +980,7 @@ class Walk:
 
     def __init__(self, draw: st.DrawFn, instance: Instance) -> None:
         self.draw, self.instance = draw, instance
-        self.states = [Progress(request) for request in instance.requests]
+        self.states = [RequestState(request) for request in instance.requests]
 
     def batch(self) -> Assignment:
         rules, limits = self.instance.rules, self.instance.limits
@@ -1069,10 +1072,10 @@ def test_random_legal_schedule(case: tuple[Instance, Schedule], data: st.DataObj
 # Independence ----------------------------------------------------------------------------------------------
 
 
-CHECKER = sorted(Path(check.__file__).parent.glob("*.py"))
+CHECKER = sorted(Path(check.__file__).parent.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", CHECKER, ids=[path.stem for path in CHECKER])
+@pytest.mark.parametrize("path", CHECKER, ids=["/".join(path.parts[-2:]) for path in CHECKER])
 def test_checker_takes_only_data_from_the_model(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     sources = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
@@ -1098,6 +1101,14 @@ def test_checker_takes_only_data_from_the_model(path: Path) -> None:
     assert not {(ast.unparse(node.value), node.attr) for node in attributes} & {
         ("instance", "start_ps"), ("result", "gap"), ("claimed.result", "gap"),
     }  # fmt: skip
+
+
+def test_a_kind_of_certificate_has_one_name_where_it_is_made_and_where_it_is_checked() -> None:
+    root = Path(check.__file__).parent.parent
+    checked = {path.stem for path in (root / "check" / "certificates").glob("*.py")} - {"__init__", "proofs"}
+    assert checked == set(PROOFS)
+    made = [*(root / "bounds").rglob("*.py"), *Path(optsched_formulations.__file__).parent.rglob("*.py")]
+    assert all([path.stem for path in made].count(kind) == 1 for kind in PROOFS)
 
 
 # Repeated batches ------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from strategies import instances
 
 from optsched import Instance, Limits, Request, Restrictions, Rules, replace
-from optsched.check import check_result, patterns
-from optsched.check.patterns import patterns_bound
+from optsched.check import check_result
+from optsched.check.certificates import patterns
+from optsched.check.certificates.patterns import patterns_bound
 from optsched.check.problem import problem_of
 from optsched.check.reading import UnprovedError
 from optsched.model.cost import CostModel

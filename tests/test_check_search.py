@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from pair import BEST, COST, PAIR, STAY, WORK
 from strategies import memory_only
 
-from optsched.check import check_result, contents, search
+from optsched.check import check_result
+from optsched.check.certificates import resident_search
+from optsched.check.certificates.shared import contents
 from optsched.check.problem import problem_of
 from optsched.model.cost import CostModel
 from optsched.model.documents import dump, parse_results, result_document
@@ -26,13 +28,8 @@ from optsched.traces.ladder import ladder
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.request_space import request_space, shares_of
 from optsched_formulations.batching.search.resident_graph import ResidentGraph, build_graph
-from optsched_formulations.batching.search.resident_prices import (
-    Prices,
-    certificate,
-    evaluate,
-    plain_certificate,
-    price,
-)
+from optsched_formulations.batching.search.resident_search import plain_certificate, priced_certificate
+from optsched_formulations.batching.search.resident_walk import Prices, evaluate, price
 
 UNRESTRICTED = Restrictions()
 MAKESPAN, SUM, WEIGHTED = Objective.MAKESPAN, Objective.MEAN_E2E, Objective.WEIGHTED_E2E
@@ -137,7 +134,7 @@ def test_requests_have_to_pause() -> None:
     items = contents.items_of(problem, MAKESPAN)
     prices = contents.Prices([0] * len(items), frozenset(), 1)
     graph = contents.explore(contents.Rules(problem, MAKESPAN, items, prices))
-    found = search._Search(graph, items, prices, search._arrivals(problem, MAKESPAN, 1)).least(10**9)
+    found = resident_search._Search(graph, items, prices, resident_search._arrivals(problem, MAKESPAN, 1)).least(10**9)
     assert found == 504 > MET
 
 
@@ -152,7 +149,7 @@ def test_an_eviction_that_is_refilled_at_once_may_prove_less() -> None:
 def test_a_search_that_looks_at_too_many_proves_what_it_has_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
     for most in range(60):
-        monkeypatch.setattr(search, "MOST_PAIRS", most)
+        monkeypatch.setattr(resident_search, "MOST_PAIRS", most)
         found.append(proved(stated(BEST, 1, 1, scale=2)) or 0)
     # Both requests are paid 1 / 2.
     assert found[0] == 1
@@ -285,7 +282,7 @@ def test_the_optimum_is_confirmed_and_no_more(case: tuple[Instance, Objective], 
     groups = contents.items_of(problem_of(instance, UNRESTRICTED), objective)[-1].group + 1
     tracked = data.draw(st.sets(st.integers(0, groups - 1)))
     if objective in {MAKESPAN, Objective.MAX_E2E} and data.draw(st.booleans()):
-        proof = certificate(*produced(instance, objective, frozenset(tracked)), best)
+        proof = priced_certificate(*produced(instance, objective, frozenset(tracked)), best)
     else:
         proof = plain(instance, objective, best) | {"tracked": sorted(tracked)}
     assert proved(proof, instance, objective) == best
@@ -307,14 +304,14 @@ def test_producer_and_checker_agree_on_the_graph(case: tuple[Instance, Objective
     items = contents.items_of(problem, objective)
     tracked = frozenset(data.draw(st.sets(st.integers(0, items[-1].group))))
     graph, prices = produced(instance, objective, tracked)
-    proof = certificate(graph, prices, 10**12)
+    proof = priced_certificate(graph, prices, 10**12)
     read = contents.prices_of(proof, items)
     found = contents.explore(contents.Rules(problem, objective, items, read, pauses=not instance.offline))
     assert len(found.states) == len(graph.nodes)
     assert sum(map(len, found.moves)) == len(graph.tail)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "MOST_PAIRS", 0)  # what the prices alone prove
-        assert search.search_bound(problem, objective, proof) == prices.bound_ps
+        patch.setattr(resident_search, "MOST_PAIRS", 0)  # what the prices alone prove
+        assert resident_search.resident_search_bound(problem, objective, proof) == prices.bound_ps
 
 
 LADDER = {instance.name.removeprefix("ladder-"): instance for instance in ladder("a100-llama2-7b-linear").instances}
@@ -342,7 +339,7 @@ OPTIMA = {
 @pytest.mark.parametrize("name", OPTIMA)
 def test_ladder_optimum_is_certified(name: str) -> None:
     instance, (best, tracked) = LADDER[name], OPTIMA[name]
-    proof = certificate(*produced(instance, MAKESPAN, frozenset(range(tracked))), best)
+    proof = priced_certificate(*produced(instance, MAKESPAN, frozenset(range(tracked))), best)
     assert proved(proof, instance) == best
     assert proved(proof | {"bound": best + 1}, instance) == best
 

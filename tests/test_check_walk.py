@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pair import BEST, COST, PAIR, STAY, WORK
 
-from optsched.check import check_result, contents, least, walk
+from optsched.check import check_result
+from optsched.check.certificates import resident_walk
+from optsched.check.certificates.shared import contents, least
 from optsched.check.problem import problem_of
 from optsched.model.cost import CostModel
 from optsched.model.documents import dump, parse_results, result_document
@@ -26,7 +28,7 @@ from optsched.model.result import Badge, Result, Status
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.resident_graph import build_graph
-from optsched_formulations.batching.search.resident_prices import certificate, price
+from optsched_formulations.batching.search.resident_walk import certificate, price
 
 UNRESTRICTED = Restrictions()
 
@@ -163,11 +165,11 @@ def test_lift_finds_the_least_value(case: tuple[Instance, dict[int, int], int]) 
         return any((value - total) % base == 0 and (value - total) // base >= fewest for total in sums)
 
     expected = next(value for value in itertools.count(time) if attained(value))
-    assert walk._lifted(problem_of(instance, UNRESTRICTED), items, refilling, time) == expected
+    assert resident_walk._lifted(problem_of(instance, UNRESTRICTED), items, refilling, time) == expected
 
 
 def test_bound_is_not_lifted_over_too_many_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walk, "MOST_SUMS", 0)
+    monkeypatch.setattr(resident_walk, "MOST_SUMS", 0)
     assert proved(priced(150, 119)) == WORK + 319
     # Walks that refill cost 138 - 119 = 19, others 200 - 302 + 119 = 17 or more. So 302 + 17 is proved, and since
     # without a refill 400 is next, 302 + 19.

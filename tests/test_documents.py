@@ -540,7 +540,7 @@ def test_domain_objects_are_frozen(thing: Any) -> None:
         (INSTANCE.cost, {"pieces": ((1, 2, 3),)}, "pieces[0]: got 3 items, expected at most 2"),
         (INSTANCE, {"requests": ()}, "requests: got 0 items, expected at least 1"),
         (INSTANCE, {"requests": {Request(1, 1)}}, "requests: got {Request("),
-        (INSTANCE, {"replicas": 2}, "replicas: got 2, expected an integer ≤ 1"),
+        (INSTANCE, {"replicas": 10_001}, "replicas: got 10001, expected an integer ≤ 10000"),
         (Restrictions(), {"forbid": ("sleep",)}, "forbid: got 'sleep', expected one of eviction, hybrid, chunked"),
         (OBJECTS[-1], {"value": -1}, "value: got -1, expected an integer ≥ 0"),
         (OBJECTS[-1], {"runtime_s": -0.5}, "runtime_s: got -0.5, expected a number ≥ 0"),

@@ -40,7 +40,8 @@ from optsched.model.domain import replace
 from optsched.model.errors import InputError
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.restrictions import Restrictions
-from optsched.model.schedule import Assignment, Progress, Schedule
+from optsched.model.schedule import Assignment, Schedule
+from optsched.model.state import RequestState
 from optsched.policies.infermax import SARATHI, VLLM
 from optsched.report.execution_plot import plot_execution
 from optsched.simulate.engine import run_policy
@@ -303,7 +304,7 @@ class CostEngine:
     """An engine that takes exactly as long as a cost model says, by a count of its own of what requests have cached."""
 
     def __init__(self, instance: Instance, cost: CostModel) -> None:
-        self._states, self._cost = [Progress(request) for request in instance.requests], cost
+        self._states, self._cost = [RequestState(request) for request in instance.requests], cost
         self.seen: list[Assignment] = []
 
     def run(self, batch: Assignment) -> int:

@@ -19,7 +19,7 @@ from strategies import instances, restrictions
 from optsched import Instance, Limits, Request, Restrictions, Rules, replace, simulate, solve
 from optsched.bounds.volume import volume_bound
 from optsched.catalogue import POLICY_GROUP, entries
-from optsched.check.patterns import patterns_bound
+from optsched.check.certificates.patterns import patterns_bound
 from optsched.check.problem import problem_of
 from optsched.model.cost import CostModel
 from optsched.model.objectives import Objective

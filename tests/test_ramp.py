@@ -14,7 +14,7 @@ from strategies import instances
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace
 from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.bounds.priced.crowd import Crowd, between, each
-from optsched.bounds.priced.lives import Prices
+from optsched.bounds.priced.prompt_paths import Prices
 from optsched.bounds.priced.proof import Part, bound_of, prove
 from optsched.bounds.ramp import priced_bound, ramp_bound
 from optsched.bounds.volume import volume_bound
@@ -131,7 +131,7 @@ def document(prices: Prices, *, runs: bool) -> Document:
 
 def counted(part: Part, crowd: Crowd, stated: list[Prices]) -> int:
     """Return what the producer says of some prices."""
-    proofs = [prove(part, crowd, one, part.lives(crowd, one)) for one in stated]
+    proofs = [prove(part, crowd, one, part.paths(crowd, one)) for one in stated]
     bound = bound_of(part, [proof for proof in proofs if proof is not None])
     return bound + part.release_ps - part.instance.start_ps
 

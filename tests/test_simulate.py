@@ -31,6 +31,7 @@ from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.errors import InfeasibleInstanceError
 from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.memory import PrivateBlocks
 from optsched.model.metrics import evaluate, tally_of
 from optsched.model.objectives import Objective, gap, percentile
 from optsched.model.restrictions import Restrictions
@@ -601,7 +602,7 @@ def test_candidate_evicts_nobody_of_higher_priority() -> None:
 def test_candidate_order_breaks_ties_by_arrival() -> None:
     group = Group(Members.WAITING, shortest_prompt)
     early, late, short = (Job(Request(size, 1), rank, rank) for rank, size in enumerate((2, 2, 1)))
-    replica = Replica(Limits(9, 9, 9), Rules(), 0, [early, late, short])
+    replica = Replica(Limits(9, 9, 9), Rules(), 0, PrivateBlocks(Limits(9, 9, 9)), [early, late, short])
     assert group.before(early, late, replica)
     assert not group.before(late, early, replica)
     assert group.before(short, early, replica)

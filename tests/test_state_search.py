@@ -20,8 +20,8 @@ from optsched.traces.ladder import ladder
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
 from optsched_formulations.batching.search.node_space import node_space
 from optsched_formulations.batching.search.resident_graph import build_graph, growing_graphs
-from optsched_formulations.batching.search.resident_prices import evaluate as evaluate_prices
-from optsched_formulations.batching.search.resident_prices import price
+from optsched_formulations.batching.search.resident_walk import evaluate as evaluate_prices
+from optsched_formulations.batching.search.resident_walk import price
 from optsched_formulations.batching.search.state_space import States
 from optsched_formulations.batching.state_search import StateSearch
 

@@ -19,7 +19,8 @@ from optsched.calibrate.library import cost_model
 from optsched.model.documents import parse_instance
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Request, Rules
-from optsched.model.schedule import Assignment, Step
+from optsched.model.schedule import Assignment
+from optsched.model.state import Step
 from optsched.policies.infermax import SARATHI_PC, VLLM
 from optsched.policies.vllm import VLLM_V1, VLLM_V1_UNRESERVED
 from optsched.simulate.engine import run_policy

@@ -10,7 +10,8 @@ from math import isqrt
 from pathlib import Path
 from typing import TypeVar
 
-from optsched.calibrate.columns import read_records
+from optsched.model.csv_text import read_records
+from optsched.model.documents import read_text
 from optsched.model.errors import InputError
 
 _PS_PER_MS = 10**9
@@ -119,11 +120,7 @@ def read_vidur_tables(folder: str | Path) -> TableCost:
 
 def _rows(path: Path, header: list[str]) -> Iterator[tuple[int, ...]]:
     """Yield the rows of a table: integers, and then a time in ms, as ps."""
-    rows = read_records(path)
-    _, found = next(rows, (1, []))
-    if found != header:
-        raise InputError("line 1", ",".join(found), ",".join(header), str(path))
-    for number, row in rows:
+    for number, row in read_records(read_text(path), str(path), header):
         try:
             *sizes, time = row
             if len(row) != len(header):

@@ -18,6 +18,19 @@ needs it. Of two labels of a state one is left out if its time and each of these
 whatever completes it completes the other, and objectives rise with each latency. Labels are looked at by the value that
 the objective would have if all that is missing came at the label's time; this never falls from a label to what follows
 it. So the first label that has everything has the least value. No other bound prunes anything.
+
+It says on its own what a batch does, and so does `trial.case.play`, which follows a schedule:
+
+===============================  ====================  =======================================================
+here                             in `trial.case`       in `optsched.model`
+===============================  ====================  =======================================================
+`_Local`                         `_Held`               `state.RequestState` (``host``: all KV is ``swapped``)
+`_Option`, `Exhaustive._can`     `_batch`              `state.Action`, `state.MachineState.act`
+`Exhaustive._runs`               `_batch`              `state.MachineState.carry_out`
+`Exhaustive._batches`, `Move`    `_batch`, `play`      `state.Work`
+`Case.held`                      `Case.held`           `memory.HeldBlocks`, in blocks, not in tokens
+`Case.lasts`, `Case.attends`     the same              `state.Work.duration_ps`, `cost.CostModel`
+===============================  ====================  =======================================================
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ the percentile is found by bisection.
 
 *Conditions.* None: other requests only make batches longer, and a pause only adds time. Where an evicted request is
 refilled at once, which no schedule may do, the claim still holds. The checker computes all of it anew
-(`optsched.check.alone.alone_bound`).
+(`optsched.check.certificates.alone.alone_bound`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import cast
 
-from optsched.bounds.bound import BoundMethod
+from optsched.bounds.bound import Bound, BoundMethod
+from optsched.model.instance import Instance
+from optsched.model.objectives import Objective
 
 BOUNDS: Mapping[str, str] = MappingProxyType(
     {
@@ -24,6 +26,12 @@ BOUNDS: Mapping[str, str] = MappingProxyType(
 
 
 def bound_method(name: str) -> BoundMethod:
-    """Return the bound of a name of `BOUNDS`."""
+    """Return the bound of a name of `BOUNDS`; it raises `InputError` for an instance of several machines."""
     module, _, function = BOUNDS[name].partition(":")
-    return cast(BoundMethod, getattr(import_module(module), function))
+    method = cast(BoundMethod, getattr(import_module(module), function))
+
+    def bound(instance: Instance, objective: Objective) -> Bound | None:
+        instance.require_one_machine()
+        return method(instance, objective)
+
+    return bound

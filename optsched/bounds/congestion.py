@@ -67,9 +67,9 @@ empty for half of its time.
 Conditions
 ----------
 None on rules or costs: the batch inequality concerns one batch, whatever is evicted, paused or moved to the host
-between two. The checker tests, in `optsched.check.congestion`, the ranges of ε, g, D and the windows, of which the last
-has price 0 (`_read`), and that slopes are at most f(x)/x for all x (`_require_prompts_paid`). It counts itself how many
-requests are surely alive (`_surely_alive`), and computes in 64 bits only if no number can be too large
+between two. The checker tests, in `optsched.check.certificates.congestion`, the ranges of ε, g, D and the windows, of
+which the last has price 0 (`_read`), and that slopes are at most f(x)/x for all x (`_require_prompts_paid`). It counts
+itself how many requests are surely alive (`_surely_alive`), and computes in 64 bits only if no number can be too large
 (`_require_small_times`, `_require_small_prices`, `guard.require_64_bits`).
 
 Source: this is Little's law with two clocks, time and batches, made a Lagrangian; cf. the processor-sharing bounds of

@@ -31,7 +31,8 @@ Without i the machine is free earlier by :math:`\min(p_i, \min_{i < k ≤ j} (S_
 nobody starts before its arrival.
 
 *Conditions.* Those of `machine`, tested by the same functions (`work.rate_of`, `work.step_of`, `machine.needs_of`);
-`optsched.check.late.late_bound` takes the deadlines from the instance, and nothing else from the certificate.
+`optsched.check.certificates.late.late_bound` takes the deadlines from the instance, and nothing else from the
+certificate.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ al. 2002, section 2, SIAM Journal on Discrete Mathematics 15).
 
 *Conditions.* None on rules or costs: a refill cheaper than the decode in its place is the token's own time (`own`), and
 a pause, a chunk, time on the link or an empty moment of the machine only add to what it has. The checker
-(`optsched.check.machine.machine_bound`) tests weights of pieces and of shares (`work.rate_of`, which refuses rates that
-leave less than nothing for decodes, and `machine.needs_of`, which refuses a share by runs without a limit on them), and
-the price of a prefill step (`work.step_of`).
+(`optsched.check.certificates.machine.machine_bound`) tests weights of pieces and of shares (`work.rate_of`, which
+refuses rates that leave less than nothing for decodes, and `machine.needs_of`, which refuses a share by runs without a
+limit on them), and the price of a prefill step (`work.step_of`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ with x. The bound is the least x at which K(x) is enough, found by bisection to 
 (`machine`) at which it is largest. It is no less than the percentile of what requests take `alone`, as K counts none
 that takes longer, and that of rank n is their largest latency first come, first served.
 
-*Conditions.* Those of `machine`, tested by the same functions; besides, `optsched.check.percentile.percentile_bound`
-computes itself how many requests can be in time, and refuses a bound that leaves as many as the percentile's rank.
+*Conditions.* Those of `machine`, tested by the same functions; besides,
+`optsched.check.certificates.percentile.percentile_bound` computes itself how many requests can be in time, and refuses
+a bound that leaves as many as the percentile's rank.
 """
 
 from __future__ import annotations

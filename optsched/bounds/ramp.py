@@ -16,8 +16,8 @@ f(x) be the batch time of x tokens without attention, Q the most decodes in a ba
           G_p &≥ 0.
 
 Let A be the attention times of a fill of every prompt and a decode of every later token, with φ for prefill_req, and
-:math:`D_r(J)` the least price of a life of r (`priced.lives`) that ends by layer min(J, H), with φ, too. Then every
-schedule ends no earlier than
+:math:`D_r(J)` the least price of a path of r (`priced.prompt_paths`) that ends by layer min(J, H), with φ, too. Then
+every schedule ends no earlier than
 
 .. math:: t_0 + A + \sum_{j ≤ \min(J, H)} G_j + \sum_{r ∈ S} D_r(J).
 
@@ -29,7 +29,7 @@ prefill_req - φ. Blocks and runs cost :math:`M λ + N ρ` at most. So the batch
 the attention of S; over batches the G add up to at least :math:`\sum_{j ≤ \min(J, H)} G_j`, as :math:`G_p ≥ 0` for all
 repetitions.
 
-What r pays is at least the price of its life: tokens 1, …, O are generated in different batches, in layers that
+What r pays is at least the price of its path: tokens 1, …, O are generated in different batches, in layers that
 increase, or repeat p. Either its KV is kept between two of them, then the batches between hold it, among them one for
 each layer between; and the next token is a decode, or it has been evicted since. Then a fill runs all tokens there are,
 in batches after the former token, each at the price of one of these, and in the last of them all are held. Attention
@@ -41,17 +41,17 @@ and without for J ≤ H.
 
 Conditions
 ----------
-KV never waits on the host: a request either holds it, or fills it again (`optsched.check.document._prove` refuses
+KV never waits on the host: a request either holds it, or fills it again (`optsched.check.certificates.proofs` refuses
 instances that may swap). Nothing else: that a refill may follow an eviction at once, without a pause, only lowers what
-a life costs, and so does a refill that is cheaper than a decode. The checker, in `optsched.check.ramp`, tests that
-:math:`t_0` is an arrival, prices are integers ≥ 0 in stretches of equal length, the repeated stretch has one layer
-(`_Proof.__init__`) and :math:`G_p ≥ 0` (`_Proof.of`), φ (`work.step_of`), and that listed prompts enclose all others
-(`_groups`).
+a path costs, and so does a refill that is cheaper than a decode. The checker, in `optsched.check.certificates.ramp`,
+tests that :math:`t_0` is an arrival, prices are integers ≥ 0 in stretches of equal length, the repeated stretch has one
+layer (`_Proof.__init__`) and :math:`G_p ≥ 0` (`_Proof.of`), φ (`work.step_of`), and that listed prompts enclose all
+others (`_groups`).
 
 Rounding prices keeps the theorem true; so they are found in floating point (`priced.search`) and counted in integers.
-The best prices are those of a linear programme in which fractions of requests live, which is where the bound ends. It
-is far above `volume` where many requests have the same lengths and a batch's base counts for much; lengths that differ
-at random leave little to waste, and then nothing is proved.
+The best prices are those of a linear programme in which fractions of requests are served, which is where the bound
+ends. It is far above `volume` where many requests have the same lengths and a batch's base counts for much; lengths
+that differ at random leave little to waste, and then nothing is proved.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from typing import Any
 
 from optsched.bounds.bound import Bound
 from optsched.bounds.priced.crowd import Crowd, Kinds, between, each, sketch
-from optsched.bounds.priced.lives import Prices
+from optsched.bounds.priced.prompt_paths import Prices
 from optsched.bounds.priced.proof import Part, Proof, bound_of, prove, weakest
 from optsched.bounds.priced.search import Range, best_prices
 from optsched.bounds.volume import volume_bound
@@ -150,7 +150,7 @@ class _Search:
         """Add what prices prove that are found for a range; return how much, 0 if there are none."""
         prices, rounds = best_prices(self._part, self._like, range_, enough_ps)
         self._steps += rounds * self._like.steps * range_.layers
-        proof = prices and prove(self._part, self._crowd, prices, self._part.lives(self._crowd, prices))
+        proof = prices and prove(self._part, self._crowd, prices, self._part.paths(self._crowd, prices))
         if not proof:
             return 0
         self._proofs.append(proof)

@@ -31,8 +31,8 @@ cumulative scheduling.
 Conditions
 ----------
 None on rules or costs: requests are counted, never moved, so that pauses, chunks, blocks, cheap refills and KV on the
-host change nothing. The checker (`optsched.check.volume.volume_bound`) tests that :math:`t_0` is an arrival, that the
-weights of the pieces are integers ≥ 0 and not all 0 (`work.rate_of`), and that there is a block
+host change nothing. The checker (`optsched.check.certificates.volume.volume_bound`) tests that :math:`t_0` is an
+arrival, that the weights of the pieces are integers ≥ 0 and not all 0 (`work.rate_of`), and that there is a block
 (`work.require_blocks`).
 """
 

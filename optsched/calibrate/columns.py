@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 
-from optsched.model.documents import read_bytes
+from optsched.model.csv_text import read_records
+from optsched.model.documents import read_text
 from optsched.model.errors import InputError, Said
 
 PS = MappingProxyType({"ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12})
@@ -64,28 +63,14 @@ class Row:
         return value * PS[unit]
 
 
-def read_table(path: Path) -> Iterator[Row]:
-    """Yield the rows of a CSV file, or of a packed one (``.gz``), after its header."""
-    records = read_records(path)
-    _, header = next(records, (1, []))
+def read_table(path: Path, header: Sequence[str] | None = None) -> Iterator[Row]:
+    """Yield the rows of a CSV file, or of a packed one (``.gz``), after its header; it may have to be a given one."""
+    records = read_records(read_text(path), str(path), header)
+    columns = next(records, (1, []))[1] if header is None else header
     for line, record in records:
-        if len(record) != len(header):
-            raise InputError(f"line {line}", Said(f"{len(record)} fields"), f"{len(header)}", str(path))
-        yield Row(path, line, dict(zip(header, record, strict=True)))
-
-
-def read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and fields of every record of a CSV file, its header among them; `InputError` if it is none."""
-    try:
-        text = read_bytes(path).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError("", Said(error.reason), "text in UTF-8", str(path)) from None
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        for record in reader:
-            yield reader.line_num, record
-    except csv.Error as error:
-        raise InputError(f"line {reader.line_num}", Said(str(error)), "CSV", str(path)) from None
+        if len(record) != len(columns):
+            raise InputError(f"line {line}", Said(f"{len(record)} fields"), f"{len(columns)}", str(path))
+        yield Row(path, line, dict(zip(columns, record, strict=True)))
 
 
 def require_rows(path: Path, rows: Sequence[object], expected: str) -> None:

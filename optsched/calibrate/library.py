@@ -18,9 +18,9 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, TypeAdapter
 
 from optsched.model.cost import CostModel
-from optsched.model.documents import cost_document, read_bytes
+from optsched.model.documents import cost_document, read_text
 from optsched.model.domain import Name, Picoseconds, domain
-from optsched.model.errors import InputError, Said, require_type
+from optsched.model.errors import InputError, require_type
 from optsched.model.json_text import parse_json
 from optsched.model.profiles import profile_file, shipped_cost
 
@@ -243,11 +243,7 @@ def find_profile(name: str) -> Profile:
     """Return the shipped profile called ``name``, or read the document if it is a file's name (``.json``)."""
     if not name.endswith(_SUFFIX):
         return load_profile(name)
-    try:
-        text = read_bytes(name).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError("", Said(error.reason), "text in UTF-8", name) from None
-    return parse_profile(text, name)
+    return parse_profile(read_text(name), name)
 
 
 def cost_model(name: str) -> CostModel:

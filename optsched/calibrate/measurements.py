@@ -52,9 +52,7 @@ def read_measurements(source: str, options: SourceOptions) -> Measurements:
     folder = Path(source)
     environment = read_environment(folder / ENVIRONMENT)
     rows: defaultdict[Kind, list[tuple[float, float, float, float, float, float]]] = defaultdict(list)
-    for row in read_table(folder / TABLE):
-        if tuple(row.fields) != HEADER:
-            raise InputError("line 1", ",".join(row.fields), ",".join(HEADER), str(folder / TABLE))
+    for row in read_table(folder / TABLE, HEADER):
         text = row.text("kind")
         if text not in set(Kind):
             raise row.error("kind", text, one_of(text, tuple(Kind)))

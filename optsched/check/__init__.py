@@ -6,14 +6,14 @@ from docs/problem.md. A mistake must then be made twice, in two styles, to go un
 
 Batches and requests are numbered from 0, as in documents.
 
-`problem` says what is permitted, `replay` plays schedules, `document` checks results, and every kind of certificate
-has a file of its own with its proof: `alone`, `machine`, `late`, `percentile`, `congestion`, `volume`, `ramp`, `walk`,
-`search`, `patterns`, `last_arrivals`. `walk` and `search` have a graph in common, which `contents` describes and
-`least` measures; bounds on what requests take of batches are in `work`.
+`problem` says what is permitted, for both halves: `schedule` plays schedules, and `certificates` has a file with its
+proof for each kind of certificate, named as the file of the bound or formulation that states it. `document` checks
+results with both.
 """
 
-from optsched.check.document import Report, check_result, proved_bound
+from optsched.check.certificates.proofs import proved_bound
+from optsched.check.document import Report, check_result
 from optsched.check.reading import UnprovedError
-from optsched.check.replay import check_schedule
+from optsched.check.schedule.check import check_schedule
 
 __all__ = ["Report", "UnprovedError", "check_result", "check_schedule", "proved_bound"]

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
-from types import MappingProxyType
-from typing import Any
 
-from optsched.check.alone import alone_bound
-from optsched.check.guard import require_form, require_size
-from optsched.check.last_arrivals import Proof, last_arrivals_bound
-from optsched.check.late import late_bound
-from optsched.check.machine import machine_bound
-from optsched.check.patterns import patterns_bound
-from optsched.check.percentile import percentile_bound
-from optsched.check.problem import Problem, feasible, problem_of
-from optsched.check.ramp import ramp_bound
+from optsched.check.certificates.proofs import proved_bound
+from optsched.check.problem import feasible, problem_of
 from optsched.check.reading import UnprovedError, shown
-from optsched.check.replay import check_schedule
-from optsched.check.search import search_bound
-from optsched.check.volume import volume_bound
-from optsched.check.walk import walk_bound
+from optsched.check.schedule.check import check_schedule
 from optsched.model.documents import ClaimedResult, instance_sha256
 from optsched.model.errors import require_type
-from optsched.model.instance import Instance
-from optsched.model.objectives import Objective
-from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 
 _STATISTICS = ("mean", "max", "p50", "p95", "p99")
@@ -187,62 +171,3 @@ def _check_badge(result: Result) -> Iterator[str]:
         else:
             if proved < result.bound:
                 yield f"certificate: it proves a bound of {proved}, less than the stated {result.bound}"
-
-
-def proved_bound(
-    instance: Instance, restrictions: Restrictions, objective: Objective, certificate: Mapping[str, Any] | None
-) -> int:
-    """Return the bound that a certificate proves.
-
-    Raises
-    ------
-    UnprovedError
-        If it proves none; the message says why.
-    """
-    if certificate is None:
-        raise UnprovedError("there is none, but the badge is certified")
-    require_form(certificate)
-    return _prove(problem_of(instance, restrictions), objective, certificate)
-
-
-def _prove(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
-    kind = certificate.get("kind")
-    if not isinstance(kind, str) or kind not in PROOFS:
-        raise UnprovedError(f"kind is {shown(kind)}, expected one of {', '.join(PROOFS)}")
-    if problem.swap and kind in _WITHOUT_SWAPS:
-        raise UnprovedError(f"kind {kind} does not cover swapping, which is allowed")
-    require_size(kind, problem)
-    return PROOFS[kind](problem, objective, certificate)
-
-
-def _congestion_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
-    """Call the only proof that needs numpy, which takes a while to load."""
-    from optsched.check.congestion import congestion_bound  # noqa: PLC0415
-
-    return congestion_bound(problem, objective, certificate)
-
-
-PROOFS: Mapping[str, Proof] = MappingProxyType(
-    {
-        "alone": alone_bound,
-        "machine": machine_bound,
-        "late": late_bound,
-        "congestion": _congestion_bound,
-        "percentile": percentile_bound,
-        "volume": volume_bound,
-        "ramp": ramp_bound,
-        "resident_walk": walk_bound,
-        "resident_search": search_bound,
-        "patterns": patterns_bound,
-        "last_arrivals": partial(last_arrivals_bound, prove=_prove),
-    }
-)
-"""The kinds of certificates; a new kind is one more function here."""
-
-_WITHOUT_SWAPS = frozenset({"ramp", "resident_walk", "resident_search", "patterns", "last_arrivals"})
-"""Kinds whose theorems say that a request either keeps its KV or is filled again, or that leave batches out.
-
-The others look at every token by itself: how many tokens a request holds in the batch that generates it, and what it
-takes at least. Both are as they were if KV may wait on the host; and what the link takes is as if the machine had been
-idle before the batch.
-"""

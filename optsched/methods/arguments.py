@@ -18,10 +18,11 @@ _MOST_SEED = 2**31 - 1
 def read_problem(
     instance: Instance | str | Path, objective: Objective | str, restrictions: Restrictions | None
 ) -> tuple[Instance, Objective, Restrictions]:
-    """Return an instance, given itself or by name or file; an objective, also by name; and restrictions, or none."""
+    """Return an instance of one machine, given itself or by name or file; an objective, also by name; restrictions."""
     if isinstance(instance, str | Path):
         instance = load_instance(instance)
     require_type("instance", instance, Instance, "an Instance, or the name or file of one")
+    instance.require_one_machine()
     if restrictions is None:
         restrictions = Restrictions()
     require_type("restrictions", restrictions, Restrictions, "Restrictions")

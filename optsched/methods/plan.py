@@ -60,9 +60,9 @@ def plan_solve(method: str, options: Options, instance: Instance, objective: Obj
     InputError
         For an unknown method, or an option that it does not take.
     """
-    require_options(method, options)
     failures: list[str] = []
     if method == AUTO:
+        require_options(method, options)
         failures.extend(broken_entries(FORMULATION_GROUP))
         shares = auto_shares(_declarations(failures), regime_of(instance, objective))
     else:

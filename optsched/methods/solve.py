@@ -1,4 +1,4 @@
-"""Solving for the optimum: policies for a start, combinatorial bounds, then exact formulations."""
+"""Solving for the optimum: what is asked and what is answered; the search between the two is in `stages`."""
 
 from __future__ import annotations
 
@@ -8,30 +8,25 @@ from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 
-from optsched.bounds.catalogue import BOUNDS
 from optsched.methods.arguments import read_integer, read_problem, read_seconds, read_seed
 from optsched.methods.best import Best
-from optsched.methods.bound import run_bounds
 from optsched.methods.checked import DefectFoundError
 from optsched.methods.formulations import Options
-from optsched.methods.plan import AUTO, SolvePlan, method_names, plan_solve
+from optsched.methods.plan import AUTO, method_names, plan_solve
 from optsched.methods.question import Question
-from optsched.methods.stages import START_SHARE, SolveRun, ask_formulations, play_policies, prove_bounds
+from optsched.methods.stages import SolveRun, search
 from optsched.model.domain import replace
 from optsched.model.errors import InputError, one_of, require_type
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
-from optsched.solvers.formulation import Progress, ProgressEvent, silent
-from optsched.solvers.interrupt import until_interrupted
+from optsched.solvers.formulation import Progress, silent
 
 _BETWEEN = "; "
 """What stands between the sentences of a message."""
 INTERRUPTED = "interrupted"
 """How the message of a result begins that Ctrl-C cut short (`was_interrupted`)."""
-_QUICK_SHARE = 0.05
-"""Share of the time limit after which no bound begins before formulations that need no start have had their turn."""
 _NO_OPTIONS: Options = MappingProxyType({})
 
 
@@ -55,10 +50,10 @@ def solve(
 ) -> Result:
     """Find the best schedule and the best bound, proved optimal where time suffices.
 
-    Policies give a first schedule, the volume bound a first bound; then the formulations that cover the
-    instance search between the two. Large instances are left to the planner. For times between tokens, which
-    neither formulations nor the planner cover, requests are also served one after another. Whatever is found before
-    the time limit or an interrupt is returned. The policies are optsched's own, whatever else is installed.
+    Policies give a first schedule, bounds a first bound; then the formulations that cover the instance search between
+    the two, in the order and for the time that they declare. For times between tokens requests are also served one
+    after another. Whatever is found before the time limit or an interrupt is returned. The policies are optsched's own,
+    whatever else is installed.
 
     A method whose code raises is named in the result's message, and the others go on.
 
@@ -67,10 +62,10 @@ def solve(
     instance, objective
         The problem: an instance, or the name or file of one.
     method
-        A formulation's name; ``auto`` tries those that cover the instance in turn, and only the planner if the
-        instance is large.
+        A formulation's name; ``auto`` tries those in turn that declare a turn for such an instance
+        (`optsched.solvers.declaration`).
     options
-        What the formulation leaves to choose, such as ``{"solver": "cbc"}`` for ``infermax_milp``.
+        What the formulation leaves to choose, such as ``{"solver": "cbc"}``.
     time_limit
         Seconds of wall-clock time.
     deterministic_limit
@@ -118,7 +113,7 @@ def solve(
         progress=progress,
     )
     result = replace(
-        _result(run, [] if reason is not None else _search(run, plan)),
+        _result(run, [INTERRUPTED] if reason is None and search(run, plan) else []),
         time_limit_s=time_limit if isfinite(time_limit) else None,
         options=dict(options),
     )
@@ -127,24 +122,6 @@ def solve(
     if best.defects:
         raise DefectFoundError(best.defects, result)
     return result
-
-
-def _search(run: SolveRun, plan: SolvePlan) -> list[str]:
-    """Let bounds, policies and formulations search; return what the message of the result begins with."""
-    bounds = run_bounds(run.question.restricted, run.question.objective, tuple(BOUNDS))
-    with until_interrupted() as interrupted:
-        # Such formulations are quicker than the policies, and better, and than bounds that take long.
-        first = plan.before_policies
-        prove_bounds(run, bounds, _QUICK_SHARE if first else START_SHARE)
-        if not first:
-            play_policies(run)
-            run.progress(ProgressEvent(run.elapsed_s(), run.best.value, run.best.bound))
-        ask_formulations(run, plan.steps, interrupted)
-        if not run.over(interrupted):
-            prove_bounds(run, bounds, 1.0)
-        if first and not interrupted.is_set():
-            play_policies(run)
-    return [INTERRUPTED] if interrupted.is_set() and not run.best.settled else []
 
 
 def _result(run: SolveRun, said: list[str]) -> Result:

@@ -1,6 +1,6 @@
-"""The stages of one call of `optsched.methods.solve.solve`: bounds, policies, formulations.
+"""The search of one call of `optsched.methods.solve.solve`, in stages: bounds, policies, formulations.
 
-Each works on a `SolveRun` and offers what it finds to the run's `Best`, the only part that changes.
+Each stage works on a `SolveRun` and offers what it finds to the run's `Best`, the only part that changes.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from threading import Event
 
+from optsched.bounds.catalogue import BOUNDS
 from optsched.methods.best import Best
-from optsched.methods.bound import BoundRun
-from optsched.methods.plan import AUTO, Step
+from optsched.methods.bound import BoundRun, run_bounds
+from optsched.methods.plan import AUTO, SolvePlan, Step
 from optsched.methods.question import Question
 from optsched.methods.simulate import play
 from optsched.model.errors import InputError
 from optsched.model.schedule import one_after_another
 from optsched.policies import STARTING
-from optsched.solvers.formulation import Progress, Task, UnsupportedError, require_covered
+from optsched.solvers.formulation import Progress, ProgressEvent, Task, UnsupportedError, require_covered
+from optsched.solvers.interrupt import until_interrupted
 
-START_SHARE = 0.3
+_START_SHARE = 0.3
 """Share of the time limit after which no further bound and no further policy is tried for a start."""
-
+_QUICK_SHARE = 0.05
+"""Share of the time limit after which no bound begins before formulations that need no start have had their turn."""
 _ALONE = "one_after_another"
 """Where the schedule comes from that serves requests so."""
 
@@ -62,7 +65,31 @@ class SolveRun:
         return self.best.settled or interrupted.is_set() or self.elapsed_s() >= self.time_limit_s
 
 
-def prove_bounds(run: SolveRun, bounds: Iterator[BoundRun], share: float) -> None:
+def search(run: SolveRun, plan: SolvePlan) -> bool:
+    """Let bounds, policies and formulations search; return whether an interrupt has left it unfinished.
+
+    Raises
+    ------
+    InputError
+        If the one formulation that was asked for does not cover the question.
+    """
+    bounds = run_bounds(run.question.restricted, run.question.objective, tuple(BOUNDS))
+    with until_interrupted() as interrupted:
+        # Such formulations are quicker than the policies, and better, and than bounds that take long.
+        first = plan.before_policies
+        _prove_bounds(run, bounds, _QUICK_SHARE if first else _START_SHARE)
+        if not first:
+            _play_policies(run)
+            run.progress(ProgressEvent(run.elapsed_s(), run.best.value, run.best.bound))
+        _ask_formulations(run, plan.steps, interrupted)
+        if not run.over(interrupted):
+            _prove_bounds(run, bounds, 1.0)
+        if first and not interrupted.is_set():
+            _play_policies(run)
+    return interrupted.is_set() and not run.best.settled
+
+
+def _prove_bounds(run: SolveRun, bounds: Iterator[BoundRun], share: float) -> None:
     """Take bounds one after the other until a share of the time limit has passed; at least one that is proved."""
     for found in bounds:
         if found.failure is not None:
@@ -74,7 +101,7 @@ def prove_bounds(run: SolveRun, bounds: Iterator[BoundRun], share: float) -> Non
             break
 
 
-def play_policies(run: SolveRun) -> None:
+def _play_policies(run: SolveRun) -> None:
     """Let policies find schedules; at least one that is legal, the others while there is time for a start.
 
     For times between tokens one request after another comes first: nothing comes between the tokens of a request that
@@ -86,7 +113,7 @@ def play_policies(run: SolveRun) -> None:
             order = question.restrictions.first_runs(question.instance)
             best.offer_schedule(one_after_another(question.instance, order), _ALONE)
     for name in STARTING:
-        if best.settled or (best.value is not None and run.elapsed_s() > START_SHARE * run.time_limit_s):
+        if best.settled or (best.value is not None and run.elapsed_s() > _START_SHARE * run.time_limit_s):
             break
         with best.surviving(f"policy {name}"):
             played = play(run.question, name, seed=run.seed)
@@ -94,14 +121,8 @@ def play_policies(run: SolveRun) -> None:
                 best.offer_checked(played.schedule, played.metrics, name)
 
 
-def ask_formulations(run: SolveRun, steps: tuple[Step, ...], interrupted: Event) -> None:
-    """Let formulations search between the best schedule and the best bound.
-
-    Raises
-    ------
-    InputError
-        If the one formulation that was asked for does not cover the question.
-    """
+def _ask_formulations(run: SolveRun, steps: tuple[Step, ...], interrupted: Event) -> None:
+    """Let formulations search between the best schedule and the best bound."""
     for step in steps:
         if run.over(interrupted):
             break

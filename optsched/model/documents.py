@@ -20,9 +20,9 @@ from typing import Annotated, Any, BinaryIO, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, FailFast, Field, Tag, TypeAdapter
 
 from optsched.model.cost import CostModel
-from optsched.model.domain import MAX_REQUESTS, Name, Percent, Picoseconds, domain, replace
+from optsched.model.domain import MAX_MACHINES, MAX_REQUESTS, Name, Percent, Picoseconds, domain, replace
 from optsched.model.errors import InputError, Said
-from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.instance import Instance, Limits, Link, MachineGroup, Request, Role, Rules
 from optsched.model.json_text import parse_json
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
@@ -71,17 +71,46 @@ def _cost_kind(value: object) -> str:
     return "<profile>" if isinstance(value, dict) and "profile" in value else "<coefficients>"
 
 
+_Cost = Annotated[
+    Annotated[_ProfileName, Tag("<profile>")] | Annotated[CostModel, Tag("<coefficients>")],
+    Discriminator(_cost_kind),
+]
+
+
+def _cost_of(given: _ProfileName | CostModel, profiles: ProfileLookup) -> CostModel:
+    """Return a cost model; an unknown profile is one of the field ``cost``."""
+    if isinstance(given, CostModel):
+        return given
+    try:
+        return given.cost(profiles)
+    except InputError as error:
+        raise error.within("cost") from None
+
+
+class _MachineEntry(BaseModel):
+    model_config = _STRICT
+    name: Name | None = None
+    count: Annotated[int, Field(ge=1, le=MAX_MACHINES)] = 1
+    role: Role = Role.BOTH
+    limits: Limits | None = None
+    rules: Rules | None = None
+    cost: _Cost | None = None
+
+    def build(self, profiles: ProfileLookup) -> MachineGroup:
+        cost = None if self.cost is None else _cost_of(self.cost, profiles)
+        return MachineGroup(self.count, self.role, self.limits, self.rules, cost, self.name)
+
+
 class _InstanceBody(BaseModel):
     model_config = _STRICT
     format: Literal["optsched-instance/1"]
     name: Name
     limits: Limits
     rules: Rules
-    cost: Annotated[
-        Annotated[_ProfileName, Tag("<profile>")] | Annotated[CostModel, Tag("<coefficients>")],
-        Discriminator(_cost_kind),
-    ]
+    cost: _Cost
     replicas: int = 1
+    machines: Annotated[list[_MachineEntry], Field(max_length=MAX_MACHINES), FailFast()] = Field(default_factory=list)
+    links: Link = Link()
     requests: Annotated[list[_RequestEntry], Field(min_length=1), FailFast()]
 
     @property
@@ -90,13 +119,13 @@ class _InstanceBody(BaseModel):
         return sum(entry.count - 1 for entry in self.requests)
 
     def build(self, profiles: ProfileLookup) -> Instance:
-        if isinstance(self.cost, _ProfileName):
+        cost = _cost_of(self.cost, profiles)
+        groups = []
+        for position, machine in enumerate(self.machines):
             try:
-                cost = self.cost.cost(profiles)
+                groups.append(machine.build(profiles))
             except InputError as error:
-                raise error.within("cost") from None
-        else:
-            cost = self.cost
+                raise error.within(f"machines[{position}]") from None
         total = sum(entry.count for entry in self.requests)
         if total > MAX_REQUESTS:
             raise InputError("requests", Said(f"{total} requests"), f"at most {MAX_REQUESTS}")
@@ -104,7 +133,9 @@ class _InstanceBody(BaseModel):
         for entry in self.requests:
             request = Request(**{name: getattr(entry, name) for name in _REQUEST_FIELDS})
             requests.extend([request] * entry.count)
-        return Instance(self.name, self.limits, self.rules, cost, tuple(requests), self.replicas)
+        return Instance(
+            self.name, self.limits, self.rules, cost, tuple(requests), self.replicas, tuple(groups), self.links
+        )
 
 
 class _SuiteBody(BaseModel):
@@ -220,6 +251,14 @@ def read_bytes(source: str | Path) -> bytes:
     return unpacked
 
 
+def read_text(source: str | Path) -> str:
+    """Return the text of a file as `read_bytes` finds it, in UTF-8, without a byte order mark."""
+    try:
+        return read_bytes(source).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError("", Said(error.reason), "text in UTF-8", str(source)) from None
+
+
 def _standard_input() -> BinaryIO:
     if sys.stdin is None:  # Python's word for a closed one
         raise OSError("standard input is closed")
@@ -317,18 +356,42 @@ def _request_documents(requests: tuple[Request, ...]) -> Iterator[dict[str, Any]
         yield entry | ({"count": count} if count > 1 else {})
 
 
+def _limits_document(limits: Limits) -> dict[str, Any]:
+    return _fields(limits, ("kv_tokens", "batch_tokens", "prefill_tokens", "batch_requests", "kv_block"))
+
+
+def _rules_document(rules: Rules) -> dict[str, Any]:
+    return _fields(rules, ("hybrid", "chunked_prefill", "eviction", *rules.added))
+
+
+def _machines_document(group: MachineGroup) -> dict[str, Any]:
+    """Return an entry of the list of machines: what is not the instance's own."""
+    parts = {
+        "name": group.name,
+        "count": group.count if group.count > 1 else None,
+        "role": None if group.role is Role.BOTH else group.role.value,
+        "limits": None if group.limits is None else _limits_document(group.limits),
+        "rules": None if group.rules is None else _rules_document(group.rules),
+        "cost": None if group.cost is None else cost_document(group.cost),
+    }
+    return {name: part for name, part in parts.items() if part is not None}
+
+
 def instance_document(instance: Instance) -> dict[str, Any]:
     """Return the instance as a document, its coefficients spelled out and equal neighbours counted."""
-    limits, rules = instance.limits, instance.rules
-    return {
+    document = {
         "format": INSTANCE_FORMAT,
         "name": instance.name,
-        "limits": _fields(limits, ("kv_tokens", "batch_tokens", "prefill_tokens", "batch_requests", "kv_block")),
-        "rules": _fields(rules, ("hybrid", "chunked_prefill", "eviction", *rules.added)),
+        "limits": _limits_document(instance.limits),
+        "rules": _rules_document(instance.rules),
         "cost": cost_document(instance.cost),
         "replicas": instance.replicas,
-        "requests": list(_request_documents(instance.requests)),
     }
+    if instance.machine_groups:
+        document["machines"] = [_machines_document(group) for group in instance.machine_groups]
+    if instance.links != Link():
+        document["links"] = _fields(instance.links, ("base_ps", "kv_ps", "exclusive", "live", "stages"))
+    return document | {"requests": list(_request_documents(instance.requests))}
 
 
 def suite_document(suite: Suite, profile: str) -> dict[str, Any]:
@@ -344,7 +407,8 @@ def suite_document(suite: Suite, profile: str) -> dict[str, Any]:
 def instance_sha256(instance: Instance) -> str:
     """Return the hash that identifies a problem: its document without names, keys sorted, no spaces."""
     nameless = tuple(request if request.id is None else replace(request, id=None) for request in instance.requests)
-    document = instance_document(replace(instance, name="", requests=nameless))
+    groups = tuple(group if group.name is None else replace(group, name=None) for group in instance.machine_groups)
+    document = instance_document(replace(instance, name="", requests=nameless, machine_groups=groups))
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

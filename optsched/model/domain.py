@@ -21,6 +21,8 @@ MAX_TOKENS = 10**9
 """The largest token count of one request or limit."""
 MAX_REQUESTS = 10**7
 """The most requests of one instance."""
+MAX_MACHINES = 10**4
+"""The most machines of one instance."""
 
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Picoseconds = Annotated[int, Field(ge=0, le=MAX_PS)]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
 from optsched.model.cost import CostModel
 from optsched.model.display import html_table, one_line, spread
-from optsched.model.domain import MAX_REQUESTS, Name, Picoseconds, Tokens, domain, replace
-from optsched.model.errors import InputError
+from optsched.model.domain import MAX_MACHINES, MAX_REQUESTS, Name, Picoseconds, Tokens, domain, replace
+from optsched.model.errors import InputError, Said
 from optsched.model.profiles import shipped_cost
 
 
@@ -133,9 +135,89 @@ def _found(cost: object) -> object:
     return shipped_cost(cost) if isinstance(cost, str) else cost
 
 
+class Role(StrEnum):
+    """What a machine does (docs/problem.md, Several machines).
+
+    ``both``: all of a request. ``prefill``: its prefill steps up to the first token. ``decode``: what moves there.
+    """
+
+    BOTH = "both"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@domain
+class Machine:
+    """One machine of an instance.
+
+    Parameters
+    ----------
+    limits, rules, cost
+        Its capacities, its permissions and its batch-time model.
+    role
+        What it does.
+    name
+        For messages.
+    """
+
+    limits: Limits
+    rules: Rules
+    cost: CostModel
+    role: Role = Role.BOTH
+    name: Name | None = None
+
+
+@domain
+class MachineGroup:
+    """Equal machines, as documents list them; what is None is the instance's own.
+
+    Parameters
+    ----------
+    count
+        How many they are.
+    role, limits, rules, cost, name
+        Of each of them (`Machine`).
+    """
+
+    count: Annotated[int, Field(ge=1, le=MAX_MACHINES)] = 1
+    role: Annotated[Role, Field(strict=False)] = Role.BOTH
+    limits: Limits | None = None
+    rules: Rules | None = None
+    cost: Annotated[CostModel | None, BeforeValidator(_found)] = None
+    name: Name | None = None
+
+
+@domain
+class Link:
+    """What moving KV from one machine to another takes (docs/problem.md, Several machines).
+
+    Parameters
+    ----------
+    base_ps, kv_ps
+        Time of a copy: ps, and ps per KV token.
+    exclusive
+        Each ordered pair of machines has one move at a time.
+    live
+        A request may run at the source while it is copied, in stages.
+    stages
+        The most stages of a live move.
+    """
+
+    base_ps: Picoseconds = 0
+    kv_ps: Picoseconds = 0
+    exclusive: bool = False
+    live: bool = False
+    stages: Tokens = 3
+
+
+_NO_LINK = Link()
+
+
 @domain
 class Instance:
-    """One scheduling problem on one replica, frozen.
+    """One scheduling problem, frozen.
+
+    What stands here of limits, rules and cost is that of the only machine, or of each that has none of its own.
 
     Parameters
     ----------
@@ -146,7 +228,11 @@ class Instance:
     requests
         At least one; a request's index in schedules is its position here.
     replicas
-        Number of replicas; 1 so far.
+        Number of equal machines; 1 where machines are listed.
+    machine_groups
+        The machines, where they are listed; `machines` has every one of them.
+    links
+        What moves between machines take.
     """
 
     name: Name
@@ -154,7 +240,63 @@ class Instance:
     rules: Rules
     cost: Annotated[CostModel, BeforeValidator(_found)]
     requests: Annotated[tuple[Request, ...], Field(min_length=1, max_length=MAX_REQUESTS)]
-    replicas: Annotated[int, Field(ge=1, le=1)] = 1
+    replicas: Annotated[int, Field(ge=1, le=MAX_MACHINES)] = 1
+    machine_groups: Annotated[tuple[MachineGroup, ...], Field(max_length=MAX_MACHINES)] = ()
+    links: Link = _NO_LINK
+
+    def __post_init__(self) -> None:
+        groups = self.machine_groups
+        if groups and self.replicas > 1:
+            raise InputError("replicas", self.replicas, "1 where machines are listed")
+        if (count := sum(group.count for group in groups)) > MAX_MACHINES:
+            raise InputError("machines", Said(f"{count} machines"), f"at most {MAX_MACHINES}")
+        if groups and all(group.role is Role.DECODE for group in groups):
+            raise InputError("machines", Said("only machines of role decode"), "one that requests are routed to")
+
+    @property
+    def machines(self) -> tuple[Machine, ...]:
+        """All machines; a machine's index in schedules is its position here."""
+        groups = self.machine_groups or (MachineGroup(self.replicas),)
+        made = (
+            Machine(
+                group.limits or self.limits, group.rules or self.rules, group.cost or self.cost, group.role, group.name
+            )
+            for group in groups
+        )
+        return tuple(machine for group, machine in zip(groups, made, strict=True) for _ in range(group.count))
+
+    def on(self, machine: int, requests: Iterable[int] | None = None) -> Instance:
+        """Return what one machine has to do: the instance that it, and some requests, are by themselves.
+
+        That is what policies, bounds and formulations work on. There the machine serves its requests from the first
+        token to the last, whatever its role.
+
+        Parameters
+        ----------
+        machine
+            Its position in `machines`.
+        requests
+            Indices of at least one request, which are 0, 1, … in the new instance; None for all.
+        """
+        machines = self.machines
+        if not 0 <= machine < len(machines):
+            raise InputError("machine", machine, f"an integer from 0 to {len(machines) - 1}")
+        found = machines[machine]
+        chosen = self.requests if requests is None else tuple(self.requests[index] for index in requests)
+        label = f"{self.name}, machine {machine}" if self.is_distributed else self.name
+        return Instance(label, found.limits, found.rules, found.cost, chosen)
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether it has more than its one own machine."""
+        return self.replicas > 1 or bool(self.machine_groups)
+
+    def require_one_machine(self) -> None:
+        """Raise `InputError` if it has more than its one own machine: what asks covers no others."""
+        if self.is_distributed:
+            count = len(self.machines)
+            found = Said(f"{count} machines" if count > 1 else "a list of machines")
+            raise InputError("machines", found, "one machine, and none listed: nothing here covers several yet")
 
     def facts(self) -> dict[str, str]:
         """Return what a line or a row of a table says of it, by column."""
@@ -199,6 +341,7 @@ class Instance:
 
     def infeasibilities(self) -> tuple[str, ...]:
         """Name every request that no schedule can serve, with the limits that it breaks."""
+        self.require_one_machine()
         limits, found = self.limits, []
         for index, request in enumerate(self.requests):
             broken = []

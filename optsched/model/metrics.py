@@ -12,9 +12,9 @@ from typing import Any
 
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective, percentile_rank, value_of
-from optsched.model.schedule import Batch, Progress, Schedule, follow
+from optsched.model.schedule import Followed, Schedule, follow
 from optsched.model.spread import PERCENTILES, Ramp, Spread
-from optsched.model.timeline import Load, Occupancy, Rise, moments
+from optsched.model.timeline import Load, Rise, last_load, loads_of, moments, rise_of
 
 _FEW = 1000
 """Batches that are repeated more often are counted by formulas, which for fewer of them would take longer."""
@@ -78,12 +78,11 @@ def tally_of(instance: Instance, schedule: Schedule) -> Tally:
 
     def played() -> Iterator[Load]:
         nonlocal swapped
-        occupancy = Occupancy(instance)
-        for batch, states in follow(instance, schedule):
-            if batch.repeat > _FEW:
-                rise = occupancy.rise(batch, states)
-                last = occupancy.play_last(batch, states, rise.load.end_ps)
-                outputs.note_rise(batch, rise, last)
+        for followed in follow(instance, schedule):
+            if followed.batch.repeat > _FEW:
+                rise = rise_of(instance, followed)
+                last = last_load(followed, rise.load.end_ps)
+                outputs.note_rise(followed, rise, last)
                 sums.add_rise(rise)
                 sums.add(last)
                 # `moments` count the whole time for what is occupied before it.
@@ -92,9 +91,9 @@ def tally_of(instance: Instance, schedule: Schedule) -> Tally:
                 yield rise.load
                 yield last
                 continue
-            loads = occupancy.play(batch, states)
-            outputs.note(batch, states, loads)
-            swapped += sum(states[index].swapped for index in batch.swap_out)
+            loads = loads_of(instance, followed)
+            outputs.note(followed, loads)
+            swapped += followed.work.out
             for load in loads:
                 sums.add(load)
                 yield load
@@ -132,23 +131,22 @@ class _Outputs:
         self.gaps: Counter[int] = Counter()
         self.rising_gaps: list[Ramp] = []
 
-    def note(self, batch: Batch, states: Sequence[Progress], loads: Sequence[Load]) -> None:
+    def note(self, followed: Followed, loads: Sequence[Load]) -> None:
         """Note the tokens of a batch and its repeats."""
-        latest, gaps, end = self.latest, self.gaps, loads[0].end_ps
-        for index, count in batch.run:
-            state = states[index]
-            if state.decoding or count == state.missing:
-                if state.generated:
-                    gaps[end - latest[index]] += 1
-                else:
-                    self.first[index] = end
-                latest[index] = batch.end_ps
+        latest, gaps, states = self.latest, self.gaps, followed.states
+        first, last, repeat = loads[0].end_ps, followed.batch.end_ps, followed.batch.repeat
+        for index in followed.work.generated:
+            if states[index].generated > repeat:
+                gaps[first - latest[index]] += 1
+            else:
+                self.first[index] = first
+            latest[index] = last
         for load in loads[1:]:
-            self.gaps[load.end_ps - load.start_ps] += load.running
+            gaps[load.end_ps - load.start_ps] += load.running
 
-    def note_rise(self, batch: Batch, rise: Rise, last: Load) -> None:
+    def note_rise(self, followed: Followed, rise: Rise, last: Load) -> None:
         """Note the tokens of a batch of decode steps that is repeated many times."""
-        for index, _ in batch.run:
+        for index in followed.work.generated:
             self.gaps[rise.load.start_ps + rise.first_ps - self.latest[index]] += 1
             self.latest[index] = last.end_ps
         second = rise.first_ps + rise.slower_ps

@@ -11,11 +11,11 @@ from pydantic import FailFast
 from optsched.model.cost import BatchCost
 from optsched.model.display import one_line
 from optsched.model.domain import Index, Picoseconds, Tokens, domain
-from optsched.model.instance import Instance, Request
+from optsched.model.instance import Instance
+from optsched.model.memory import HeldBlocks
+from optsched.model.state import Action, MachineState, Place, RequestState, Step, Work, decode_work, initial
 
 Indices = Annotated[tuple[Index, ...], FailFast()]
-Step = tuple[int, int]
-"""``(request index, tokens)``: one run of a batch."""
 
 
 @domain
@@ -51,6 +51,11 @@ class Batch:
     swap_out: Indices = ()
     swap_in: Indices = ()
     considered: Index = 0
+
+    @property
+    def actions(self) -> Sequence[Action]:
+        """What happens to KV before its runs (`Assignment.actions`)."""
+        return _actions(self.evict, self.swap_out, self.swap_in)
 
     @property
     def assignment(self) -> Assignment:
@@ -91,81 +96,36 @@ class Schedule:
         return one_line("Schedule", "", facts)
 
 
-class Progress:
-    """State of one request while a schedule is followed (docs/problem.md, One batch).
-
-    Attributes
-    ----------
-    generated, cached
-        g, tokens generated, and m, tokens cached.
-    swapped
-        Tokens whose KV is on the host; then none are cached.
-    decoding
-        Whether the KV that it holds, or has on the host, has generated a token; if not, its runs are prefill steps.
-    """
-
-    __slots__ = ("cached", "decoding", "generated", "request", "swapped")
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.generated = 0
-        self.cached = 0
-        self.swapped = 0
-        self.decoding = False
-
-    @property
-    def missing(self) -> int:
-        """Tokens that exist and have no KV: S − m. That many runs generate the next token."""
-        return self.request.input + self.generated - self.cached - self.swapped
-
-    @property
-    def finished(self) -> bool:
-        """Whether all output tokens are generated."""
-        return self.generated == self.request.output
-
-    def evict(self) -> None:
-        """Drop the KV cache."""
-        self.cached = 0
-        self.decoding = False
-
-    def swap_out(self) -> None:
-        """Send the KV cache to the host."""
-        self.swapped, self.cached = self.cached, 0
-
-    def swap_in(self) -> None:
-        """Take the KV cache back."""
-        self.cached, self.swapped = self.swapped, 0
-
-    def run(self, tokens: int) -> bool:
-        """Run ``tokens`` tokens; return whether that generated an output token."""
-        request = self.request
-        self.cached += tokens
-        if self.cached < request.input + self.generated:
-            return False
-        self.generated += 1
-        self.decoding = True
-        if self.generated == request.output:
-            self.cached = 0
-        return True
-
-    def decode(self, times: int = 1) -> bool:
-        """Run so many decode steps, of which only the last may finish the request; return whether it does."""
-        self.generated += times
-        if self.generated == self.request.output:
-            self.cached = 0
-            return True
-        self.cached += times
-        return False
-
-
 class Assignment(NamedTuple):
-    """What one batch does, before it is known when: the answer of a formulation or a policy (see `Batch`)."""
+    """What one batch does, before it is known when: the answer of a formulation or a policy (see `Batch`).
+
+    What happens to KV before the runs are its `actions`. The lists say the same in the form of documents, one for each
+    place that KV goes to.
+    """
 
     run: Sequence[Step]
     evict: Sequence[int]
     swap_out: Sequence[int] = ()
     swap_in: Sequence[int] = ()
     considered: int = 0
+
+    @staticmethod
+    def of(run: Sequence[Step], actions: Sequence[Action], considered: int = 0) -> Assignment:
+        """Return the assignment with these actions."""
+        if not actions:
+            return Assignment(run, (), considered=considered)
+        evict: list[int] = []
+        swap_out: list[int] = []
+        swap_in: list[int] = []
+        lists = {Place.NOWHERE: evict, Place.HOST: swap_out, Place.MACHINE: swap_in}
+        for request, place in actions:
+            lists[place].append(request)
+        return Assignment(run, evict, swap_out, swap_in, considered)
+
+    @property
+    def actions(self) -> Sequence[Action]:
+        """What happens before the runs, in this order: who loses KV, whose goes to the host, whose comes back."""
+        return _actions(self.evict, self.swap_out, self.swap_in)
 
     def between(self, start_ps: int, end_ps: int, repeat: int = 1) -> Batch:
         """Return the batch that does it from start to end, so often."""
@@ -181,34 +141,28 @@ class Assignment(NamedTuple):
         )
 
 
+def _actions(evict: Sequence[int], swap_out: Sequence[int], swap_in: Sequence[int]) -> Sequence[Action]:
+    if not (evict or swap_out or swap_in):
+        return ()
+    lists = (evict, Place.NOWHERE), (swap_out, Place.HOST), (swap_in, Place.MACHINE)
+    return [Action(request, place) for requests, place in lists for request in requests]
+
+
 def timed(instance: Instance, assignments: Iterable[Assignment], cost: BatchCost | None = None) -> Schedule:
     """Give start and end times to batches that follow each other as early as arrivals allow.
 
     The assignments must be legal for ``instance``: the checker, not this function, finds out. Each is asked for when
     the one before has ended; ``cost`` says how long they take, if not what the instance says.
     """
-    costs = cost or instance.cost
-    states = [Progress(request) for request in instance.requests]
+    requests, steps = instance.requests, cost or instance.cost
+    machine = MachineState(initial(instance))
     now = instance.start_ps
     batches = []
     for assignment in assignments:
-        moved = _prepare(states, assignment)
-        tokens = decodes = read = 0
-        prefills = []
-        for index, count in assignment.run:
-            state = states[index]
-            now = max(now, state.request.arrival_ps)
-            tokens += count
-            if state.decoding:
-                decodes += 1
-                read += state.cached
-            else:
-                prefills.append((count, state.cached))
-            state.run(count)
-        duration = costs.batch_ps(tokens, decodes, read, prefills)
-        end = now + duration + instance.cost.besides_ps(duration, *moved, assignment.considered)
-        batches.append(assignment.between(now, end))
-        now = end
+        work = machine.carry_out(assignment.actions, assignment.run)
+        start = max([now, *(requests[index].arrival_ps for index, _ in assignment.run)])
+        now = start + work.duration_ps(steps, instance.cost, assignment.considered)
+        batches.append(assignment.between(start, now))
     return Schedule(tuple(batches))
 
 
@@ -238,53 +192,65 @@ def one_after_another(instance: Instance, order: Sequence[int] = ()) -> Schedule
     return Schedule(tuple(batches))
 
 
-def _prepare(states: Sequence[Progress], deeds: Assignment) -> tuple[int, int]:
-    """Evict and swap before the runs of a batch; return the KV tokens that leave the GPU and that come back."""
-    for index in deeds.evict:
-        states[index].evict()
-    for index in deeds.swap_out:
-        states[index].swap_out()
-    for index in deeds.swap_in:
-        states[index].swap_in()
-    return sum(states[index].swapped for index in deeds.swap_out), sum(states[index].cached for index in deeds.swap_in)
+Held = tuple[int, int]
+"""How many requests hold KV on a machine, and how many tokens they occupy, in whole blocks."""
 
 
 class Followed(NamedTuple):
-    """A batch of a followed schedule, with its repeats, and the requests' states before it first runs."""
+    """A batch of a followed schedule, with its repeats.
+
+    Parameters
+    ----------
+    batch, work
+        The batch, and what it does; of a repeated one what the first does, but who finishes in the last.
+    cached
+        KV tokens of each run before a repeated batch; of another batch nothing.
+    begin, held, kept
+        What is held before the batch, after the runs of the last repeat, and when the requests that finish are gone.
+    states
+        The requests when it has ended.
+    """
 
     batch: Batch
-    states: list[Progress]
+    work: Work
+    cached: Sequence[int]
+    begin: Held
+    held: Held
+    kept: Held
+    states: Sequence[RequestState]
 
 
 def follow(instance: Instance, schedule: Schedule) -> Iterator[Followed]:
-    """Walk through a legal schedule; every item holds the states after evictions and swaps, before the runs."""
-    states = [Progress(request) for request in instance.requests]
+    """Walk through a legal schedule."""
+    states, memory = initial(instance), HeldBlocks(instance.limits)
+    machine, kept = MachineState(states, memory), (0, 0)
     for batch in schedule.batches:
-        _prepare(states, batch.assignment)
-        yield Followed(batch, states)
+        begin, cached = kept, list[int]()
         if batch.repeat == 1:
-            for index, count in batch.run:
-                state = states[index]
-                if state.decoding:
-                    state.decode()
-                else:
-                    state.run(count)
+            work = machine.carry_out(batch.actions, batch.run)
         else:
-            for index, _ in batch.run:
-                states[index].decode(batch.repeat)
+            cached = [states[index].cached for index, _ in batch.run]
+            work = decode_work(cached)
+            work.generated = [index for index, _ in batch.run]
+            work.finished = machine.repeat(batch.run, batch.repeat)
+        held = kept = len(memory.held), memory.occupied
+        if work.finished:
+            machine.finish(work.finished)
+            kept = len(memory.held), memory.occupied
+        yield Followed(batch, work, cached, begin, held, kept, states)
 
 
 def unrolled(instance: Instance, schedule: Schedule) -> Schedule:
     """Return a legal schedule with repeated batches one by one."""
     batches: list[Batch] = []
-    for batch, states in follow(instance, schedule):
+    for batch, _, cached, *_ in follow(instance, schedule):
         if batch.repeat == 1:
             batches.append(batch)
             continue
-        read, clock, count = sum(states[index].cached for index, _ in batch.run), batch.start_ps, len(batch.run)
+        clock = batch.start_ps
         for number in range(batch.repeat):
-            duration = instance.cost.batch_ps(count, count, read + number * count, ())
-            end = clock + duration + instance.cost.besides_ps(duration, 0, 0, batch.considered)
+            work = decode_work(cached, number)
+            end = clock + work.duration_ps(instance.cost, instance.cost, batch.considered)
             batches.append(Batch(clock, end, batch.run, replica=batch.replica, considered=batch.considered))
             clock = end
     return Schedule(tuple(batches))

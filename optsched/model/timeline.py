@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from optsched.model.errors import require_type
 from optsched.model.instance import Instance
-from optsched.model.schedule import Batch, Progress, Schedule, follow
+from optsched.model.schedule import Followed, Schedule, follow
 from optsched.model.spread import Ramp
+from optsched.model.state import decode_work
 
 
 class Moment(NamedTuple):
@@ -89,97 +90,69 @@ class Rise(NamedTuple):
     kv_tokens: list[Ramp]
 
 
-class Occupancy:
-    """What the KV cache holds while the batches of a legal schedule are played one after another."""
+def loads_of(instance: Instance, followed: Followed) -> list[Load]:
+    """Return what a batch and all its repeats are for the machine, one by one."""
+    batch, (resident, begin), running = followed.batch, followed.begin, len(followed.batch.run)
+    if batch.repeat == 1:
+        return [last_load(followed, batch.start_ps)]
+    clock = batch.start_ps
+    loads = []
+    for more, duration in _before_the_last(instance, followed):
+        end, occupied = clock + duration, begin + more
+        loads.append(Load(clock, end, running, running, resident, occupied, resident, occupied))
+        clock = end
+    return [*loads, last_load(followed, clock)]
 
-    def __init__(self, instance: Instance) -> None:
-        self._instance = instance
-        self._held: dict[int, int] = {}
-        """Request → KV tokens that it occupied in the latest batch."""
-        self._occupied = 0
 
-    def play(self, batch: Batch, states: Sequence[Progress]) -> list[Load]:
-        """Play a batch whose requests are in these states before it, as `follow` shows them; return all its repeats."""
-        limits, held = self._instance.limits, self._held
-        for index in (*batch.evict, *batch.swap_out):
-            self._occupied -= held.pop(index, 0)
-        for index in batch.swap_in:
-            held[index] = limits.occupied(states[index].cached)
-            self._occupied += held[index]
-        clock, running, resident = batch.start_ps, len(batch.run), len(held)
-        loads = []
-        for more, duration in self._before_the_last(batch, states):
-            end, occupied = clock + duration, self._occupied + more
-            loads.append(Load(clock, end, running, running, resident, occupied, resident, occupied))
-            clock = end
-        return [*loads, self.play_last(batch, states, clock)]
+def last_load(followed: Followed, start_ps: int) -> Load:
+    """Return what the last repeat of a batch is for the machine, given when it starts."""
+    batch, work = followed.batch, followed.work
+    return Load(start_ps, batch.end_ps, len(batch.run), work.tokens, *followed.held, *followed.kept)
 
-    def rise(self, batch: Batch, states: Sequence[Progress]) -> Rise:
-        """Sum up a repeated batch but for the last time, which `play_last` has to follow."""
-        cost, block, decodes = self._instance.cost, self._instance.limits.kv_block, len(batch.run)
-        duration = cost.batch_ps(decodes, decodes, sum(states[index].cached for index, _ in batch.run), ())
-        first = duration + cost.besides_ps(duration, 0, 0, batch.considered)
-        slower, times = cost.decode_kv * decodes, batch.repeat - 1
 
-        def lasting(start: int, stop: int) -> int:
-            """How long the repeats take from one on, up to another."""
-            return first * (stop - start) + slower * ((stop * (stop - 1) - start * (start - 1)) // 2)
+def rise_of(instance: Instance, followed: Followed) -> Rise:
+    """Sum up a repeated batch but for the last time, which is `last_load`.
 
-        # In which of the first b repeats each request takes a block; all do so again b repeats later.
-        taking = sorted(-states[index].cached % block for index, _ in batch.run)
-        ramps = []
-        for taken, start in enumerate([0, *taking]):
-            stop = min(taking[taken] if taken < decodes else block, times)
-            if start >= stop:
-                continue
-            rounds = (times - stop) // block + 1
-            occupied = self._occupied + block * taken
-            growth = slower * (stop - start) * block
-            ramps.append(Ramp(occupied, block * decodes, lasting(start, stop), growth, rounds))
-            begun = start + rounds * block
-            if begun < times:
-                ramps.append(Ramp(occupied + rounds * block * decodes, 0, lasting(begun, times), 0, 1))
-        load = Load(
-            batch.start_ps,
-            batch.start_ps + lasting(0, times),
-            *(decodes, decodes),
-            *(len(self._held), self._occupied),
-            *(len(self._held), self._occupied),
-        )
-        return Rise(load, times, first, slower, ramps)
+    A closed form of what `loads_of` says, for decode steps in blocks of their own.
+    """
+    batch, cached, (resident, held) = followed.batch, followed.cached, followed.begin
+    cost, block, decodes = instance.cost, instance.limits.kv_block, len(batch.run)
+    first = followed.work.duration_ps(cost, cost, batch.considered)
+    slower, times = cost.decode_kv * decodes, batch.repeat - 1
 
-    def play_last(self, batch: Batch, states: Sequence[Progress], start_ps: int) -> Load:
-        """Play a batch for the last time, given when that starts."""
-        requests, held, running = self._instance.requests, self._held, len(batch.run)
-        tokens, done, more, block = 0, [], batch.repeat - 1, self._instance.limits.kv_block
-        for index, count in batch.run:
-            state = states[index]
-            before, after = held.get(index, 0), state.cached + more + count
-            if after > before:
-                held[index] = -(-after // block) * block  # as `Limits.occupied`, without a call
-                self._occupied += held[index] - before
-            tokens += count
-            generates = state.decoding or count == state.missing
-            if generates and state.generated + batch.repeat == requests[index].output:
-                done.append(index)
-        resident, occupied = len(held), self._occupied
-        for index in done:
-            self._occupied -= held.pop(index)
-        return Load(start_ps, batch.end_ps, running, tokens, resident, occupied, len(held), self._occupied)
+    def lasting(start: int, stop: int) -> int:
+        """How long the repeats take from one on, up to another."""
+        return first * (stop - start) + slower * ((stop * (stop - 1) - start * (start - 1)) // 2)
 
-    def _before_the_last(self, batch: Batch, states: Sequence[Progress]) -> Iterator[tuple[int, int]]:
-        """Say of all repeated batches but the last how many more tokens are occupied in it, and how long it takes."""
-        if batch.repeat == 1:
-            return
-        cost, block, decodes = self._instance.cost, self._instance.limits.kv_block, len(batch.run)
-        read = sum(states[index].cached for index, _ in batch.run)
-        places = Counter(states[index].cached % block for index, _ in batch.run)
-        held = 0
-        for number in range(batch.repeat - 1):
-            # Whoever has filled its last block takes another one.
-            held += block * places[-number % block]
-            duration = cost.batch_ps(decodes, decodes, read + number * decodes, ())
-            yield held, duration + cost.besides_ps(duration, 0, 0, batch.considered)
+    # In which of the first b repeats each request takes a block; all do so again b repeats later.
+    taking = sorted(-tokens % block for tokens in cached)
+    ramps = []
+    for taken, start in enumerate([0, *taking]):
+        stop = min(taking[taken] if taken < decodes else block, times)
+        if start >= stop:
+            continue
+        rounds = (times - stop) // block + 1
+        occupied = held + block * taken
+        growth = slower * (stop - start) * block
+        ramps.append(Ramp(occupied, block * decodes, lasting(start, stop), growth, rounds))
+        begun = start + rounds * block
+        if begun < times:
+            ramps.append(Ramp(occupied + rounds * block * decodes, 0, lasting(begun, times), 0, 1))
+    end = batch.start_ps + lasting(0, times)
+    load = Load(batch.start_ps, end, decodes, decodes, resident, held, resident, held)
+    return Rise(load, times, first, slower, ramps)
+
+
+def _before_the_last(instance: Instance, followed: Followed) -> Iterator[tuple[int, int]]:
+    """Yield of all repeats but the last how many more tokens are occupied in it, and how long it takes."""
+    batch, cached = followed.batch, followed.cached
+    cost, block = instance.cost, instance.limits.kv_block
+    places = Counter(tokens % block for tokens in cached)
+    held = 0
+    for number in range(batch.repeat - 1):
+        # A request that has filled its last block takes another one.
+        held += block * places[-number % block]
+        yield held, decode_work(cached, number).duration_ps(cost, cost, batch.considered)
 
 
 def timeline(instance: Instance, schedule: Schedule) -> list[Moment]:
@@ -193,8 +166,7 @@ def timeline(instance: Instance, schedule: Schedule) -> list[Moment]:
     """
     require_type("instance", instance, Instance, "an Instance")
     require_type("schedule", schedule, Schedule, "a Schedule")
-    occupancy = Occupancy(instance)
-    loads = (load for batch, states in follow(instance, schedule) for load in occupancy.play(batch, states))
+    loads = (load for followed in follow(instance, schedule) for load in loads_of(instance, followed))
     return list(moments(instance, loads))
 
 

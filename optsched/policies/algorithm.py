@@ -17,7 +17,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from optsched.model.instance import Limits
+from optsched.model.memory import Memory
 from optsched.policies.standing import Standing
 from optsched.simulate.replica import Job, Replica
 
@@ -161,10 +161,10 @@ class Margins:
     padded: bool = False
     together: bool = False
 
-    def tokens(self, limits: Limits) -> tuple[int, int]:
+    def tokens(self, memory: Memory) -> tuple[int, int]:
         """Return the watermark, and what a decode step asks for at least, in tokens."""
-        watermark = int(self.watermark * limits.kv_blocks) * limits.kv_block
-        return watermark, limits.kv_block if self.spare_block else 0
+        blocks = memory.capacity // memory.block
+        return int(self.watermark * blocks) * memory.block, memory.block if self.spare_block else 0
 
 
 @dataclass(frozen=True)

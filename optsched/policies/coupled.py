@@ -23,7 +23,6 @@ from itertools import chain
 from math import hypot
 from typing import NamedTuple
 
-from optsched.model.instance import Limits
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicted, Predicting, Predictor
 from optsched.policies.tasks import Allocating, Forming, Tasks, by_arrival
 from optsched.simulate.replica import Job, Occasion, Policy
@@ -54,7 +53,7 @@ class Coupled:
             tasks = Tasks(occasion.instance, self.forward_tokens, estimate)
             if self.synced:
                 return Allocating(tasks, partial(_choose_groups, tasks))
-            nearest = _Nearest(tasks, occasion.instance.limits, changes=not isinstance(estimate, Predicted))
+            nearest = _Nearest(tasks, changes=not isinstance(estimate, Predicted))
             return Allocating(tasks, nearest.choose)
 
         return Predicting(policy, self.predictor).prepared(occasion)
@@ -90,8 +89,8 @@ class _Demand(NamedTuple):
 class _Nearest:
     """The policy `multires`; ``changes`` is whether predictions do during a run."""
 
-    def __init__(self, tasks: Tasks, limits: Limits, *, changes: bool) -> None:
-        self._tasks, self._occupied, self._changes = tasks, limits.occupied, changes
+    def __init__(self, tasks: Tasks, *, changes: bool) -> None:
+        self._tasks, self._changes = tasks, changes
         self._demands: dict[int, _Demand] = {}
 
     def choose(self, forming: Forming) -> None:
@@ -110,7 +109,7 @@ class _Nearest:
     def _demand(self, job: Job) -> _Demand:
         """Return what a request asks for, and keep it until it starts."""
         peak = self._tasks.peak(job)
-        self._demands[job.index] = _Demand(job, job.missing, peak, self._occupied(peak))
+        self._demands[job.index] = _Demand(job, job.missing, peak, self._tasks.memory.size(job, peak))
         return self._demands[job.index]
 
     def _nearest(self, tokens: int, forming: Forming) -> Iterator[Job]:

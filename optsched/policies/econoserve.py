@@ -57,7 +57,8 @@ from math import ceil
 from types import MappingProxyType
 from typing import NamedTuple
 
-from optsched.model.instance import Instance, Limits
+from optsched.model.instance import Instance
+from optsched.model.memory import Memory, memory_of
 from optsched.policies.pipelining import lend
 from optsched.policies.predictors import Estimate, Online, Predicting, Predictor, Rated
 from optsched.policies.standing import Standing
@@ -128,7 +129,7 @@ class _Decoupled:
         self._reserve = ceil(self.tasks.capacity * settings.reserved)
         self._standing = Standing(self._place)
         self._now_ps = 0
-        self._safe = _Safety(instance.limits, 0)
+        self._safe = _Safety(memory_of(instance), 0)
 
     # Queues -------------------------------------------------------------------------------------------------
 
@@ -205,12 +206,11 @@ class _Decoupled:
             waiting += [job for job in replica.waiting if job.swapped and job.decoding]
         queue = self.order(waiting)
         places = forming.most_decodes - len(self.tasks.until)
-        occupied = replica.limits.occupied
-        used = sum(occupied(memory.of(job)) for job in forming.running if job.index not in self.tasks.until)
+        used = sum(memory.size(job, memory.of(job)) for job in forming.running if job.index not in self.tasks.until)
         chosen: list[Job] = []
         left: list[Job] = []
         for job in self.tasks.by_group(queue) if settings.synced else queue:
-            rest = used - occupied(memory.of(job))
+            rest = used - memory.size(job, memory.of(job))
             full = len(chosen) == places or (left and not settings.ordered)
             if full or not memory.fits(job, self.tasks.peak(job), max(self._reserve - rest, 0)):
                 left.append(job)
@@ -230,7 +230,7 @@ class _Decoupled:
         sizes = sorted((self.tasks.left(job), index) for index, job in jobs.items())
         fresh = {job.index: job for job in self._startable(replica)}
         prompts = sorted((self.tasks.peak(job), index) for index, job in fresh.items())
-        margin = replica.limits.kv_block - 1
+        margin = replica.memory.block - 1
         guests: list[Job] = []
         for host in hosts:
             if not places:
@@ -278,7 +278,7 @@ class _Decoupled:
         """Give memory to a PT that starts, if there is enough."""
         if job in self._guests:
             return True
-        if not (self.tasks.memory.fits(job, job.missing) and self._safe.admits(job.missing, self.tasks.peak(job))):
+        if not (self.tasks.memory.fits(job, job.missing) and self._safe.admits(job, self.tasks.peak(job))):
             return False
         self.tasks.memory.give(job, job.missing)
         return True
@@ -287,9 +287,9 @@ class _Decoupled:
         """Return what those hold that wait for memory, and the most that one of them may want besides."""
         waiting = [job for job in forming.running if job.index not in self.tasks.until and job not in self._guests]
         short = any(job.decoding for job in waiting)
-        safety = _Safety(forming.replica.limits, self._reserve if short else self.tasks.capacity)
+        safety = _Safety(forming.replica.memory, self._reserve if short else self.tasks.capacity)
         for job in waiting:
-            safety.count(self.tasks.memory.of(job), self.tasks.peak(job))
+            safety.count(job, self.tasks.memory.of(job), self.tasks.peak(job))
         return safety
 
 
@@ -310,8 +310,8 @@ class _Safety:
     They hold some tokens in all, at most so many, and none of them wants more than so many besides.
     """
 
-    def __init__(self, limits: Limits, most: int) -> None:
-        self._limits, self._allowed = limits, most
+    def __init__(self, memory: Memory, most: int) -> None:
+        self._memory, self._allowed = memory, most
         self._held = self._most = 0
 
     @property
@@ -319,19 +319,19 @@ class _Safety:
         """Tokens that others may hold besides."""
         return self._allowed - self._held
 
-    def count(self, tokens: int, peak: int) -> None:
+    def count(self, job: Job, tokens: int, peak: int) -> None:
         """Count one that holds so many tokens now, and so many at the end."""
-        occupied = self._limits.occupied
-        self._held += occupied(tokens)
-        self._most = max(self._most, occupied(peak) - occupied(tokens))
+        held = self._memory.size(job, tokens)
+        self._held += held
+        self._most = max(self._most, self._memory.size(job, peak) - held)
 
-    def admits(self, tokens: int, peak: int) -> bool:
-        """Say whether it holds with one more; if so, count that one."""
-        occupied = self._limits.occupied
-        wanted = max(self._most, occupied(peak) - occupied(tokens))
-        if occupied(tokens) > self.room or self._held + occupied(tokens) + wanted > self._limits.kv_capacity:
+    def admits(self, job: Job, peak: int) -> bool:
+        """Say whether it holds with one more that fills what it misses; if so, count that one."""
+        held = self._memory.size(job, job.missing)
+        wanted = max(self._most, self._memory.size(job, peak) - held)
+        if held > self.room or self._held + held + wanted > self._memory.capacity:
             return False
-        self.count(tokens, peak)
+        self.count(job, job.missing, peak)
         return True
 
 

@@ -35,6 +35,7 @@ from operator import itemgetter
 
 from optsched.model.instance import Instance
 from optsched.model.schedule import Assignment
+from optsched.model.state import Action, Place
 from optsched.policies.fcfs import largest_allocation
 from optsched.policies.grouped import while_memory_lasts
 from optsched.simulate.replica import Job, NoBatchError, Occasion, Policy, Replica
@@ -77,7 +78,7 @@ class FastServe:
         return _Levels(self, occasion.instance)
 
 
-Place = tuple[int, int]
+Turn = tuple[int, int]
 """Level and rank of a request: its place in a queue."""
 
 
@@ -95,12 +96,12 @@ class _Levels:
         self._quanta = [least << level for level in range(settings.levels - 1)]
         self._served: dict[int, int] = {}
         self._ran_ps: dict[int, int] = {}
-        self._jobs: dict[Place, Job] = {}
-        self._queue: list[Place] = []
-        self._holders: list[Place] = []
-        self._occupied: dict[Place, int] = {}
+        self._jobs: dict[Turn, Job] = {}
+        self._queue: list[Turn] = []
+        self._holders: list[Turn] = []
+        self._occupied: dict[Turn, int] = {}
         self._free = instance.limits.kv_capacity
-        self._batch: list[Place] = []
+        self._batch: list[Turn] = []
         self._newest = -1
         self._reserve = largest_allocation(instance) if settings.maximal else _nothing
         self._begun_ps = self._batches = self._generated = 0
@@ -113,21 +114,22 @@ class _Levels:
             self._promote(replica.now_ps)
         chosen = self._choose(replica)
         victims = self._make_room(chosen, replica)
-        swaps = replica.rules.swap
         back = [job.index for job in map(self._jobs.__getitem__, chosen) if job.swapped]
-        if swaps and not victims:
+        if replica.rules.swap and not victims:
             back += self._ahead(chosen, replica)
         self._batch, self._begun_ps = list(chosen), replica.now_ps
         self._generated = self._jobs[self._batch[0]].generated
         run = [(self._jobs[place].index, chosen[place]) for place in sorted(chosen, key=itemgetter(1))]
-        return Assignment(run, [] if swaps else victims, victims if swaps else [], back, len(replica.waiting))
+        lost = Place.HOST if replica.rules.swap else Place.NOWHERE
+        actions = [*(Action(index, lost) for index in victims), *(Action(index, Place.MACHINE) for index in back)]
+        return Assignment.of(run, actions, len(replica.waiting))
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:
         """Say how long everybody can decode, if nobody else is there: levels do not matter, memory does."""
         jobs = replica.running
         if replica.waiting or len(assignment.run) < len(jobs):
             return 1
-        return while_memory_lasts(jobs, replica.limits, min(job.request.output - job.generated for job in jobs))
+        return while_memory_lasts(jobs, replica.memory, min(job.request.output - job.generated for job in jobs))
 
     # Who stands where ---------------------------------------------------------------------------------------
 
@@ -181,12 +183,12 @@ class _Levels:
         self._jobs[place] = job
         self._hold(place, held)
 
-    def _leave(self, place: Place) -> None:
+    def _leave(self, place: Turn) -> None:
         """Take a request out."""
         self._hold(place, 0)
         del self._queue[bisect_left(self._queue, place)], self._jobs[place]
 
-    def _hold(self, place: Place, tokens: int) -> None:
+    def _hold(self, place: Turn, tokens: int) -> None:
         """Note how many tokens a request holds, in whole blocks."""
         before = self._occupied.get(place, 0)
         self._free += before - tokens
@@ -199,12 +201,12 @@ class _Levels:
 
     # What a batch does --------------------------------------------------------------------------------------
 
-    def _choose(self, replica: Replica) -> dict[Place, int]:
+    def _choose(self, replica: Replica) -> dict[Turn, int]:
         """Return the tokens that the highest priorities run, up to the first that does not fit the budgets."""
         limits, rules = replica.limits, replica.rules
         size = min(self._settings.size, limits.batch_requests or self._settings.size)
         budget, prefill_budget = limits.batch_tokens, limits.prefill_tokens
-        chosen: dict[Place, int] = {}
+        chosen: dict[Turn, int] = {}
         for place in self._queue:
             job = self._jobs[place]
             if not rules.hybrid and chosen and job.decoding != self._jobs[self._queue[0]].decoding:
@@ -219,7 +221,7 @@ class _Levels:
             prefill_budget -= 0 if job.decoding else count
         return chosen
 
-    def _make_room(self, chosen: dict[Place, int], replica: Replica) -> list[int]:
+    def _make_room(self, chosen: dict[Turn, int], replica: Replica) -> list[int]:
         """Return who loses its KV, from the lowest priority up; at last the batch itself gets smaller."""
         rules = replica.rules
         ahead = self._settings.size * self._settings.free_tokens if rules.swap else 0
@@ -246,16 +248,16 @@ class _Levels:
             raise NoBatchError(job.index, replica.now_ps, reason)
         return victims
 
-    def _more(self, place: Place, count: int, replica: Replica) -> int:
+    def _more(self, place: Turn, count: int, replica: Replica) -> int:
         """Return the KV tokens that a request takes more if it runs so many."""
         job = self._jobs[place]
         return self._allocated(job, job.cached + job.swapped + count, replica) - self._occupied.get(place, 0)
 
     def _allocated(self, job: Job, tokens: int, replica: Replica) -> int:
         """Return what one that holds so many tokens is allocated, in whole blocks."""
-        return replica.limits.occupied(max(tokens, self._reserve(job)) if tokens else 0)
+        return replica.memory.size(job, max(tokens, self._reserve(job)) if tokens else 0)
 
-    def _ahead(self, chosen: dict[Place, int], replica: Replica) -> list[int]:
+    def _ahead(self, chosen: dict[Turn, int], replica: Replica) -> list[int]:
         """Return who gets its KV back although it does not run: of the next in the queue those that fit."""
         size = self._settings.size
         free = self._free - sum(self._more(place, count, replica) for place, count in chosen.items())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from optsched.model.instance import Limits
-from optsched.model.schedule import Assignment, Step
+from optsched.model.schedule import Assignment
+from optsched.model.state import Action, Place, Step
 from optsched.policies.algorithm import Group, Parts
 from optsched.simulate.replica import Job, NoBatchError, PolicyFailureError, Replica
 
@@ -23,20 +23,20 @@ class Forming:
     """
 
     def __init__(self, policy: Parts, replica: Replica) -> None:
-        limits = replica.limits
-        self._policy, self._replica, self._limits = policy, replica, limits
+        limits, memory = replica.limits, replica.memory
+        self._policy, self._replica, self._limits, self._memory = policy, replica, limits, memory
         self._hybrid = policy.hybrid and replica.rules.hybrid
         self._chunked = policy.chunked and replica.rules.chunked_prefill
         own_tokens = limits.batch_tokens if policy.batch_tokens is None else policy.batch_tokens
         self._batch_tokens = min(own_tokens, limits.batch_tokens)
         self._own_budget = self._batch_tokens if policy.token_budget is None else policy.token_budget
         self._most = math.inf if limits.batch_requests is None else limits.batch_requests
-        self._watermark, self._spare = policy.margins.tokens(limits)
-        self._held = Held(limits, policy.reserve)
+        self._watermark, self._spare = policy.margins.tokens(memory)
+        self._held = memory.reserving(policy.reserve)
         self._holds = {job.index: self._held(job, job.cached) for job in replica.running}
-        self._free = limits.kv_capacity - sum(self._holds.values())
+        self._free = memory.capacity - sum(self._holds.values())
         # M − Σ m of `GroupedPolicy.asks`.
-        self._unheld = limits.kv_capacity - sum(limits.occupied(job.cached) for job in replica.running if policy.asks)
+        self._unheld = memory.capacity - sum(memory.size(job, job.cached) for job in replica.running if policy.asks)
         self._tokens = self._prefill_tokens = self._prefills = self._longest = 0
         self._run: list[Step] = []
         self._prefilling: bool | None = None
@@ -88,7 +88,7 @@ class Forming:
             or (self._prefilling and not self._hybrid)
         ):
             return False
-        need = 0 if job.cached < self._holds[job.index] else self._limits.kv_block
+        need = 0 if job.cached < self._holds[job.index] else self._memory.block
         if need > self._free or self._spare > self._free:
             return False
         self._free -= need
@@ -106,8 +106,10 @@ class Forming:
             If nobody runs in it.
         """
         if self._run:
-            evicted, swapped = ([], list(self._evicted)) if self._swaps else (list(self._evicted), [])
-            return Assignment(self._run, evicted, swapped, self._back, self._considered)
+            lost = Place.HOST if self._swaps else Place.NOWHERE
+            actions = [Action(index, lost) for index in self._evicted]
+            actions += (Action(index, Place.MACHINE) for index in self._back)
+            return Assignment.of(self._run, actions, self._considered)
         replica = self._replica
         job, reason = self._blocked or ((replica.running or replica.waiting)[0], "the batch may not hold its phase")
         step = "a decode step" if job.decoding else f"a {'chunked' if self._chunked else 'whole'} prefill"
@@ -127,7 +129,7 @@ class Forming:
     def _asked(self, job: Job, need: int) -> int:
         """Return the capacity that has to be free for a request without KV to join, of which it takes ``need``."""
         asks = self._policy.asks
-        asked = need if asks is None else max(need, self._limits.occupied(asks(job)) - self._unheld + self._free)
+        asked = need if asks is None else max(need, self._memory.size(job, asks(job)) - self._unheld + self._free)
         return asked + self._watermark
 
     def _tokens_of(self, job: Job) -> int:
@@ -177,7 +179,7 @@ class Forming:
                 )
             self._evicted[victim.index] = victim
             self._free += self._holds[victim.index]
-            self._unheld += self._limits.occupied(victim.cached)
+            self._unheld += self._memory.size(victim, victim.cached)
             if asked <= self._free:
                 return
 
@@ -204,21 +206,7 @@ class Forming:
             self._prefills, self._longest = self._prefills + 1, max(self._longest, count)
         if not job.cached:
             self._admitted.append(job)
-            self._unheld -= self._limits.occupied(job.swapped + count)
+            self._unheld -= self._memory.size(job, job.swapped + count)
         if job.swapped:
             self._back.append(job.index)
         self._run.append((job.index, count))
-
-
-class Held:
-    """KV capacity that an admitted job takes from the policy's view: what it occupies, or its reservation."""
-
-    def __init__(self, limits: Limits, reserve: Callable[[Job], int]) -> None:
-        self._block = limits.kv_block
-        self._reserve = reserve
-
-    def __call__(self, job: Job, cached: int) -> int:
-        """Return it for a job that has so many tokens cached."""
-        reserved = self._reserve(job)
-        # As `Limits.occupied`, without a call for every request of every batch.
-        return -(-(reserved if reserved > cached else cached) // self._block) * self._block

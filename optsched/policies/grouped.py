@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from optsched.model.instance import Instance, Limits
+from optsched.model.instance import Instance
+from optsched.model.memory import Memory
 from optsched.model.schedule import Assignment
 from optsched.policies.algorithm import (
     Group,
@@ -21,10 +22,12 @@ from optsched.policies.algorithm import (
     whole_prompt,
     worst_case,
 )
-from optsched.policies.forming import Forming, Held
+from optsched.policies.forming import Forming
+from optsched.simulate.engine import arrival_order
 from optsched.simulate.replica import Job, Replica
 
 if TYPE_CHECKING:
+    from optsched.simulate.kernel import CompiledRun
     from optsched.simulate.record import Record
 
 __all__ = [
@@ -81,12 +84,24 @@ class GroupedPolicy(Parts):
         return assignment
 
     def serve(self, instance: Instance) -> Record | None:
-        """Serve an instance in machine code, if groups are in order of arrival; None if the engine has to."""
+        """Serve an instance in machine code, if groups are in order of arrival; None if the engine has to.
+
+        The engine then also says why, if the policy fails.
+        """
+        run = self.compiled_run(instance)
+        if run is None:
+            return None
+        run.submit(arrival_order(instance))
+        run.advance()
+        return run.record()
+
+    def compiled_run(self, instance: Instance) -> CompiledRun | None:
+        """Return a run in machine code of the requests that will be submitted; None if the engine has to."""
         # The compiled code knows no other rule; of swaps it needs to know nothing, as it makes none.
         if not self._is_plain or not {"swap"}.issuperset(instance.rules.added):
             return None
         # Compiled code takes a while to load.
-        from optsched.simulate.kernel import Rule, as_array, served  # noqa: PLC0415
+        from optsched.simulate.kernel import Rule, as_array, begin_run  # noqa: PLC0415
 
         limits, rules = instance.limits, instance.rules
         rule = Rule(
@@ -97,7 +112,7 @@ class GroupedPolicy(Parts):
             self.reserve is worst_case,
             limits.batch_tokens if self.token_budget is None else self.token_budget,
         )
-        return served(instance, rule)
+        return begin_run(instance, rule)
 
     @property
     def _is_plain(self) -> bool:
@@ -126,14 +141,14 @@ class GroupedPolicy(Parts):
         order may change between those who run and those who do not, the decision stands for one batch.
         """
         ran = {index for index, _ in assignment.run}
-        held = Held(replica.limits, self.reserve)
+        held = replica.memory.reserving(self.reserve)
         resting = [job for job in replica.running if job.index not in ran]
         if resting and any(group.order is not None for group in self.groups):
             return 1
         if replica.waiting and self.admits is not None:
             return 1
-        _, spare = self.margins.tokens(replica.limits)
-        free = replica.limits.kv_capacity - sum(held(job, job.cached) for job in resting) - spare
+        _, spare = self.margins.tokens(replica.memory)
+        free = replica.memory.capacity - sum(held(job, job.cached) for job in resting) - spare
         jobs = [job for job in replica.running if job.index in ran]
         most = min(job.request.output - job.generated for job in jobs)
 
@@ -148,9 +163,9 @@ def longest(most: int, lasts: Callable[[int], bool]) -> int:
     return most if lasts(most) else max(bisect_left(range(1, most), True, key=lambda times: not lasts(times)), 1)
 
 
-def while_memory_lasts(jobs: Sequence[Job], limits: Limits, most: int) -> int:
+def while_memory_lasts(jobs: Sequence[Job], memory: Memory, most: int) -> int:
     """Return for how many batches, up to ``most`` and at least 1, all of these and nobody else can decode."""
-    return longest(most, lambda times: sum(limits.occupied(job.cached + times) for job in jobs) <= limits.kv_capacity)
+    return longest(most, lambda times: sum(memory.size(job, job.cached + times) for job in jobs) <= memory.capacity)
 
 
 def _decodes_by_arrival(assignment: Assignment, replica: Replica) -> Assignment:

@@ -186,14 +186,14 @@ class _Reserving:
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:
         """Return how many batches reservations fit, which grow with what is generated, if all admitted requests run."""
-        jobs, limits = replica.running, replica.limits
+        jobs, memory = replica.running, replica.memory
         if len(assignment.run) < len(jobs):
             return 1
 
         def lasts(times: int) -> bool:
             # Reservations are those at the begin of the last batch.
-            reserved = (max(job.cached + times, self._estimates.after(job, job.generated + times - 1)) for job in jobs)
-            return sum(map(limits.occupied, reserved)) <= limits.kv_capacity
+            after = ((job, self._estimates.after(job, job.generated + times - 1)) for job in jobs)
+            return sum(memory.size(job, max(job.cached + times, most)) for job, most in after) <= memory.capacity
 
         return longest(min(job.request.output - job.generated for job in jobs), lasts)
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from optsched.model.instance import Limits
+from optsched.model.memory import Memory
 from optsched.policies.fcfs import FCFS
 from optsched.policies.grouped import GroupedPolicy
 from optsched.simulate.replica import Job, Occasion, Policy, Replica
@@ -41,15 +41,16 @@ class MemoryUnit(Enum):
     BLOCKS = "blocks"
     SHARE = "share"
 
-    def fraction(self, tokens: int, limits: Limits) -> tuple[int, int]:
-        """Return the memory of so many tokens in this unit, as numerator and denominator."""
+    def fraction(self, job: Job, memory: Memory) -> tuple[int, int]:
+        """Return the memory of all tokens that a request has in this unit, as numerator and denominator."""
+        tokens = job.request.input + job.generated
         match self:
             case MemoryUnit.TOKENS:
                 return tokens, 1
             case MemoryUnit.BLOCKS:
-                return limits.blocks(tokens), 1
+                return memory.size(job, tokens) // memory.block, 1
             case MemoryUnit.SHARE:
-                return tokens, limits.kv_capacity
+                return tokens, memory.capacity
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Larry:
         return replace(self.base, groups=(*running, replace(waiting, order=self._order)))
 
     def _order(self, job: Job, replica: Replica) -> int:
-        memory, whole = self.unit.fraction(job.request.input + job.generated, replica.limits)
+        memory, whole = self.unit.fraction(job, replica.memory)
         waited = replica.now_ps - job.request.arrival_ps
         return len(replica.waiting) * memory * _SECOND - self.alpha * waited * whole
 

@@ -27,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from optsched.model.schedule import Assignment, Step
+from optsched.model.schedule import Assignment
+from optsched.model.state import Action, Place, Step
 from optsched.policies.grouped import while_memory_lasts
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicted, Predicting, Predictor
 from optsched.policies.standing import Standing
@@ -95,7 +96,7 @@ class _Slices:
         most = min(job.request.output - job.generated for job in jobs)
         if replica.waiting and self._may_preempt(replica):
             most = min(most, *(self._steps - self._generated(job) for job in jobs))
-        return while_memory_lasts(jobs, replica.limits, max(most, 1))
+        return while_memory_lasts(jobs, replica.memory, max(most, 1))
 
     def _generated(self, job: Job) -> int:
         """Return the tokens of its slice so far."""
@@ -117,27 +118,27 @@ class _Slices:
         """Return the requests that are preempted for the first of the queue."""
         if not self._may_preempt(replica):
             return []
-        limits, grown, running = replica.limits, int(replica.rules.hybrid), replica.running
-        need = limits.occupied(first.swapped + first.missing)
-        free = limits.kv_capacity - sum(limits.occupied(job.cached + grown) for job in running)
+        limits, memory, grown, running = replica.limits, replica.memory, int(replica.rules.hybrid), replica.running
+        need = memory.size(first, first.swapped + first.missing)
+        free = memory.capacity - sum(memory.size(job, job.cached + grown) for job in running)
         places = 1 if limits.batch_requests is None else limits.batch_requests - len(running)
         eligible = sorted((job for job in running if self._generated(job) >= self._steps), key=self._order)
         victims: list[Job] = []
         while eligible and (free < need or places < 1):
             victim = eligible.pop()
             victims.append(victim)
-            free, places = free + limits.occupied(victim.cached + grown), places + 1
+            free, places = free + memory.size(victim, victim.cached + grown), places + 1
         return victims
 
     def _starts(self, queue: Sequence[Job], staying: Sequence[Job], replica: Replica) -> list[Job]:
         """Return the first of the queue, as far as they fit beside those that stay."""
-        limits, hybrid = replica.limits, replica.rules.hybrid
-        free = limits.kv_capacity - sum(limits.occupied(job.cached + int(hybrid)) for job in staying)
+        limits, memory, hybrid = replica.limits, replica.memory, replica.rules.hybrid
+        free = memory.capacity - sum(memory.size(job, job.cached + int(hybrid)) for job in staying)
         places = len(queue) if limits.batch_requests is None else limits.batch_requests - len(staying)
         budget = min(limits.batch_tokens - (len(staying) if hybrid else 0), limits.prefill_tokens)
         starts: list[Job] = []
         for job in queue:
-            need = limits.occupied(job.swapped + job.missing)
+            need = memory.size(job, job.swapped + job.missing)
             alone = job.decoding and not hybrid  # KV comes back for a decode step
             if job.missing > budget or need > free or len(starts) >= places or (alone and starts):
                 break
@@ -152,14 +153,15 @@ class _Slices:
 
     def _assignment(self, replica: Replica, run: Sequence[Step], victims: Sequence[Job]) -> Assignment:
         """Return the batch, with KV taken back where it is on the host."""
-        running, gone = {index for index, _ in run}, [job.index for job in victims]
-        back = [job.index for job in replica.waiting if job.swapped and job.index in running]
-        swaps = self._swaps and replica.rules.swap
-        return Assignment(run, [] if swaps else gone, gone if swaps else [], back, len(replica.waiting))
+        running = {index for index, _ in run}
+        lost = Place.HOST if self._swaps and replica.rules.swap else Place.NOWHERE
+        back = (job for job in replica.waiting if job.swapped and job.index in running)
+        actions = [*(Action(job.index, lost) for job in victims), *(Action(job.index, Place.MACHINE) for job in back)]
+        return Assignment.of(run, actions, len(replica.waiting))
 
     def _decodes(self, staying: list[Job], victims: list[Job], replica: Replica) -> Assignment:
         """Let all that stay decode, as far as memory and budgets allow."""
-        limits = replica.limits
+        limits, memory = replica.limits, replica.memory
         most = limits.batch_tokens
         if limits.batch_requests is not None:
             most = min(most, limits.batch_requests)
@@ -167,8 +169,8 @@ class _Slices:
         gone = list(victims)
         while staying:
             run = staying[:most]
-            held = sum(limits.occupied(job.cached + 1) for job in run)
-            if held + sum(limits.occupied(job.cached) for job in staying[most:]) <= limits.kv_capacity:
+            held = sum(memory.size(job, job.cached + 1) for job in run)
+            if held + sum(memory.size(job, job.cached) for job in staying[most:]) <= memory.capacity:
                 decodes = [(job.index, 1) for job in sorted(run, key=lambda job: job.rank)]
                 return self._assignment(replica, decodes, gone)
             if not self._may_preempt(replica):

@@ -30,6 +30,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from optsched.model.memory import Memory, memory_of
 from optsched.policies.algorithm import Admission, Order
 from optsched.policies.fcfs import FCFS, FCFS_HY, largest_allocation
 from optsched.policies.grouped import Group, GroupedPolicy, Members
@@ -142,7 +143,7 @@ class Trail:
 TRAIL = Trail()
 
 
-def fits_until_the_end(estimate: Estimate, capacity: int, block: int) -> Admission:
+def fits_until_the_end(estimate: Estimate, memory: Memory) -> Admission:
     r"""Return whether all that hold KV, and one more, will fit until they have ended, if all run in every batch.
 
     After k batches whoever has :math:`r ≥ k` tokens left holds :math:`m + k` tokens; who starts holds its prompt after
@@ -154,8 +155,7 @@ def fits_until_the_end(estimate: Estimate, capacity: int, block: int) -> Admissi
         left = np.array([max(estimate(one) - one.generated, 1) for one in jobs])
         begin = np.array([one.cached if one.decoding else one.request.input + one.generated - 1 for one in jobs])
         for batches in np.unique(left):
-            held = begin[left >= batches] + batches
-            if int((-(-held // block)).sum()) * block > capacity:
+            if int(memory.sizes(jobs, begin + batches)[left >= batches].sum()) > memory.capacity:
                 return False
         return True
 
@@ -179,7 +179,7 @@ class MemoryChecked:
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""
-        limits = occasion.instance.limits
+        memory = memory_of(occasion.instance)
 
         def make(estimate: Estimate) -> GroupedPolicy:
             order = self.order(estimate)
@@ -187,7 +187,7 @@ class MemoryChecked:
                 groups=(Group(Members.RUNNING, _left(estimate), evicts=True), Group(Members.WAITING, order)),
                 hybrid=True,
                 chunked=False,
-                admits=fits_until_the_end(estimate, limits.kv_capacity, limits.kv_block),
+                admits=fits_until_the_end(estimate, memory),
             )
 
         return Predicting(make, self.predictor).prepared(occasion)

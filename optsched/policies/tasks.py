@@ -23,8 +23,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from optsched.model.instance import Instance, Limits
-from optsched.model.schedule import Assignment, Step
+from optsched.model.instance import Instance
+from optsched.model.memory import Memory as KvMemory
+from optsched.model.memory import memory_of
+from optsched.model.schedule import Assignment
+from optsched.model.state import Action, Place, Step
 from optsched.policies.fcfs import saturating_tokens
 from optsched.policies.predictors import Estimate
 from optsched.simulate.replica import Job, NoBatchError, Replica
@@ -36,10 +39,10 @@ _MORE = 32
 class Memory:
     """How many KV tokens requests have been given, whether they hold them yet or have only been promised them."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._occupied = limits.occupied
+    def __init__(self, memory: KvMemory) -> None:
+        self.size = memory.size
         self._tokens: dict[Job, int] = {}
-        self.free = limits.kv_capacity
+        self.free = memory.capacity
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -57,11 +60,11 @@ class Memory:
 
     def fits(self, job: Job, tokens: int, reserve: int = 0) -> bool:
         """Say whether a request can be given so many tokens in all, with a reserve that stays free."""
-        return self._occupied(tokens) - self._occupied(self._tokens.get(job, 0)) + reserve <= self.free
+        return self.size(job, tokens) - self.size(job, self._tokens.get(job, 0)) + reserve <= self.free
 
     def give(self, job: Job, tokens: int) -> None:
         """Give a request so many tokens in all; 0 takes everything."""
-        self.free += self._occupied(self._tokens.pop(job, 0)) - self._occupied(tokens)
+        self.free += self.size(job, self._tokens.pop(job, 0)) - self.size(job, tokens)
         if tokens:
             self._tokens[job] = tokens
 
@@ -76,9 +79,7 @@ class Forming:
         self.most_runs = limits.batch_tokens if limits.batch_requests is None else limits.batch_requests
         self.most_decodes = min(limits.batch_tokens, self.most_runs)
         self.prompts: list[Step] = []
-        self.evicted: list[int] = []
-        self.swapped: list[int] = []
-        self.back: list[int] = []
+        self.actions: list[Action] = []
         self.considered = 0
 
     def take_away(self, job: Job) -> bool:
@@ -86,14 +87,14 @@ class Forming:
         rules = self.replica.rules
         if not job.cached or not (rules.swap or rules.eviction):
             return False
-        (self.swapped if rules.swap else self.evicted).append(job.index)
+        self.actions.append(Action(job.index, Place.HOST if rules.swap else Place.NOWHERE))
         self.running.remove(job)
         return True
 
     def take_back(self, job: Job) -> None:
         """Take a request's KV back, if it is on the host."""
         if job.swapped:
-            self.back.append(job.index)
+            self.actions.append(Action(job.index, Place.MACHINE))
             self.running.append(job)
 
 
@@ -144,10 +145,10 @@ class Tasks:
         estimate: Estimate,
         on_stop: Callable[[Job], object] = lambda _: None,
     ) -> None:
-        limits = instance.limits
-        self.target = forward_tokens or saturating_tokens(instance.cost, limits.batch_tokens)
-        self.capacity, self._estimate, self._on_stop = limits.kv_capacity, estimate, on_stop
-        self.memory = Memory(limits)
+        memory = memory_of(instance)
+        self.target = forward_tokens or saturating_tokens(instance.cost, instance.limits.batch_tokens)
+        self.capacity, self._estimate, self._on_stop = memory.capacity, estimate, on_stop
+        self.memory = Memory(memory)
         self.until: dict[int, int] = {}
         self.group: dict[int, int] = {}
         self.ended = self.calm = False
@@ -361,4 +362,4 @@ class Allocating:
             job = (replica.running or replica.waiting)[0]
             reason = f"its {job.missing} tokens do not fit the {tasks.memory.free} KV tokens that are free"
             raise NoBatchError(job.index, replica.now_ps, reason)
-        return Assignment(run, forming.evicted, forming.swapped, forming.back, forming.considered)
+        return Assignment.of(run, forming.actions, forming.considered)

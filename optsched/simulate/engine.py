@@ -1,16 +1,20 @@
-"""The engine: one replica, from one decision of a policy to the next, exact."""
+"""The engine: one machine, from one decision of a policy to the next, exact."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from optsched.model.cost import BatchCost, RepeatedCost
 from optsched.model.domain import MAX_PS
-from optsched.model.errors import shown
+from optsched.model.errors import InputError, shown
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
+from optsched.model.memory import memory_of
 from optsched.model.schedule import Assignment, Batch, Schedule
+from optsched.model.state import Action, MachineState, Place
 from optsched.simulate.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica, Steady
 
 
@@ -42,159 +46,247 @@ def run_policy(instance: Instance, policy: Policy, *, cost: BatchCost | None = N
         Whether it keeps the instance's limits is for the checker to say.
     """
     require_feasible(instance)
-    run = _Run(instance, policy, cost or instance.cost, jumps=jumps)
-    while run.unfinished:
-        run.advance()
-    return Schedule(tuple(run.batches))
+    run = PolicyRun(instance, policy, cost=cost, jumps=jumps)
+    for index in arrival_order(instance):
+        run.submit(index)
+    run.advance()
+    return run.schedule()
 
 
-class _Run:
-    """A policy's way through an instance."""
+def arrival_order(instance: Instance) -> list[int]:
+    """Return the indices of all requests in order of arrival, ties by index."""
+    return sorted(range(len(instance.requests)), key=lambda index: instance.requests[index].arrival_ps)
 
-    def __init__(self, instance: Instance, policy: Policy, cost: BatchCost, *, jumps: bool) -> None:
-        requests = instance.requests
-        self._requests, self._policy, self._cost = requests, policy, cost
-        self._besides_ps, self._priced = instance.cost.besides_ps, instance.cost.cpu_request > 0
-        self._closed = cost if isinstance(cost, RepeatedCost) else None
+
+class _Standing(NamedTuple):
+    """A decision whose repeats a pause has cut short: when they began, how many are done, and how many are left."""
+
+    assignment: Assignment
+    begin_ps: int
+    done: int
+    left: int
+
+
+class PolicyRun:
+    """A policy on one machine, which can be paused at any time, and asked what it would do next.
+
+    Requests are submitted in order of arrival, at any time before the machine has come to their arrival. However often
+    a run is paused, the schedule is the same.
+
+    Parameters
+    ----------
+    instance, policy, cost, jumps
+        As `run_policy` takes them; of the instance's requests those count that are submitted.
+    """
+
+    def __init__(
+        self, instance: Instance, policy: Policy, *, cost: BatchCost | None = None, jumps: bool = True
+    ) -> None:
+        steps = cost or instance.cost
+        self._requests, self._policy, self._cost, self._besides = instance.requests, policy, steps, instance.cost
+        self._closed = steps if isinstance(steps, RepeatedCost) else None
         self._steady = policy if jumps and isinstance(policy, Steady) else None
-        self._order = sorted(range(len(requests)), key=lambda index: requests[index].arrival_ps)
+        self._coming: deque[int] = deque()
         self._present: dict[int, Job] = {}
-        self._replica = Replica(instance.limits, instance.rules, instance.start_ps)
-        self._arrived = 0
-        self._patience = sum(request.input + request.output for request in requests)
-        self._fruitless = 0
-        self.unfinished = len(requests)
-        self.batches: list[Batch] = []
+        self._replica = Replica(instance.limits, instance.rules, instance.start_ps, memory_of(instance))
+        self._machine = MachineState(self._present)
+        self._arrived = self._fruitless = self._patience = 0
+        self._open_ps = 0
+        self._decided: Assignment | None = None
+        self._stuck: NoBatchError | None = None
+        self._standing: _Standing | None = None
+        self._batches: list[Batch] = []
 
-    def advance(self) -> None:
-        """Run what the policy decides next; if that is nothing, let time pass until somebody arrives."""
+    @property
+    def now_ps(self) -> int:
+        """When the latest batch ends; no batch starts before."""
+        return self._replica.now_ps
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that have been submitted and have not ended."""
+        return len(self._coming) + len(self._present)
+
+    def schedule(self) -> Schedule:
+        """Return all batches so far."""
+        return Schedule(tuple(self._batches))
+
+    def submit(self, index: int) -> None:
+        """Let a request arrive at its arrival time.
+
+        Raises
+        ------
+        InputError
+            If it arrives before another one that was submitted earlier, or before what has been decided already.
+        """
+        request = self._requests[index]
+        if request.arrival_ps < self._open_ps:
+            expected = f"an arrival at {self._open_ps} ps or later, after those that the machine knows"
+            raise InputError(f"requests[{index}].arrival_ps", request.arrival_ps, expected)
+        self._coming.append(index)
+        self._open_ps = request.arrival_ps
+        self._patience += request.input + request.output
+
+    def upcoming(self) -> tuple[int, Assignment] | None:
+        """Return when the next batch will start and what it will do, if no request is submitted that arrives before.
+
+        None if nothing will run. The policy is not asked again when the batch is carried out.
+        """
+        assignment = self._decide(None)
+        if assignment is None:
+            return None
+        self._open_ps = max(self._open_ps, self.now_ps + 1)
+        return self.now_ps, assignment
+
+    def advance(self, until_ps: int | None = None) -> None:
+        """Carry out all batches that start before a time; or all batches, None.
+
+        Raises
+        ------
+        PolicyFailureError
+            As `run_policy` says. That the policy finds no batch is no failure while more requests may be submitted.
+        """
+        while (assignment := self._decide(until_ps)) is not None:
+            self._carry_out(assignment, until_ps)
+        if until_ps is None and self._stuck is not None:
+            raise self._stuck
+
+    # Decisions ----------------------------------------------------------------------------------------------
+
+    def _decide(self, until_ps: int | None) -> Assignment | None:
+        """Return what the next batch does, letting time pass until there is one; None if none starts before."""
         replica = self._replica
-        self._welcome()
-        try:
-            assignment = self._policy.next_batch(replica)
-        except NoBatchError:
-            if self._arrived == len(self._order):
-                raise
-            replica.now_ps = self._next_arrival_ps
-            return
+        while self._decided is None:
+            if self._stuck is not None:
+                if not self._coming:
+                    return None
+                replica.now_ps, self._stuck = self._next_arrival_ps, None
+            elif not self._present:
+                if not self._coming:
+                    return None
+                replica.now_ps = max(replica.now_ps, self._next_arrival_ps)
+            if until_ps is not None and replica.now_ps >= until_ps:
+                return None
+            self._welcome()
+            if self._standing is not None:
+                return self._standing.assignment
+            try:
+                self._decided = self._asked()
+            except NoBatchError as stuck:
+                self._stuck = stuck
+        return self._decided if until_ps is None or replica.now_ps < until_ps else None
+
+    def _asked(self) -> Assignment:
+        """Return what the policy answers."""
+        assignment = self._policy.next_batch(self._replica)
         if not isinstance(assignment, Assignment):
             raise TypeError(f"next_batch answers {shown(assignment)}, which is no Assignment")
-        if not self._priced:
-            assignment = Assignment(*assignment[:4])  # nobody counts who is considered
-        begin = replica.now_ps
         if not assignment.run:
-            raise PolicyFailureError(next(iter(self._present)), begin, "the policy's batch runs nothing")
-        repeat, generated = self._repeats(assignment), True
-        if repeat > 1:
-            repeat = self._decode(assignment, repeat)
+            raise PolicyFailureError(next(iter(self._present)), self.now_ps, "the policy's batch runs nothing")
+        # Without a price nobody counts who is considered.
+        return assignment if self._besides.cpu_request else Assignment(*assignment[:4])
+
+    @property
+    def _next_arrival_ps(self) -> int:
+        return self._requests[self._coming[0]].arrival_ps
+
+    def _welcome(self) -> None:
+        """Let requests in that have arrived, which ends what a decision stands for."""
+        replica = self._replica
+        while self._coming and self._next_arrival_ps <= replica.now_ps:
+            index = self._coming.popleft()
+            self._present[index] = Job(self._requests[index], index, self._arrived)
+            replica.enqueue(self._present[index])
+            self._arrived += 1
+            self._standing = None
+
+    # Batches ------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, assignment: Assignment, until_ps: int | None) -> None:
+        """Carry out a decision, as often as it can be without asking again."""
+        replica, standing = self._replica, self._standing
+        self._decided = self._standing = None
+        begin, done = replica.now_ps, 0
+        if standing is not None:
+            begin, done, repeat = standing.begin_ps, standing.done, standing.left
+            self._batches.pop()
         else:
-            self._evict(assignment.evict)
-            generated = self._run(assignment, self._swap(assignment.swap_out, assignment.swap_in))
+            repeat = self._repeats(assignment)
+        generated = True
+        if done or repeat > 1:
+            times = self._decode(assignment, repeat, until_ps)
+            done += times
+            if times < repeat:
+                self._standing = _Standing(assignment, begin, done, repeat - times)
+        else:
+            generated, done = self._run(assignment), 1
         if replica.now_ps > MAX_PS:
             reason = f"the batch ends at {replica.now_ps} ps, later than a schedule can state, {MAX_PS} ps"
             raise PolicyFailureError(assignment.run[0][0], begin, reason)
-        self.batches.append(assignment.between(begin, replica.now_ps, repeat))
+        self._batches.append(assignment.between(begin, replica.now_ps, done))
         self._fruitless = 0 if generated else self._fruitless + 1
         if self._fruitless > self._patience:
             reason = f"no token was generated in {self._fruitless} batches"
             raise PolicyFailureError(assignment.run[0][0], replica.now_ps, reason)
 
-    @property
-    def _next_arrival_ps(self) -> int:
-        return self._requests[self._order[self._arrived]].arrival_ps
-
-    def _welcome(self) -> None:
-        """Let everybody in who has arrived; if nobody is there, wait for the next one."""
-        replica = self._replica
-        if not (replica.waiting or replica.running):
-            replica.now_ps = max(replica.now_ps, self._next_arrival_ps)
-        while self._arrived < len(self._order) and self._next_arrival_ps <= replica.now_ps:
-            index = self._order[self._arrived]
-            self._present[index] = Job(self._requests[index], index, self._arrived)
-            replica.enqueue(self._present[index])
-            self._arrived += 1
-
-    def _holder(self, index: int, deed: str) -> Job:
-        """Return the job that something is to be done to, which has to hold KV."""
-        job = self._present.get(index)
-        if job is None or not job.cached:
-            reason = f"the policy {deed} request {index}, which holds no KV"
-            raise PolicyFailureError(self._known(index), self._replica.now_ps, reason)
-        return job
-
-    def _evict(self, evict: Sequence[int]) -> None:
-        for index in evict:
-            job = self._holder(index, "evicts")
-            job.evict()
-            self._queue(job)
-
-    def _queue(self, job: Job) -> None:
-        """Let a job wait that has run."""
-        job.queued_ps = self._replica.now_ps
-        self._replica.drop(job)
-        self._replica.enqueue(job)
-
-    def _swap(self, swap_out: Sequence[int], swap_in: Sequence[int]) -> tuple[int, int]:
-        """Swap, and return the KV tokens that leave the GPU and that come back."""
-        left = back = 0
-        for index in swap_out:
-            job = self._holder(index, "swaps out")
-            left += job.cached
-            job.swap_out()
-            self._queue(job)
-        for index in swap_in:
-            found = self._present.get(index)
-            if found is None or not found.swapped:
-                reason = f"the policy swaps in request {index}, which has no KV on the host"
-                raise PolicyFailureError(self._known(index), self._replica.now_ps, reason)
-            back += found.swapped
-            found.swap_in()
-            self._replica.admit(found)
-        return left, back
-
-    def _run(self, assignment: Assignment, swapped: tuple[int, int]) -> bool:
+    def _run(self, assignment: Assignment) -> bool:
         """Run one batch; say whether it generates a token."""
-        replica, present = self._replica, self._present
-        tokens = decodes = read = 0
-        prefills: list[tuple[int, int]] = []
-        generated = False
-        for index, count in assignment.run:
-            job = present.get(index)
-            if job is not None and job.decoding and count == 1 and not job.swapped:
-                decodes += 1
-                read += job.cached
-                if job.decode():
-                    self._let_go(job)
-                continue
-            if job is None or job.swapped or not 1 <= count <= job.missing:
-                missing = 0 if job is None or job.swapped else job.missing
-                reason = f"the policy runs {count} tokens of request {index}, which has {missing} to run"
-                raise PolicyFailureError(self._known(index), replica.now_ps, reason)
-            tokens += count
-            prefills.append((count, job.cached))
-            if job.cached == 0:
-                replica.admit(job)
-            if job.run(count):
-                generated = True
-                if job.finished:
-                    self._let_go(job)
-        duration = self._cost.batch_ps(tokens + decodes, decodes, read, prefills)
-        replica.now_ps += duration + self._besides_ps(duration, *swapped, assignment.considered)
-        return generated or decodes > 0
+        replica, present, actions = self._replica, self._present, assignment.actions
+        doable = self._possible_actions(actions) if actions else ()
+        try:
+            work = self._machine.carry_out(doable, assignment.run, self._require_run)
+        except KeyError as unknown:
+            (index,) = unknown.args
+            raise self._no_run(index, dict(assignment.run)[index], 0) from None
+        for index, place in actions:
+            if place is Place.MACHINE:
+                replica.admit(present[index])
+            else:
+                present[index].queued_ps = replica.now_ps
+                replica.drop(present[index])
+                replica.enqueue(present[index])
+        for index in work.started:
+            replica.admit(present[index])
+        self._let_go(work.finished)
+        replica.now_ps += work.duration_ps(self._cost, self._besides, assignment.considered)
+        return bool(work.generated)
 
-    def _known(self, index: int) -> int:
-        """Return a request to blame: one that is there."""
-        return index if index in self._present else next(iter(self._present))
+    def _possible_actions(self, actions: Iterable[Action]) -> Iterator[Action]:
+        """Yield actions one after the other, and fail at one that cannot be done."""
+        for action in actions:
+            index, place = action
+            job = self._present.get(index)
+            if place is Place.MACHINE:
+                if job is None or not job.swapped:
+                    raise self._failure(index, f"the policy swaps in request {index}, which has no KV on the host")
+            elif job is None or not job.cached:
+                verb = "evicts" if place is Place.NOWHERE else "swaps out"
+                raise self._failure(index, f"the policy {verb} request {index}, which holds no KV")
+            yield action
 
-    def _let_go(self, job: Job) -> None:
-        """Forget a request that has ended."""
-        self._replica.drop(job)
-        del self._present[job.index]
-        self.unfinished -= 1
+    def _require_run(self, index: int, tokens: int) -> None:
+        """Fail at a run of tokens that are not there to run."""
+        job = self._present[index]
+        missing = 0 if job.swapped or job.finished else job.missing
+        if not 1 <= tokens <= missing:
+            raise self._no_run(index, tokens, missing)
+
+    def _no_run(self, index: int, tokens: int, missing: int) -> PolicyFailureError:
+        """Return the failure of a run that is none."""
+        return self._failure(index, f"the policy runs {tokens} tokens of request {index}, which has {missing} to run")
+
+    def _failure(self, index: int, reason: str) -> PolicyFailureError:
+        """Return a failure now, at a request that is there."""
+        return PolicyFailureError(index if index in self._present else next(iter(self._present)), self.now_ps, reason)
+
+    def _let_go(self, finished: Iterable[int]) -> None:
+        """Forget requests that have ended."""
+        for index in finished:
+            self._replica.drop(self._present.pop(index))
 
     def _repeats(self, assignment: Assignment) -> int:
         """Return how often a decision can be carried out before the policy has to be asked again."""
-        if self._steady is None or assignment.evict or assignment.swap_out or assignment.swap_in:
+        if self._steady is None or assignment.actions:
             return 1
         most = self._requests[assignment.run[0][0]].output
         for index, _ in reversed(assignment.run):  # prefills often stand last
@@ -204,23 +296,24 @@ class _Run:
             most = min(most, job.request.output - job.generated)
         return most if most == 1 else min(most, self._steady.stands(self._replica, assignment))
 
-    def _decode(self, assignment: Assignment, most: int) -> int:
-        """Repeat decode steps until somebody has arrived, but at most so often; return how often."""
+    def _decode(self, assignment: Assignment, most: int, until_ps: int | None) -> int:
+        """Repeat decode steps until a request arrives or a time has come, but at most so often; return how often."""
         replica, jobs = self._replica, [self._present[index] for index, _ in assignment.run]
-        besides = self._besides_ps(0, 0, 0, assignment.considered)
-        times, duration = self._span(len(jobs), sum(job.cached for job in jobs), most, besides)
+        ends = [self._next_arrival_ps] if self._coming else []
+        if until_ps is not None:
+            ends.append(until_ps)
+        left = min(ends) - replica.now_ps if ends else None
+        besides = self._besides.besides_ps(0, 0, 0, assignment.considered)
+        times, duration = self._span(len(jobs), sum(job.cached for job in jobs), most, besides, left)
         replica.now_ps += duration
-        for job in jobs:
-            if job.decode(times):
-                self._let_go(job)
+        self._let_go(self._machine.repeat(assignment.run, times))
         return times
 
-    def _span(self, decodes: int, read: int, most: int, besides: int) -> tuple[int, int]:
-        """Return how many of so many batches start before the next arrival, and how long they take.
+    def _span(self, decodes: int, read: int, most: int, besides: int, left: int | None) -> tuple[int, int]:
+        """Return how many of so many batches start before so many ps have passed, and how long they take.
 
         Each of them takes so many ps besides.
         """
-        left = self._next_arrival_ps - self._replica.now_ps if self._arrived < len(self._order) else None
         if self._closed is None:
             times = duration = 0
             while times < most and (left is None or duration < left):

@@ -2,6 +2,22 @@
 
 Requests are named by their rank, the place in the order of arrival. Who waits are those that were evicted and then, as
 nobody is admitted before an earlier one, a stretch of ranks.
+
+For speed it says again what others say, to whom it has to correspond:
+
+=======================================  =====================================================================
+here                                     there
+=======================================  =====================================================================
+`_Jobs` (by rank), ``sizes[_OCCUPIED]``  `optsched.model.state.RequestState`, `optsched.model.memory.HeldBlocks`
+`_evict`                                 `optsched.model.state.MachineState.act`
+`_run`, `_linear_ps`                     `MachineState.carry_out`, `optsched.model.state.Work.duration_ps`
+`_decode`                                `MachineState.repeat`; `optsched.simulate.engine.PolicyRun._span`
+`_let_go`                                `MachineState.finish`
+`_advance`, `CompiledRun`                `optsched.simulate.engine.PolicyRun`
+`_occupied`, `_held`                     `optsched.model.memory.PrivateBlocks`: ``size``, ``reserving``
+`_decide`, `_climb`, `_fewest_left`      `optsched.policies.forming.Forming`, `GroupedPolicy.stands`
+notes to `Log` and `Watch`               `optsched.model.metrics.tally_of`
+=======================================  =====================================================================
 """
 
 from __future__ import annotations
@@ -20,9 +36,11 @@ from optsched.simulate.record import (
     FINISHED,
     KV_HIGH,
     NOTED_CHANGES,
+    REPEAT,
     SHIFT,
     Log,
     Record,
+    join_entries,
     new_log,
     note_batch,
     note_change,
@@ -99,9 +117,9 @@ class Rule(NamedTuple):
 class _Jobs(NamedTuple):
     """All requests, by rank; who runs, in order of rank; and who was evicted and waits, in order of rank.
 
-    ``sizes`` says how many run, how many were evicted, have been admitted for the first time, have arrived, and how
-    many KV tokens are occupied, and held in the policy's view. ``reserved`` is I + O - 1 if that is reserved, else 0;
-    ``latest`` is when each has had its latest token, in ps.
+    ``sizes`` says how many run, how many were evicted, have been admitted for the first time, have arrived, how many KV
+    tokens are occupied, and held in the policy's view, and how many requests are known. ``reserved`` is I + O - 1 if
+    that is reserved, else 0; ``latest`` is when each has had its latest token, in ps.
     """
 
     generated: Ints
@@ -115,7 +133,7 @@ class _Jobs(NamedTuple):
     sizes: Ints
 
 
-_RUNNING, _RETURNED, _FRESH, _ARRIVED, _OCCUPIED, _HELD = range(6)
+_RUNNING, _RETURNED, _FRESH, _ARRIVED, _OCCUPIED, _HELD, _KNOWN = range(7)
 
 
 class _Batch(NamedTuple):
@@ -135,33 +153,57 @@ class _Batch(NamedTuple):
 _RUNS, _DECODES, _PLACE, _EVICTED = range(4)
 
 
-@compiled
-def serve(problem: Problem, rule: Rule) -> tuple[Log, Watch, Ints]:
-    """Serve everybody; return what was noted, and when every request has its first and its last token.
+class _Run(NamedTuple):
+    """A run, perhaps paused: the requests, the latest decision, what was noted, and the clock.
 
-    The log ends early where the policy fails, or numbers get too large. The times have the shape (2, requests).
+    ``ends`` says when each request has its first and its last token, shape (2, requests). ``clock`` is the time in ps;
+    batches in a row without a token, and how many are too many; how many requests decode in a decision that a pause has
+    cut short, 0 for none; and whether the policy fails, or numbers get too large.
     """
+
+    jobs: _Jobs
+    batch: _Batch
+    log: Log
+    watch: Watch
+    ends: Ints
+    clock: Ints
+
+
+_NOW, _FRUITLESS, _PATIENCE, _STANDING, _OVER = range(5)
+
+
+@compiled
+def _begin(problem: Problem, start: int) -> _Run:
+    """Return a run of requests of which none is known, and which begins at ``start``."""
     number = problem.arrival.size
-    states = np.zeros((7, number), np.int64)
-    reserved = problem.input + problem.output - 1 if rule.worst_case else np.zeros(number, np.int64)
-    sizes = np.zeros(6, np.int64)
-    jobs = _Jobs(states[0], states[1], states[2], states[3], states[4], reserved, states[5], states[6], sizes)
-    scratch = np.zeros((5, number), np.int64)
+    states, scratch = np.zeros((8, number), np.int64), np.zeros((5, number), np.int64)
+    sizes, clock = np.zeros(7, np.int64), np.zeros(5, np.int64)
+    jobs = _Jobs(states[0], states[1], states[2], states[3], states[4], states[5], states[6], states[7], sizes)
     batch = _Batch(scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], np.zeros(4, np.int64))
-    ends = np.zeros((2, number), np.int64)
-    patience = problem.input.sum() + problem.output.sum()
-    log, now, fruitless = new_log(), problem.arrival[0], 0
-    watch = new_watch(number, now)
-    while log.totals[FINISHED] < number and fruitless <= patience:
+    clock[_NOW] = start
+    return _Run(jobs, batch, new_log(), new_watch(number, start), np.zeros((2, number), np.int64), clock)
+
+
+@compiled
+def _advance(problem: Problem, rule: Rule, run: _Run, until: int) -> _Run:
+    """Carry out all batches that start before a time."""
+    jobs, batch, log, watch, ends, clock = run
+    sizes = jobs.sizes
+    known, now, fruitless = sizes[_KNOWN], clock[_NOW], clock[_FRUITLESS]
+    while log.totals[FINISHED] < known and fruitless <= clock[_PATIENCE] and not clock[_OVER]:
         if sizes[_RUNNING] == 0 and sizes[_RETURNED] == 0 and sizes[_FRESH] == sizes[_ARRIVED]:
             now = max(now, problem.arrival[sizes[_ARRIVED]])
-        while sizes[_ARRIVED] < number and problem.arrival[sizes[_ARRIVED]] <= now:
+        if now >= until:
+            break
+        while sizes[_ARRIVED] < known and problem.arrival[sizes[_ARRIVED]] <= now:
             note_queue(watch, _waiting(sizes), problem.arrival[sizes[_ARRIVED]])
             sizes[_ARRIVED] += 1
+            clock[_STANDING] = 0
         if not _decide(problem, rule, jobs, batch):
+            clock[_OVER] = 1
             break
         if batch.sizes[_RUNS] == 0:
-            if sizes[_ARRIVED] == number:
+            if sizes[_ARRIVED] == known:
                 break
             now = problem.arrival[sizes[_ARRIVED]]
             continue
@@ -170,8 +212,11 @@ def serve(problem: Problem, rule: Rule) -> tuple[Log, Watch, Ints]:
         most = _fewest_left(problem, jobs, batch) if steady else 1
         log, watch = with_room(log, runs, 2 * runs + evicted), ready(watch, runs, most)
         note_start(watch, now, _waiting(sizes), sizes[_OCCUPIED])
+        standing, clock[_STANDING] = clock[_STANDING], 0
         if steady:
-            now, fruitless = _decode(problem, rule, jobs, batch, log, watch, now, most), 0
+            now, fruitless = _decode(problem, rule, jobs, batch, log, watch, now, most, until), 0
+            if now >= until and log.entries[log.totals[ENTRIES] - 1, REPEAT] < most:
+                clock[_STANDING] = runs
         else:
             _evict(problem, jobs, batch, log)
             generated, now = _run(problem, jobs, batch, log, watch, ends, now)
@@ -179,10 +224,13 @@ def serve(problem: Problem, rule: Rule) -> tuple[Log, Watch, Ints]:
         _let_go(problem, jobs, log, ends, now)
         row = log.totals[ENTRIES] - 1
         log.entries[row, CHANGES] = log.totals[NOTED_CHANGES]
+        if steady and standing == runs:
+            # The same requests go on where a pause has cut them short: had memory ended that, others would run now.
+            join_entries(log)
         if max(now, log.totals[KV_HIGH]) > MOST:
-            break
-    note_queue(watch, _waiting(sizes), now)
-    return log, watch, ends
+            clock[_OVER] = 1
+    clock[_NOW], clock[_FRUITLESS] = now, fruitless
+    return _Run(jobs, batch, log, watch, ends, clock)
 
 
 @compiled
@@ -400,9 +448,12 @@ def _run(  # noqa: PLR0917 - compiled functions take positions
 
 @compiled
 def _decode(  # noqa: PLR0917 - compiled functions take positions
-    problem: Problem, rule: Rule, jobs: _Jobs, batch: _Batch, log: Log, watch: Watch, start: int, most: int
+    problem: Problem, rule: Rule, jobs: _Jobs, batch: _Batch, log: Log, watch: Watch, start: int, most: int, pause: int
 ) -> int:
-    """Run decode steps so often, or until somebody arrives or memory does not suffice; return when they end."""
+    """Run decode steps so often, or until a request arrives, memory does not suffice or there is a pause.
+
+    Return when they end.
+    """
     runs, sizes, gaps, kv_tokens = batch.sizes[_RUNS], jobs.sizes, watch.gaps, watch.kv_tokens
     read, now, times = 0, start, 0
     first, gap, alike = start, 0, 0
@@ -412,7 +463,7 @@ def _decode(  # noqa: PLR0917 - compiled functions take positions
         read += jobs.cached[rank]
         filled[jobs.cached[rank] % problem.block if problem.block > 1 else 0] += 1
     free = problem.capacity - sizes[_HELD]
-    until = problem.arrival[sizes[_ARRIVED]] if sizes[_ARRIVED] < problem.arrival.size else MOST * 2
+    until = min(pause, problem.arrival[sizes[_ARRIVED]]) if sizes[_ARRIVED] < sizes[_KNOWN] else pause
     base = _linear_ps(problem, runs) + problem.decode_req * runs
     while times < most:
         # Whoever has filled its last block takes another one.
@@ -474,42 +525,87 @@ def as_array(numbers: Sequence[int]) -> Ints:
     return np.array(numbers, np.int64)
 
 
-def served(instance: Instance, rule: Rule) -> Record | None:
-    """Return what a policy does; None where it fails, numbers get too large, or what it considers has a price.
+class CompiledRun:
+    """A run in machine code, which can be paused at any time; the record is the same (`begin_run`).
+
+    Parameters
+    ----------
+    instance, rule
+        What is served, and by which policy; of the instance's requests those count that are submitted.
+    """
+
+    def __init__(self, instance: Instance, rule: Rule) -> None:
+        cost, limits, number = instance.cost, instance.limits, len(instance.requests)
+        self._requests, self._rule, self._order = instance.requests, rule, list[int]()
+        self._problem = Problem(
+            np.zeros(number, np.int64),
+            np.zeros(number, np.int64),
+            np.zeros(number, np.int64),
+            np.array(cost.affine),
+            cost.decode_kv,
+            cost.decode_req,
+            cost.prefill_sq,
+            cost.prefill_kv,
+            cost.prefill_req,
+            limits.kv_capacity,
+            limits.kv_block,
+            limits.batch_tokens,
+            limits.prefill_tokens,
+            number if limits.batch_requests is None else limits.batch_requests,
+            instance.rules.eviction,
+        )
+        self._run: _Run | None = None
+
+    def submit(self, indices: Sequence[int]) -> None:
+        """Let requests arrive at their arrival times; they are in order of arrival, and after those submitted before.
+
+        The machine must not have come to the first of their arrivals.
+        """
+        requests, problem, known = [self._requests[index] for index in indices], self._problem, len(self._order)
+        self._order.extend(indices)
+        news = slice(known, len(self._order))
+        problem.arrival[news] = [request.arrival_ps for request in requests]
+        problem.input[news] = [request.input for request in requests]
+        problem.output[news] = [request.output for request in requests]
+        if self._run is None:
+            self._run = _begin(problem, problem.arrival[0])
+        run = self._run
+        if self._rule.worst_case:
+            run.jobs.reserved[news] = problem.input[news] + problem.output[news] - 1
+        run.jobs.sizes[_KNOWN] = len(self._order)
+        run.clock[_PATIENCE] += problem.input[news].sum() + problem.output[news].sum()
+
+    def advance(self, until_ps: int | None = None) -> None:
+        """Carry out all batches that start before a time; or all batches, None."""
+        if self._run is not None:
+            until = MOST * 2 if until_ps is None else min(until_ps, MOST * 2)
+            self._run = _advance(self._problem, self._rule, self._run, until)
+
+    def record(self) -> Record | None:
+        """Return what was done, once every request has ended; None if one has not, as where the policy fails."""
+        run, known = self._run, len(self._order)
+        if run is None or run.log.totals[FINISHED] < known:
+            return None
+        note_queue(run.watch, 0, run.clock[_NOW])
+        return Record(self._order, run.log, run.watch, run.ends[:, :known])
+
+
+def begin_run(instance: Instance, rule: Rule) -> CompiledRun | None:
+    """Return the run of a policy; None where numbers may get too large, or what it considers has a price.
 
     Also None for outputs so long, or blocks so large, that tables with a row for each batch, or token of a block, are
     no good: the engine knows closed forms.
-
-    The engine then says why, or does it.
     """
+    instance.require_one_machine()
     cost, limits, requests = instance.cost, instance.limits, instance.requests
-    if cost.cpu_request:
+    if cost.cpu_request or limits.kv_block > _MOST_BLOCK:
         return None
-    order = sorted(range(len(requests)), key=lambda index: requests[index].arrival_ps)
-    problem = Problem(
-        np.array([requests[index].arrival_ps for index in order]),
-        np.array([requests[index].input for index in order]),
-        np.array([requests[index].output for index in order]),
-        np.array(cost.affine),
-        cost.decode_kv,
-        cost.decode_req,
-        cost.prefill_sq,
-        cost.prefill_kv,
-        cost.prefill_req,
-        limits.kv_capacity,
-        limits.kv_block,
-        limits.batch_tokens,
-        limits.prefill_tokens,
-        len(requests) if limits.batch_requests is None else limits.batch_requests,
-        instance.rules.eviction,
-    )
-    longest = _longest_batch_ps(instance)
-    if max(longest, limits.kv_capacity * longest >> SHIFT, requests[order[-1]].arrival_ps) > MOST:
+    longest, last = _longest_batch_ps(instance), max(request.arrival_ps for request in requests)
+    if max(longest, limits.kv_capacity * longest >> SHIFT, last) > MOST:
         return None
-    if problem.output.max() > _MOST_OUTPUT or problem.block > _MOST_BLOCK:
+    if max(request.output for request in requests) > _MOST_OUTPUT:
         return None
-    log, watch, ends = serve(problem, rule)
-    return Record(order, log, watch, ends) if log.totals[FINISHED] == len(requests) else None
+    return CompiledRun(instance, rule)
 
 
 def _longest_batch_ps(instance: Instance) -> int:

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from optsched.compiled import compiled
 from optsched.model.metrics import Tally
-from optsched.model.schedule import Batch, Schedule, Step
+from optsched.model.schedule import Batch, Schedule
+from optsched.model.state import Step
 from optsched.simulate.watch import Ints, Watch, spread
 
 ShortInts = npt.NDArray[np.int32]
@@ -112,6 +113,16 @@ def note_entry(  # noqa: PLR0917 - compiled functions take positions
     row[START], row[STOP], row[REPEAT], row[DECODES], row[PLACE] = start, stop, repeat, decodes, place
     row[STEPS], row[CHANGES] = log.totals[NOTED_STEPS], log.totals[NOTED_CHANGES]
     log.totals[ENTRIES] += 1
+
+
+@compiled
+def join_entries(log: Log) -> None:
+    """Make one of the latest two decisions, the same decode steps before and after a pause."""
+    last = log.totals[ENTRIES] - 1
+    before, row = log.entries[last - 1], log.entries[last]
+    before[STOP], before[STEPS], before[CHANGES] = row[STOP], row[STEPS], row[CHANGES]
+    before[REPEAT] += row[REPEAT]
+    log.totals[ENTRIES] = last
 
 
 class Record:

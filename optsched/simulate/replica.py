@@ -8,9 +8,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.memory import Memory
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.schedule import Assignment, Progress
+from optsched.model.schedule import Assignment
+from optsched.model.state import RequestState
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 _rank = attrgetter("rank")
 
 
-class Job(Progress):
+class Job(RequestState):
     """A request on its way through the replica.
 
     Attributes
@@ -52,6 +54,8 @@ class Replica:
         The instance's.
     now_ps
         The time at which the next batch would start.
+    memory
+        What its KV memory can hold, and what a request takes there.
     waiting, running
         Arrived, unfinished requests without and with KV on the GPU, each in order of arrival.
     """
@@ -59,6 +63,7 @@ class Replica:
     limits: Limits
     rules: Rules
     now_ps: int
+    memory: Memory
     waiting: list[Job] = field(default_factory=list)
     running: list[Job] = field(default_factory=list)
 

@@ -51,7 +51,7 @@ class Task:
     Parameters
     ----------
     instance
-        The problem, restrictions already applied to its rules.
+        The problem on one machine, restrictions already applied to its rules.
     objective
         Objective to minimise.
     restrictions
@@ -82,6 +82,9 @@ class Task:
     workers: int = 1
     seed: int = 0
     progress: Progress = silent
+
+    def __post_init__(self) -> None:
+        self.instance.require_one_machine()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from optsched.calibrate.library import file_source
-from optsched.model.documents import read_bytes, write_text
+from optsched.model.documents import read_text, write_text
 from optsched.model.errors import InputError
 from optsched.traces.statistics import measure, render_statistics
 from optsched.traces.trace import read_trace
@@ -38,7 +38,7 @@ def main() -> None:
     try:
         for name, (file, description) in _TRACES.items():
             path = arguments.data / file
-            requests = read_trace(read_bytes(path).decode(), "azure").requests
+            requests = read_trace(read_text(path), "azure").requests
             statistics = measure(name, description, file_source(arguments.data, file, _AZURE), requests)
             write_text(arguments.out / f"{name}.json", render_statistics(statistics))
     except InputError as error:

@@ -21,14 +21,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import merge
-from io import StringIO
 from itertools import accumulate, islice
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from optsched.model.documents import read_bytes
+from optsched.model.csv_text import by_column, read_records
+from optsched.model.documents import read_text
 from optsched.model.errors import InputError, Said
 from optsched.model.json_text import NotJSONError, load_json
 from optsched.traces.json_lines import as_entry, member
@@ -92,12 +92,14 @@ def _client(path: Path) -> Client:
     dataset = path.with_name(name + _DATASET)
     packed = dataset.with_name(f"{dataset.name}.gz")
     dataset = packed if packed.exists() else dataset
+    text = read_text(path)
     try:
-        windows = tuple(_windows(StringIO(_text(path), newline=None)))
+        windows = tuple(_windows(text))
     except InputError as error:
         raise error.located(str(path)) from None
+    text = read_text(dataset)
     try:
-        lengths = _dataset(_text(dataset))
+        lengths = _dataset(text)
         for window in windows:
             _require_lengths(window, lengths)
     except InputError as error:
@@ -105,20 +107,11 @@ def _client(path: Path) -> Client:
     return Client(name, windows, lengths)
 
 
-def _text(path: Path) -> str:
-    try:
-        return read_bytes(path).decode()
-    except UnicodeDecodeError as error:
-        raise InputError("", Said(error.reason), "text in UTF-8") from None
-    except InputError as error:  # located by our caller
-        raise InputError(error.field, error.value, error.expected) from None
-
-
-def _windows(lines: Iterable[str]) -> Iterator[Window]:
+def _windows(text: str) -> Iterator[Window]:
     start: int | None = None
-    for number, line in enumerate(lines, 1):
+    for number, record in read_records(text):
         try:
-            window = _window(line.rstrip("\n"))
+            window = _window(by_column(_COLUMNS, record))
             if start is not None and window.start_s != start + STEP_S:
                 raise InputError("start", window.start_s, f"{start + STEP_S}, {STEP_S} s after the line before")
         except InputError as error:
@@ -127,11 +120,7 @@ def _windows(lines: Iterable[str]) -> Iterator[Window]:
         yield window
 
 
-def _window(line: str) -> Window:
-    cells = line.split(",")
-    if len(cells) != len(_COLUMNS):
-        raise InputError("", line, f"{len(_COLUMNS)} columns")
-    fields = dict(zip(_COLUMNS, cells, strict=True))
+def _window(fields: Mapping[str, str]) -> Window:
     start, rate = _number(fields, "start", 0, 1e9), _number(fields, "rate", 0, 1e6)
     if start % 1:
         raise InputError("start", fields["start"], "whole seconds")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from optsched.model.documents import read_bytes
+from optsched.model.documents import read_text
 from optsched.model.errors import InputError, Said
 from optsched.traces.rows import Rows
 from optsched.traces.servegen import draw_clients, read_clients
@@ -40,8 +40,4 @@ def read_rows(source: str, style: str, limit: int | None = None, start_s: int = 
         if limit is None:
             raise InputError("limit", Said("nothing"), "the number of requests to draw")
         return draw_workload(source, limit, seed)
-    try:
-        text = read_bytes(source).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError("", Said(error.reason), "text in UTF-8", source) from None
-    return READERS[style](text)
+    return READERS[style](read_text(source))

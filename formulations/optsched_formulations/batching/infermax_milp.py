@@ -116,7 +116,8 @@ from optsched.model.domain import MAX_PS
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Latency, Objective
 from optsched.model.result import Badge
-from optsched.model.schedule import Assignment, Progress, Schedule, timed
+from optsched.model.schedule import Assignment, Schedule, timed
+from optsched.model.state import RequestState, initial
 from optsched.solvers.claims import FloatReading, Part, Tolerance, Values, admits, claim, most_slack
 from optsched.solvers.declaration import Declaration
 from optsched.solvers.formulation import (
@@ -622,7 +623,7 @@ class _Model:
         if schedule.length > self.plan.batches or (most is not None and value > most):
             return
         batches = timed(self._instance, schedule.assignments()).batches
-        states = [Progress(request) for request in self._instance.requests]
+        states = initial(self._instance)
         for j in self._batches:
             batch = batches[j - 1] if j <= len(batches) else None
             run = dict(batch.run) if batch else {}
@@ -665,7 +666,7 @@ class _Model:
                 self._var[name, i, j].setInitialValue(int(value))
 
     @staticmethod
-    def _late(state: Progress, now: int) -> bool:
+    def _late(state: RequestState, now: int) -> bool:
         """Whether the token that the request has just got comes after an SLO."""
         request = state.request
         slos = [request.slo_ttft_ps] if state.generated == 1 else []

@@ -11,7 +11,7 @@ others begin when they began. No batch takes longer than before and none holds m
 of an eviction, a batch in which only others ran: then keep that batch, decode there what would have been refilled after
 it, and move evictions of that time into it. It holds no more than the batch of the refills did, and since these are
 dear and f is convex both batches take no longer than before. So there is a schedule of S that ends no later.
-`optsched.check.last_arrivals` has the whole proof, and tests its conditions by `require_separable`. ∎
+`optsched.check.certificates.last_arrivals` has the whole proof, and tests its conditions by `require_separable`. ∎
 
 Where a refill is cheaper than the decode in its place the inequality is false: another request may run in the pause.
 

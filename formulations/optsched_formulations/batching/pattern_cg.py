@@ -45,7 +45,7 @@ instance, as soon as E(J) > 0. J is at least the longest O, and what all request
 its capacity. Several price vectors may be given; each J takes the best. The bound is the minimum over all J of base J +
 Σ w + E, where E ≥ 0 is all that is known for J > H. So it needs no schedule that is known. Floating point only finds
 prices; rounded down to integers, in shares of a ps, they are as valid as any, and all that counts is integer
-arithmetic. `optsched.check.patterns` does it a second time.
+arithmetic. `optsched.check.certificates.patterns` does it a second time.
 
 *Search.* First :math:`u_j`, whether batch j is used, is free; then the J whose bound is least is fixed, over and over,
 which is stronger: where u may be fractional, E is bounded by a convex function of J. In each round every class offers
@@ -65,6 +65,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from optsched.bounds.priced.paths import Ints
 from optsched.model.instance import Instance
 from optsched.model.metrics import evaluate
 from optsched.model.result import Badge
@@ -73,11 +74,11 @@ from optsched.solvers.declaration import Declaration, Turn
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
 from optsched_formulations.batching.costs import Costs, Horizon, interchangeable, value_to_beat
 from optsched_formulations.batching.flow.model import find_packing, holdings, require_flows
-from optsched_formulations.batching.pattern.bound import PatternBound
 from optsched_formulations.batching.pattern.cuts import violated_packings
 from optsched_formulations.batching.pattern.dive import dive
 from optsched_formulations.batching.pattern.master import LinearMaster, Shape, best_combination
-from optsched_formulations.batching.pattern.network import IMPOSSIBLE, Floats, Ints, Network, Pattern, Shortest
+from optsched_formulations.batching.pattern.network import IMPOSSIBLE, Floats, Network, Pattern, Shortest
+from optsched_formulations.batching.pattern.patterns import PatternBound
 
 _PACKING_SHARE, _BOUND_SHARE = 0.05, 0.6
 """Shares of the time limit that the packing inequality and the bound may take."""

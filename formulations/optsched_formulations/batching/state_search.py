@@ -51,14 +51,9 @@ from optsched_formulations.batching.search.resident_graph import (
     build_graph,
     growing_graphs,
 )
-from optsched_formulations.batching.search.resident_prices import (
-    Prices,
-    certificate,
-    plain_certificate,
-    price,
-    scale_of,
-)
-from optsched_formulations.batching.search.resident_prices import evaluate as evaluate_prices
+from optsched_formulations.batching.search.resident_search import plain_certificate, priced_certificate
+from optsched_formulations.batching.search.resident_walk import Prices, certificate, price, scale_of
+from optsched_formulations.batching.search.resident_walk import evaluate as evaluate_prices
 from optsched_formulations.batching.search.state_space import Space, States, compile_loops
 from optsched_formulations.batching.search.state_steps import EVICT, FILL, PAUSE, RUN
 
@@ -192,7 +187,7 @@ class _Solution:
         instance = self._task.instance
         if instance.offline:
             self._bounded(prices.bound_ps, lambda _: certificate(graph, prices), certain=True)
-            return node_space(instance, graph, prices), partial(certificate, graph, prices)
+            return node_space(instance, graph, prices), partial(priced_certificate, graph, prices)
         self._bounded(prices.bound_ps, None)
         try:
             pausing = build_graph(self._classes, frozenset(), _MOST_PAUSING, self._at(_PRICE_SHARE), pauses=True)
@@ -203,7 +198,7 @@ class _Solution:
         found = evaluate_prices(pausing, prices.item, np.zeros(len(pausing.nodes), dtype=np.int64))
         if found is None:
             return None
-        return node_space(instance, pausing, found), partial(certificate, pausing, found)
+        return node_space(instance, pausing, found), partial(priced_certificate, pausing, found)
 
     def _at(self, share: float) -> float:
         """Return the moment when a share of the time left will have passed."""

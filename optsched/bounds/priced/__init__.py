@@ -1,1 +1,1 @@
-"""Prices of what batches take: the cheapest lives at given prices, what they prove, and the search for good ones."""
+"""Prices of what batches take: the cheapest paths of requests at them, what they prove, and how good ones are found."""

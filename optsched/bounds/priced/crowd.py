@@ -1,9 +1,9 @@
 r"""Many kinds of requests, and fewer that stand for them.
 
 *Between prompts.* With blocks of one token a request of I between two prompts a < b pays, for any way through the
-layers (`lives`), what is affine in I, but for the attention time of refills, in which :math:`n^2` for n = I + k is at
-least the tangent at a, :math:`n^2 - (I - a)^2`, and the number of steps that of a + k. With these for I = b payments
-for I lie between those for a and b, so that
+layers (`prompt_paths`), what is affine in I, but for the attention time of refills, in which :math:`n^2` for n = I + k
+is at least the tangent at a, :math:`n^2 - (I - a)^2`, and the number of steps that of a + k. With these for I = b
+payments for I lie between those for a and b, so that
 
 .. math:: D_I ≥ \frac{b - I}{b - a} D_a + \frac{I - a}{b - a} D_b :
 
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
 
-from optsched.bounds.priced.lives import Prompt
+from optsched.bounds.priced.prompt_paths import Prompt
 
 Kinds = Mapping[tuple[int, int], int]
 """(I, O) → number of requests, in ascending order."""

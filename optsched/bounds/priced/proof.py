@@ -10,7 +10,8 @@ import numpy as np
 
 from optsched.bounds.own import fewest_steps, most_decodes, turns
 from optsched.bounds.priced.crowd import Crowd, Kinds
-from optsched.bounds.priced.lives import NEVER, Ints, Lives, Prices, Prompt, fill_ps
+from optsched.bounds.priced.paths import NEVER, Ints
+from optsched.bounds.priced.prompt_paths import Prices, Prompt, PromptPaths, fill_ps
 from optsched.bounds.volume import Totals
 from optsched.model.instance import Instance
 
@@ -77,10 +78,10 @@ class Part:
         """Return what so many batches take by `volume`, in ps."""
         return max(self._totals.busy_ps(batches))
 
-    def lives(self, crowd: Crowd, prices: Prices) -> dict[Prompt, Lives]:
-        """Return the cheapest lives for every prompt of a crowd."""
+    def paths(self, crowd: Crowd, prices: Prices) -> dict[Prompt, PromptPaths]:
+        """Return the cheapest paths for every prompt of a crowd."""
         return {
-            prompt: Lives(self.instance, prompt, list(outputs), prices, self.step_ps)
+            prompt: PromptPaths(self.instance, prompt, list(outputs), prices, self.step_ps)
             for prompt, outputs in crowd.numbers.items()
         }
 
@@ -103,7 +104,7 @@ class Part:
         ]
 
     def fits(self, prices: Prices) -> bool:
-        """Whether what one token of a life costs fits 64 bits besides `NEVER`, and what batches have left."""
+        """Whether what one token of a path costs fits 64 bits besides `NEVER`, and what batches have left."""
         limits, largest = self.instance.limits, 2 * max(prompt + output for prompt, output in self.kinds)
         dearest = max(prices.tokens) + max(prices.prefill_tokens)
         fill = prices.scale * (fill_ps(self.instance, largest, self.step_ps) + self.instance.cost.decode_ps(largest))
@@ -136,16 +137,16 @@ class Proof:
         return int(self.curve[batches - 1]) if batches <= len(self.curve) else self.beyond
 
 
-def prove(part: Part, crowd: Crowd, prices: Prices, lives: Mapping[Prompt, Lives]) -> Proof | None:
-    """Return what prices prove of a part with its crowd's cheapest lives; None if sums could exceed 64 bits."""
+def prove(part: Part, crowd: Crowd, prices: Prices, paths: Mapping[Prompt, PromptPaths]) -> Proof | None:
+    """Return what prices prove of a part with its crowd's cheapest paths; None if sums could exceed 64 bits."""
     rooms = part.rooms(prices)
     paid = np.cumsum(np.repeat(np.array(rooms, dtype=np.int64), prices.widths))
     most, first, repeated = 0, crowd.longest, prices.repeated_layer
-    # A life may have all its tokens in the repeated layer, otherwise it takes a layer for each.
+    # A path may have all its tokens in the repeated layer, otherwise it takes a layer for each.
     possible = np.arange(prices.layers) >= (first - 1 if repeated is None else min(first - 1, repeated))
     for prompt, numbers in crowd.numbers.items():
         for output, number in numbers.items():
-            least = np.where(possible, np.minimum.accumulate(lives[prompt].ends[output]) // crowd.gap, 0)
+            least = np.where(possible, np.minimum.accumulate(paths[prompt].ends[output]) // crowd.gap, 0)
             most += number * int(np.abs(least).max())
             if most >= _MOST:
                 return None

@@ -1,4 +1,4 @@
-r"""The search for good prices: a linear programme of which cheapest lives are the cutting planes (Kelley 1960).
+r"""The search for good prices: a linear programme of which cheapest paths are the cutting planes (Kelley 1960).
 
 For prices that are constant over stretches, the bound z for schedules of at most H batches, and from J₀ on, is the
 largest number with
@@ -6,10 +6,10 @@ largest number with
 .. math:: z ≤ \sum_{j ≤ J} G_j + \sum_c n_c D_c(J) \qquad (J_0 ≤ J ≤ H)
 
 (`ramp`), where :math:`G_j` is :math:`β_j` less prices of all that a batch can take, :math:`β_j ≤ f(x) - μ_j x` for the
-times f of x tokens, and :math:`D_c(J)` is no more than the price of any life that ends by batch J. Prices and lives are
+times f of x tokens, and :math:`D_c(J)` is no more than the price of any path that ends by batch J. Prices and paths are
 linear in each other, but for a prompt that is filled in chunks, which pays the least price of a token so far: that is a
-variable of its own, no larger than any price up to there. The programme starts with lives without pauses, and takes the
-cheapest lives at its prices until they cost no less than it thinks. Floating point only finds prices: `proof` says what
+variable of its own, no larger than any price up to there. The programme starts with paths without pauses, and takes the
+cheapest paths at its prices until they cost no less than it thinks. Floating point only finds prices: `proof` says what
 they prove.
 
 Only the edges of stretches are taken for J; if J lies between the edges a < J ≤ b, it has D(b) at least, and the sum of
@@ -28,7 +28,8 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array, vstack
 
 from optsched.bounds.priced.crowd import Crowd
-from optsched.bounds.priced.lives import NEVER, Ints, Lives, Prices, Prompt, Takings
+from optsched.bounds.priced.paths import NEVER, Ints
+from optsched.bounds.priced.prompt_paths import Prices, Prompt, PromptPaths, ResourceUse
 from optsched.bounds.priced.proof import Part, prove
 
 Floats = npt.NDArray[np.float64]
@@ -40,7 +41,7 @@ _ROUNDS = 20
 _CLOSE = 1e-4
 """Share of the bound that prices may miss."""
 _NEWS = 1e-6
-"""By how much, in batches, a life has to be cheaper than thought."""
+"""By how much, in batches, a path has to be cheaper than thought."""
 _MILD = 1e-6
 """Weight of prices in the objective, against needlessly large ones."""
 
@@ -73,15 +74,15 @@ def best_prices(part: Part, crowd: Crowd, range_: Range, enough_ps: int) -> tupl
         if solution is None:
             break
         prices = programme.prices(solution)
-        lives = part.lives(crowd, prices) if part.fits(prices) else {}
-        proof = prove(part, crowd, prices, lives) if lives else None
+        paths = part.paths(crowd, prices) if part.fits(prices) else {}
+        proof = prove(part, crowd, prices, paths) if paths else None
         if proof is None:
             break
         value = int(proof.curve[range_.fewest - 1 :].min())
         if best is None or value > best_ps:
             best, best_ps = prices, value
         missing = programme.claimed_ps(solution) - best_ps
-        if missing <= _CLOSE * best_ps or not programme.cut(solution, lives):
+        if missing <= _CLOSE * best_ps or not programme.cut(solution, paths):
             break
     return best, rounds
 
@@ -168,28 +169,28 @@ class _Programme:
     def _life(self, end: int, kind: int) -> int:
         return self._lives + end * len(self._kinds) + kind
 
-    def _offer(self, kind: int, takings: Takings, ends: Ints, solution: Floats | None) -> None:
-        """Add that D is at most the price of some lives of a kind that end in given layers, where that is news."""
+    def _offer(self, kind: int, used: ResourceUse, ends: Ints, solution: Floats | None) -> None:
+        """Add that D is at most the price of some paths of a kind that end in given layers, where that is news."""
         places = np.searchsorted(self._last, ends + 1)
         use = np.flatnonzero(places < len(self._last))
         if not len(use):
             return
         prompt = self._kinds[kind][0].tokens
         count, mean = len(self._widths), self._all["tokens"]
-        decoded, refilled = self._by_stretch(takings.decoded[use]), self._by_stretch(takings.refilled[use])
+        decoded, refilled = self._by_stretch(used.decoded[use]), self._by_stretch(used.refilled[use])
         taken = {
-            "memory": self._by_stretch(takings.held[use]),
+            "memory": self._by_stretch(used.held[use]),
             "tokens": decoded + refilled,
             "prefill_tokens": refilled,
-            "runs": self._by_stretch(takings.generated[use]),
+            "runs": self._by_stretch(used.generated[use]),
         }
         rows = np.zeros((len(use), self._columns))
         for name, most in self._all.items():
             rows[:, self._column[name] : self._column[name] + count] = -taken[name] / most
         every = np.arange(len(use))
-        rows[every, self._column["fill"] + self._stretch[takings.first[use]]] -= prompt / mean
+        rows[every, self._column["fill"] + self._stretch[used.first[use]]] -= prompt / mean
         rows[every, self._lives + places[use] * len(self._kinds) + kind] = 1.0
-        sides = takings.extra[use] / self._unit
+        sides = used.extra[use] / self._unit
         if solution is not None:
             news = rows @ solution > sides + _NEWS * np.maximum(1.0, np.abs(sides))
             rows, sides = rows[news], sides[news]
@@ -200,22 +201,22 @@ class _Programme:
     def _by_stretch(self, amounts: Ints) -> Ints:
         return np.add.reduceat(amounts, self._edges[:-1], axis=1)
 
-    def _unbroken(self, prompt: int, output: int) -> tuple[Takings, Ints]:
-        """Return lives without pauses that begin, or end, at edges, and the layers of their last tokens."""
-        lives = [
+    def _unbroken(self, prompt: int, output: int) -> tuple[ResourceUse, Ints]:
+        """Return paths without pauses that begin, or end, at edges, and the layers of their last tokens."""
+        paths = [
             at
             for begin in sorted({*self._edges[:-1].tolist(), *np.maximum(self._edges - output, 0).tolist()})
             for at in self._through(begin, output)
             if at[-1] < self._layers
         ]
-        at = np.array(lives, dtype=np.int64).reshape(-1, output)
+        at = np.array(paths, dtype=np.int64).reshape(-1, output)
         held, decoded, generated = (np.zeros((len(at), self._layers), dtype=np.int64) for _ in range(3))
         rows = np.arange(len(at))[:, None]
         np.add.at(held, (rows, at), [self._part.instance.limits.blocks(prompt + k) for k in range(output)])
         np.add.at(generated, (rows, at), 1)
         np.add.at(decoded, (rows, at[:, 1:]), 1)
         none = np.zeros_like(held)
-        return Takings(held, decoded, none, generated, at[:, 0], np.zeros(len(at), dtype=np.int64)), at[:, -1]
+        return ResourceUse(held, decoded, none, generated, at[:, 0], np.zeros(len(at), dtype=np.int64)), at[:, -1]
 
     def _through(self, begin: int, output: int) -> Iterator[Ints]:
         """Yield the layers of tokens in a row, with some of them in the repeated layer."""
@@ -275,14 +276,14 @@ class _Programme:
         memory[prices.repeated] = max(0, memory[prices.repeated] + -missing // self._all["memory"])
         return replace(prices, memory=tuple(memory))
 
-    def cut(self, solution: Floats, lives: Mapping[Prompt, Lives]) -> bool:
-        """Add the cheapest lives that end in each stretch; return whether D of the solution exceeds any of them."""
+    def cut(self, solution: Floats, paths: Mapping[Prompt, PromptPaths]) -> bool:
+        """Add the cheapest paths that end in each stretch; return whether D of the solution exceeds any of them."""
         before = len(self._rows)
         for kind, (prompt, output, _) in enumerate(self._kinds):
-            costs = lives[prompt].ends[output]
+            costs = paths[prompt].ends[output]
             ends = np.array([begin + int(costs[begin:end].argmin()) for begin, end in _pairs(self._edges)])
             ends = ends[costs[ends] < NEVER // 2]
-            self._offer(kind, lives[prompt].takings(output, ends), ends, solution)
+            self._offer(kind, paths[prompt].use_of(output, ends), ends, solution)
         return len(self._rows) > before
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from optsched.calibrate.columns import read_records
 from optsched.calibrate.measurements import HEADER, SIZES, Kind
 from optsched.hardware.measure.grid import Point
+from optsched.model.csv_text import read_records
+from optsched.model.documents import read_text
 from optsched.model.errors import InputError
 from optsched.model.lines import append_lines, drop_unended_line
 from optsched.model.objectives import percentile
@@ -78,11 +79,7 @@ class Samples:
             drop_unended_line(path)
         if not path.exists() or path.stat().st_size == 0:
             append_lines(path, [",".join(_SAMPLES)])
-        lines = read_records(path)
-        found = tuple(next(lines, (1, []))[1])
-        if found != _SAMPLES:
-            raise InputError("line 1", ",".join(found), ",".join(_SAMPLES), str(path))
-        for number, fields in lines:
+        for number, fields in read_records(read_text(path), str(path), _SAMPLES):
             try:
                 kind, *sizes, times = fields
                 point = Point(Kind(kind), *map(int, sizes))

@@ -15,7 +15,8 @@ from optsched.hardware.transformer.plan import Run, make_plan
 from optsched.hardware.transformer.shape import Shape
 from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance
-from optsched.model.schedule import Assignment, Progress
+from optsched.model.schedule import Assignment
+from optsched.model.state import MachineState, initial
 
 _PS_PER_NS = 1000
 _WARM_UPS = 3
@@ -67,7 +68,8 @@ class TorchEngine:
         self._model = Transformer(shape, longest, device, seed=seed)
         self._cache = PagedCache(shape.share, shape.layers, pages, limits.kv_block, device)
         self._attention = attention_of(machine, self._model, longest)
-        self._states = [Progress(request) for request in requests]
+        self._states = initial(instance)
+        self._played = MachineState(self._states, self._cache)
         lengths = [request.input + request.output for request in requests]
         self._starts = np.cumsum([0, *lengths])
         prompts = np.random.default_rng(seed).integers(self._model.shape.vocabulary, size=int(self._starts[-1]))
@@ -78,9 +80,7 @@ class TorchEngine:
         """Run one batch (see `Engine`)."""
         import torch  # noqa: PLC0415
 
-        for index in batch.evict:
-            self._states[index].evict()
-            self._cache.release(index)
+        self._played.act(batch.actions)
         # Prefill steps stand first in a plan.
         steps = sorted(batch.run, key=lambda step: self._states[step[0]].decoding)
         runs, places, nexts = [], [], []
@@ -104,10 +104,7 @@ class TorchEngine:
 
         with torch.inference_mode():
             taken = median_low(self._machine.clock.times(forward, self._repeats))
-        for index, count in steps:
-            self._states[index].run(count)
-            if self._states[index].finished:
-                self._cache.release(index)
+        self._played.finish(self._played.carry_out((), steps).finished)
         return taken * _PS_PER_NS
 
     def prompt(self, index: int) -> list[int]:

@@ -10,15 +10,9 @@ batch has more than the row's capacity of it. They are memory, packing inequalit
 C, P and N, and the memory of the fills and that of the decodes of a batch, which matter where a batch has one kind.
 
 *Charges*. With a price of a unit of every row in every batch, a step costs its *extra* time, what it takes beyond the
-cheapest way of generating that token, and the prices of what it takes. Let :math:`R_{kj}` be the least cost of a
-life up to token k in batch j, :math:`h_{kj}` the charge of holding k tokens idle, and f and d those of a fill and a
-decode with their extra times. Then :math:`R_{1j} = f_{1j}` and
-
-.. math:: R_{k+1,j} = \min\Bigl( d_{k+1,j} + \min_{i<j} \bigl(R_{ki} + \textstyle\sum_{i<l<j} h_{kl}\bigr),\;
-          f_{k+1,j} + \min_{i<j-1} R_{ki} \Bigr),
-
-running minima with prefix sums, for all j at once. :math:`D(J) = \min_{j ≤ J} R_{Oj}` is the least cost of a life
-within J batches.
+cheapest way of generating that token, and the prices of what it takes. The cheapest life is a cheapest path, in which
+an eviction takes a pause of one batch (`optsched.bounds.priced.paths`). :math:`D(J)` is the least cost of a life within
+J batches.
 """
 
 from __future__ import annotations
@@ -32,16 +26,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from optsched.bounds.priced.paths import CheapestPaths, Ints, TokenCosts
 from optsched.model.instance import Instance
 from optsched.solvers.formulation import UnsupportedError
 from optsched_formulations.batching.costs import Costs, Token
 from optsched_formulations.batching.packing import Packing
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-_NEVER = 2**61
-"""Cost of what is not possible."""
 IMPOSSIBLE = 2**60
 """No possible life costs as much."""
 _MOST_COST = 2**58
@@ -368,39 +360,23 @@ class Shortest:
 
     def __init__(self, network: Network, owner: int, prices: Ints, scale: int) -> None:
         kind = network.kinds[owner]
-        self._owner = owner
-        batches = prices.shape[1]
-        index = np.arange(batches)
+        self._owner, self._output = owner, kind.output
         fills = kind.fill @ prices + scale * kind.fill_extra[:, None]
         decodes = kind.decode @ prices + scale * kind.decode_extra[:, None]
         idle = np.cumsum(kind.idle @ prices, axis=1)
-        self._came: list[Ints] = []
-        self._filled: list[npt.NDArray[np.bool_]] = []
-        cost = fills[0]
-        for k in range(1, kind.output):
-            # What holding k tokens from the first batch on would cost is in `idle`, up to any batch.
-            decoded, came = np.full(batches, _NEVER), np.zeros(batches, dtype=np.int64)
-            least, since = _running_minimum(cost - idle[k - 1], index)
-            decoded[1:], came[1:] = (least + idle[k - 1])[:-1] + decodes[k, 1:], since[:-1]
-            filled = np.zeros(batches, dtype=np.bool_)
-            if kind.fill_extra[k] >= 0:
-                refilled, again = np.full(batches, _NEVER), np.zeros(batches, dtype=np.int64)
-                least, since = _running_minimum(cost, index)
-                refilled[2:], again[2:] = least[:-2] + fills[k, 2:], since[:-2]
-                filled = refilled < decoded
-                decoded, came = np.where(filled, refilled, decoded), np.where(filled, again, came)
-            cost = np.minimum(decoded, _NEVER)
-            cost[:k] = _NEVER
-            self._came.append(came)
-            self._filled.append(filled)
-        self.cost = cost
+        later = (
+            TokenCosts(idle[k - 1], decodes[k], fills[k] if kind.fill_extra[k] >= 0 else None)
+            for k in range(1, kind.output)
+        )
+        self._paths = CheapestPaths(fills[0], later, {kind.output}, pause=1)
+        self.cost = self._paths.costs[kind.output]
 
     def lives(self, ends: Ints) -> list[Pattern]:
         """Return the cheapest lives that end in some batches."""
         batches, filled = [ends], []
-        for came, refilled in zip(reversed(self._came), reversed(self._filled), strict=True):
-            filled.append(refilled[batches[-1]])
-            batches.append(came[batches[-1]])
+        for step in self._paths.back(self._output, ends):
+            filled.append(step.refilled)
+            batches.append(step.before)
         filled.append(np.ones(len(ends), dtype=np.bool_))
         return [
             Pattern(self._owner, tuple(life), tuple(ways))
@@ -408,12 +384,6 @@ class Shortest:
                 np.stack(batches[::-1], axis=1).tolist(), np.stack(filled[::-1], axis=1).tolist(), strict=True
             )
         ]
-
-
-def _running_minimum(values: Ints, index: Ints) -> tuple[Ints, Ints]:
-    """Return the least value up to each position, and the last position that has it."""
-    least = np.minimum.accumulate(values)
-    return least, np.maximum.accumulate(np.where(values == least, index, 0))
 
 
 def least_extra(network: Network, found: Sequence[Shortest], prices: Ints) -> list[int]:

@@ -5,7 +5,7 @@ for a refill. The prices make a consistent estimate of what is still to come,
 
     h(node, pool) = Σ over the pool of λ, μ + least priced cost from the node to the sink,
 
-since every arc's reduced cost is ≥ 0 (`resident_prices`).
+since every arc's reduced cost is ≥ 0 (`resident_walk`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from optsched_formulations.batching.search.node_kernel import (
 )
 from optsched_formulations.batching.search.request_kernel import NO_REQUESTS
 from optsched_formulations.batching.search.resident_graph import ResidentGraph
-from optsched_formulations.batching.search.resident_prices import Prices
+from optsched_formulations.batching.search.resident_walk import Prices
 from optsched_formulations.batching.search.state_kernel import NOBODY
 from optsched_formulations.batching.search.state_space import Space
 from optsched_formulations.batching.search.state_steps import BEGIN, EVICT, FILL, RUN, Ints

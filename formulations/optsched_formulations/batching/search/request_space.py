@@ -51,7 +51,7 @@ from optsched_formulations.batching.search.request_kernel import (
     Requests,
     time_to_come,
 )
-from optsched_formulations.batching.search.resident_prices import scale_of
+from optsched_formulations.batching.search.resident_walk import scale_of
 from optsched_formulations.batching.search.state_kernel import NOBODY
 from optsched_formulations.batching.search.state_space import Space
 from optsched_formulations.batching.search.state_steps import Ints

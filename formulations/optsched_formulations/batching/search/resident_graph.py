@@ -23,7 +23,7 @@ evicts; its cost is the makespan less the constant work of prefills and decodes.
 
 *Bound.* Give every item a price: λ for a first fill, μ for being evicted and due for a refill. If no cycle of the
 graph has negative cost after every first fill is paid its λ, every eviction charged its μ and every refill paid its
-μ, then every closed walk costs at least Σ λ over the requests (`resident_prices`).
+μ, then every closed walk costs at least Σ λ over the requests (`resident_walk`).
 
 *Tracking.* Nodes may also count how many requests of some classes are still to come: first fills of a tracked class
 need no price, and a schedule is a walk from after(∅) with everybody to come to after(∅) with nobody. The bound is

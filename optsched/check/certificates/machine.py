@@ -8,10 +8,10 @@ from fractions import Fraction
 from math import floor
 from typing import Any, NamedTuple
 
-from optsched.check.alone import latencies_alone
+from optsched.check.certificates.alone import latencies_alone
+from optsched.check.certificates.shared.work import Rate, are_weights, blocks_held, own_ps, rate_of, require_blocks
 from optsched.check.problem import Problem
 from optsched.check.reading import UnprovedError, shown
-from optsched.check.work import Rate, are_weights, blocks_held, own_ps, rate_of, require_blocks
 from optsched.model.objectives import Latency, Objective
 
 _RESOURCES = ("memory", "tokens", "runs")

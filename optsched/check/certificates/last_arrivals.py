@@ -51,9 +51,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from optsched.check.certificates.shared.refills import require_dear_refills
 from optsched.check.problem import Problem
 from optsched.check.reading import UnprovedError, shown
-from optsched.check.refills import require_dear_refills
 from optsched.model.objectives import Objective
 
 Proof = Callable[[Problem, Objective, Mapping[str, Any]], int]

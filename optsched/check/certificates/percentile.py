@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from optsched.check.alone import latencies_alone
-from optsched.check.late import Job, least_late
-from optsched.check.machine import needs_of
+from optsched.check.certificates.alone import latencies_alone
+from optsched.check.certificates.late import Job, least_late
+from optsched.check.certificates.machine import needs_of
 from optsched.check.problem import Problem
 from optsched.check.reading import UnprovedError, shown
 from optsched.model.objectives import Latency, Objective

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from optsched.check.alone import latencies_alone
-from optsched.check.guard import require_64_bits
+from optsched.check.certificates.alone import latencies_alone
+from optsched.check.certificates.shared.guard import require_64_bits
+from optsched.check.certificates.shared.work import turns
 from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError, shown
-from optsched.check.work import turns
 from optsched.model.objectives import Objective
 
 _Ints = npt.NDArray[np.int64]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from optsched.check.certificates.shared.work import least_sum
 from optsched.check.problem import Problem, percentile_of, pieces_of
-from optsched.check.work import least_sum
 from optsched.model.instance import Request
 from optsched.model.objectives import Latency, Objective
 

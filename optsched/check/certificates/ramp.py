@@ -61,9 +61,17 @@ from math import ceil, inf, lcm
 from operator import mul
 from typing import Any
 
+from optsched.check.certificates.shared.work import (
+    fewest_batches,
+    most_decodes,
+    own_ps,
+    plain_rate,
+    require_blocks,
+    step_of,
+    turns,
+)
 from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError, shown
-from optsched.check.work import fewest_batches, most_decodes, own_ps, plain_rate, require_blocks, step_of, turns
 from optsched.model.objectives import Objective
 
 MOST_STEPS = 100_000_000

@@ -13,7 +13,6 @@ cycles are computed in integers. `optsched.check` does the same from the prices 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,40 +64,10 @@ class Prices:
         return self.constant_ps - (-self.start // self.scale)
 
 
-def certificate(graph: ResidentGraph, prices: Prices, bound: int | None = None) -> dict[str, Any]:
-    """Return what `optsched.check` needs to recompute the bound on the makespan; or to prove ``bound`` by a search.
-
-    The prices of a search also pay for the constant work, which is otherwise left out: that of an item for its first
-    fill or decode, and those of all tokens that follow.
-    """
-    classes, item = graph.classes, [int(price) for price in prices.item]
-    stated: dict[str, Any] = {"kind": "resident_walk"}
-    if bound is not None:
-        stated = {"kind": "resident_search", "bound": bound}
-        rest = 0
-        for i in reversed(range(len(item))):
-            rest *= classes.following[i] >= 0
-            rest += classes.decode_ps[i] if classes.token[i] > 1 else classes.fill_ps[i]
-            item[i] += prices.scale * rest
-    return stated | {"tracked": sorted(graph.tracked), "scale": prices.scale, "item_prices": item}
-
-
-def plain_certificate(classes: Classes, shares: Sequence[int], scale: int, bound: int) -> dict[str, Any]:
-    """Return what `optsched.check` needs to prove ``bound`` by a search, with prices that need no linear programme.
-
-    ``shares`` are of a batch's base, in ps / ``scale``, for every item; those of a batch add up to at most the base.
-    An item's price pays for its fill and the decodes of all tokens that follow, with all their shares. In a weighted
-    sum each request pays its weight times this, and since it is unfinished until its last batch ends, every batch that
-    it runs in may count with the whole base: every move then costs at least what those pay who take part in it.
-    """
-    item, rest = [0] * len(classes.size), 0
-    for i in reversed(range(len(item))):
-        rest *= classes.following[i] >= 0
-        weight = classes.kinds[classes.owner[i]][2] if classes.weighted else 1
-        share = scale * classes.base_ps if classes.weighted else shares[i]
-        item[i] = rest + weight * (share + scale * classes.fill_ps[i])
-        rest += weight * (share + scale * classes.decode_ps[i])
-    return {"kind": "resident_search", "bound": bound, "scale": scale, "item_prices": item}
+def certificate(graph: ResidentGraph, prices: Prices) -> dict[str, Any]:
+    """Return what `optsched.check` needs to recompute the bound on the makespan."""
+    item = [int(price) for price in prices.item]
+    return {"kind": "resident_walk", "tracked": sorted(graph.tracked), "scale": prices.scale, "item_prices": item}
 
 
 def price(graph: ResidentGraph, time_limit_s: float, workers: int) -> Prices | None:

@@ -1,59 +1,32 @@
-"""Replaying a schedule batch by batch, and its metrics."""
+"""Replaying a schedule batch by batch.
+
+The checker says on its own what a batch does, so that mistakes in `optsched.model.state` are found:
+
+==================================================  ===========================================================
+here                                                there
+==================================================  ===========================================================
+`_State` (``filling`` is not ``decoding``)          `RequestState`
+`_Tally`                                            `Work`
+`_Replay._evict`, ``_swap_out``, ``_swap_in``       `MachineState.act`
+`_Replay._run_all`, ``_run``, ``_prefill``,         `MachineState.carry_out`, `RequestState.run` and ``decode``
+``_generate``
+`_Replay._play_all_but_last`, `_Repeats`            `MachineState.repeat`; `optsched.model.timeline.rise_of`
+`_Replay._hold`, `Problem.blocks_of`                `optsched.model.memory.HeldBlocks`, in blocks, not in tokens
+`_Replay._check_end`, ``_linear_ps``                `Work.duration_ps`, `optsched.model.cost.CostModel`
+==================================================  ===========================================================
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from itertools import combinations, pairwise
-from typing import Any
 
-from optsched.check.over_time import OverTime, Progression, weighted_distribution
-from optsched.check.problem import Problem, percentile_of, pieces_of, problem_of
-from optsched.model.errors import require_type
-from optsched.model.instance import Instance, Request
-from optsched.model.restrictions import Restrictions
-from optsched.model.schedule import Batch, Schedule
-
-_UNRESTRICTED = Restrictions()
-_PS_PER_S = 10**12
-
-
-def check_schedule(
-    instance: Instance, schedule: Schedule, restrictions: Restrictions = _UNRESTRICTED
-) -> tuple[list[str], dict[str, Any] | None]:
-    """Replay a schedule batch by batch.
-
-    After a violation the replay goes on with what the schedule states: a request that should not run runs
-    all the same, the next batch follows the stated end of the last one. Only what cannot be carried out is
-    left out: runs and evictions of requests that do not exist or are finished, runs of no token, and tokens
-    that do not exist yet.
-
-    Parameters
-    ----------
-    instance, schedule
-        The problem and the schedule to check.
-    restrictions
-        The class of schedules that this one has to belong to; ``at_most`` needs an objective and does not count.
-
-    Returns
-    -------
-    tuple
-        All violations, and the metrics (the dictionary that documents hold), None if there is a violation.
-    """
-    require_type("instance", instance, Instance, "an Instance")
-    require_type("schedule", schedule, Schedule, "a Schedule")
-    require_type("restrictions", restrictions, Restrictions, "Restrictions")
-    problem = problem_of(instance, restrictions)
-    replay = _Replay(problem)
-    for batch in schedule.batches:
-        replay.play(batch)
-    replay.require_completion()
-    replay.require_queue()
-    if replay.violations:
-        return replay.violations, None
-    return [], _metrics(problem, replay) | (_swaps(replay) if instance.rules.swap else {})
+from optsched.check.problem import Problem, pieces_of
+from optsched.check.schedule.over_time import OverTime, Progression
+from optsched.model.instance import Request
+from optsched.model.schedule import Batch
 
 
 @dataclass(slots=True)
@@ -154,7 +127,7 @@ class _Repeats:
                 yield Progression(held + whole * len(cached), 0, 1, self.span_ps(rest, self.times), 0)
 
 
-class _Replay:
+class Replay:
     """Follows a schedule and notes what breaks a rule.
 
     The sums over all requests that hold KV are kept up to date run by run, so that a batch costs the time of
@@ -521,86 +494,3 @@ class _Replay:
 
     def _linear_ps(self, tokens: int) -> int:
         return max(base + token * tokens for base, token in self._pieces)
-
-
-def _metrics(problem: Problem, replay: _Replay) -> dict[str, Any]:
-    """Return all objectives and metrics of a complete legal replay, each ratio rounded once.
-
-    For the meaning of each see `optsched.model.metrics.evaluate`, of which this is the second writing.
-    """
-    requests, limits, totals, states = problem.requests, problem.limits, replay.totals, replay.states
-    waits = [state.first_token_ps - state.request.arrival_ps for state in states]
-    stays = [state.last_token_ps - state.request.arrival_ps for state in states]
-    makespan = replay.end_ps - min(request.arrival_ps for request in requests)
-    missed = sum(map(_misses_slo, requests, waits, stays))
-    kv_time = limits.kv_block * totals.block_time
-    spacing = [
-        (stay - wait, r.output - 1) for r, wait, stay in zip(requests, waits, stays, strict=True) if r.output > 1
-    ]
-    between = weighted_distribution(replay.gaps, replay.repeated_gaps)
-    return {
-        "objectives": {
-            "makespan": makespan,
-            "mean_ttft": sum(waits),
-            "max_ttft": max(waits),
-            "mean_e2e": sum(stays),
-            "max_e2e": max(stays),
-            "weighted_e2e": sum(r.weight * stay for r, stay in zip(requests, stays, strict=True)),
-            "slo_misses": missed,
-            **{f"p{q}_ttft": percentile_of(waits, q) for q in (50, 95, 99)},
-            **{f"p{q}_e2e": percentile_of(stays, q) for q in (50, 95, 99)},
-            "mean_tpot": sum(time // tokens for time, tokens in spacing),
-            "p99_tbt": 0 if between is None else between["p99"],
-        },
-        "batches": totals.batches,
-        "evictions": totals.evictions,
-        "recomputed_tokens": totals.tokens - sum(r.input + r.output - 1 for r in requests),
-        "peak_kv_tokens": totals.most_blocks * limits.kv_block,
-        "ttft_ps": _distribution(waits),
-        "tpot_ps": _distribution([Fraction(time, tokens) for time, tokens in spacing]),
-        "tbt_ps": between,
-        "e2e_ps": _distribution(stays),
-        "ttft_per_input_ps": _distribution([Fraction(wait, r.input) for r, wait in zip(requests, waits, strict=True)]),
-        "e2e_per_output_ps": _distribution([Fraction(stay, r.output) for r, stay in zip(requests, stays, strict=True)]),
-        "output_tokens_per_s": _ratio(sum(r.output for r in requests) * _PS_PER_S, makespan),
-        "requests_per_s": _ratio(len(requests) * _PS_PER_S, makespan),
-        "goodput_requests_per_s": _ratio((len(requests) - missed) * _PS_PER_S, makespan),
-        "slo_attainment": _ratio(len(requests) - missed, len(requests)),
-        "kv_utilisation": _ratio(kv_time, limits.kv_tokens * totals.busy_ps),
-        "token_utilisation": _ratio(totals.tokens, limits.batch_tokens * totals.batches),
-        **replay.time.metrics([state.last_token_ps for state in states]),
-        "mean_resident_requests": _ratio(totals.resident, totals.batches),
-        "mean_batch_requests": _ratio(totals.runs, totals.batches),
-    }
-
-
-def _swaps(replay: _Replay) -> dict[str, int]:
-    """Return what is said of swaps where the instance allows them."""
-    return {
-        "swaps": replay.totals.swaps,
-        "swapped_tokens": replay.totals.swapped_tokens,
-    }
-
-
-def _misses_slo(request: Request, wait: int, stay: int) -> bool:
-    """Whether a request violates any SLO that it has."""
-    late_start = request.slo_ttft_ps is not None and wait > request.slo_ttft_ps
-    late_end = request.slo_e2e_ps is not None and stay > request.slo_e2e_ps
-    return late_start or late_end
-
-
-def _ratio(numerator: int, denominator: int) -> float | None:
-    """Return the quotient, rounded once; None if it is undefined."""
-    return float(Fraction(numerator, denominator)) if denominator else None
-
-
-def _distribution(values: Sequence[int | Fraction]) -> dict[str, int | float] | None:
-    """Return mean, percentiles and maximum; None of no values."""
-    if not values:
-        return None
-    # Rounding keeps the order, and what is sorted is quick to sort once more.
-    ordered = sorted(value if isinstance(value, int) else float(value) for value in values)
-    found: dict[str, int | float] = {"mean": float(Fraction(sum(values)) / len(values))}
-    for q in (50, 90, 95, 99):
-        found[f"p{q}"] = percentile_of(ordered, q)
-    return found | {"max": ordered[-1]}

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from optsched.bounds.priced.paths import Ints
 from optsched_formulations.batching.packing import Packing
-from optsched_formulations.batching.pattern.network import Ints, Network, Shortest, least_extra
+from optsched_formulations.batching.pattern.network import Network, Shortest, least_extra
 
 _MOST_SUMS = 20_000
 """Sums of extra times beyond which a bound is not lifted to the next of them."""

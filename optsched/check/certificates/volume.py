@@ -8,9 +8,9 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
+from optsched.check.certificates.shared.work import fewest_batches, own_ps, rate_of, require_blocks
 from optsched.check.problem import Problem
 from optsched.check.reading import UnprovedError, shown
-from optsched.check.work import fewest_batches, own_ps, rate_of, require_blocks
 from optsched.model.objectives import Objective
 
 

@@ -47,7 +47,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from optsched.check.contents import (
+from optsched.check.certificates.shared.contents import (
     SUMS,
     Graph,
     Item,
@@ -62,10 +62,10 @@ from optsched.check.contents import (
     prices_of,
     require_memory_only,
 )
-from optsched.check.least import least_to_sink
+from optsched.check.certificates.shared.least import least_to_sink
+from optsched.check.certificates.shared.refills import require_dear_refills
 from optsched.check.problem import Problem
 from optsched.check.reading import UnprovedError, shown
-from optsched.check.refills import require_dear_refills
 from optsched.model.objectives import Objective
 
 MOST_PAIRS = 2_000_000
@@ -73,7 +73,7 @@ MOST_PAIRS = 2_000_000
 _KIND = "resident_search"
 
 
-def search_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
+def resident_search_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
     """Return the bound of a ``resident_search`` certificate; the module says why it holds."""
     together = offline(problem)
     if objective is not Objective.MAKESPAN:

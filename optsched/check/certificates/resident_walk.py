@@ -40,7 +40,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any
 
-from optsched.check.contents import (
+from optsched.check.certificates.shared.contents import (
     Graph,
     Item,
     Kind,
@@ -52,10 +52,10 @@ from optsched.check.contents import (
     prices_of,
     require_memory_only,
 )
-from optsched.check.least import least_from_source, least_to_sink
+from optsched.check.certificates.shared.least import least_from_source, least_to_sink
+from optsched.check.certificates.shared.refills import require_dear_refills
 from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError
-from optsched.check.refills import require_dear_refills
 from optsched.model.objectives import Objective
 
 MOST_SUMS = 50_000
@@ -63,7 +63,7 @@ MOST_SUMS = 50_000
 _KIND = "resident_walk"
 
 
-def walk_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
+def resident_walk_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
     """Return the makespan bound of a ``resident_walk`` certificate; the module says why it holds."""
     if objective is not Objective.MAKESPAN:
         raise UnprovedError(f"kind {_KIND} bounds the makespan, the objective is {objective.value}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optsched.check.contents import Graph
+from optsched.check.certificates.shared.contents import Graph
 from optsched.check.reading import UnprovedError
 
 _ROUNDS = 16

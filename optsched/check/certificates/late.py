@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from optsched.check.alone import latencies_alone, misses
-from optsched.check.machine import needs_of
+from optsched.check.certificates.alone import latencies_alone, misses
+from optsched.check.certificates.machine import needs_of
 from optsched.check.problem import Problem
 from optsched.check.reading import UnprovedError
 from optsched.model.objectives import Objective

@@ -1,0 +1,84 @@
+"""The bound that a certificate proves: which function knows each kind, and what all kinds have to be first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from optsched.check.certificates.alone import alone_bound
+from optsched.check.certificates.last_arrivals import Proof, last_arrivals_bound
+from optsched.check.certificates.late import late_bound
+from optsched.check.certificates.machine import machine_bound
+from optsched.check.certificates.patterns import patterns_bound
+from optsched.check.certificates.percentile import percentile_bound
+from optsched.check.certificates.ramp import ramp_bound
+from optsched.check.certificates.resident_search import resident_search_bound
+from optsched.check.certificates.resident_walk import resident_walk_bound
+from optsched.check.certificates.shared.guard import require_form, require_size
+from optsched.check.certificates.volume import volume_bound
+from optsched.check.problem import Problem, problem_of
+from optsched.check.reading import UnprovedError, shown
+from optsched.model.instance import Instance
+from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
+
+
+def proved_bound(
+    instance: Instance, restrictions: Restrictions, objective: Objective, certificate: Mapping[str, Any] | None
+) -> int:
+    """Return the bound that a certificate proves.
+
+    Raises
+    ------
+    UnprovedError
+        If it proves none; the message says why.
+    """
+    if certificate is None:
+        raise UnprovedError("there is none, but the badge is certified")
+    require_form(certificate)
+    return _prove(problem_of(instance, restrictions), objective, certificate)
+
+
+def _prove(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
+    kind = certificate.get("kind")
+    if not isinstance(kind, str) or kind not in PROOFS:
+        raise UnprovedError(f"kind is {shown(kind)}, expected one of {', '.join(PROOFS)}")
+    if problem.swap and kind in _WITHOUT_SWAPS:
+        raise UnprovedError(f"kind {kind} does not cover swapping, which is allowed")
+    require_size(kind, problem)
+    return PROOFS[kind](problem, objective, certificate)
+
+
+def _congestion_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
+    """Call the only proof that needs numpy, which takes a while to load."""
+    from optsched.check.certificates.congestion import congestion_bound  # noqa: PLC0415
+
+    return congestion_bound(problem, objective, certificate)
+
+
+PROOFS: Mapping[str, Proof] = MappingProxyType(
+    {
+        "alone": alone_bound,
+        "machine": machine_bound,
+        "late": late_bound,
+        "congestion": _congestion_bound,
+        "percentile": percentile_bound,
+        "volume": volume_bound,
+        "ramp": ramp_bound,
+        "resident_walk": resident_walk_bound,
+        "resident_search": resident_search_bound,
+        "patterns": patterns_bound,
+        "last_arrivals": partial(last_arrivals_bound, prove=_prove),
+    }
+)
+"""The kinds of certificates; a new kind is one more function here."""
+
+_WITHOUT_SWAPS = frozenset({"ramp", "resident_walk", "resident_search", "patterns", "last_arrivals"})
+"""Kinds whose theorems say that a request either keeps its KV or is filled again, or that leave batches out.
+
+The others look at every token by itself: how many tokens a request holds in the batch that generates it, and what it
+takes at least. Both are as they were if KV may wait on the host; and what the link takes is as if the machine had been
+idle before the batch.
+"""

@@ -1,0 +1,1 @@
+"""Whether a schedule is legal, and its metrics."""

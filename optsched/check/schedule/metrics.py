@@ -1,0 +1,97 @@
+"""The metrics of a schedule that has been replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from optsched.check.problem import Problem, percentile_of
+from optsched.check.schedule.over_time import weighted_distribution
+from optsched.check.schedule.replay import Replay
+from optsched.model.instance import Request
+
+_PS_PER_S = 10**12
+
+
+def metrics_of(problem: Problem, replay: Replay) -> dict[str, Any]:
+    """Return all objectives and metrics of a complete legal replay, each ratio rounded once.
+
+    For the meaning of each see `optsched.model.metrics.evaluate`, of which this is the second writing.
+    """
+    requests, limits, totals, states = problem.requests, problem.limits, replay.totals, replay.states
+    waits = [state.first_token_ps - state.request.arrival_ps for state in states]
+    stays = [state.last_token_ps - state.request.arrival_ps for state in states]
+    makespan = replay.end_ps - min(request.arrival_ps for request in requests)
+    missed = sum(map(_misses_slo, requests, waits, stays))
+    kv_time = limits.kv_block * totals.block_time
+    spacing = [
+        (stay - wait, r.output - 1) for r, wait, stay in zip(requests, waits, stays, strict=True) if r.output > 1
+    ]
+    between = weighted_distribution(replay.gaps, replay.repeated_gaps)
+    return {
+        "objectives": {
+            "makespan": makespan,
+            "mean_ttft": sum(waits),
+            "max_ttft": max(waits),
+            "mean_e2e": sum(stays),
+            "max_e2e": max(stays),
+            "weighted_e2e": sum(r.weight * stay for r, stay in zip(requests, stays, strict=True)),
+            "slo_misses": missed,
+            **{f"p{q}_ttft": percentile_of(waits, q) for q in (50, 95, 99)},
+            **{f"p{q}_e2e": percentile_of(stays, q) for q in (50, 95, 99)},
+            "mean_tpot": sum(time // tokens for time, tokens in spacing),
+            "p99_tbt": 0 if between is None else between["p99"],
+        },
+        "batches": totals.batches,
+        "evictions": totals.evictions,
+        "recomputed_tokens": totals.tokens - sum(r.input + r.output - 1 for r in requests),
+        "peak_kv_tokens": totals.most_blocks * limits.kv_block,
+        "ttft_ps": _distribution(waits),
+        "tpot_ps": _distribution([Fraction(time, tokens) for time, tokens in spacing]),
+        "tbt_ps": between,
+        "e2e_ps": _distribution(stays),
+        "ttft_per_input_ps": _distribution([Fraction(wait, r.input) for r, wait in zip(requests, waits, strict=True)]),
+        "e2e_per_output_ps": _distribution([Fraction(stay, r.output) for r, stay in zip(requests, stays, strict=True)]),
+        "output_tokens_per_s": _ratio(sum(r.output for r in requests) * _PS_PER_S, makespan),
+        "requests_per_s": _ratio(len(requests) * _PS_PER_S, makespan),
+        "goodput_requests_per_s": _ratio((len(requests) - missed) * _PS_PER_S, makespan),
+        "slo_attainment": _ratio(len(requests) - missed, len(requests)),
+        "kv_utilisation": _ratio(kv_time, limits.kv_tokens * totals.busy_ps),
+        "token_utilisation": _ratio(totals.tokens, limits.batch_tokens * totals.batches),
+        **replay.time.metrics([state.last_token_ps for state in states]),
+        "mean_resident_requests": _ratio(totals.resident, totals.batches),
+        "mean_batch_requests": _ratio(totals.runs, totals.batches),
+    }
+
+
+def swaps_of(replay: Replay) -> dict[str, int]:
+    """Return what is said of swaps where the instance allows them."""
+    return {
+        "swaps": replay.totals.swaps,
+        "swapped_tokens": replay.totals.swapped_tokens,
+    }
+
+
+def _misses_slo(request: Request, wait: int, stay: int) -> bool:
+    """Whether a request violates any SLO that it has."""
+    late_start = request.slo_ttft_ps is not None and wait > request.slo_ttft_ps
+    late_end = request.slo_e2e_ps is not None and stay > request.slo_e2e_ps
+    return late_start or late_end
+
+
+def _ratio(numerator: int, denominator: int) -> float | None:
+    """Return the quotient, rounded once; None if it is undefined."""
+    return float(Fraction(numerator, denominator)) if denominator else None
+
+
+def _distribution(values: Sequence[int | Fraction]) -> dict[str, int | float] | None:
+    """Return mean, percentiles and maximum; None of no values."""
+    if not values:
+        return None
+    # Rounding keeps the order, and what is sorted is quick to sort once more.
+    ordered = sorted(value if isinstance(value, int) else float(value) for value in values)
+    found: dict[str, int | float] = {"mean": float(Fraction(sum(values)) / len(values))}
+    for q in (50, 90, 95, 99):
+        found[f"p{q}"] = percentile_of(ordered, q)
+    return found | {"max": ordered[-1]}

@@ -1,0 +1,195 @@
+"""Instances of several machines: in Python, in documents, and refused where only one machine is covered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import optsched
+from pair import PAIR
+
+from optsched import (
+    Batch,
+    CostModel,
+    InputError,
+    Instance,
+    Limits,
+    Link,
+    Machine,
+    MachineGroup,
+    Objective,
+    Result,
+    Role,
+    Rules,
+    Schedule,
+    Status,
+    all_bounds,
+    bound,
+    check_result,
+    check_schedule,
+    export_model,
+    method_names,
+    policy_names,
+    replace,
+    simulate,
+    solve,
+    timeline,
+)
+from optsched.bounds.catalogue import BOUNDS, bound_method
+from optsched.calibrate.library import cost_model
+from optsched.hardware.compare.execute import execute_policy, execute_schedule
+from optsched.methods.formulations import make_formulation
+from optsched.model.documents import dump, instance_document, instance_sha256, parse_instance
+from optsched.model.metrics import evaluate
+from optsched.model.schedule import Assignment, timed
+from optsched.policies.infermax import VLLM
+from optsched.simulate.engine import run_policy
+from optsched.solvers.formulation import Task
+
+SMALL, LARGE = Limits(64, 32, 32), Limits(128, 32, 16, kv_block=16)
+SLOW = CostModel(base=500, token=9)
+TWO = replace(PAIR, replicas=2)
+MIXED = replace(
+    PAIR,
+    machine_groups=(
+        MachineGroup(2, Role.PREFILL, limits=SMALL, name="p"),
+        MachineGroup(role=Role.DECODE, limits=LARGE, cost=SLOW, rules=Rules(hybrid=False)),
+        MachineGroup(),
+    ),
+    links=Link(base_ps=7, kv_ps=2, exclusive=True),
+)
+SCHEDULE = Schedule((Batch(0, 1, ((0, 1),)),))
+FOUND: dict[str, Any] = {"value": 1, "schedule": SCHEDULE, "metrics": {}}
+REFUSAL = "expected one machine, and none listed"
+
+
+def test_every_machine_has_its_own_or_the_instances_limits_rules_and_cost() -> None:
+    own = Machine(PAIR.limits, PAIR.rules, PAIR.cost)
+    first = Machine(SMALL, PAIR.rules, PAIR.cost, Role.PREFILL, "p")
+    assert PAIR.machines == (own,)
+    assert TWO.machines == (own, own)
+    assert MIXED.machines == (first, first, Machine(LARGE, Rules(hybrid=False), SLOW, Role.DECODE), own)
+    # What is None follows the instance when that changes.
+    assert replace(MIXED, cost=SLOW).machines[0].cost == SLOW
+
+
+def test_on_is_what_one_machine_has_to_do() -> None:
+    assert PAIR.on(0) == PAIR
+    assert TWO.on(1) == replace(PAIR, name=f"{PAIR.name}, machine 1")
+    part = MIXED.on(2, [1])
+    assert part == Instance(f"{PAIR.name}, machine 2", LARGE, Rules(hybrid=False), SLOW, (PAIR.requests[1],))
+    assert simulate(MIXED.on(3), "vllm").value == simulate(PAIR, "vllm").value
+
+
+@pytest.mark.parametrize("machine", [-1, 4])
+def test_on_names_a_machine_that_there_is_not(machine: int) -> None:
+    with pytest.raises(InputError, match=f"machine: got {machine}, expected an integer from 0 to 3"):
+        MIXED.on(machine)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"replicas": 2, "machine_groups": (MachineGroup(),)}, "replicas: got 2, expected 1 where machines are listed"),
+        ({"machine_groups": (MachineGroup(10_000),) * 2}, "machines: got 20000 machines, expected at most 10000"),
+        (
+            {"machine_groups": (MachineGroup(role=Role.DECODE),)},
+            "machines: got only machines of role decode, expected one that requests are routed to",
+        ),
+    ],
+)
+def test_machines_that_make_no_sense(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        replace(PAIR, **changes)
+    assert str(error.value) == message
+
+
+def test_a_document_states_what_differs() -> None:
+    document = instance_document(MIXED)
+    limits = {"kv_tokens": 64, "batch_tokens": 32, "prefill_tokens": 32, "batch_requests": None, "kv_block": 1}
+    first, second, third = document["machines"]
+    assert first == {"name": "p", "count": 2, "role": "prefill", "limits": limits}
+    assert set(second) == {"role", "limits", "rules", "cost"}
+    assert third == {}
+    assert document["links"] == {"base_ps": 7, "kv_ps": 2, "exclusive": True, "live": False, "stages": 3}
+    for instance in (MIXED, TWO):
+        assert parse_instance(dump(instance_document(instance)).encode(), cost_model) == instance
+
+
+def test_one_machine_has_the_document_that_it_had() -> None:
+    keys = ["format", "name", "limits", "rules", "cost", "replicas", "requests"]
+    assert list(instance_document(PAIR)) == keys
+    assert list(instance_document(MIXED)) == [*keys[:-1], "machines", "links", "requests"]
+
+
+def test_a_document_may_name_a_machines_profile() -> None:
+    document = instance_document(PAIR) | {"machines": [{"cost": {"profile": "a100-llama2-7b"}}, {"count": 3}]}
+    found = parse_instance(json.dumps(document).encode(), cost_model)
+    assert [machine.cost == cost_model("a100-llama2-7b") for machine in found.machines] == [True, False, False, False]
+
+
+def test_the_hash_knows_machines_and_not_their_names() -> None:
+    groups = tuple(replace(group, name="other") for group in MIXED.machine_groups)
+    assert instance_sha256(replace(MIXED, machine_groups=groups)) == instance_sha256(MIXED)
+    assert len({instance_sha256(instance) for instance in (PAIR, TWO, MIXED, replace(MIXED, links=Link()))}) == 4
+
+
+class _NoEngine:
+    def run(self, batch: Assignment) -> int:
+        raise AssertionError(batch)
+
+
+def _formulate(name: str, instance: Instance) -> object:
+    return make_formulation(name, {}).solve(Task(instance, Objective.MAKESPAN))
+
+
+def _bound(name: str, instance: Instance) -> object:
+    return bound_method(name)(instance, Objective.MAKESPAN)
+
+
+REFUSING: dict[str, Callable[[Instance], object]] = {
+    "solve": solve,
+    "bound": bound,
+    "all_bounds": all_bounds,
+    "export_model": lambda instance: export_model(instance, method="token_cpsat"),
+    "simulate": lambda instance: simulate(instance, "vllm"),
+    "run_policy": lambda instance: run_policy(instance, VLLM),
+    "compiled": VLLM.serve,
+    "execute_policy": lambda instance: execute_policy(instance, "vllm", _NoEngine(), {}),
+    "execute_schedule": lambda instance: execute_schedule(instance, SCHEDULE, "", _NoEngine(), {}),
+    "check_schedule": lambda instance: check_schedule(instance, SCHEDULE),
+    "check_result": lambda instance: check_result(Result(instance, "x", Objective.MAKESPAN, Status.FEASIBLE, **FOUND)),
+    "timeline": lambda instance: timeline(instance, SCHEDULE),
+    "evaluate": lambda instance: evaluate(instance, SCHEDULE),
+    "timed": lambda instance: timed(instance, []),
+    **{f"formulation {name}": partial(_formulate, name) for name in method_names() if name != "auto"},
+    **{f"method {name}": partial(solve, method=name) for name in method_names()},
+    **{f"policy {name}": partial(simulate, policy=name) for name in policy_names()},
+    **{f"bound {name}": partial(_bound, name) for name in BOUNDS},
+}
+
+
+@pytest.mark.parametrize("instance", [TWO, MIXED, replace(PAIR, machine_groups=(MachineGroup(),))])
+@pytest.mark.parametrize("what", REFUSING)
+def test_what_covers_one_machine_refuses_several(what: str, instance: Instance) -> None:
+    with pytest.raises(InputError) as error:
+        REFUSING[what](instance)
+    assert REFUSAL in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [["solve"], ["bound"], ["simulate", "--policy", "vllm"], ["table"]])
+def test_commands_refuse_several_machines_in_one_line(
+    command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "two.json"
+    file.write_text(dump(instance_document(TWO)))
+    outcome = optsched(capsys, command[0], str(file), *command[1:])
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(f"optsched: {file}: ")
+    assert outcome.err.endswith(f"machines: got 2 machines, {REFUSAL}: nothing here covers several yet\n")
+    assert len(outcome.err.splitlines()) == 1
