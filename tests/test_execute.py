@@ -44,8 +44,8 @@ from optsched.model.schedule import Assignment, Schedule
 from optsched.model.state import RequestState
 from optsched.policies.infermax import SARATHI, VLLM
 from optsched.report.execution_plot import plot_execution
-from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import PolicyFailureError, Replica
+from optsched.simulator.engine import run_policy
+from optsched.simulator.replica import PolicyFailureError, Replica
 
 COST = CostModel(100, 10, decode_kv=1, prefill_sq=1)
 SMALL = Shape("small", 16, 2, 4, 2, 8, 24, 50, "float64")

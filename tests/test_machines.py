@@ -47,7 +47,7 @@ from optsched.model.documents import dump, instance_document, instance_sha256, p
 from optsched.model.metrics import evaluate
 from optsched.model.schedule import Assignment, timed
 from optsched.policies.infermax import VLLM
-from optsched.simulate.engine import run_policy
+from optsched.simulator.engine import run_policy
 from optsched.solvers.formulation import Task
 
 SMALL, LARGE = Limits(64, 32, 32), Limits(128, 32, 16, kv_block=16)

@@ -406,7 +406,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         (
             RAISES.replace(
                 'raise ZeroDivisionError("nothing to divide")',
-                "from optsched.simulate.replica import PolicyFailureError; raise PolicyFailureError(99, 0, 'no')",
+                "from optsched.simulator.replica import PolicyFailureError; raise PolicyFailureError(99, 0, 'no')",
             ),
             "raised IndexError",
             None,

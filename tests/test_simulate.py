@@ -49,8 +49,8 @@ from optsched.policies.infermax import (
     Check,
     InferMax,
 )
-from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Compiled, Job, NoBatchError, Replica
+from optsched.simulator.engine import run_policy
+from optsched.simulator.replica import Compiled, Job, NoBatchError, Replica
 
 BASES = ("vllm", "sarathi", "sarathi_pc", "sarathi_nocp", "vllm_hy", "sarathi_nohy")
 EVICTION_FREE = tuple(f"{name}_ef" for name in BASES)

@@ -19,7 +19,7 @@ from optsched.model.errors import InputError
 from optsched.model.metrics import tally_of
 from optsched.policies.grouped import GroupedPolicy
 from optsched.policies.vidur import LIMITS, VIDUR_SARATHI, VIDUR_VLLM, clipped
-from optsched.simulate.engine import run_policy
+from optsched.simulator.engine import run_policy
 from optsched.traces.azure import read_azure
 
 SECOND = 10**12

@@ -24,7 +24,7 @@ from optsched.calibrate.library import cost_model
 from optsched.model.instance import Instance, Limits
 from optsched.policies.larry import Larry, MemoryUnit
 from optsched.policies.shortest import Trail
-from optsched.simulate.replica import Policy, Preparing
+from optsched.simulator.replica import Policy, Preparing
 from optsched.traces.arrivals import Mmpp
 from optsched.traces.standin import stand_in
 from optsched.traces.trace import DEFAULT_LIMITS, make_trace, trace_instance

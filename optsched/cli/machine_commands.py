@@ -38,7 +38,7 @@ from optsched.model.instance import Instance
 from optsched.model.result import Result
 from optsched.model.schedule import Schedule
 from optsched.report.execution import execution_text
-from optsched.simulate.replica import PolicyFailureError
+from optsched.simulator.replica import PolicyFailureError
 
 if TYPE_CHECKING:
     from optsched.hardware.compare.batches import Execution

@@ -27,8 +27,8 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status, versions
 from optsched.policies import POLICIES, STANDARD
-from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
+from optsched.simulator.engine import run_policy
+from optsched.simulator.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
 
 _COMPILED_TOKENS = 50_000
 """With fewer tokens to generate the engine has finished before compiled code is loaded."""
@@ -67,7 +67,7 @@ def simulate(
         The problem, or its name or file.
     policy
         A policy's name; or ``FILE.py:NAME``, where the file defines such an object or its class; or any object with
-        ``next_batch`` or ``prepared`` (`optsched.simulate.replica`).
+        ``next_batch`` or ``prepared`` (`optsched.simulator.replica`).
     objective
         Which objective ``value`` reports, and a policy with hindsight aims at.
     restrictions

@@ -19,7 +19,7 @@ from typing import Any
 
 from optsched.model.memory import Memory
 from optsched.policies.standing import Standing
-from optsched.simulate.replica import Job, Replica
+from optsched.simulator.replica import Job, Replica
 
 Order = Callable[[Job, Replica], Any]
 """Sort key of the members of a group; the smallest goes first.

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicted, Predicting, Predictor
 from optsched.policies.tasks import Allocating, Forming, Tasks, by_arrival
-from optsched.simulate.replica import Job, Occasion, Policy
+from optsched.simulator.replica import Job, Occasion, Policy
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ from optsched.policies.pipelining import lend
 from optsched.policies.predictors import Estimate, Online, Predicting, Predictor, Rated
 from optsched.policies.standing import Standing
 from optsched.policies.tasks import Allocating, Forming, Tasks, by_arrival
-from optsched.simulate.replica import Job, Occasion, Policy, Replica
+from optsched.simulator.replica import Job, Occasion, Policy, Replica
 
 _DEADLINES_PS = (2 * 10**11, 5 * 10**11, 2 * 10**12)
 _HELD_TOKENS = 128

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from optsched.model.schedule import Assignment
 from optsched.model.state import Action, Place, Step
 from optsched.policies.algorithm import Group, Parts
-from optsched.simulate.replica import Job, NoBatchError, PolicyFailureError, Replica
+from optsched.simulator.replica import Job, NoBatchError, PolicyFailureError, Replica
 
 _FULL = "no more requests may hold KV now"
 

@@ -23,12 +23,12 @@ from optsched.policies.algorithm import (
     worst_case,
 )
 from optsched.policies.forming import Forming
-from optsched.simulate.engine import arrival_order
-from optsched.simulate.replica import Job, Replica
+from optsched.simulator.engine import arrival_order
+from optsched.simulator.replica import Job, Replica
 
 if TYPE_CHECKING:
-    from optsched.simulate.kernel import CompiledRun
-    from optsched.simulate.record import Record
+    from optsched.simulator.kernel import CompiledRun
+    from optsched.simulator.record import Record
 
 __all__ = [
     "Group",
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _CODES = {Members.WAITING: 0, Members.FILLING: 1, Members.DECODING: 2, Members.RUNNING: 3}
-"""What `optsched.simulate.kernel` calls them."""
+"""What `optsched.simulator.kernel` calls them."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class GroupedPolicy(Parts):
         if not self._is_plain or not {"swap"}.issuperset(instance.rules.added):
             return None
         # Compiled code takes a while to load.
-        from optsched.simulate.kernel import Rule, as_array, begin_run  # noqa: PLC0415
+        from optsched.simulator.kernel import Rule, as_array, begin_run  # noqa: PLC0415
 
         limits, rules = instance.limits, instance.rules
         rule = Rule(

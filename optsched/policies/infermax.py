@@ -46,7 +46,7 @@ from optsched.model.schedule import Assignment
 from optsched.policies.algorithm import worst_case
 from optsched.policies.grouped import Group, GroupedPolicy, Members, longest
 from optsched.policies.histogram import Histogram
-from optsched.simulate.replica import Job, Occasion, Policy, Replica
+from optsched.simulator.replica import Job, Occasion, Policy, Replica
 
 VLLM = GroupedPolicy(groups=(Group(Members.WAITING), Group(Members.RUNNING, evicts=True)), hybrid=False, chunked=False)
 """vLLM (Kwon et al. 2023): prefills first, in batches of their own."""

@@ -30,7 +30,7 @@ from optsched.model.schedule import Assignment
 from optsched.model.state import Action, Place, Step
 from optsched.policies.fcfs import saturating_tokens
 from optsched.policies.predictors import Estimate
-from optsched.simulate.replica import Job, NoBatchError, Replica
+from optsched.simulator.replica import Job, NoBatchError, Replica
 
 _MORE = 32
 """Tokens that a request which outlives its prediction is given."""

@@ -14,7 +14,7 @@ from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Schedule, timed
-from optsched.simulate.engine import run_policy
+from optsched.simulator.engine import run_policy
 
 if TYPE_CHECKING:
     from optsched.hardware.run.engine import Engine

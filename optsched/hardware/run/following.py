@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from optsched.model.cost import BatchCost
 from optsched.model.instance import Instance
 from optsched.model.schedule import Assignment, Schedule, timed
-from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Policy, Replica
+from optsched.simulator.engine import run_policy
+from optsched.simulator.replica import Policy, Replica
 
 if TYPE_CHECKING:
     from optsched.hardware.run.engine import Engine
@@ -116,7 +116,7 @@ def follow_policy(
     Raises
     ------
     PolicyFailureError, InfeasibleInstanceError
-        As `optsched.simulate.engine.run_policy` does.
+        As `optsched.simulator.engine.run_policy` does.
     """
     told = _Told(engine, watch)
     schedule = run_policy(instance, _Listening(policy, told), cost=told, jumps=False)
