@@ -25,9 +25,10 @@ from optsched.calibrate.llmservingsim import read_llmservingsim
 from optsched.calibrate.shipped import LAYERS, RTX_FOLDER, RTX_KV_TOKENS, build
 from optsched.calibrate.splitwise import Setting, read_settings, read_splitwise
 from optsched.calibrate.timings import Measurements, SourceOptions
-from optsched.calibrate.vllm_run import MeasuredRun, read_run
 from optsched.cli import run_program
 from optsched.cli.options import blaming, file_option
+from optsched.hardware.compare.requests import PS_PER_S, RunComparison, compare_run
+from optsched.hardware.compare.vllm_run import MeasuredRun, read_run
 from optsched.model.cost import CostModel
 from optsched.model.documents import read_bytes, write_text
 from optsched.model.domain import replace
@@ -36,7 +37,6 @@ from optsched.report.benchmark import replace_section
 from optsched.report.calibration import RUN_HEADERS, run_rows
 from optsched.report.profile_plot import COLORS, new_figure, save_figure
 from optsched.report.residual_plot import plot_residuals
-from optsched.study.measured_run import PS_PER_S, RunComparison, compare_run
 
 RUN = "llmservingsim/RTXPRO6000/Llama-3.1-8B/vllm_run"
 SPLITWISE = "splitwise_sim/perf_model_llama2-70b.csv"

@@ -23,13 +23,13 @@ from optsched.calibrate.timings import SourceOptions
 from optsched.cli import run_program
 from optsched.cli.options import blaming, file_option
 from optsched.cli.step_bar import StepBar
-from optsched.execute.comparison import ALL, Execution
-from optsched.execute.engine import TorchEngine
-from optsched.execute.machine import Machine, open_machine
-from optsched.execute.shape import Shape, read_shape
-from optsched.measure.grid import EXTENTS, Extent
-from optsched.measure.profiling import Task, measure
-from optsched.methods.execute import execute_policy
+from optsched.hardware.compare.batches import ALL, Execution
+from optsched.hardware.compare.execute import execute_policy
+from optsched.hardware.machine import Machine, open_machine
+from optsched.hardware.measure.grid import EXTENTS, Extent
+from optsched.hardware.measure.profiling import Task, measure
+from optsched.hardware.run.engine import TorchEngine
+from optsched.hardware.transformer.shape import Shape, read_shape
 from optsched.model.cost import CostModel
 from optsched.model.documents import read_bytes, write_text
 from optsched.model.instance import Instance, Limits, Request, Rules

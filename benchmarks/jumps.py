@@ -33,8 +33,8 @@ from optsched.model.metrics import evaluate, metrics
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import unrolled
-from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
+from optsched.simulator.engine import run_policy
+from optsched.simulator.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
 from optsched.traces.sources import read_rows
 from optsched.traces.trace import make_trace, trace_instance
 

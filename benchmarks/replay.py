@@ -30,13 +30,13 @@ from optsched.methods.checked import DefectFoundError
 from optsched.methods.solve import solve
 from optsched.model.documents import ClaimedResult, instance_sha256, write_text
 from optsched.model.instance import Instance
+from optsched.model.lines import append_lines
 from optsched.model.restrictions import Restrictions
 from optsched.report.benchmark import replace_section
 from optsched.report.formats import as_markdown, as_text
 from optsched.report.sheet import Cell, Column, Sheet
 from optsched.study import ledger as ledgers
 from optsched.study.ledger import Kind, Ledger, Row
-from optsched.study.lines import append_lines
 
 Record = dict[str, Any]
 _LEAST_S = 2.0

@@ -37,7 +37,7 @@ from optsched.report.benchmark import replace_section
 from optsched.report.formats import as_markdown, as_text
 from optsched.report.profile_plot import COLORS, check_plot, new_figure, save_figure
 from optsched.report.sheet import Cell, Column, Sheet
-from optsched.simulate.engine import run_policy
+from optsched.simulator.engine import run_policy
 from optsched.traces.standin import stand_in
 from optsched.traces.trace import Trace, read_trace, trace_instance
 

@@ -45,8 +45,8 @@ from optsched.policies.vllm import VLLM_V1, VLLM_V1_UNRESERVED
 from optsched.report.benchmark import replace_section
 from optsched.report.formats import as_markdown, as_text
 from optsched.report.sheet import NOT_AVAILABLE, Cell, Column, Sheet
-from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica
+from optsched.simulator.engine import run_policy
+from optsched.simulator.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica
 
 COST = cost_model("a100-llama2-7b-nocall")
 KINDS = ("preempted", "decoding", "prefilling", "tokens", "no batch")

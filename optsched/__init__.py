@@ -23,7 +23,7 @@ from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Results, Status
 from optsched.model.schedule import Assignment, Batch, Schedule
 from optsched.model.timeline import Moment, timeline
-from optsched.simulate.replica import NoBatchError, Policy
+from optsched.simulator.replica import NoBatchError, Policy
 from optsched.solvers.formulation import Formulation
 
 __version__ = _version("optsched")

@@ -18,8 +18,8 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Schedule, unrolled
 from optsched.model.timeline import timeline
-from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
+from optsched.simulator.engine import run_policy
+from optsched.simulator.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
 
 # Non-attention time of x tokens: max(100 + 10 x, 40 x); the second piece counts from x = 4 on.
 # Decode attention on m cached tokens: m + 5. Prefill attention: 2 (c² + 2 m c) + 3 m + 7.

@@ -38,7 +38,7 @@ from optsched.model.documents import Suite
 from optsched.model.profiles import profile_names
 from optsched.report.formats import as_csv
 from optsched.report.sheet import make_sheet
-from optsched.simulate.replica import Replica
+from optsched.simulator.replica import Replica
 from optsched.study.bound_table import TableTask, finish, table_rows
 
 ANY: Any = optsched

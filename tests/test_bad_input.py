@@ -19,7 +19,7 @@ from commands import Outcome, optsched
 from patience import PATIENCE_S
 
 from optsched.calibrate.library import find_profile, render_profile
-from optsched.execute.shape import read_shape
+from optsched.hardware.transformer.shape import read_shape
 from optsched.model.errors import InputError, Said
 
 Document = dict[str, Any]

@@ -21,13 +21,13 @@ from optsched.calibrate.shipped import RTX_KV_TOKENS
 from optsched.calibrate.splitwise import Setting, read_settings, read_splitwise
 from optsched.calibrate.timings import Measurements, SourceOptions, Timings
 from optsched.calibrate.vidur import LAYER_OPERATORS, read_cpu, read_dense, read_vidur
-from optsched.calibrate.vllm_run import read_run
+from optsched.hardware.compare.requests import compare_run
+from optsched.hardware.compare.vllm_run import read_run
 from optsched.methods.simulate import simulate
 from optsched.model.cost import CostModel
 from optsched.model.errors import InputError
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.metrics import tally_of
-from optsched.study.measured_run import compare_run
 
 PS_PER_NS, PS_PER_MS, PS_PER_S = 10**3, 10**9, 10**12
 

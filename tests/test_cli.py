@@ -26,6 +26,7 @@ from commands import Outcome
 from patience import PATIENCE_S
 
 from optsched.bounds.catalogue import BOUNDS
+from optsched.cli.live import LiveLine
 from optsched.library import load_instance, load_suite
 from optsched.methods.simulate import policy_names, simulate, simulate_each
 from optsched.methods.solve import solve as real_solve
@@ -37,6 +38,7 @@ from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status, versions
 from optsched.report.formats import FORMATS, as_csv, as_latex, as_markdown, as_text
 from optsched.report.sheet import Cell, Column, Sheet, make_sheet
+from optsched.solvers.formulation import ProgressEvent
 from optsched.study.bound_table import BoundTable, TableTask, finish, table_rows
 from optsched.traces.suites import SUITES
 
@@ -990,6 +992,19 @@ def test_progress_reaches_a_terminal(optsched: Command, monkeypatch: pytest.Monk
     assert code == 0
     assert "three" in terminal.getvalue()
     assert "\x1b" not in out
+
+
+def test_the_live_line_shows_means_as_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    problem = small()
+    count = len(problem.requests)
+    with LiveLine("small", Objective.MEAN_E2E) as live:
+        live.watch(problem)(ProgressEvent(0.0, 6 * 10**9 * count, 3 * 10**9 * count))
+        live._progress.refresh()
+    assert "incumbent 6.000 ms  bound 3.000 ms  gap 50.00 %" in terminal.getvalue()
 
 
 @pytest.mark.slow

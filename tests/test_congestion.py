@@ -26,6 +26,12 @@ FREE = Restrictions()
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
+def alone_value(instance: Instance) -> int:
+    found = alone_bound(instance, Objective.MEAN_E2E)
+    assert found is not None
+    return found.value
+
+
 def proved(instance: Instance, certificate: dict[str, Any]) -> int:
     return proved_bound(instance, FREE, Objective.MEAN_E2E, certificate)
 
@@ -103,7 +109,7 @@ def test_more_is_proved_than_by_bounds_that_see_no_crowd() -> None:
     instance = crowd(100)
     machine = machine_bound(instance, Objective.MEAN_E2E)
     assert machine is not None
-    others = max(machine.value, alone_bound(instance, Objective.MEAN_E2E).value)
+    others = max(machine.value, alone_value(instance))
     reached = simulate(instance, "sarathi", Objective.MEAN_E2E).value
     assert reached is not None
     assert 1.5 * others < crowded_bound().value < reached
@@ -122,7 +128,7 @@ def test_where_requests_queue_more_is_proved_than_by_either_alone() -> None:
     assert found is not None
     assert machine is not None
     assert reached is not None
-    assert max(machine.value, alone_bound(instance, Objective.MEAN_E2E).value) < found.value < reached
+    assert max(machine.value, alone_value(instance)) < found.value < reached
     assert found.certificate["kept"] == 48
     assert proved(instance, found.certificate) == found.value
 
@@ -158,7 +164,7 @@ def test_requests_of_one_token_have_prompts_alone() -> None:
     assert found is not None
     assert proved(ones, found.certificate) == found.value
     least = sum(10_000_000 + 20_000 * r.input + 50 * r.input**2 for r in ones.requests)
-    assert 0 < found.value <= least == alone_bound(ones, Objective.MEAN_E2E).value
+    assert 0 < found.value <= least == alone_value(ones)
 
 
 @pytest.mark.parametrize("decode_req", [300_000, 3_000_000, 30_000_000])

@@ -23,16 +23,16 @@ pytest.importorskip("torch")
 import torch
 
 from optsched.check import check_schedule
-from optsched.execute.attention import Attention, OnCuda, StepByStep
-from optsched.execute.cache import FullCacheError, PagedCache
-from optsched.execute.comparison import ALL, Errors
-from optsched.execute.engine import TorchEngine
-from optsched.execute.following import Kind, follow_policy, follow_schedule
-from optsched.execute.machine import HostClock, Machine, open_machine
-from optsched.execute.model import Transformer
-from optsched.execute.plan import Run, make_plan
-from optsched.execute.shape import SHAPES, Shape, read_shape
-from optsched.methods.execute import execute_policy, execute_schedule
+from optsched.hardware.compare.batches import ALL, Errors
+from optsched.hardware.compare.execute import execute_policy, execute_schedule
+from optsched.hardware.machine import HostClock, Machine, open_machine
+from optsched.hardware.run.engine import TorchEngine
+from optsched.hardware.run.following import BatchKind, follow_policy, follow_schedule
+from optsched.hardware.transformer.attention import Attention, OnCuda, StepByStep
+from optsched.hardware.transformer.cache import FullCacheError, PagedCache
+from optsched.hardware.transformer.model import Transformer
+from optsched.hardware.transformer.plan import Run, make_plan
+from optsched.hardware.transformer.shape import SHAPES, Shape, read_shape
 from optsched.methods.simulate import simulate
 from optsched.model.cost import CostModel
 from optsched.model.documents import dump, instance_document, result_document
@@ -44,8 +44,8 @@ from optsched.model.schedule import Assignment, Schedule
 from optsched.model.state import RequestState
 from optsched.policies.infermax import SARATHI, VLLM
 from optsched.report.execution_plot import plot_execution
-from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import PolicyFailureError, Replica
+from optsched.simulator.engine import run_policy
+from optsched.simulator.replica import PolicyFailureError, Replica
 
 COST = CostModel(100, 10, decode_kv=1, prefill_sq=1)
 SMALL = Shape("small", 16, 2, 4, 2, 8, 24, 50, "float64")
@@ -182,7 +182,7 @@ def test_evicted_and_chunked_requests_of_many_blocks_generate_what_a_plain_model
     instance = MIXED if policy is SARATHI else replace(MIXED, limits=Limits(200, 128, 128, kv_block=4))
     followed = follow_policy(instance, chosen, engine)
     assert followed.schedule.evictions > 0
-    assert {batch.kind for batch in followed.batches} >= {Kind.PREFILL, Kind.DECODE}
+    assert {batch.kind for batch in followed.batches} >= {BatchKind.PREFILL, BatchKind.DECODE}
     if policy is SARATHI:
         assert any(len(batch.prefills) > 0 and batch.prefills[0][1] > 0 for batch in followed.batches)
     assert_plain(engine, model, instance)
@@ -249,7 +249,7 @@ def test_half_precision_on_a_gpu_is_close() -> None:
 
 DECODE_KERNEL = """
 import sys, torch
-from optsched.execute.decode_kernel import attend_paged
+from optsched.hardware.transformer.decode_kernel import attend_paged
 generator = torch.Generator().manual_seed(1)
 lengths = torch.tensor([2, 64, 256, 257, 700, 1, 513])
 for heads, kv_heads, width in ((8, 2, 16), (4, 4, 32), (3, 1, 24)):
@@ -399,7 +399,7 @@ def test_errors_are_worked_out_by_hand() -> None:
             return self.times.pop(0)
 
     execution = execute_policy(instance, "vllm", Uneven(), {})
-    prefill, decode, every = (execution.batch_errors()[name] for name in (Kind.PREFILL, Kind.DECODE, ALL))
+    prefill, decode, every = (execution.batch_errors()[name] for name in (BatchKind.PREFILL, BatchKind.DECODE, ALL))
     assert prefill == pytest.approx((1, 0.45, 0.45, 0.45, 0.45, -0.45))
     assert decode == pytest.approx((2, 0.5, 0, 1, 1, 220 / 165 - 1))
     assert every == pytest.approx((3, 1.45 / 3, 0.45, 1, 1, 330 / 365 - 1))

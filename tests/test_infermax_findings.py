@@ -17,7 +17,7 @@ from optsched import CostModel, Instance, check_schedule, cost_model, load_suite
 from optsched.catalogue import POLICY_GROUP, lookup
 from optsched.model.metrics import evaluate
 from optsched.model.schedule import Schedule, timed
-from optsched.simulate.engine import run_policy
+from optsched.simulator.engine import run_policy
 from optsched.traces.infermax import CONTEXT, KV_TOKENS, LENGTHS
 from papers.infermax_runs import equal
 from papers.infermax_runs import ratio as quotient

@@ -21,12 +21,12 @@ from optsched.model.documents import dump, instance_document, instance_sha256
 from optsched.model.domain import replace
 from optsched.model.errors import InputError
 from optsched.model.instance import Instance, Limits, Request
+from optsched.model.lines import append_lines
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.study import ledger as ledgers
 from optsched.study.ledger import Difficulty, Kind, Ledger, Row, Standing, record, rows_of
-from optsched.study.lines import append_lines
 
 TODAY = datetime.date(2026, 11, 21)
 HASH, OTHER = "a" * 64, "b" * 64
@@ -200,7 +200,7 @@ def test_appending_keeps_earlier_bytes(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_many_may_append(tmp_path: Path) -> None:
     file = tmp_path / "ledger.jsonl"
-    code = "import sys; from pathlib import Path; from optsched.study.lines import append_lines\n" + (
+    code = "import sys; from pathlib import Path; from optsched.model.lines import append_lines\n" + (
         "for _ in range(50): append_lines(Path(sys.argv[1]), [sys.argv[2] * 3000])"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(file), name]) for name in "ab"]

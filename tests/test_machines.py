@@ -41,13 +41,13 @@ from optsched import (
 )
 from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.calibrate.library import cost_model
-from optsched.methods.execute import execute_policy, execute_schedule
+from optsched.hardware.compare.execute import execute_policy, execute_schedule
 from optsched.methods.formulations import make_formulation
 from optsched.model.documents import dump, instance_document, instance_sha256, parse_instance
 from optsched.model.metrics import evaluate
 from optsched.model.schedule import Assignment, timed
 from optsched.policies.infermax import VLLM
-from optsched.simulate.engine import run_policy
+from optsched.simulator.engine import run_policy
 from optsched.solvers.formulation import Task
 
 SMALL, LARGE = Limits(64, 32, 32), Limits(128, 32, 16, kv_block=16)

@@ -21,13 +21,13 @@ pytest.importorskip("torch")
 
 import torch
 
-from optsched.calibrate.measurements import HEADER
-from optsched.execute.machine import Machine, Work, open_machine
-from optsched.execute.shape import SHAPES, Shape
-from optsched.measure.bench import Bench
-from optsched.measure.grid import Extent, Kind, Point, grid
-from optsched.measure.profiling import ROUNDS, Task, kv_capacity, measure
-from optsched.measure.table import Samples, make_row
+from optsched.calibrate.measurements import HEADER, Kind
+from optsched.hardware.machine import Machine, Work, open_machine
+from optsched.hardware.measure.bench import Bench
+from optsched.hardware.measure.grid import Extent, Point, grid
+from optsched.hardware.measure.profiling import ROUNDS, Task, kv_capacity, measure
+from optsched.hardware.measure.samples import Samples, summarize
+from optsched.hardware.transformer.shape import SHAPES, Shape
 from optsched.model.domain import replace
 from optsched.model.errors import InputError
 
@@ -128,7 +128,7 @@ def test_work_is_what_the_point_says() -> None:
 def test_a_row_is_worked_out_by_hand() -> None:
     """Of 1 to 20, percentile q is the q/5-th; the rounds' medians are 5.5 and 15.5, 10 apart, in medians of 10: 1."""
     point = Point(Kind.DENSE, 1, 0, 0, 0, 0)
-    row = make_row(point, [range(10, 0, -1), range(11, 21)])
+    row = summarize(point, [range(10, 0, -1), range(11, 21)])
     assert (row.median_ns, row.p10_ns, row.p90_ns, row.samples, row.spread) == (10, 2, 18, 20, 1)
 
 

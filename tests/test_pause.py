@@ -14,8 +14,8 @@ from optsched.model.metrics import evaluate, metrics
 from optsched.model.schedule import Schedule
 from optsched.policies.grouped import GroupedPolicy
 from optsched.policies.infermax import SARATHI, SARATHI_EF, VLLM, VLLM_EF
-from optsched.simulate.engine import PolicyRun, arrival_order, run_policy
-from optsched.simulate.replica import PolicyFailureError, Replica
+from optsched.simulator.engine import PolicyRun, arrival_order, run_policy
+from optsched.simulator.replica import PolicyFailureError, Replica
 
 PLAIN = (VLLM, VLLM_EF, SARATHI, SARATHI_EF)
 

@@ -60,8 +60,8 @@ from optsched.policies.predictors import (
 from optsched.policies.round_robin import RR, RoundRobin
 from optsched.policies.shortest import MC_SF, SJF, SRTF, SVF, Trail
 from optsched.policies.standing import Standing
-from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Job, Occasion, Policy, Preparing, Replica
+from optsched.simulator.engine import run_policy
+from optsched.simulator.replica import Job, Occasion, Policy, Preparing, Replica
 from optsched.traces.workloads import draw_workload
 
 NAMES = sorted(set(POLICIES) - {"planner"})

@@ -72,7 +72,7 @@ def break_formulations(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], 
     """Let formulations raise as soon as they are asked."""
 
     class Broken:
-        declaration = Declaration(covers_swaps=True)
+        declaration = Declaration(covers=("swap",))
 
         def solve(self, task: Task) -> Found:
             raise error
@@ -406,7 +406,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         (
             RAISES.replace(
                 'raise ZeroDivisionError("nothing to divide")',
-                "from optsched.simulate.replica import PolicyFailureError; raise PolicyFailureError(99, 0, 'no')",
+                "from optsched.simulator.replica import PolicyFailureError; raise PolicyFailureError(99, 0, 'no')",
             ),
             "raised IndexError",
             None,

@@ -16,7 +16,7 @@ from optsched.policies.fcfs import FCFS_HY
 from optsched.policies.grouped import Margins
 from optsched.policies.round_robin import RR, RR_SJF, RoundRobin
 from optsched.policies.shortest import ShortestFirst
-from optsched.simulate.replica import Policy, Preparing
+from optsched.simulator.replica import Policy, Preparing
 from papers.rr_sjf import FITTED, arriving, latencies, policies, workload
 from papers.serving import COST
 

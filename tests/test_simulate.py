@@ -33,7 +33,7 @@ from optsched.model.errors import InfeasibleInstanceError
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.memory import PrivateBlocks
 from optsched.model.metrics import evaluate, tally_of
-from optsched.model.objectives import gap, percentile
+from optsched.model.objectives import Objective, gap, percentile
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Status
 from optsched.model.schedule import Assignment, Batch, Schedule
@@ -49,8 +49,8 @@ from optsched.policies.infermax import (
     Check,
     InferMax,
 )
-from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Compiled, Job, NoBatchError, Replica
+from optsched.simulator.engine import run_policy
+from optsched.simulator.replica import Compiled, Job, NoBatchError, Replica
 
 BASES = ("vllm", "sarathi", "sarathi_pc", "sarathi_nocp", "vllm_hy", "sarathi_nohy")
 EVICTION_FREE = tuple(f"{name}_ef" for name in BASES)
@@ -127,7 +127,7 @@ def test_eviction_and_refill() -> None:
         Batch(922, 1042, ((1, 1),)),
     )
     metrics = evaluate(instance, schedule)
-    assert metrics["objectives"] == {
+    expected = {
         "makespan": 1042,
         "mean_ttft": 290 + 290,
         "max_ttft": 290,
@@ -145,6 +145,8 @@ def test_eviction_and_refill() -> None:
         "mean_tpot": 125 + 250,
         "p99_tbt": 496,
     }
+    assert metrics["objectives"].items() >= expected.items()
+    assert set(metrics["objectives"]) == set(Objective)
     assert metrics["evictions"] == 1
     assert metrics["recomputed_tokens"] == 4  # what request 1 had cached when it was evicted
     assert metrics["peak_kv_tokens"] == 8
@@ -183,7 +185,7 @@ def test_arrivals() -> None:
     )
     metrics = evaluate(instance, schedule)
     # Makespan from the first arrival. TTFT 119, 240, 155; e2e 119, 240, 408.
-    assert metrics["objectives"] == {
+    expected = {
         "makespan": 4119,
         "mean_ttft": 119 + 240 + 155,
         "max_ttft": 240,
@@ -201,6 +203,7 @@ def test_arrivals() -> None:
         "mean_tpot": 1408 - 1155,
         "p99_tbt": 1408 - 1155,
     }
+    assert metrics["objectives"].items() >= expected.items()
     # KV is busy for 155 + 135 + 118 + 119 ps with 3, 3 + 2, 4, 1 tokens of 1000; idle time does not count.
     share = Fraction(3 * 155 + 5 * 135 + 4 * 118 + 119, 1000 * (155 + 135 + 118 + 119))
     assert metrics["kv_utilisation"] == float(share)
@@ -224,7 +227,7 @@ def test_objectives_and_metrics() -> None:
     )
     instance = problem(*requests, kv=20, budget=6, prefill=4, cost=COST)
     metrics = evaluate(instance, served(instance, "sarathi"))
-    assert metrics["objectives"] == {
+    expected = {
         "makespan": 732,
         "mean_ttft": 664,
         "max_ttft": 474,
@@ -242,6 +245,7 @@ def test_objectives_and_metrics() -> None:
         "mean_tpot": 180 + 139,
         "p99_tbt": 284,
     }
+    assert metrics["objectives"].items() >= expected.items()
     # TPOT: (732 - 190) / 3 and (613 - 474) / 1. The median of two is the smaller, the 90th percentile the larger.
     low, high = 139, 542 / 3
     assert metrics["tpot_ps"] == {

@@ -27,8 +27,8 @@ from optsched.policies import POLICIES
 from optsched.policies.infermax import VLLM
 from optsched.policies.round_robin import RoundRobin
 from optsched.report.summary import policy_comparison
-from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import PolicyFailureError, Replica
+from optsched.simulator.engine import run_policy
+from optsched.simulator.replica import PolicyFailureError, Replica
 
 SWAPS = Rules(eviction=False, swap=True)
 COST = CostModel(base=100, token=10, decode_kv=1, swap_out_kv=7, swap_in_kv=5)

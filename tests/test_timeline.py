@@ -24,7 +24,7 @@ from optsched.model.metrics import evaluate, tally_of
 from optsched.model.schedule import Batch, Schedule, timed, unrolled
 from optsched.model.timeline import Moment, timeline
 from optsched.policies.infermax import SARATHI, VLLM, VLLM_EF
-from optsched.simulate.engine import run_policy
+from optsched.simulator.engine import run_policy
 
 OVER_TIME = ("queue_length_over_time", "kv_utilisation_over_time", "token_utilisation_over_time")
 

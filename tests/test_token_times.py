@@ -45,6 +45,7 @@ def problem(*requests: Request, cost: CostModel, prefill: int = 9, **rules: bool
 def bound(instance: Instance, objective: Objective) -> int:
     """Return the bound that the checker confirms to the unit."""
     found = alone_bound(instance, objective)
+    assert found is not None
     assert proved_bound(instance, FREE, objective, found.certificate) == found.value
     return found.value
 

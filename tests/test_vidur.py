@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 from shared_data import HERE, SHARED
+from vidur_tables import TableCost, read_vidur_tables
 
 from optsched import Instance, Limits, Request, Rules
 from optsched.calibrate.library import cost_model
-from optsched.calibrate.tables import TableCost, read_vidur_tables
 from optsched.model.errors import InputError
 from optsched.model.metrics import tally_of
 from optsched.policies.grouped import GroupedPolicy
 from optsched.policies.vidur import LIMITS, VIDUR_SARATHI, VIDUR_VLLM, clipped
-from optsched.simulate.engine import run_policy
+from optsched.simulator.engine import run_policy
 from optsched.traces.azure import read_azure
 
 SECOND = 10**12

@@ -23,8 +23,8 @@ from optsched.model.schedule import Assignment
 from optsched.model.state import Step
 from optsched.policies.infermax import SARATHI_PC, VLLM
 from optsched.policies.vllm import VLLM_V1, VLLM_V1_UNRESERVED
-from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Job, Policy, Replica
+from optsched.simulator.engine import run_policy
+from optsched.simulator.replica import Job, Policy, Replica
 
 SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "vllm_scheduler.py"
 RECORDED = json.loads(Path(__file__).with_name("data").joinpath("vllm-0.19.0.json").read_text())

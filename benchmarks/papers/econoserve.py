@@ -22,7 +22,7 @@ from statistics import mean
 from optsched.policies.econoserve import PER_TRACE, EconoServe
 from optsched.policies.predictors import Online, Padded
 from optsched.report.sheet import Cell, Column, Sheet
-from optsched.simulate.replica import Policy, Preparing
+from optsched.simulator.replica import Policy, Preparing
 from papers.econoserve_experiments import experiments
 from papers.econoserve_setup import (
     KV_TOKENS_175B,

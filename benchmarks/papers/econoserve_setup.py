@@ -29,8 +29,8 @@ from optsched.policies.fcfs import FASTGEN, ORCA
 from optsched.policies.infermax import VLLM_SWAP
 from optsched.policies.predictors import TRUTH
 from optsched.policies.shortest import SRTF
-from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Policy, Preparing
+from optsched.simulator.engine import run_policy
+from optsched.simulator.replica import Policy, Preparing
 from optsched.traces.workloads import draw_workload
 from papers.serving import COST
 

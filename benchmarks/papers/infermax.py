@@ -33,7 +33,7 @@ from optsched.model.instance import Instance
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Status
 from optsched.policies.infermax import SARATHI_PC, Check, InferMax
-from optsched.simulate.replica import Policy, Preparing
+from optsched.simulator.replica import Policy, Preparing
 from optsched.traces.infermax import KV_TOKENS, LENGTHS, MIXES, SWEPT_KV_TOKENS
 from optsched.traces.sources import read_rows
 from optsched.traces.trace import make_trace, trace_instance

@@ -27,7 +27,7 @@ from optsched.model.instance import Instance, Limits
 from optsched.model.metrics import tally_of
 from optsched.policies.larry import Larry, MemoryUnit
 from optsched.policies.shortest import Trail
-from optsched.simulate.replica import Policy, Preparing
+from optsched.simulator.replica import Policy, Preparing
 from optsched.traces.arrivals import Mmpp
 from optsched.traces.standin import stand_in
 from optsched.traces.trace import DEFAULT_LIMITS, make_trace, trace_instance

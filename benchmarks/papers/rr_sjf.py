@@ -29,7 +29,7 @@ from optsched.policies.fcfs import FCFS_HY
 from optsched.policies.grouped import Margins
 from optsched.policies.round_robin import RR, RR_SJF, RoundRobin
 from optsched.policies.shortest import ShortestFirst
-from optsched.simulate.replica import Policy, Preparing
+from optsched.simulator.replica import Policy, Preparing
 from optsched.traces.workloads import draw_workload
 from papers.finding import Finding
 from papers.serving import COST

@@ -7,7 +7,7 @@ from typing import Any
 from optsched.calibrate.library import cost_model
 from optsched.methods.simulate import simulate
 from optsched.model.instance import Instance
-from optsched.simulate.replica import Policy, Preparing
+from optsched.simulator.replica import Policy, Preparing
 
 COST = cost_model("a100-llama2-7b-nocall")
 """The profile of the suites: Llama-2-7B on an A100, no cost of a call."""

@@ -47,7 +47,7 @@ from functools import partial
 from optsched.bounds.bound import Bound
 from optsched.bounds.own import fewest_steps, least_later, may_refill
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, misses_slo, percentile_rank, tpot_sum, value_at
+from optsched.model.objectives import Objective, misses_slo, percentile_rank, value_of
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,14 @@ def alone(instance: Instance) -> Alone:
     return Alone(tuple(first for first, _ in found), tuple(last for _, last in found))
 
 
-def alone_bound(instance: Instance, objective: Objective) -> Bound:
-    """Bound any objective by what requests take alone."""
-    return Bound(_least_value(instance, objective), {"kind": "alone"})
-
-
-def _least_value(instance: Instance, objective: Objective) -> int:
+def alone_bound(instance: Instance, objective: Objective) -> Bound | None:
+    """Bound the objectives of the theorem by what requests take alone."""
     if objective is Objective.P99_TBT:
-        return _least_between(instance, 99)
+        return Bound(_least_between(instance, 99), {"kind": "alone"})
+    if not (objective.is_monotone or objective is Objective.MEAN_TPOT):
+        return None
     least = alone(instance)
-    if objective is Objective.MEAN_TPOT:
-        return tpot_sum(instance.requests, least.ttft, least.e2e)
-    return value_at(instance, objective, least.ttft, least.e2e)
+    return Bound(value_of(instance, objective, least.ttft, least.e2e), {"kind": "alone"})
 
 
 def out_of_reach(instance: Instance) -> list[bool]:

@@ -1,23 +1,13 @@
 """Reader of what ``optsched profile`` writes: a folder with ``measurements.csv`` and ``environment.json``.
 
-Times are **integer nanoseconds of the whole model**, medians with their 10th and 90th percentiles.
-
-==========================  ==============================================================================
-kind                        row
-==========================  ==============================================================================
-``dense``                   everything but attention of a batch that runs ``tokens`` tokens
-``decode``                  attention of ``decodes`` steps that read ``decode_kv`` KV tokens together
-``prefill``                 attention of a prefill step of ``chunk`` tokens on ``cached`` ones
-``batch``                   a whole forward pass with any of these
-``swap_out``, ``swap_in``   moving ``tokens`` KV tokens
-==========================  ==============================================================================
-
-A field that does not apply is empty or 0.
+Times are **integer nanoseconds of the whole model**, medians with their 10th and 90th percentiles. A row's `Kind` says
+what was timed, its sizes how much of it; a size that does not apply is empty or 0.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,35 +25,52 @@ SIZES = ("kind", "tokens", "decodes", "decode_kv", "chunk", "cached")
 """Columns that say what was measured."""
 HEADER = (*SIZES, "median_ns", "p10_ns", "p90_ns", "samples")
 _PS_PER_NS = 1000
-_DENSE, _DECODE, _PREFILL, _BATCH = "dense", "decode", "prefill", "batch"
-_SWAPS = {"swap_out": Part.SWAP_OUT, "swap_in": Part.SWAP_IN}
-_KINDS = (_DENSE, _DECODE, _PREFILL, _BATCH, *_SWAPS)
+
+
+class Kind(StrEnum):
+    """What a row times; each is the whole model, all layers.
+
+    ``dense``: all but attention of a batch of ``tokens`` tokens, LM head and sampling of one row included. ``decode``:
+    attention of ``decodes`` steps that read ``decode_kv`` KV tokens in all. ``prefill``: attention of a prefill step
+    of ``chunk`` tokens on ``cached`` ones. ``batch``: a whole forward pass with any of these. ``swap_out``,
+    ``swap_in``: moving the KV of ``tokens`` tokens to the host's memory, or back.
+    """
+
+    DENSE = "dense"
+    DECODE = "decode"
+    PREFILL = "prefill"
+    BATCH = "batch"
+    SWAP_OUT = "swap_out"
+    SWAP_IN = "swap_in"
+
+
+_SWAPS = {Kind.SWAP_OUT: Part.SWAP_OUT, Kind.SWAP_IN: Part.SWAP_IN}
 
 
 def read_measurements(source: str, options: SourceOptions) -> Measurements:
     """Read a folder of measurements."""
     folder = Path(source)
     environment = read_environment(folder / ENVIRONMENT)
-    rows: defaultdict[str, list[tuple[float, float, float, float, float, float]]] = defaultdict(list)
+    rows: defaultdict[Kind, list[tuple[float, float, float, float, float, float]]] = defaultdict(list)
     for row in read_table(folder / TABLE, HEADER):
-        kind = row.text("kind")
-        if kind not in _KINDS:
-            raise row.error("kind", kind, one_of(kind, _KINDS))
-        rows[kind].append(_sizes(row, kind))
-    for kind in (_DENSE, _DECODE, _PREFILL):
+        text = row.text("kind")
+        if text not in set(Kind):
+            raise row.error("kind", text, one_of(text, tuple(Kind)))
+        rows[Kind(text)].append(_sizes(row, Kind(text)))
+    for kind in (Kind.DENSE, Kind.DECODE, Kind.PREFILL):
         require_rows(folder / TABLE, rows[kind], f"a row of kind {kind}")
     return Measurements(
         hardware=f"{environment['device']}, tensor parallel {environment.get('tensor_parallel', 1)}",
         model=_shape(environment),
         sources=tuple(file_source(folder, name, (None, None, None)) for name in (TABLE, ENVIRONMENT)),
-        dense=Timings.dense(*zip(*((row[0], row[5]) for row in sorted(rows[_DENSE])), strict=True)),
-        attention=Timings.attention([row[1:] for row in rows[_DECODE] + rows[_PREFILL]]),
+        dense=Timings.dense(*zip(*((row[0], row[5]) for row in sorted(rows[Kind.DENSE])), strict=True)),
+        attention=Timings.attention([row[1:] for row in rows[Kind.DECODE] + rows[Kind.PREFILL]]),
         swaps={
             part: Timings.dense(*zip(*((row[0], row[5]) for row in sorted(rows[kind])), strict=True))
             for kind, part in _SWAPS.items()
             if rows[kind]
         },
-        batches=_batches(rows[_BATCH]) if rows[_BATCH] else None,
+        batches=_batches(rows[Kind.BATCH]) if rows[Kind.BATCH] else None,
         notes=(f"Measured on {environment.get('date', 'a day that the file does not name')} by optsched profile.",),
     )
 
@@ -90,13 +97,13 @@ def _shape(environment: dict[str, Any]) -> str:
     return f"{named}, {environment.get('dtype', 'unknown dtype')}"
 
 
-def _sizes(row: Row, kind: str) -> tuple[float, float, float, float, float, float]:
+def _sizes(row: Row, kind: Kind) -> tuple[float, float, float, float, float, float]:
     """Return tokens, decode steps, KV tokens that they read, c, m, and the median in ps."""
     tokens, decodes, decode_kv, chunk, cached = (row.integer(name, 0) if row.text(name) else 0 for name in SIZES[1:])
-    needed = {_DECODE: ("decodes", decodes), _PREFILL: ("chunk", chunk)}.get(kind, ("tokens", tokens))
+    needed = {Kind.DECODE: ("decodes", decodes), Kind.PREFILL: ("chunk", chunk)}.get(kind, ("tokens", tokens))
     if needed[1] < 1:
         raise row.error(needed[0], row.text(needed[0]), f"an integer ≥ 1 in a row of kind {kind}")
-    if kind == _BATCH and tokens != decodes + chunk:
+    if kind == Kind.BATCH and tokens != decodes + chunk:
         raise row.error("tokens", tokens, f"decodes + chunk = {decodes + chunk}")
     low, middle, high = (row.integer(name, 1) for name in ("p10_ns", "median_ns", "p90_ns"))
     if not low <= middle <= high:

@@ -14,8 +14,11 @@ from optsched.model.documents import ClaimedResult, instance_sha256
 from optsched.model.errors import require_type
 from optsched.model.result import Badge, Result, Status
 
-_LATER_OBJECTIVES = frozenset({"mean_tpot", "p99_tbt"})
-"""Objectives that earlier versions did not know; the others no document's metrics may lack."""
+_STATISTICS = ("mean", "max", "p50", "p95", "p99")
+_FIRST_OBJECTIVES = frozenset(
+    {"makespan", "weighted_e2e", "slo_misses", *(f"{each}_{of}" for each in _STATISTICS for of in ("ttft", "e2e"))}
+)
+"""Objectives that every version has known, which no document's metrics may lack."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def _check_solution(result: Result) -> Iterator[str]:
         stated = {name: found for name, found in metrics.items() if name in result.metrics}
         objectives = result.metrics.get("objectives")
         if isinstance(objectives, dict):
-            unknown = _LATER_OBJECTIVES - set(objectives)
+            unknown = set(stated["objectives"]) - _FIRST_OBJECTIVES - set(objectives)
             stated["objectives"] = {name: found for name, found in stated["objectives"].items() if name not in unknown}
         yield from _differences("metrics", result.metrics, stated)
 

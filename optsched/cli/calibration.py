@@ -149,9 +149,9 @@ def _compare(
     # As above.
     from optsched.calibrate.assemble import errors_of  # noqa: PLC0415
     from optsched.calibrate.sources import READERS  # noqa: PLC0415
-    from optsched.calibrate.vllm_run import is_run, read_run  # noqa: PLC0415
+    from optsched.hardware.compare.requests import compare_run  # noqa: PLC0415
+    from optsched.hardware.compare.vllm_run import is_run, read_run  # noqa: PLC0415
     from optsched.report.calibration import batch_report, run_report  # noqa: PLC0415
-    from optsched.study.measured_run import compare_run  # noqa: PLC0415
 
     if is_run(Path(against)):
         if kv_tokens is None:

@@ -45,6 +45,7 @@ from optsched.cli.options import (
     workers_option,
     write_out,
 )
+from optsched.cli.step_bar import Line
 from optsched.cli.streams import PipeGroup
 from optsched.methods.bound import ALL, BEST, BoundRun, best_bound, bound_names
 from optsched.methods.checked import DefectError, DefectFoundError
@@ -159,7 +160,7 @@ def solve(
                 restrictions=restrictions,
                 workers=workers,
                 seed=seed,
-                progress=live,
+                progress=live.watch(problem),
             )
         except DefectFoundError as found:
             defect, result = found, found.result
@@ -249,7 +250,12 @@ def bound(
 @cli.command()
 @click.argument("instance")
 @click.option(
-    "--policy", "policies", multiple=True, required=True, metavar="NAME", help="all, standard, or names; may repeat."
+    "--policy",
+    "policies",
+    multiple=True,
+    required=True,
+    metavar="NAME",
+    help="all, standard, names, or FILE.py:NAME; may repeat.",
 )
 @objective_option
 @restriction_options
@@ -281,7 +287,7 @@ def simulate(
     results: list[Result] = []
     tables: list[str] = []
     processes = workers or os.cpu_count() or 1
-    with LiveLine(instance, goal, len(problems) * len(names)) as live, blaming(source=instance), naming_options():
+    with Line(instance, len(problems) * len(names)) as live, blaming(source=instance), naming_options():
         runs = simulate_each(
             problems,
             names,
@@ -454,7 +460,12 @@ def check(result: str) -> int:
 @cli.command()
 @click.argument("suite")
 @click.option(
-    "--policies", multiple=True, default=("standard",), show_default=True, help="standard, all, or names with commas."
+    "--policies",
+    multiple=True,
+    default=("standard",),
+    show_default=True,
+    metavar="NAMES",
+    help="standard, all, names with commas, or FILE.py:NAME.",
 )
 @objective_option
 @click.option("--method", default=AUTO, show_default=True, help="auto, or the name of a formulation.")
@@ -516,7 +527,7 @@ def table(
         blaming("--results", suite),
         naming_options(),
     ):
-        for row in table_rows(task, store, live):
+        for row in table_rows(task, store, live.watch):
             rows.append(row)
             defects += [f"{row.instance.name}: {defect}" for defect in row.defects]
             if ledger is not None and not row.defects:

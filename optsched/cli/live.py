@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from optsched.cli.step_bar import Line
+from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
-from optsched.solvers.formulation import ProgressEvent
+from optsched.report.summary import objective_text
+from optsched.solvers.formulation import Progress, ProgressEvent
 
 
 class LiveLine(Line):
@@ -24,13 +26,15 @@ class LiveLine(Line):
         super().__init__(name, steps)
         self._objective = objective
 
-    def __call__(self, event: ProgressEvent) -> None:
-        """Show the current incumbent and bound."""
-        gap = "" if event.gap is None else f"  gap {100 * event.gap:.2f} %"
-        state = f"incumbent {self._shown(event.incumbent)}  bound {self._shown(event.bound)}{gap}"
-        self._progress.update(self._task, state=state)
+    def watch(self, instance: Instance) -> Progress:
+        """Return what shows the search on an instance."""
 
-    def _shown(self, value: int | None) -> str:
-        if value is None:
-            return "–"
-        return str(value) if self._objective == Objective.SLO_MISSES else f"{value / 1e9:.3f} ms"
+        def shown(value: int | None) -> str:
+            return objective_text(self._objective, instance.requests, value)
+
+        def show(event: ProgressEvent) -> None:
+            gap = "" if event.gap is None else f"  gap {100 * event.gap:.2f} %"
+            state = f"incumbent {shown(event.incumbent)}  bound {shown(event.bound)}{gap}"
+            self._progress.update(self._task, state=state)
+
+        return show

@@ -28,7 +28,7 @@ from optsched.cli.options import (
     write_out,
 )
 from optsched.cli.step_bar import StepBar
-from optsched.methods.execute import execute_policy, execute_schedule
+from optsched.hardware.compare.execute import execute_policy, execute_schedule
 from optsched.methods.simulate import PolicyCrashError
 from optsched.model.documents import dump
 from optsched.model.domain import MAX_TOKENS, replace
@@ -38,12 +38,12 @@ from optsched.model.instance import Instance
 from optsched.model.result import Result
 from optsched.model.schedule import Schedule
 from optsched.report.execution import execution_text
-from optsched.simulate.replica import PolicyFailureError
+from optsched.simulator.replica import PolicyFailureError
 
 if TYPE_CHECKING:
-    from optsched.execute.comparison import Execution
-    from optsched.execute.machine import Machine
-    from optsched.execute.shape import Shape
+    from optsched.hardware.compare.batches import Execution
+    from optsched.hardware.machine import Machine
+    from optsched.hardware.transformer.shape import Shape
 
 _ENGINES = ("torch",)
 _GIB = 2**30
@@ -103,8 +103,8 @@ def profile(
     model, machine = _opened(shape, device, threads)
     # They need PyTorch or NumPy.
     from optsched.calibrate.measurements import TABLE  # noqa: PLC0415
-    from optsched.measure.grid import EXTENTS  # noqa: PLC0415
-    from optsched.measure.profiling import Task, measure  # noqa: PLC0415
+    from optsched.hardware.measure.grid import EXTENTS  # noqa: PLC0415
+    from optsched.hardware.measure.profiling import Task, measure  # noqa: PLC0415
 
     sizes = {"batch_tokens": batch_tokens, "batch_requests": batch_requests, "context": context}
     extent = replace(EXTENTS[device], **{name: size for name, size in sizes.items() if size is not None})
@@ -134,7 +134,9 @@ def profile(
 
 @cli.command()
 @click.argument("source", metavar="SCHEDULE|INSTANCE")
-@click.option("--policy", metavar="NAME", help="Policy that serves INSTANCE; without it SCHEDULE is followed.")
+@click.option(
+    "--policy", metavar="NAME", help="Policy, or FILE.py:NAME, that serves INSTANCE; without it SCHEDULE is followed."
+)
 @click.option("--predictor", metavar="SPEC", help="Predictor of output lengths for the policy (docs/policies.md).")
 @click.option("--engine", default="torch", show_default=True, help=f"One of {', '.join(_ENGINES)}.")
 @_shape_option
@@ -194,7 +196,7 @@ def execute(
         run = partial(execute_policy, instance, policy, predictor=predictor, seed=seed)
     model, machine = _opened(shape, device, threads)
     # They need PyTorch.
-    from optsched.execute.engine import TorchEngine  # noqa: PLC0415
+    from optsched.hardware.run.engine import TorchEngine  # noqa: PLC0415
 
     with naming_options():
         runner = TorchEngine(instance, model, machine, repeats=repeats, seed=seed)
@@ -231,8 +233,8 @@ def execute(
 
 def _opened(shape: str, device: str, threads: int) -> tuple[Shape, Machine]:
     """Return the model's shape and the machine that the options name."""
-    from optsched.execute.machine import open_machine  # noqa: PLC0415
-    from optsched.execute.shape import read_shape  # noqa: PLC0415
+    from optsched.hardware.machine import open_machine  # noqa: PLC0415
+    from optsched.hardware.transformer.shape import read_shape  # noqa: PLC0415
 
     with naming_options():
         return read_shape(shape), open_machine(device, threads)

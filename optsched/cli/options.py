@@ -12,9 +12,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from optsched.catalogue import FORMULATION_GROUP, POLICY_GROUP, broken_entries
+from optsched.catalogue import FORMULATION_GROUP, POLICY_GROUP, broken_entries, in_file
 from optsched.methods.plan import AUTO, method_names
-from optsched.methods.simulate import policy_names, standard_policies
+from optsched.methods.simulate import policy_in_file, policy_names, standard_policies
 from optsched.model.documents import check_writable, write_text
 from optsched.model.domain import MAX_TOKENS
 from optsched.model.errors import InputError, Said, one_of, shown
@@ -336,20 +336,25 @@ def _name_broken(group: str) -> None:
 
 
 def require_policy(name: str) -> None:
-    """Raise `InputError` if there is no policy of that name."""
+    """Raise `InputError` if there is no policy of that name, or none where ``FILE.py:NAME`` points."""
     _name_broken(POLICY_GROUP)
-    if name not in policy_names():
-        raise InputError("--policy", name, one_of(name, policy_names()))
+    _require_policy(name, "--policy", "")
+
+
+def _require_policy(name: str, option: str, others: str) -> None:
+    if in_file(name):
+        policy_in_file(name, option)
+    elif name not in policy_names():
+        raise InputError(option, name, others + one_of(name, policy_names()))
 
 
 def read_policies(given: Sequence[str], option: str) -> tuple[str, ...]:
     """Return the policies that ``option`` names: ``all``, the ``standard`` ones, or names; commas may join them."""
     _name_broken(POLICY_GROUP)
-    known = policy_names()
-    several = {"all": known, "standard": standard_policies()}
+    several = {"all": policy_names(), "standard": standard_policies()}
     found: dict[str, None] = {}
     for name in (part for text in given for part in text.split(",")):
-        if name not in several and name not in known:
-            raise InputError(option, name, f"all, standard, or {one_of(name, known)}")
+        if name not in several:
+            _require_policy(name, option, "all, standard, or ")
         found.update(dict.fromkeys(several.get(name, (name,))))
     return tuple(found)

@@ -14,7 +14,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from optsched.catalogue import OWN_PACKAGES, POLICY_GROUP, entries, lookup, package_of
+from optsched.catalogue import OWN_PACKAGES, POLICY_GROUP, entries, file_version, in_file, lookup, package_of
 from optsched.failures import FAILURES, ReportedFailureError, failure_text, raised_at
 from optsched.methods.arguments import read_problem, read_seed
 from optsched.methods.checked import IllegalScheduleError, checked_metrics
@@ -25,10 +25,10 @@ from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.result import Result, Status
+from optsched.model.result import Result, Status, versions
 from optsched.policies import POLICIES, STANDARD
-from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
+from optsched.simulator.engine import run_policy
+from optsched.simulator.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
 
 _COMPILED_TOKENS = 50_000
 """With fewer tokens to generate the engine has finished before compiled code is loaded."""
@@ -66,7 +66,8 @@ def simulate(
     instance
         The problem, or its name or file.
     policy
-        A policy's name, or any object with ``next_batch`` or ``prepared`` (`optsched.simulate.replica`).
+        A policy's name; or ``FILE.py:NAME``, where the file defines such an object or its class; or any object with
+        ``next_batch`` or ``prepared`` (`optsched.simulator.replica`).
     objective
         Which objective ``value`` reports, and a policy with hindsight aims at.
     restrictions
@@ -128,6 +129,7 @@ def play(
         objective=objective,
         status=Status.FAILED,
         seed=seed,
+        versions=dict(versions()) | file_version(name),
         restrictions=restrictions,
         options=options,
     )
@@ -198,6 +200,24 @@ def _defined_at(policy: str | Policy | Preparing) -> str:
         return entries(POLICY_GROUP)[policy] if isinstance(policy, str) else repr(type(policy))
 
 
+def policy_in_file(name: str, field: str = "policy") -> Policy | Preparing:
+    """Return the policy that ``FILE.py:NAME`` means; of a class a new object.
+
+    Raises
+    ------
+    InputError
+        For ``field``, if the file cannot be read or run, or NAME is no policy.
+    """
+    found: Policy | Preparing | type[Policy | Preparing] = lookup(POLICY_GROUP, name, field)
+    try:
+        policy = found() if inspect.isclass(found) else found
+    except FAILURES as error:
+        raise InputError(field, name, f"a class that needs no arguments: {failure_text(error)}") from error
+    if not (isinstance(policy, Preparing) or hasattr(policy, "next_batch")):
+        raise InputError(field, name, "an object with next_batch or prepared, or its class")
+    return policy
+
+
 def policy_of(policy: str | Policy | Preparing, predictor: str | None) -> tuple[Policy | Preparing, dict[str, str]]:
     """Return the policy that is meant, and what was chosen of its options (see `simulate`).
 
@@ -208,6 +228,8 @@ def policy_of(policy: str | Policy | Preparing, predictor: str | None) -> tuple[
     PolicyCrashError
         If the policy cannot be imported, or does not take the predictor.
     """
+    if isinstance(policy, str) and in_file(policy):
+        policy = policy_in_file(policy)
     if isinstance(policy, str) and policy not in policy_names():
         raise InputError("policy", policy, one_of(policy, policy_names()))
     if inspect.isclass(policy) or not (isinstance(policy, str | Preparing) or hasattr(policy, "next_batch")):

@@ -372,7 +372,7 @@ def _limits_document(limits: Limits) -> dict[str, Any]:
 
 
 def _rules_document(rules: Rules) -> dict[str, Any]:
-    return _fields(rules, ("hybrid", "chunked_prefill", "eviction")) | ({"swap": True} if rules.swap else {})
+    return _fields(rules, ("hybrid", "chunked_prefill", "eviction", *rules.added))
 
 
 def _machines_document(group: MachineGroup) -> dict[str, Any]:

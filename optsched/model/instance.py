@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from enum import StrEnum
 from typing import Annotated
 
@@ -82,6 +83,11 @@ class Rules:
     chunked_prefill: bool = True
     eviction: bool = True
     swap: bool = False
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Names of the rules beyond the first three that are not at their defaults; not all methods cover them."""
+        return tuple(rule.name for rule in fields(self)[3:] if getattr(self, rule.name) != rule.default)
 
 
 @domain

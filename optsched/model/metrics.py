@@ -11,7 +11,7 @@ from operator import truediv
 from typing import Any
 
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, percentile_rank, tpot_sum, value_at
+from optsched.model.objectives import Objective, percentile_rank, value_of
 from optsched.model.schedule import Followed, Schedule, follow
 from optsched.model.spread import PERCENTILES, Ramp, Spread
 from optsched.model.timeline import Load, Rise, last_load, loads_of, moments, rise_of
@@ -212,11 +212,10 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
     # Sorting takes longest, and quick is what is sorted already: a percentile minds no order.
     ordered = sorted(ttft), sorted(e2e)
     objectives = {
-        objective.value: value_at(instance, objective, *((ttft, e2e) if objective.percentile is None else ordered))
+        objective.value: value_of(instance, objective, *((ttft, e2e) if objective.percentile is None else ordered))
         for objective in Objective
-        if objective.is_monotone
+        if objective is not Objective.P99_TBT
     }
-    objectives[Objective.MEAN_TPOT.value] = tpot_sum(requests, ttft, e2e)
     objectives[Objective.P99_TBT.value] = 0 if tally.gaps is None else tally.gaps.percentile(99)
     makespan, misses = objectives[Objective.MAKESPAN.value], objectives[Objective.SLO_MISSES.value]
     count, output = len(requests), sum(request.output for request in requests)

@@ -122,19 +122,15 @@ def misses_slo(request: Request, ttft: int, e2e: int) -> bool:
     )
 
 
-def tpot_sum(requests: Sequence[Request], ttft: Sequence[int], e2e: Sequence[int]) -> int:
-    """Return ``mean_tpot`` if requests have these latencies, in ps: the sum of ⌊(e2e − TTFT) / (O − 1)⌋ over O ≥ 2."""
-    return sum(
-        (last - first) // (request.output - 1)
-        for request, first, last in zip(requests, ttft, e2e, strict=True)
-        if request.output > 1
-    )
-
-
 def value_at(instance: Instance, objective: Objective, ttft: Sequence[int], e2e: Sequence[int]) -> int:
     """Return a monotone objective's value if requests have these latencies, in ps; it rises with each of them."""
     if not objective.is_monotone:
         raise ValueError(f"{objective.value} does not rise with TTFT and e2e latency")
+    return value_of(instance, objective, ttft, e2e)
+
+
+def value_of(instance: Instance, objective: Objective, ttft: Sequence[int], e2e: Sequence[int]) -> int:
+    """Return an objective's value if requests have these latencies, in ps; ``p99_tbt`` does not follow from them."""
     requests = instance.requests
     latencies = ttft if objective.latency is Latency.TTFT else e2e
     if objective.percentile is not None:
@@ -147,5 +143,13 @@ def value_at(instance: Instance, objective: Objective, ttft: Sequence[int], e2e:
             return sum(request.weight * last for request, last in zip(requests, e2e, strict=True))
         case Objective.SLO_MISSES:
             return sum(map(misses_slo, requests, ttft, e2e))
+        case Objective.MEAN_TPOT:
+            return sum(
+                (last - first) // (request.output - 1)
+                for request, first, last in zip(requests, ttft, e2e, strict=True)
+                if request.output > 1
+            )
+        case Objective.P99_TBT:
+            raise ValueError(f"{objective.value} does not follow from TTFT and e2e latency")
         case _:
             return sum(latencies) if objective.is_mean else max(latencies)

@@ -1,11 +1,11 @@
 """One batch, once: what a step does to a request and a batch to a machine, what it costs, and what memory then holds.
 
 Whatever plays batches does it with `MachineState`: timing and following a schedule (`optsched.model.schedule`), and so
-metrics and the timeline; the simulator's engine (`optsched.simulate.engine`); and the engine that runs a real model
-(`optsched.execute.engine`), whose memory is its cache. The rules are in docs/problem.md, "One batch".
+metrics and the timeline; the simulator's engine (`optsched.simulator.engine`); and the engine that runs a real model
+(`optsched.hardware.run.engine`), whose memory is its cache. The rules are in docs/problem.md, "One batch".
 
 Some code says the same a second time on purpose, with a table of what corresponds to what: compiled loops, for speed
-(`optsched.simulate.kernel`); the checker (`optsched.check.replay`) and the exhaustive search of the benchmark
+(`optsched.simulator.kernel`); the checker (`optsched.check.schedule.replay`) and the exhaustive search of the benchmark
 (``benchmarks/trial/exhaustive.py``), so that a mistake here is found.
 """
 

@@ -28,7 +28,7 @@ from optsched.model.schedule import Assignment
 from optsched.policies.grouped import Group, GroupedPolicy, Margins, Members
 from optsched.policies.infermax import VLLM
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
-from optsched.simulate.replica import Job, NoBatchError, Occasion, Policy, Replica
+from optsched.simulator.replica import Job, NoBatchError, Occasion, Policy, Replica
 
 
 def _allocated(estimate: Estimate) -> GroupedPolicy:

@@ -20,16 +20,16 @@ It *differs* in nothing else: `multires` looks at all that wait for each that it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from math import hypot
 from typing import NamedTuple
 
-from optsched.model.instance import Instance
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicted, Predicting, Predictor
-from optsched.policies.tasks import Forming, Tasks
-from optsched.simulate.replica import Job, Occasion, Policy
+from optsched.policies.tasks import Allocating, Forming, Tasks, by_arrival
+from optsched.simulator.replica import Job, Occasion, Policy
 
 
 @dataclass(frozen=True)
@@ -52,31 +52,33 @@ class Coupled:
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""
-        kind: Callable[..., Policy] = _Groups if self.synced else _Nearest
-        instance, target = occasion.instance, self.forward_tokens
-        return Predicting(lambda estimate: kind(instance, target, estimate), self.predictor).prepared(occasion)
+
+        def policy(estimate: Estimate) -> Policy:
+            tasks = Tasks(occasion.instance, self.forward_tokens, estimate)
+            if self.synced:
+                return Allocating(tasks, partial(_choose_groups, tasks))
+            nearest = _Nearest(tasks, changes=not isinstance(estimate, Predicted))
+            return Allocating(tasks, nearest.choose)
+
+        return Predicting(policy, self.predictor).prepared(occasion)
 
 
-class _Coupled(Tasks):
-    """Whoever starts is given memory for everything."""
+def _go_on(tasks: Tasks, forming: Forming) -> None:
+    """Let the requests generate that have their first token, in a group when all of it have."""
+    filling = {tasks.group.get(job.index) for job in tasks.memory.owners() if not job.decoding} - {None}
+    for job in forming.running:
+        ready = job.decoding and job.index not in tasks.until and tasks.group.get(job.index) not in filling
+        if ready and tasks.memory.fits(job, tasks.peak(job)):
+            tasks.let_generate(job)
 
-    def _order(self, jobs: Iterable[Job]) -> list[Job]:
-        return sorted(jobs, key=lambda job: job.rank)
 
-    def _go_on(self, forming: Forming) -> None:
-        """Let those generate who have their first token, in a group when all of it have."""
-        filling = {self._group.get(job.index) for job in self._memory.owners() if not job.decoding} - {None}
-        for job in forming.running:
-            ready = job.decoding and job.index not in self._until and self._group.get(job.index) not in filling
-            if ready and self._memory.fits(job, self._peak(job)):
-                self._let_generate(job)
-
-    def _admit(self, job: Job, forming: Forming) -> bool:
-        peak = self._peak(job)
-        if not self._memory.fits(job, peak) or len(self._memory) == forming.most_decodes:
-            return False
-        self._memory.give(job, peak)
-        return True
+def _admit(job: Job, tasks: Tasks, forming: Forming) -> bool:
+    """Give a request memory for prompt and output, if there is enough."""
+    peak = tasks.peak(job)
+    if not tasks.memory.fits(job, peak) or len(tasks.memory) == forming.most_decodes:
+        return False
+    tasks.memory.give(job, peak)
+    return True
 
 
 class _Demand(NamedTuple):
@@ -88,34 +90,36 @@ class _Demand(NamedTuple):
     occupied: int
 
 
-class _Nearest(_Coupled):
-    """The policy `multires`."""
+class _Nearest:
+    """The policy `multires`; ``changes`` is whether predictions do during a run."""
 
-    def __init__(self, instance: Instance, forward_tokens: int | None, estimate: Estimate) -> None:
-        super().__init__(instance, forward_tokens, estimate)
-        self._changes = not isinstance(estimate, Predicted)
+    def __init__(self, tasks: Tasks, *, changes: bool) -> None:
+        self._tasks, self._changes = tasks, changes
         self._demands: dict[int, _Demand] = {}
 
-    def _choose(self, forming: Forming) -> None:
-        self._go_on(forming)
-        if (room := self._room(forming)) is not None:
+    def choose(self, forming: Forming) -> None:
+        """Start the requests whose demands are nearest to what is left."""
+        _go_on(self._tasks, forming)
+
+        def admit(job: Job) -> bool:
+            self._demands.pop(job.index, None)
+            return _admit(job, self._tasks, forming)
+
+        if (room := self._tasks.room(forming)) is not None:
             filling = [job for job in forming.running if not job.decoding]
             tokens = room.budget - sum(job.missing for job in filling)
-            self._run_prompts(room, chain(filling, self._nearest(tokens, forming)), forming)
-
-    def _admit(self, job: Job, forming: Forming) -> bool:
-        self._demands.pop(job.index, None)
-        return super()._admit(job, forming)
+            self._tasks.run_prompts(room, chain(filling, self._nearest(tokens, forming)), forming, admit)
 
     def _demand(self, job: Job) -> _Demand:
         """Return what a request asks for, and keep it until it starts."""
-        peak = self._peak(job)
-        self._demands[job.index] = _Demand(job, job.missing, peak, self._memory.size(job, peak))
+        peak = self._tasks.peak(job)
+        self._demands[job.index] = _Demand(job, job.missing, peak, self._tasks.memory.size(job, peak))
         return self._demands[job.index]
 
     def _nearest(self, tokens: int, forming: Forming) -> Iterator[Job]:
         """Yield the requests whose demands are nearest to what is left, while both suffice."""
-        chunked, target, capacity = forming.replica.rules.chunked_prefill, self._target, self._capacity
+        chunked, tasks = forming.replica.rules.chunked_prefill, self._tasks
+        target, capacity = tasks.target, tasks.capacity
         queue = [job for job in forming.replica.waiting if not job.swapped]
         if self._changes:
             self._demands.clear()
@@ -123,7 +127,7 @@ class _Nearest(_Coupled):
         left = [known(job.index) or self._demand(job) for job in queue]
         while tokens > 0:
             forming.considered += count
-            memory = self._memory.free
+            memory = tasks.memory.free
             left = [one for one in left if one.occupied <= memory and (chunked or one.prompt <= tokens)]
             if not left:
                 return
@@ -137,30 +141,28 @@ class _Nearest(_Coupled):
             yield best.job
 
 
-class _Groups(_Coupled):
-    """The policy `sync_coupled`."""
+def _choose_groups(tasks: Tasks, forming: Forming) -> None:
+    """Start groups (the policy `sync_coupled`), and run their prompts."""
+    _go_on(tasks, forming)
+    if not tasks.group or tasks.ended or tasks.emptied:
+        _admit_groups(tasks, forming)
+    if (room := tasks.room(forming)) is not None:
+        promised = [job for job in tasks.memory.owners() if not (job.decoding or job.swapped)]
+        tasks.run_prompts(room, by_arrival(promised), forming, admit=lambda _: False)
 
-    def _choose(self, forming: Forming) -> None:
-        self._go_on(forming)
-        if not self._group or self._ended or self._emptied:
-            self._admit_groups(forming)
-        if (room := self._room(forming)) is not None:
-            promised = [job for job in self._memory.owners() if not (job.decoding or job.swapped)]
-            self._run_prompts(room, self._order(promised), forming)
 
-    def _admit_groups(self, forming: Forming) -> None:
-        """Promise memory to groups of requests of the same length."""
-        queue = [job for job in forming.replica.waiting if job not in self._memory]
-        chosen: list[Job] = []
-        for job in self._by_group(queue):
-            peak = self._peak(job)
-            if not self._memory.fits(job, peak) or len(self._group) + len(chosen) == forming.most_decodes:
-                break
-            self._memory.give(job, peak)
-            chosen.append(job)
-        forming.considered += len(chosen) + (len(chosen) < len(queue))
-        self._note_choice(len(chosen) == len(queue))
-        self._number_groups(chosen)
+def _admit_groups(tasks: Tasks, forming: Forming) -> None:
+    """Promise memory to groups of requests of the same length."""
+    queue = [job for job in forming.replica.waiting if job not in tasks.memory]
+    chosen: list[Job] = []
+    for job in tasks.by_group(queue):
+        peak = tasks.peak(job)
+        if not tasks.memory.fits(job, peak) or len(tasks.group) + len(chosen) == forming.most_decodes:
+            break
+        tasks.memory.give(job, peak)
+        chosen.append(job)
+    forming.considered += len(chosen) + (len(chosen) < len(queue))
+    tasks.note_choice(chosen, len(chosen) == len(queue))
 
 
 MULTIRES = Coupled(synced=False)

@@ -62,8 +62,8 @@ from optsched.model.memory import Memory, memory_of
 from optsched.policies.pipelining import lend
 from optsched.policies.predictors import Estimate, Online, Predicting, Predictor, Rated
 from optsched.policies.standing import Standing
-from optsched.policies.tasks import Forming, Tasks
-from optsched.simulate.replica import Job, Occasion, Policy, Replica
+from optsched.policies.tasks import Allocating, Forming, Tasks, by_arrival
+from optsched.simulator.replica import Job, Occasion, Policy, Replica
 
 _DEADLINES_PS = (2 * 10**11, 5 * 10**11, 2 * 10**12)
 _HELD_TOKENS = 128
@@ -107,11 +107,15 @@ class EconoServe:
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Return the policy of a run."""
-        instance = occasion.instance
-        return Predicting(lambda estimate: _Decoupled(self, instance, estimate), self.predictor).prepared(occasion)
+
+        def policy(estimate: Estimate) -> Policy:
+            queues = _Decoupled(self, occasion.instance, estimate)
+            return Allocating(queues.tasks, queues.choose, queues.order, queues.settle, queues.outlive)
+
+        return Predicting(policy, self.predictor).prepared(occasion)
 
 
-class _Decoupled(Tasks):
+class _Decoupled:
     """The queues of PTs and GTs.
 
     ``_guests`` says what each guest is lent: what it has been given itself is what it had before. ``_standing``
@@ -119,20 +123,20 @@ class _Decoupled(Tasks):
     """
 
     def __init__(self, settings: EconoServe, instance: Instance, estimate: Estimate) -> None:
-        super().__init__(instance, settings.forward_tokens, estimate)
-        self._settings = settings
-        self._reserve = ceil(self._capacity * settings.reserved)
         self._guests: dict[Job, _Loan] = {}
+        self.tasks = Tasks(instance, settings.forward_tokens, estimate, lambda job: self._guests.pop(job, None))
+        self._settings = settings
+        self._reserve = ceil(self.tasks.capacity * settings.reserved)
         self._standing = Standing(self._place)
         self._now_ps = 0
         self._safe = _Safety(memory_of(instance), 0)
 
     # Queues -------------------------------------------------------------------------------------------------
 
-    def _order(self, jobs: Iterable[Job]) -> list[Job]:
+    def order(self, jobs: Iterable[Job]) -> list[Job]:
         """Return a queue: PTs by prompt, GTs by what is left to generate, the longest first; or by arrival."""
         if not self._settings.ordered:
-            return sorted(jobs, key=lambda job: job.rank)
+            return by_arrival(jobs)
         return sorted(jobs, key=lambda job: (*self._place(job), job.rank))
 
     def _place(self, job: Job) -> tuple[int, int, int]:
@@ -141,7 +145,7 @@ class _Decoupled(Tasks):
         left = None if slo is None else job.request.arrival_ps + slo - self._now_ps
         urgency = len(_DEADLINES_PS) + 1 if left is None else sum(left > bound for bound in _DEADLINES_PS)
         held = (job.cached + job.swapped) // _HELD_TOKENS
-        return urgency, -held, -(self._left(job) if job.decoding else job.missing)
+        return urgency, -held, -(self.tasks.left(job) if job.decoding else job.missing)
 
     def _prompts(self, filling: list[Job], fresh: list[Job]) -> Iterable[Job]:
         """Return PTs in order. Deadlines come nearer; without one a place stays as it is until its PT starts."""
@@ -153,45 +157,42 @@ class _Decoupled(Tasks):
 
     # Before a choice ----------------------------------------------------------------------------------------
 
-    def _settle(self, forming: Forming) -> None:
-        """Besides, see to the guests: those whose hosts have ended have memory of their own, or wait."""
-        super()._settle(forming)
+    def settle(self, forming: Forming) -> None:
+        """Take note of the requests that have ended; guests without a host have memory of their own then, or wait."""
+        self.tasks.settle()
         self._now_ps = forming.replica.now_ps
         hostless: list[Job] = []
         for job, loan in list(self._guests.items()):
             if job.finished:
-                self._stop(job)
-            elif loan.host.index not in self._until:
+                self.tasks.stop(job)
+            elif loan.host.index not in self.tasks.until:
                 del self._guests[job]
                 hostless += [job] if job.cached else []
             elif job.decoding:
-                if job.index not in self._until:
-                    self._calm = False
-                    self._until[job.index] = min(job.cached + loan.due - loan.host.cached, loan.most)
-            elif loan.host.cached + self._left(job) > loan.due:
+                if job.index not in self.tasks.until:
+                    self.tasks.calm = False
+                    self.tasks.until[job.index] = min(job.cached + loan.due - loan.host.cached, loan.most)
+            elif loan.host.cached + self.tasks.left(job) > loan.due:
                 del self._guests[job]
-                self._preempt(job, forming)
+                self.tasks.preempt(job, forming)
         for job in hostless:
             # All of this is in what the host has left.
-            self._memory.give(job, job.cached if job.decoding else job.cached + job.missing)
+            self.tasks.memory.give(job, job.cached if job.decoding else job.cached + job.missing)
         for job in hostless:
-            if job.decoding and self._memory.fits(job, self._peak(job)):
-                self._let_generate(job)
+            if job.decoding and self.tasks.memory.fits(job, self.tasks.peak(job)):
+                self.tasks.let_generate(job)
             elif job.decoding:
-                self._stop(job)
+                self.tasks.stop(job)
 
-    def _outlive(self, job: Job, forming: Forming) -> None:
-        """Besides, send a guest away for which there is no memory of its own."""
+    def outlive(self, job: Job, forming: Forming) -> None:
+        """Give more to a request that outlives its prediction, or stop it; a guest without memory of its own leaves."""
         guest = self._guests.pop(job, None) is not None
-        if not (guest and not self._memory.fits(job, job.cached) and self._preempt(job, forming)):
-            super()._outlive(job, forming)
+        if not (guest and not self.tasks.memory.fits(job, job.cached) and self.tasks.preempt(job, forming)):
+            self.tasks.outlive(job)
 
-    def _stop(self, job: Job) -> None:
-        super()._stop(job)
-        self._guests.pop(job, None)
-
-    def _choose(self, forming: Forming) -> None:
-        if not self._settings.synced or not self._until or self._ended or self._emptied:
+    def choose(self, forming: Forming) -> None:
+        """Give memory to GTs if it is time for that, and run PTs."""
+        if not self._settings.synced or not self.tasks.until or self.tasks.ended or self.tasks.emptied:
             self._choose_generating(forming)
         self._choose_prompts(forming)
 
@@ -199,50 +200,49 @@ class _Decoupled(Tasks):
 
     def _choose_generating(self, forming: Forming) -> None:
         """Give memory to GTs until it is full."""
-        settings, memory, replica = self._settings, self._memory, forming.replica
-        waiting = [job for job in forming.running if job.decoding and job.index not in self._until]
+        settings, memory, replica = self._settings, self.tasks.memory, forming.replica
+        waiting = [job for job in forming.running if job.decoding and job.index not in self.tasks.until]
         if replica.rules.swap:
             waiting += [job for job in replica.waiting if job.swapped and job.decoding]
-        queue = self._order(waiting)
-        places = forming.most_decodes - len(self._until)
-        used = sum(memory.size(job, memory.of(job)) for job in forming.running if job.index not in self._until)
+        queue = self.order(waiting)
+        places = forming.most_decodes - len(self.tasks.until)
+        used = sum(memory.size(job, memory.of(job)) for job in forming.running if job.index not in self.tasks.until)
         chosen: list[Job] = []
         left: list[Job] = []
-        for job in self._by_group(queue) if settings.synced else queue:
+        for job in self.tasks.by_group(queue) if settings.synced else queue:
             rest = used - memory.size(job, memory.of(job))
             full = len(chosen) == places or (left and not settings.ordered)
-            if full or not memory.fits(job, self._peak(job), max(self._reserve - rest, 0)):
+            if full or not memory.fits(job, self.tasks.peak(job), max(self._reserve - rest, 0)):
                 left.append(job)
                 continue
-            self._let_generate(job)
+            self.tasks.let_generate(job)
             forming.take_back(job)
             used = rest
             chosen.append(job)
         guests = self._lend(chosen, left, places - len(chosen), forming) if settings.piped else []
         forming.considered += len(chosen) + len(guests) + (len(guests) < len(left))
-        self._note_choice(len(guests) == len(left))
-        self._number_groups([*chosen, *guests])
+        self.tasks.note_choice([*chosen, *guests], len(guests) == len(left))
 
     def _lend(self, hosts: list[Job], left: list[Job], places: int, forming: Forming) -> list[Job]:
         """Let GTs that are left go on in memory that hosts do not use yet, and return them."""
         replica, buffer = forming.replica, self._settings.buffer
         jobs = {job.index: job for job in left if job.cached}
-        sizes = sorted((self._left(job), index) for index, job in jobs.items())
+        sizes = sorted((self.tasks.left(job), index) for index, job in jobs.items())
         fresh = {job.index: job for job in self._startable(replica)}
-        prompts = sorted((self._peak(job), index) for index, job in fresh.items())
+        prompts = sorted((self.tasks.peak(job), index) for index, job in fresh.items())
         margin = replica.memory.block - 1
         guests: list[Job] = []
         for host in hosts:
             if not places:
                 break
             held = host.cached + host.swapped
-            for index, batches in lend(self._left(host), sizes, buffer, margin, prompts)[:places]:
+            for index, batches in lend(self.tasks.left(host), sizes, buffer, margin, prompts)[:places]:
                 guest = jobs[index] if index in jobs else fresh[index]
                 self._guests[guest] = _Loan(host, held + batches, batches)
                 places -= 1
                 if index in jobs:
                     guests.append(guest)
-                    self._until[index] = guest.cached + batches
+                    self.tasks.until[index] = guest.cached + batches
         return guests
 
     def _startable(self, replica: Replica) -> list[Job]:
@@ -255,7 +255,7 @@ class _Decoupled(Tasks):
 
     def _choose_prompts(self, forming: Forming) -> None:
         """Run PTs until the batch has its target size."""
-        replica, room = forming.replica, self._room(forming)
+        replica, room = forming.replica, self.tasks.room(forming)
         fresh = [job for job in replica.waiting if not job.swapped] if replica.rules.swap else replica.waiting
         filling = [job for job in forming.running if not job.decoding]
         queue = self._prompts(filling, fresh)
@@ -264,31 +264,32 @@ class _Decoupled(Tasks):
         self._safe = self._safety(forming)
         if self._settings.ordered:
             # Memory gets less while they are chosen, so that others will not fit either.
-            most = min(self._memory.free, self._safe.room)
-            queue = (job for job in queue if job.missing <= most or job in self._memory)
+            most = min(self.tasks.memory.free, self._safe.room)
+            queue = (job for job in queue if job.missing <= most or job in self.tasks.memory)
         if self._guests:
             guests = [job for job in self._guests if not job.decoding]
             queue = chain(guests, (job for job in queue if job not in self._guests))
-        self._run_prompts(room, queue, forming, skips=self._settings.ordered)
+        self.tasks.run_prompts(room, queue, forming, self._admit, skips=self._settings.ordered)
         held = {job.index for job in filling}
         started = sum(index not in held for index, _ in forming.prompts)
         forming.considered += started + (started < len(fresh))
 
-    def _admit(self, job: Job, forming: Forming) -> bool:
+    def _admit(self, job: Job) -> bool:
+        """Give memory to a PT that starts, if there is enough."""
         if job in self._guests:
             return True
-        if not (self._memory.fits(job, job.missing) and self._safe.admits(job, self._peak(job))):
+        if not (self.tasks.memory.fits(job, job.missing) and self._safe.admits(job, self.tasks.peak(job))):
             return False
-        self._memory.give(job, job.missing)
+        self.tasks.memory.give(job, job.missing)
         return True
 
     def _safety(self, forming: Forming) -> _Safety:
         """Return what those hold that wait for memory, and the most that one of them may want besides."""
-        waiting = [job for job in forming.running if job.index not in self._until and job not in self._guests]
+        waiting = [job for job in forming.running if job.index not in self.tasks.until and job not in self._guests]
         short = any(job.decoding for job in waiting)
-        safety = _Safety(forming.replica.memory, self._reserve if short else self._capacity)
+        safety = _Safety(forming.replica.memory, self._reserve if short else self.tasks.capacity)
         for job in waiting:
-            safety.count(job, self._memory.of(job), self._peak(job))
+            safety.count(job, self.tasks.memory.of(job), self.tasks.peak(job))
         return safety
 
 

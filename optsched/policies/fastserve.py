@@ -41,7 +41,7 @@ from optsched.model.schedule import Assignment
 from optsched.model.state import Action, Place
 from optsched.policies.fcfs import largest_allocation
 from optsched.policies.grouped import while_memory_lasts
-from optsched.simulate.replica import Job, NoBatchError, Occasion, Policy, Replica
+from optsched.simulator.replica import Job, NoBatchError, Occasion, Policy, Replica
 
 _SECOND = 10**12
 

@@ -34,9 +34,10 @@ from dataclasses import dataclass, replace
 
 from optsched.model.cost import CostModel
 from optsched.model.instance import Instance
-from optsched.policies.grouped import Group, GroupedPolicy, Margins, Members, Reserve
+from optsched.policies.algorithm import Reserve
+from optsched.policies.grouped import Group, GroupedPolicy, Margins, Members
 from optsched.policies.infermax import SARATHI, VLLM, VLLM_HY
-from optsched.simulate.replica import Occasion, Policy
+from optsched.simulator.replica import Occasion, Policy
 
 FCFS = replace(SARATHI, token_budget=None, batch_tokens=1024, margins=Margins(residents=256))
 """The engine of Kossmann et al.: chunks, at most 1,024 tokens a batch and 256 requests that hold KV."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from optsched.model.schedule import Assignment
 from optsched.model.state import Action, Place, Step
-from optsched.simulate.replica import Job, NoBatchError, PolicyFailureError, Replica
-
-if TYPE_CHECKING:
-    from optsched.policies.grouped import Group, GroupedPolicy
+from optsched.policies.algorithm import Group, Parts
+from optsched.simulator.replica import Job, NoBatchError, PolicyFailureError, Replica
 
 _FULL = "no more requests may hold KV now"
 
@@ -25,7 +22,7 @@ class Forming:
         Who forms it, and on which replica.
     """
 
-    def __init__(self, policy: GroupedPolicy, replica: Replica) -> None:
+    def __init__(self, policy: Parts, replica: Replica) -> None:
         limits, memory = replica.limits, replica.memory
         self._policy, self._replica, self._limits, self._memory = policy, replica, limits, memory
         self._hybrid = policy.hybrid and replica.rules.hybrid

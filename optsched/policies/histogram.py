@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import accumulate, chain, islice
 
 from optsched.model.schedule import Assignment
-from optsched.simulate.replica import Job, Replica
+from optsched.simulator.replica import Job, Replica
 
 
 class Histogram:

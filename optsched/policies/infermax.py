@@ -43,9 +43,10 @@ from enum import Enum, auto
 from fractions import Fraction
 
 from optsched.model.schedule import Assignment
-from optsched.policies.grouped import Group, GroupedPolicy, Members, longest, worst_case
+from optsched.policies.algorithm import worst_case
+from optsched.policies.grouped import Group, GroupedPolicy, Members, longest
 from optsched.policies.histogram import Histogram
-from optsched.simulate.replica import Job, Occasion, Policy, Replica
+from optsched.simulator.replica import Job, Occasion, Policy, Replica
 
 VLLM = GroupedPolicy(groups=(Group(Members.WAITING), Group(Members.RUNNING, evicts=True)), hybrid=False, chunked=False)
 """vLLM (Kwon et al. 2023): prefills first, in batches of their own."""

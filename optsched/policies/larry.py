@@ -31,7 +31,7 @@ from enum import Enum
 from optsched.model.memory import Memory
 from optsched.policies.fcfs import FCFS
 from optsched.policies.grouped import GroupedPolicy
-from optsched.simulate.replica import Job, Occasion, Policy, Replica
+from optsched.simulator.replica import Job, Occasion, Policy, Replica
 
 _SECOND = 10**12
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from optsched.model.schedule import Assignment, Batch, Schedule
 from optsched.planner.problem import TooLargeError
 from optsched.planner.search import Search
-from optsched.simulate.replica import NoBatchError, Occasion, Policy, PolicyFailureError, Replica
+from optsched.simulator.replica import NoBatchError, Occasion, Policy, PolicyFailureError, Replica
 
 
 class Planner:

@@ -20,7 +20,7 @@ from optsched.model.domain import Tokens, domain
 from optsched.model.errors import InputError, did_you_mean
 from optsched.model.schedule import Assignment
 from optsched.policies.histogram import Histogram
-from optsched.simulate.replica import Job, Occasion, Policy, PolicyFailureError, Replica
+from optsched.simulator.replica import Job, Occasion, Policy, PolicyFailureError, Replica
 
 Estimate = Callable[[Job], int]
 """How many output tokens are expected of a job, 1 at least; it may have generated more."""

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optsched.policies.grouped import Group, GroupedPolicy, Members, Order
+from optsched.policies.algorithm import Order
+from optsched.policies.grouped import Group, GroupedPolicy, Members
 from optsched.policies.predictors import Estimate, Predicting
 from optsched.policies.standing import Standing, by_prediction
-from optsched.simulate.replica import Occasion, Policy
+from optsched.simulator.replica import Occasion, Policy
 
 
 def _ranked(order: Order | None) -> GroupedPolicy:

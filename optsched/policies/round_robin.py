@@ -36,7 +36,7 @@ from optsched.model.state import Action, Place, Step
 from optsched.policies.grouped import while_memory_lasts
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicted, Predicting, Predictor
 from optsched.policies.standing import Standing
-from optsched.simulate.replica import Job, NoBatchError, Occasion, Policy, PolicyFailureError, Replica
+from optsched.simulator.replica import Job, NoBatchError, Occasion, Policy, PolicyFailureError, Replica
 
 
 @dataclass(frozen=True)

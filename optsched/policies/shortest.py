@@ -38,11 +38,12 @@ from fractions import Fraction
 import numpy as np
 
 from optsched.model.memory import Memory, memory_of
+from optsched.policies.algorithm import Admission, Order
 from optsched.policies.fcfs import FCFS, FCFS_HY, largest_allocation
-from optsched.policies.grouped import Admission, Group, GroupedPolicy, Members, Order
+from optsched.policies.grouped import Group, GroupedPolicy, Members
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
 from optsched.policies.standing import by_prediction
-from optsched.simulate.replica import Job, Occasion, Policy
+from optsched.simulator.replica import Job, Occasion, Policy
 
 
 def _length(estimate: Estimate) -> Order:

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from optsched.policies.predictors import Estimate, Predicted
-from optsched.simulate.replica import Job, Replica
+from optsched.simulator.replica import Job, Replica
 
 Place = tuple[Any, int, Job]
 """A request's key, its rank among those of the same key, and the request."""

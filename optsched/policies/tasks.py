@@ -21,8 +21,7 @@ It *differs*:
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -33,7 +32,7 @@ from optsched.model.schedule import Assignment
 from optsched.model.state import Action, Place, Step
 from optsched.policies.fcfs import saturating_tokens
 from optsched.policies.predictors import Estimate
-from optsched.simulate.replica import Job, NoBatchError, Replica
+from optsched.simulator.replica import Job, NoBatchError, Replica
 
 _MORE = 32
 """Tokens that a request which outlives its prediction is given."""
@@ -109,13 +108,8 @@ class Room(NamedTuple):
     places: int
 
 
-class Tasks(ABC):
-    """The tasks of a run, and who has been given how much memory.
-
-    ``_until`` says of those that may generate up to how many KV tokens they may, ``_longer`` of those that outlived
-    their predictions what is expected now. ``_group`` numbers groups that end together, ``_members`` counts who is left
-    in each. ``_ended`` is whether one has ended since the last choice, ``_emptied`` whether that left nobody waiting,
-    ``_calm`` whether the next decision would be the same.
+class Tasks:
+    """The tasks of a run, who has been given how much memory, and what is known of their lengths.
 
     Parameters
     ----------
@@ -125,65 +119,46 @@ class Tasks(ABC):
         Target forward size; None for that which nearly saturates the machine.
     estimate
         What is predicted.
+    on_stop
+        Called with each request that stops generating.
+
+    Attributes
+    ----------
+    memory
+        What requests have been given.
+    target, capacity
+        Target forward size, and the tokens of the cache.
+    until
+        Of the requests that may generate, by index: up to how many KV tokens.
+    group
+        Number of the group that a request, by index, ends with.
+    ended
+        Whether a group has ended since the last choice.
+    emptied
+        Whether the last choice left no request waiting.
+    calm
+        Whether the next decision would be the same.
     """
 
-    def __init__(self, instance: Instance, forward_tokens: int | None, estimate: Estimate) -> None:
-        limits = instance.limits
-        self._target = forward_tokens or saturating_tokens(instance.cost, limits.batch_tokens)
+    def __init__(
+        self,
+        instance: Instance,
+        forward_tokens: int | None,
+        estimate: Estimate,
+        on_stop: Callable[[Job], object] = lambda _: None,
+    ) -> None:
         memory = memory_of(instance)
-        self._capacity, self._estimate = memory.capacity, estimate
-        self._memory = Memory(memory)
+        self.target = forward_tokens or saturating_tokens(instance.cost, instance.limits.batch_tokens)
+        self.capacity, self._estimate, self._on_stop = memory.capacity, estimate, on_stop
+        self.memory = Memory(memory)
+        self.until: dict[int, int] = {}
+        self.group: dict[int, int] = {}
+        self.ended = self.calm = False
+        self.emptied = True
+        # What is expected now of requests that outlived their predictions; requests left in each group.
         self._longer: dict[int, int] = {}
-        self._until: dict[int, int] = {}
-        self._group: dict[int, int] = {}
         self._members: dict[int, int] = {}
         self._groups = 0
-        self._ended = self._calm = False
-        self._emptied = True
-
-    def next_batch(self, replica: Replica) -> Assignment:
-        """Let those go on who may, and choose who may besides."""
-        forming = Forming(replica)
-        self._calm = not self._ended
-        self._settle(forming)
-        for job in self._generating(forming):
-            if job.cached >= self._until[job.index]:
-                self._calm = False
-                self._longer[job.index] = job.generated + _MORE
-                self._outlive(job, forming)
-        self._choose(forming)
-        if not (forming.prompts or self._until):
-            self._insist(forming)
-        return self._result(forming)
-
-    def stands(self, replica: Replica, assignment: Assignment) -> int:
-        """Say how long the same requests decode: until one of them outlives its prediction."""
-        if not self._calm:
-            return 1
-        running = {job.index: job for job in replica.running}
-        return max(1, min(self._until[index] - running[index].cached for index, _ in assignment.run))
-
-    @abstractmethod
-    def _choose(self, forming: Forming) -> None:
-        """Choose who may generate, and the prompts that run."""
-
-    @abstractmethod
-    def _order(self, jobs: Iterable[Job]) -> list[Job]:
-        """Return a queue, the first one first."""
-
-    def _settle(self, forming: Forming) -> None:
-        """Take note of who has ended."""
-        for job in [job for job in self._memory.owners() if job.finished]:
-            self._memory.give(job, 0)
-            self._stop(job)
-
-    def _outlive(self, job: Job, forming: Forming) -> None:
-        """Give more to one that outlives its prediction, or stop it."""
-        if self._memory.fits(job, self._peak(job)):
-            self._let_generate(job)
-        else:
-            self._stop(job)
-            self._memory.give(job, job.cached)
 
     # What is known of requests ------------------------------------------------------------------------------
 
@@ -192,130 +167,201 @@ class Tasks(ABC):
         length = max(self._estimate(job), job.generated + 1)
         return max(length, self._longer.get(job.index, 0)) if self._longer else length
 
-    def _peak(self, job: Job) -> int:
+    def peak(self, job: Job) -> int:
         """Return the KV tokens in the batch that generates the last expected token."""
-        return min(job.request.input + self._length(job) - 1, self._capacity)
+        return min(job.request.input + self._length(job) - 1, self.capacity)
 
-    def _left(self, job: Job) -> int:
+    def left(self, job: Job) -> int:
         """Return the tokens that are left to generate."""
         return self._length(job) - job.generated
 
     # Who may generate ---------------------------------------------------------------------------------------
 
-    def _generating(self, forming: Forming) -> list[Job]:
-        return [job for job in forming.running if job.index in self._until]
+    def generating(self, forming: Forming) -> list[Job]:
+        """Return the running requests that may generate."""
+        return [job for job in forming.running if job.index in self.until]
 
-    def _let_generate(self, job: Job) -> None:
+    def let_generate(self, job: Job) -> None:
         """Let a GT go on, with memory for all that is expected of it."""
-        self._calm = False
-        self._until[job.index] = self._peak(job)
-        self._memory.give(job, self._until[job.index])
+        self.calm = False
+        self.until[job.index] = self.peak(job)
+        self.memory.give(job, self.until[job.index])
 
-    def _stop(self, job: Job) -> None:
+    def stop(self, job: Job) -> None:
         """Note that a request does not generate any more."""
-        self._calm = False
-        self._until.pop(job.index, None)
-        group = self._group.pop(job.index, None)
+        self.calm = False
+        self.until.pop(job.index, None)
+        group = self.group.pop(job.index, None)
         if group is not None:
             self._members[group] -= 1
             if not self._members[group]:
                 del self._members[group]
-                self._ended = True
+                self.ended = True
+        self._on_stop(job)
 
-    def _preempt(self, job: Job, forming: Forming) -> bool:
+    def settle(self) -> None:
+        """Take note of the requests that have ended."""
+        for job in [job for job in self.memory.owners() if job.finished]:
+            self.memory.give(job, 0)
+            self.stop(job)
+
+    def expect_more(self, job: Job) -> None:
+        """Note that a request outlives its prediction."""
+        self.calm = False
+        self._longer[job.index] = job.generated + _MORE
+
+    def outlive(self, job: Job) -> None:
+        """Give more to a request that outlives its prediction, or stop it."""
+        if self.memory.fits(job, self.peak(job)):
+            self.let_generate(job)
+        else:
+            self.stop(job)
+            self.memory.give(job, job.cached)
+
+    def preempt(self, job: Job, forming: Forming) -> bool:
         """Take a request's memory away, if the instance allows it."""
         if not forming.take_away(job):
             return False
-        self._memory.give(job, 0)
-        self._stop(job)
+        self.memory.give(job, 0)
+        self.stop(job)
         return True
 
     # Groups of the same predicted length --------------------------------------------------------------------
 
-    def _by_group(self, queue: list[Job]) -> Iterator[Job]:
+    def by_group(self, queue: list[Job]) -> Iterator[Job]:
         """Yield requests of the same length one after the other, groups in the order of their first members."""
         groups: dict[int, list[Job]] = {}
         for job in queue:
-            groups.setdefault(self._left(job), []).append(job)
+            groups.setdefault(self.left(job), []).append(job)
         return chain.from_iterable(groups.values())
 
-    def _note_choice(self, emptied: bool) -> None:
-        """Note that there was a choice, and whether it left nobody waiting."""
-        self._calm &= emptied == self._emptied
-        self._ended, self._emptied = False, emptied
-
-    def _number_groups(self, chosen: list[Job]) -> None:
-        """Make groups of those that have the same length, which end together."""
+    def note_choice(self, chosen: list[Job], emptied: bool) -> None:
+        """Note that requests were chosen, which end together if they have the same length, and if none is left."""
+        self.calm &= emptied == self.emptied and not chosen
+        self.ended, self.emptied = False, emptied
         numbers: dict[int, int] = {}
         for job in chosen:
-            number = numbers.setdefault(self._left(job), self._groups + len(numbers))
-            self._group[job.index] = number
+            number = numbers.setdefault(self.left(job), self._groups + len(numbers))
+            self.group[job.index] = number
             self._members[number] = self._members.get(number, 0) + 1
         self._groups += len(numbers)
-        self._calm &= not chosen
 
-    # What a batch does --------------------------------------------------------------------------------------
+    # Prompts ------------------------------------------------------------------------------------------------
 
-    def _room(self, forming: Forming) -> Room | None:
+    def room(self, forming: Forming) -> Room | None:
         """Return what is left for PTs, besides those that generate; None if it is nothing."""
         replica, limits = forming.replica, forming.replica.limits
-        decodes = len(self._until) if replica.rules.hybrid else 0
+        decodes = len(self.until) if replica.rules.hybrid else 0
         tokens = min(limits.prefill_tokens, limits.batch_tokens - decodes)
-        budget, places = min(tokens, self._target - decodes), forming.most_runs - decodes
+        budget, places = min(tokens, self.target - decodes), forming.most_runs - decodes
         return Room(tokens, budget, places) if budget > 0 and places > 0 else None
 
-    def _run_prompts(self, room: Room, queue: Iterable[Job], forming: Forming, skips: bool = False) -> None:
-        """Run PTs in order until the batch has its target size; who does not fit is skipped, or holds up the others."""
+    def run_prompts(
+        self, room: Room, queue: Iterable[Job], forming: Forming, admit: Callable[[Job], bool], skips: bool = False
+    ) -> None:
+        """Run PTs in order until the batch has its target size; one that does not fit is skipped, or ends the queue.
+
+        ``admit`` gives memory to a PT that starts, if there is enough.
+        """
         budget, chunked = room.budget, forming.replica.rules.chunked_prefill
         for job in queue:
             if len(forming.prompts) == room.places or budget < 1:
                 break
             count = min(job.missing, budget) if chunked else job.missing
             fits = count <= budget or (not forming.prompts and count <= room.tokens)
-            if fits and (job in self._memory or self._admit(job, forming)):
+            if fits and (job in self.memory or admit(job)):
                 forming.prompts.append((job.index, count))
                 budget -= count
             elif not skips:
                 break
 
-    @abstractmethod
-    def _admit(self, job: Job, forming: Forming) -> bool:
-        """Give memory to a PT that starts, if there is enough."""
+
+def by_arrival(jobs: Iterable[Job]) -> list[Job]:
+    """Return a queue in the order of arrival."""
+    return sorted(jobs, key=lambda job: job.rank)
+
+
+class Allocating:
+    """A policy that allocates exactly.
+
+    Parameters
+    ----------
+    tasks
+        Of the run.
+    choose
+        Chooses the requests that may generate, and the prompts that run.
+    order
+        Returns a queue, the first request first.
+    settle
+        Takes note of the requests that have ended; `Tasks.settle` if it is None.
+    outlive
+        Gives more to a request that outlives its prediction, or stops it; `Tasks.outlive` if it is None.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        choose: Callable[[Forming], None],
+        order: Callable[[Iterable[Job]], list[Job]] = by_arrival,
+        settle: Callable[[Forming], None] | None = None,
+        outlive: Callable[[Job, Forming], None] | None = None,
+    ) -> None:
+        self._tasks, self._choose, self._order = tasks, choose, order
+        self._settle = settle or (lambda _: tasks.settle())
+        self._outlive = outlive or (lambda job, _: tasks.outlive(job))
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        """Let the requests go on that may, and choose further ones."""
+        forming, tasks = Forming(replica), self._tasks
+        tasks.calm = not tasks.ended
+        self._settle(forming)
+        for job in tasks.generating(forming):
+            if job.cached >= tasks.until[job.index]:
+                tasks.expect_more(job)
+                self._outlive(job, forming)
+        self._choose(forming)
+        if not (forming.prompts or tasks.until):
+            self._insist(forming)
+        return self._result(forming)
+
+    def stands(self, replica: Replica, assignment: Assignment) -> int:
+        """Say how long the same requests decode: until one of them outlives its prediction."""
+        if not self._tasks.calm:
+            return 1
+        running = {job.index: job for job in replica.running}
+        return max(1, min(self._tasks.until[index] - running[index].cached for index, _ in assignment.run))
 
     def _insist(self, forming: Forming) -> None:
         """Let the first of those that hold KV go on, with all that is free; if need be, at the cost of the last."""
-        replica = forming.replica
+        replica, tasks = forming.replica, self._tasks
         holders = [job for job in chain(forming.running, replica.waiting) if job.decoding or job.cached]
         queue = self._order(holders)
         if not queue:
             return
         first, *others = queue
-        tokens = self._peak(first) if first.decoding else first.cached + first.missing
+        tokens = tasks.peak(first) if first.decoding else first.cached + first.missing
         for job in reversed(others):
-            if self._memory.fits(first, tokens):
+            if tasks.memory.fits(first, tokens):
                 break
-            self._preempt(job, forming)
-        if not self._memory.fits(first, tokens):
+            tasks.preempt(job, forming)
+        if not tasks.memory.fits(first, tokens):
             return
         if first.decoding:
-            self._let_generate(first)
+            tasks.let_generate(first)
             forming.take_back(first)
         else:
-            self._memory.give(first, tokens)
+            tasks.memory.give(first, tokens)
             limits = replica.limits
             count = min(first.missing, limits.prefill_tokens) if replica.rules.chunked_prefill else first.missing
             if count <= limits.prefill_tokens:
                 forming.prompts.append((first.index, count))
 
     def _result(self, forming: Forming) -> Assignment:
-        replica = forming.replica
-        generating = self._generating(forming)
-        if forming.prompts and not replica.rules.hybrid:
-            generating = []
-        generating.sort(key=lambda job: job.rank)
+        replica, tasks = forming.replica, self._tasks
+        generating = by_arrival(tasks.generating(forming)) if replica.rules.hybrid or not forming.prompts else []
         run = [*((job.index, 1) for job in generating), *forming.prompts]
         if not run:
             job = (replica.running or replica.waiting)[0]
-            reason = f"its {job.missing} tokens do not fit the {self._memory.free} KV tokens that are free"
+            reason = f"its {job.missing} tokens do not fit the {tasks.memory.free} KV tokens that are free"
             raise NoBatchError(job.index, replica.now_ps, reason)
         return Assignment.of(run, forming.actions, forming.considered)

@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optsched.policies.grouped import Group, GroupedPolicy, Members
-from optsched.simulate.replica import Job
+from optsched.simulator.replica import Job
 
 
 def whole_at_admission(job: Job) -> int:

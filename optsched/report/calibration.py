@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from optsched.calibrate.library import FitError, Part, Profile
+from optsched.hardware.compare.requests import RunComparison
 from optsched.report.formats import simple_table
-from optsched.study.measured_run import RunComparison
 
 _PS_PER_US = 10**6
 _PARTS = {part: part.value.replace("_", " ") for part in Part}

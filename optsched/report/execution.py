@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optsched.execute.comparison import Execution
+from optsched.hardware.compare.batches import Execution
 from optsched.report.formats import simple_table
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from optsched.execute.comparison import ALL, Execution
-from optsched.execute.following import Kind
+from optsched.hardware.compare.batches import ALL, Execution
+from optsched.hardware.run.following import BatchKind
 from optsched.report.profile_plot import COLORS, check_plot, new_figure, save_figure
 
 _MARKERS = ("s", "o", "^")
@@ -23,12 +23,12 @@ def plot_execution(execution: Execution, path: Path) -> None:
     figure = new_figure(9.5, 4.2)
     scatter, histogram = figure.subplots(1, 2)
     pairs = [(predicted / 1e9, measured / 1e9) for predicted, measured in execution.pairs]
-    members: dict[Kind, list[tuple[float, float]]] = {}
+    members: dict[BatchKind, list[tuple[float, float]]] = {}
     for batch, pair in zip(execution.followed.batches, pairs, strict=True):
         members.setdefault(batch.kind, []).append(pair)
-    kinds = [kind for kind in Kind if kind in members]
-    colors = dict(zip(Kind, COLORS, strict=False))
-    for kind, marker in zip(Kind, _MARKERS, strict=True):
+    kinds = [kind for kind in BatchKind if kind in members]
+    colors = dict(zip(BatchKind, COLORS, strict=False))
+    for kind, marker in zip(BatchKind, _MARKERS, strict=True):
         if kind in members:
             predicted, measured = zip(*members[kind], strict=True)
             look = {"s": 14, "alpha": 0.5, "linewidths": 0}

@@ -69,9 +69,9 @@ class Declaration:
 
     Parameters
     ----------
-    covers_swaps
-        Whether its answers are right where the instance allows swaps. Optimal without swaps need not be optimal with
-        them.
+    covers
+        Names of added rules (`optsched.model.instance.Rules.added`) with which its answers are right; it is not asked
+        about instances with another. Optimal without swaps, for example, need not be optimal with them.
     baseline
         Whether it is there to measure others against; ``auto`` leaves it out.
     before_policies
@@ -81,7 +81,7 @@ class Declaration:
         When ``auto`` tries it, and for how long.
     """
 
-    covers_swaps: bool = False
+    covers: tuple[str, ...] = ()
     baseline: bool = False
     before_policies: bool = False
     turns: tuple[Turn, ...] = (Turn(70, 0.5),)

@@ -119,9 +119,10 @@ class SolverCrashError(Exception):
 
 
 def require_covered(formulation: object, instance: Instance) -> None:
-    """Raise `UnsupportedError` where the instance allows swaps and the formulation does not declare to cover them."""
-    if instance.rules.swap and not declaration_of(formulation).covers_swaps:
-        raise UnsupportedError("swapping (forbid swap)")
+    """Raise `UnsupportedError` where the instance has an added rule that the formulation does not declare to cover."""
+    for rule in instance.rules.added:
+        if rule not in declaration_of(formulation).covers:
+            raise UnsupportedError("swapping (forbid swap)" if rule == "swap" else f"the rule {rule}")
 
 
 def require_monotone(objective: Objective) -> None:

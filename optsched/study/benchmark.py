@@ -26,9 +26,9 @@ from optsched.model.domain import domain
 from optsched.model.errors import InputError
 from optsched.model.instance import Instance
 from optsched.model.json_text import parse_json
+from optsched.model.lines import append_lines, drop_unended_line, line_error
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge, Result, Status, versions
-from optsched.study.lines import append_lines, drop_unended_line, line_error
 
 GRACE_S = 30.0
 """How long a method may overrun its time limit before it is interrupted."""

@@ -77,8 +77,12 @@ class TableTask:
     seed: int = 0
 
 
-def table_rows(task: TableTask, store: ResultStore | None = None, progress: Progress = silent) -> Iterator[Row]:
+def table_rows(
+    task: TableTask, store: ResultStore | None = None, watch: Callable[[Instance], Progress] = lambda _: silent
+) -> Iterator[Row]:
     """Yield the rows one by one, keeping every result in ``store`` as soon as it is there.
+
+    ``watch`` returns what is called with the progress of the search on an instance.
 
     What has a defect is not kept, so that resuming searches again.
     """
@@ -103,7 +107,7 @@ def table_rows(task: TableTask, store: ResultStore | None = None, progress: Prog
             restrictions=task.restrictions,
             workers=task.workers,
             seed=task.seed,
-            progress=progress,
+            progress=watch(instance),
         )
         defects: tuple[str, ...] = ()
         try:

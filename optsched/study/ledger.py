@@ -26,10 +26,10 @@ from optsched.model.documents import ClaimedResult, instance_sha256, read_bytes,
 from optsched.model.domain import Name, domain, replace
 from optsched.model.errors import InputError, Said
 from optsched.model.json_text import parse_json
+from optsched.model.lines import append_lines, line_error
 from optsched.model.objectives import Objective, gap
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
-from optsched.study.lines import append_lines, line_error
 
 SHIPPED = "ledger.jsonl"
 """The shipped ledger's name in the folder of the suites."""

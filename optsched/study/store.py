@@ -8,6 +8,7 @@ from collections.abc import Callable
 from math import isinf
 from pathlib import Path
 
+from optsched.catalogue import file_version
 from optsched.check import check_result
 from optsched.failures import FAILURES, failure_text
 from optsched.library import load_results
@@ -15,10 +16,10 @@ from optsched.methods.solve import was_interrupted
 from optsched.model.documents import ClaimedResult, dump, instance_sha256, result_document, write_text
 from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance
+from optsched.model.lines import append_lines
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status, versions
-from optsched.study.lines import append_lines
 
 DIGESTS = "digests.txt"
 """The file in the folder that says which documents the store has written: ``sha256  name``, the last line of a name
@@ -102,7 +103,7 @@ class ResultStore:
         claimed = documents[0]
         result = claimed.result
         made = (result.method, result.objective, result.restrictions, result.seed, result.versions)
-        wanted = (method, objective, restrictions, seed, dict(versions()))
+        wanted = (method, objective, restrictions, seed, dict(versions()) | file_version(method))
         limit = None if time_limit is None or isinf(time_limit) else time_limit
         searched = result.status == Status.OPTIMAL or result.time_limit_s == limit
         same = instance_sha256(result.instance) == instance_sha256(instance)

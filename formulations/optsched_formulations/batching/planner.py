@@ -29,7 +29,7 @@ class Planner:
     """
 
     declaration = Declaration(
-        covers_swaps=True, before_policies=True, turns=(Turn(20, 0.01), Turn(20, 0.6, (Regime.LARGE,)))
+        covers=("swap",), before_policies=True, turns=(Turn(20, 0.01), Turn(20, 0.6, (Regime.LARGE,)))
     )
     """It soon finds a schedule to beat. Large instances are its alone; it leaves time to check their schedules."""
 

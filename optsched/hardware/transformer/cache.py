@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from optsched.execute.shape import Shape
+from optsched.hardware.transformer.shape import Shape
 
 if TYPE_CHECKING:
     import torch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from optsched.model.cost import BatchCost
 from optsched.model.instance import Instance
 from optsched.model.schedule import Assignment, Schedule, timed
-from optsched.simulate.engine import run_policy
-from optsched.simulate.replica import Policy, Replica
+from optsched.simulator.engine import run_policy
+from optsched.simulator.replica import Policy, Replica
 
 if TYPE_CHECKING:
-    from optsched.execute.engine import Engine
+    from optsched.hardware.run.engine import Engine
 
 
-class Kind(StrEnum):
+class BatchKind(StrEnum):
     """What a batch runs."""
 
     PREFILL = "prefill only"
@@ -44,11 +44,11 @@ class MeasuredBatch:
     measured_ps: int
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> BatchKind:
         """What it runs."""
         if not self.decodes:
-            return Kind.PREFILL
-        return Kind.HYBRID if self.prefills else Kind.DECODE
+            return BatchKind.PREFILL
+        return BatchKind.HYBRID if self.prefills else BatchKind.DECODE
 
     def predicted_ps(self, cost: BatchCost) -> int:
         """Return what a cost model says."""
@@ -58,8 +58,8 @@ class MeasuredBatch:
 class _Told:
     """Stands where a cost model stands: asked for a batch's time, it has an engine run the batch it was told of."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, watch: Callable[[], None]) -> None:
+        self._engine, self._watch = engine, watch
         self._next: Assignment | None = None
         self.batches: list[MeasuredBatch] = []
 
@@ -71,6 +71,7 @@ class _Told:
         assert self._next is not None
         taken = self._engine.run(self._next)
         self._next = None
+        self._watch()
         self.batches.append(MeasuredBatch(tokens, decodes, decode_kv_tokens, tuple(prefills), taken))
         return taken
 
@@ -101,28 +102,34 @@ class Followed:
     batches: tuple[MeasuredBatch, ...]
 
 
-def follow_policy(instance: Instance, policy: Policy, engine: Engine) -> Followed:
+def ignore_batch() -> None:
+    """Ignore that a batch has run."""
+
+
+def follow_policy(
+    instance: Instance, policy: Policy, engine: Engine, watch: Callable[[], None] = ignore_batch
+) -> Followed:
     """Let a policy decide on every batch, at the time that the measured batches before have led to.
+
+    ``watch`` is called after each batch.
 
     Raises
     ------
     PolicyFailureError, InfeasibleInstanceError
-        As `optsched.simulate.engine.run_policy` does.
+        As `optsched.simulator.engine.run_policy` does.
     """
-    told = _Told(engine)
+    told = _Told(engine, watch)
     schedule = run_policy(instance, _Listening(policy, told), cost=told, jumps=False)
     return Followed(schedule, tuple(told.batches))
 
 
-def follow_schedule(instance: Instance, schedule: Schedule, engine: Engine) -> Followed:
+def follow_schedule(
+    instance: Instance, schedule: Schedule, engine: Engine, watch: Callable[[], None] = ignore_batch
+) -> Followed:
     """Run the batches of a legal schedule in order, each when the one before has ended and its requests have arrived.
 
     Nobody decides anew: the batches are the same whatever they take, only their times are measured ones. Time that
     the schedule lets pass without need is not.
     """
-    told = _Told(engine)
-
-    def assignments() -> Iterator[Assignment]:
-        yield from map(told.tell, schedule.assignments())
-
-    return Followed(timed(instance, assignments(), told), tuple(told.batches))
+    told = _Told(engine, watch)
+    return Followed(timed(instance, map(told.tell, schedule.assignments()), told), tuple(told.batches))

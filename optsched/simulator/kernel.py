@@ -11,9 +11,9 @@ here                                     there
 `_Jobs` (by rank), ``sizes[_OCCUPIED]``  `optsched.model.state.RequestState`, `optsched.model.memory.HeldBlocks`
 `_evict`                                 `optsched.model.state.MachineState.act`
 `_run`, `_linear_ps`                     `MachineState.carry_out`, `optsched.model.state.Work.duration_ps`
-`_decode`                                `MachineState.repeat`; `optsched.simulate.engine.PolicyRun._span`
+`_decode`                                `MachineState.repeat`; `optsched.simulator.engine.PolicyRun._span`
 `_let_go`                                `MachineState.finish`
-`_advance`, `CompiledRun`                `optsched.simulate.engine.PolicyRun`
+`_advance`, `CompiledRun`                `optsched.simulator.engine.PolicyRun`
 `_occupied`, `_held`                     `optsched.model.memory.PrivateBlocks`: ``size``, ``reserving``
 `_decide`, `_climb`, `_fewest_left`      `optsched.policies.forming.Forming`, `GroupedPolicy.stands`
 notes to `Log` and `Watch`               `optsched.model.metrics.tally_of`
@@ -29,7 +29,7 @@ import numpy as np
 
 from optsched.compiled import compiled
 from optsched.model.instance import Instance
-from optsched.simulate.record import (
+from optsched.simulator.record import (
     CHANGES,
     ENTRIES,
     EVICTIONS,
@@ -48,7 +48,7 @@ from optsched.simulate.record import (
     note_step,
     with_room,
 )
-from optsched.simulate.watch import Ints, Watch, new_watch, note_queue, note_start, note_tokens, ready, weigh
+from optsched.simulator.watch import Ints, Watch, new_watch, note_queue, note_start, note_tokens, ready, weigh
 
 WAITING, FILLING, DECODING, RUNNING = range(4)
 MOST = 2**61

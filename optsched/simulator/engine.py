@@ -15,7 +15,7 @@ from optsched.model.instance import Instance
 from optsched.model.memory import memory_of
 from optsched.model.schedule import Assignment, Batch, Schedule
 from optsched.model.state import Action, MachineState, Place
-from optsched.simulate.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica, Steady
+from optsched.simulator.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica, Steady
 
 
 def run_policy(instance: Instance, policy: Policy, *, cost: BatchCost | None = None, jumps: bool = True) -> Schedule:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from optsched.execute.following import Followed, Kind
+from optsched.hardware.run.following import BatchKind, Followed
 from optsched.model.documents import instance_document, instance_sha256
 from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance
@@ -85,7 +85,7 @@ class Execution:
 
     def batch_errors(self) -> dict[str, Errors]:
         """Return the errors of the kinds of batch that occurred, and of all batches."""
-        found = {kind.value: [batch.kind == kind for batch in self.followed.batches] for kind in Kind}
+        found = {kind.value: [batch.kind == kind for batch in self.followed.batches] for kind in BatchKind}
         found[ALL] = [True] * len(self.followed.batches)
         chosen = {
             name: [pair for pair, is_one in zip(self.pairs, members, strict=True) if is_one]

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from optsched.execute.attention import Attention
-from optsched.execute.cache import PagedCache
-from optsched.execute.plan import Plan
-from optsched.execute.shape import Shape
+from optsched.hardware.transformer.attention import Attention
+from optsched.hardware.transformer.cache import PagedCache
+from optsched.hardware.transformer.plan import Plan
+from optsched.hardware.transformer.shape import Shape
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from optsched.calibrate.vllm_run import MeasuredRun
+from optsched.hardware.compare.vllm_run import MeasuredRun
 from optsched.methods.simulate import simulate
 from optsched.model.cost import CostModel
 from optsched.model.errors import InputError, Said

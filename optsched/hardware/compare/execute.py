@@ -5,36 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from optsched.execute.comparison import Execution
-from optsched.execute.following import follow_policy, follow_schedule
+from optsched.hardware.compare.batches import Execution
+from optsched.hardware.run.following import follow_policy, follow_schedule, ignore_batch
 from optsched.methods.simulate import policy_code, policy_of, ready_policy
 from optsched.model.errors import InputError
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.schedule import Assignment, Schedule, timed
-from optsched.simulate.engine import run_policy
+from optsched.model.schedule import Schedule, timed
+from optsched.simulator.engine import run_policy
 
 if TYPE_CHECKING:
-    from optsched.execute.engine import Engine
+    from optsched.hardware.run.engine import Engine
 
 
 def _require_no_swaps(instance: Instance) -> None:
     if instance.rules.swap:
         raise InputError("rules.swap", True, "false: the engine keeps all KV on its device")
-
-
-class _Watched:
-    """An engine that says when it has run a batch."""
-
-    def __init__(self, engine: Engine, watch: Callable[[], None]) -> None:
-        self._engine, self._watch = engine, watch
-
-    def run(self, batch: Assignment) -> int:
-        taken = self._engine.run(batch)
-        self._watch()
-        return taken
 
 
 def execute_policy(
@@ -45,7 +33,7 @@ def execute_policy(
     *,
     predictor: str | None = None,
     seed: int = 0,
-    watch: Callable[[], None] = lambda: None,
+    watch: Callable[[], None] = ignore_batch,
 ) -> Execution:
     """Let a policy decide on every batch with measured times as its clock; the simulator predicts.
 
@@ -66,7 +54,7 @@ def execute_policy(
     with policy_code(policy):
         predicted = run_policy(instance, ready_policy(runner, instance, makespan, anything, seed), jumps=False)
         again = ready_policy(runner, instance, makespan, anything, seed)
-    followed = follow_policy(instance, again, _Watched(engine, watch))
+    followed = follow_policy(instance, again, engine, watch)
     return Execution(instance, policy, "online", followed, predicted, about)
 
 
@@ -77,9 +65,9 @@ def execute_schedule(
     engine: Engine,
     about: dict[str, Any],
     *,
-    watch: Callable[[], None] = lambda: None,
+    watch: Callable[[], None] = ignore_batch,
 ) -> Execution:
     """Run the batches of a schedule in its order; the same batches with the cost model's times are the prediction."""
     _require_no_swaps(instance)
-    followed = follow_schedule(instance, schedule, _Watched(engine, watch))
+    followed = follow_schedule(instance, schedule, engine, watch)
     return Execution(instance, method, "schedule", followed, timed(instance, schedule.assignments()), about)

@@ -7,18 +7,18 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from optsched.calibrate.measurements import HEADER, SIZES
-from optsched.measure.grid import Kind, Point
+from optsched.calibrate.measurements import HEADER, SIZES, Kind
+from optsched.hardware.measure.grid import Point
 from optsched.model.csv_text import read_records
 from optsched.model.documents import read_text
 from optsched.model.errors import InputError
+from optsched.model.lines import append_lines, drop_unended_line
 from optsched.model.objectives import percentile
-from optsched.study.lines import append_lines, drop_unended_line
 
 _SAMPLES = (*SIZES, "ns")
 
 
-class Row(NamedTuple):
+class Summary(NamedTuple):
     """A measured point.
 
     Parameters
@@ -42,15 +42,15 @@ class Row(NamedTuple):
     spread: float
 
 
-def make_row(point: Point, rounds_ns: Sequence[Sequence[int]]) -> Row:
+def summarize(point: Point, rounds_ns: Sequence[Sequence[int]]) -> Summary:
     """Summarise the rounds of samples of a point; percentile q of n is the ⌈q n / 100⌉-th smallest."""
     times = [time for times in rounds_ns for time in times]
     p10, middle, p90 = (percentile(sorted(times), q) for q in (10, 50, 90))
     medians = [median(times) for times in rounds_ns]
-    return Row(point, middle, p10, p90, len(times), (max(medians) - min(medians)) / max(middle, 1))
+    return Summary(point, middle, p10, p90, len(times), (max(medians) - min(medians)) / max(middle, 1))
 
 
-def table_text(rows: Iterable[Row]) -> str:
+def table_text(rows: Iterable[Summary]) -> str:
     """Return the table, ascending by kind and sizes."""
     order = {kind: place for place, kind in enumerate(Kind)}
     ordered = sorted(rows, key=lambda row: (order[row.point.kind], row.point[1:]))
@@ -97,7 +97,7 @@ class Samples:
         """Return how many rounds of a point there are, up to ``most``."""
         return min(len(self._rounds.get(point, [])), most)
 
-    def row(self, point: Point, rounds: int) -> Row | None:
+    def row(self, point: Point, rounds: int) -> Summary | None:
         """Return the summary of the latest rounds of a point; None of fewer rounds."""
         latest = self._rounds.get(point, [])[-rounds:]
-        return make_row(point, latest) if len(latest) == rounds else None
+        return summarize(point, latest) if len(latest) == rounds else None

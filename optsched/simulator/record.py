@@ -13,7 +13,7 @@ from optsched.compiled import compiled
 from optsched.model.metrics import Tally
 from optsched.model.schedule import Batch, Schedule
 from optsched.model.state import Step
-from optsched.simulate.watch import Ints, Watch, spread
+from optsched.simulator.watch import Ints, Watch, spread
 
 ShortInts = npt.NDArray[np.int32]
 

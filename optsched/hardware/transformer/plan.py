@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from optsched.execute.cache import Slots
+from optsched.hardware.transformer.cache import Slots
 
 if TYPE_CHECKING:
     import torch

@@ -7,12 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
-from optsched.execute.attention import Attention, OnCuda, StepByStep
-from optsched.execute.cache import PagedCache
-from optsched.execute.machine import Machine
-from optsched.execute.model import Transformer
-from optsched.execute.plan import Run, make_plan
-from optsched.execute.shape import Shape
+from optsched.hardware.machine import Machine
+from optsched.hardware.transformer.attention import Attention, OnCuda, StepByStep
+from optsched.hardware.transformer.cache import PagedCache
+from optsched.hardware.transformer.model import Transformer
+from optsched.hardware.transformer.plan import Run, make_plan
+from optsched.hardware.transformer.shape import Shape
 from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance
 from optsched.model.schedule import Assignment

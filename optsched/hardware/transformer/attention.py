@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from optsched.execute.plan import Plan
+from optsched.hardware.transformer.plan import Plan
 
 if TYPE_CHECKING:
     import torch
@@ -105,7 +105,7 @@ class OnCuda:
             mask = causal_lower_right(count, slots.numel())
             mixed[first : first + count] = attend(query, near, far, attn_mask=mask, enable_gqa=True)[0].transpose(0, 1)
         if plan.lengths:
-            from optsched.execute.decode_kernel import attend_paged  # noqa: PLC0415  # it needs Triton
+            from optsched.hardware.transformer.decode_kernel import attend_paged  # noqa: PLC0415  # it needs Triton
 
             rows = slice(plan.first_decode, None)
             attend_paged(queries[rows], keys, values, plan.decode_slots, plan.decode_keys, mixed[rows])

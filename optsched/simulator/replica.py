@@ -17,7 +17,7 @@ from optsched.model.state import RequestState
 if TYPE_CHECKING:
     import numpy as np
 
-    from optsched.simulate.record import Record
+    from optsched.simulator.record import Record
 
 _rank = attrgetter("rank")
 

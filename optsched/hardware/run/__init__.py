@@ -10,5 +10,5 @@ cannot follow a schedule exactly:
 - Its pages, its room for keys read and its padding are its own, and it runs in a thread of its own that prepares a
   batch while another one runs: there is no place at which one batch could be given, or timed.
 
-So the loop here is our own, and small: `optsched.execute.engine.Engine` has one method, `TorchEngine` runs it.
+So the loop here is our own, and small: `optsched.hardware.run.engine.Engine` has one method, `TorchEngine` runs it.
 """

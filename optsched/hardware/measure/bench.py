@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from optsched.execute.attention import NoAttention
-from optsched.execute.cache import PagedCache
-from optsched.execute.engine import attention_of
-from optsched.execute.machine import Machine, Work
-from optsched.execute.model import Transformer
-from optsched.execute.plan import Plan, Run, make_plan
-from optsched.execute.shape import Shape
-from optsched.measure.grid import Kind, Point
+from optsched.calibrate.measurements import Kind
+from optsched.hardware.machine import Machine, Work
+from optsched.hardware.measure.grid import Point
+from optsched.hardware.run.engine import attention_of
+from optsched.hardware.transformer.attention import NoAttention
+from optsched.hardware.transformer.cache import PagedCache
+from optsched.hardware.transformer.model import Transformer
+from optsched.hardware.transformer.plan import Plan, Run, make_plan
+from optsched.hardware.transformer.shape import Shape
 
 PAGE_TOKENS = 16
 """Tokens of a page: vLLM's default."""

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from optsched.calibrate.measurements import ENVIRONMENT, FORMAT, SIZES, TABLE
-from optsched.execute.machine import Machine
-from optsched.execute.shape import Shape
-from optsched.measure.bench import COLD_BYTES, PAGE_TOKENS, Bench
-from optsched.measure.grid import Extent, Point, grid
-from optsched.measure.table import Row, Samples, table_text
+from optsched.hardware.machine import Machine
+from optsched.hardware.measure.bench import COLD_BYTES, PAGE_TOKENS, Bench
+from optsched.hardware.measure.grid import Extent, Point, grid
+from optsched.hardware.measure.samples import Samples, Summary, table_text
+from optsched.hardware.transformer.shape import Shape
 from optsched.model.documents import dump, read_bytes, write_text
 from optsched.model.domain import replace
 from optsched.model.errors import InputError, Said
@@ -66,7 +66,7 @@ Watcher = Callable[[int, int, str], None]
 """Is told, before each round of samples, how many are done, of how many, and which one comes."""
 
 
-def measure(task: Task, machine: Machine, folder: Path, watch: Watcher) -> list[Row]:
+def measure(task: Task, machine: Machine, folder: Path, watch: Watcher) -> list[Summary]:
     """Measure what the folder does not hold yet, and write the table; or return the rows that spread too much for it.
 
     Raises

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from random import Random
 from types import MappingProxyType
 from typing import NamedTuple
 
+from optsched.calibrate.measurements import Kind
 from optsched.model.domain import Tokens, domain
-
-
-class Kind(StrEnum):
-    """What is timed; each is the whole model, all layers.
-
-    ``dense``: all but attention of a batch of so many tokens, LM head and sampling of one row included. ``decode``:
-    attention of so many decode steps. ``prefill``: attention of a prefill step. ``batch``: everything. ``swap_out``,
-    ``swap_in``: moving the KV of so many tokens to the host's memory, or back.
-    """
-
-    DENSE = "dense"
-    DECODE = "decode"
-    PREFILL = "prefill"
-    BATCH = "batch"
-    SWAP_OUT = "swap_out"
-    SWAP_IN = "swap_in"
 
 
 class Point(NamedTuple):

@@ -1,0 +1,1 @@
+"""Predicted beside measured: batch by batch, and request by request."""

@@ -1,0 +1,1 @@
+"""A decoder-only transformer with a paged KV cache: what is measured, and what runs."""
