@@ -36,21 +36,22 @@ from optsched.model.cost import CostModel
 from optsched.model.metrics import evaluate
 from optsched.planner.backward import backward
 from optsched.planner.first_tokens import first_tokens
+from optsched.planner.formulation import Planner
 from optsched.planner.forward import forward
-from optsched.planner.problem import Rule, TooLargeError, problem_of
-from optsched.planner.search import Found, Make, Recipe, Search
+from optsched.planner.neighbourhood import Neighbourhood
+from optsched.planner.search import Candidate, Recipe, RuleSearch, Scheme
+from optsched.planner.sizes import TooLargeToPlanError, arrays_to_plan
+from optsched.planner.steps import ListRule
 from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError
-from optsched_formulations.batching.planner import Planner
-from optsched_formulations.batching.planning.neighbourhood import Neighbourhood
 
 QUICK = settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
 
-def searched(instance: Instance, objective: Objective, allowed: Restrictions = FREE, turns: int = 30) -> Search:
+def searched(instance: Instance, objective: Objective, allowed: Restrictions = FREE, turns: int = 30) -> RuleSearch:
     """Return a search that has made its start and a few changes, every plan of which is legal and of its value."""
-    search = Search(allowed.apply(instance), objective, allowed, np.random.default_rng(0))
+    search = RuleSearch(allowed.apply(instance), objective, allowed, np.random.default_rng(0))
     for found in chain(search.start(), islice(search.improve(), turns)):
         schedule = found.plan.schedule()
         assert check_schedule(instance, schedule, allowed)[0] == []
@@ -177,7 +178,7 @@ def test_the_order_of_requests_makes_no_difference_to_the_rules(data: st.DataObj
     order = data.draw(st.permutations(range(len(distinct))))
     values = []
     for requests in (distinct, tuple(distinct[k] for k in order)):
-        search = Search(replace(instance, requests=requests), Objective.MAX_TTFT, FREE, np.random.default_rng(0))
+        search = RuleSearch(replace(instance, requests=requests), Objective.MAX_TTFT, FREE, np.random.default_rng(0))
         values.append(min(found.value for found in search.start()))
     assert len({request.arrival_ps for request in distinct}) < len(distinct) or values[0] == values[1]
 
@@ -225,8 +226,8 @@ def test_ctrl_c_keeps_the_plan() -> None:
 
 def test_times_beyond_64_bits_are_refused() -> None:
     huge = Instance("huge", Limits(9, 9, 9), Rules(), CostModel(base=2**62, token=0), (Request(1, 2),) * 2)
-    with pytest.raises(TooLargeError, match="64 bits"):
-        problem_of(huge, FREE)
+    with pytest.raises(TooLargeToPlanError, match="64 bits"):
+        arrays_to_plan(huge, FREE)
     with pytest.raises(UnsupportedError, match="64 bits"):
         Planner().solve(Task(huge, Objective.MAKESPAN))
     assert simulate(huge, "planner").status == Status.FAILED
@@ -251,12 +252,12 @@ def test_auto_plans_where_exact_models_end() -> None:
 ONE_AT_A_TIME = Instance("two", Limits(20, 64, 64), Rules(eviction=False), LINEAR, (Request(10, 10), Request(10, 2)))
 
 
-def listed(instance: Instance, make: Make, rank: list[int], objective: Objective) -> Found:
+def listed(instance: Instance, scheme: Scheme, rank: list[int], objective: Objective) -> Candidate:
     """Return what list scheduling makes of an order."""
-    rule, ranks = Rule(64, 16, 1, 0), np.array(rank, dtype=np.int64)
-    plan = make(problem_of(instance, FREE), rule, ranks)
+    rule, ranks = ListRule(64, 16, 1, 0), np.array(rank, dtype=np.int64)
+    plan = scheme(arrays_to_plan(instance, FREE), rule, ranks)
     assert plan is not None
-    return Found(Recipe(make, rule, ranks), plan, legal_value(instance, plan.schedule(), objective))
+    return Candidate(Recipe(scheme, rule, ranks), plan, legal_value(instance, plan.schedule(), objective))
 
 
 def test_a_neighbourhood_is_placed_anew() -> None:
@@ -283,11 +284,11 @@ def test_whoever_has_not_arrived_waits() -> None:
     assert order.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("make", [forward, backward])
-def test_a_proposal_is_an_order_and_the_same_for_a_seed(make: Make) -> None:
+@pytest.mark.parametrize("scheme", [forward, backward])
+def test_a_proposal_is_an_order_and_the_same_for_a_seed(scheme: Scheme) -> None:
     requests = tuple(Request(1 + 3 * i % 17, 1 + 7 * i % 13) for i in range(40))
     instance = Instance("many", Limits(60, 64, 64), Rules(eviction=False), LINEAR, requests)
-    found = listed(instance, make, list(range(40)), Objective.MAKESPAN)
+    found = listed(instance, scheme, list(range(40)), Objective.MAKESPAN)
     one, other = (Neighbourhood(Task(instance, Objective.MAKESPAN), np.random.default_rng(3))(found) for _ in range(2))
     assert one is not None
     assert other is not None
@@ -297,6 +298,6 @@ def test_a_proposal_is_an_order_and_the_same_for_a_seed(make: Make) -> None:
 
 def test_there_is_no_model_of_other_ways_and_objectives() -> None:
     instance = replace(ONE_AT_A_TIME, rules=Rules())
-    for make, objective in ((first_tokens, Objective.MEAN_E2E), (forward, Objective.MEAN_TTFT)):
+    for scheme, objective in ((first_tokens, Objective.MEAN_E2E), (forward, Objective.MEAN_TTFT)):
         propose = Neighbourhood(Task(instance, objective), np.random.default_rng(0))
-        assert propose(listed(instance, make, [0, 1], objective)) is None
+        assert propose(listed(instance, scheme, [0, 1], objective)) is None

@@ -10,7 +10,7 @@ FORMULATIONS = MappingProxyType(
         "class_flow": "optsched_formulations.batching.class_flow:ClassFlow",
         "class_flow_mip": "optsched_formulations.batching.class_flow:ClassFlowMip",
         "last_arrivals": "optsched_formulations.batching.last_arrivals:LastArrivals",
-        "planner": "optsched_formulations.batching.planner:Planner",
+        "planner": "optsched.planner.formulation:Planner",
         "pattern_cg": "optsched_formulations.batching.pattern_cg:PatternCg",
     }
 )

@@ -1,10 +1,11 @@
-r"""List scheduling backward in time, for the makespan of requests that are all there: who ends last is placed first.
+r"""List scheduling backward in time, for the makespan of requests that all arrive at once: the last to end comes first.
 
-Looked at backward, a request takes the most memory when it comes, I + O − 1 tokens, and ever less from then on. So
-whoever fits when it comes fits for good, and taking the next one as soon as it fits fills the cache from the last batch
-on until nobody is left. Forward in time these are staggered starts, each just in time for the requests to take turns in
-being large; only the first O batches or so have memory to spare, which no schedule without evictions can avoid
-altogether: who starts together grows together. (An eviction buys O/M of a batch's base at the price of a refill.)
+Looked at backward, a request takes the most memory when it comes, I + O − 1 tokens, and ever less from then on. So if
+it fits when it comes, it fits in all its batches, and taking the next one as soon as it fits fills the cache from the
+last batch on until no request is left. Forward in time these are staggered starts, each just in time for the requests
+to take turns in being large; only the first O batches or so have memory to spare, which no schedule without evictions
+can avoid altogether: requests that start together grow together. (An eviction buys O/M of a batch's base at the price
+of a refill.)
 
 Prompts run in chunks before the first decode step, filling batches up to a level of tokens as in `forward`. A prompt
 for which the batch before has no room is filled earlier and keeps its KV until its decode steps begin.
@@ -12,114 +13,105 @@ for which the batch before has no room is filled earlier and keeps its KV until 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from optsched.compiled import compiled
-from optsched.planner.plan import Plan
-from optsched.planner.problem import Ints, Problem, Rule
-from optsched.planner.steps import Sums, blocks_of, effective, fill_ps, most_chunks_of, no_sums, run_of
-
-
-class _Lists(NamedTuple):
-    """What the loop writes: chunks and spans as in `Plan`, batches from the last one."""
-
-    chunks: Ints
-    spans: Ints
+from optsched.arrays import InstanceArrays, Ints, blocks_of, prefill_ps
+from optsched.compiled import compiled, compiled_part
+from optsched.planner.plan import BATCHES, SPANS, ScheduleArrays, add_chunk, room_for, write
+from optsched.planner.steps import ListRule, Sums, effective, most_chunks_of, no_sums, run_of
 
 
 @compiled
-def _backward(problem: Problem, rule: Rule, order: Ints, sums: Sums, lists: _Lists) -> tuple[int, int]:
-    """Place everybody, the last batch first; return the numbers of batches and of chunks."""
-    requests, limits, costs, _ = problem
-    chunks, spans = lists
-    prompts, outputs = requests.input, requests.output
-    blocks, tokens, prefill, runs, attention = sums
-    most_blocks, block, most_tokens, most_runs = limits.blocks, limits.block, limits.tokens, limits.runs
-    kv, req = costs.decode_kv, costs.decode_req
-    rule = effective(rule, limits)
-    count = len(order)
-    waiting = order.copy()
-    waits, at, total, written = count, 0, 0, 0
+def _backward(arrays: InstanceArrays, rule: ListRule, waiting: Ints, sums: Sums, made: ScheduleArrays) -> None:
+    """Place all requests, the last batch first, those that wait in their order."""
+    waits, at = len(waiting), 0
     while waits > 0:
-        place = failed = kept = 0
-        while place < waits:
+        failed = kept = 0
+        for place in range(waits):
             request = waiting[place]
-            prompt, output = prompts[request], outputs[request]
-            fits = failed < rule.tries and blocks[at] + blocks_of(prompt + output - 1, block) <= most_blocks
-            fill = at + output - 1
-            if fits:
-                for batch in range(at, fill):
-                    if tokens[batch] >= most_tokens or runs[batch] >= most_runs:
-                        fits = False
-                        break
-            if fits and output == 1:
-                # Else a request without decode steps would come before it fits, to wait for room.
-                fits = runs[at] < most_runs and run_of(prompt, rule, limits, tokens[at], prefill[at]) > 0
-            if not fits:
-                failed += failed < rule.tries
+            if failed < rule.tries and _fits(arrays, rule, request, at, sums):
+                _place(arrays, rule, request, at, sums, made)
+            else:
+                failed += 1
                 waiting[kept] = request
                 kept += 1
-                place += 1
-                continue
-            for batch in range(at, fill):
-                held = prompt + output - 1 - (batch - at)
-                blocks[batch] += blocks_of(held, block)
-                tokens[batch] += 1
-                runs[batch] += 1
-                attention[batch] += kv * (held - 1) + req
-            spans[request, 0], spans[request, 1], spans[request, 2] = request, at, output - 1
-            left, batch = prompt, fill
-            while left > 0:
-                run = run_of(left, rule, limits, tokens[batch], prefill[batch]) if runs[batch] < most_runs else 0
-                blocks[batch] += blocks_of(left, block)
-                if run > 0:
-                    held = left - run
-                    tokens[batch] += run
-                    prefill[batch] += run
-                    runs[batch] += 1
-                    attention[batch] += fill_ps(costs, run, held)
-                    chunks[written, 0], chunks[written, 1], chunks[written, 2] = request, batch, run
-                    written += 1
-                    left = held
-                batch += 1
-            total = max(total, batch)
-            place += 1
         waits = kept
         at += 1
-    return total, written
 
 
-def backward(problem: Problem, rule: Rule, rank: Ints) -> Plan:
-    """Return the plan of a rule.
+@compiled_part
+def _fits(arrays: InstanceArrays, rule: ListRule, request: int, at: int, sums: Sums) -> bool:
+    """Say whether a request fits whose last batch is ``at``."""
+    limits, prompt, output = arrays.limits, arrays.requests.input[request], arrays.requests.output[request]
+    blocks, tokens, runs = sums.blocks, sums.tokens, sums.runs
+    if blocks[at] + blocks_of(prompt + output - 1, limits.block) > limits.blocks:
+        return False
+    for batch in range(at, at + output - 1):
+        if tokens[batch] >= limits.tokens or runs[batch] >= limits.runs:
+            return False
+    # Else a request without decode steps would come before it fits, to wait for room.
+    return output > 1 or (runs[at] < limits.runs and run_of(prompt, rule, limits, tokens[at], sums.prefill[at]) > 0)
+
+
+@compiled_part
+def _place(  # noqa: PLR0917 - compiled functions take positions
+    arrays: InstanceArrays, rule: ListRule, request: int, at: int, sums: Sums, made: ScheduleArrays
+) -> None:
+    """Place a request whose last batch is ``at``."""
+    limits, costs = arrays.limits, arrays.costs
+    prompt, output = arrays.requests.input[request], arrays.requests.output[request]
+    blocks, tokens, prefill, runs, attention = sums
+    held, batch = prompt + output - 1, at
+    while held > prompt:
+        blocks[batch] += blocks_of(held, limits.block)
+        tokens[batch] += 1
+        runs[batch] += 1
+        attention[batch] += costs.decode_kv * (held - 1) + costs.decode_req
+        held -= 1
+        batch += 1
+    write(made.spans, request, request, at, output - 1)
+    while held > 0:
+        run = run_of(held, rule, limits, tokens[batch], prefill[batch]) if runs[batch] < limits.runs else 0
+        blocks[batch] += blocks_of(held, limits.block)
+        if run > 0:
+            held -= run
+            tokens[batch] += run
+            prefill[batch] += run
+            runs[batch] += 1
+            attention[batch] += prefill_ps(costs, run, held)
+            add_chunk(made, request, batch, run)
+        batch += 1
+    made.size[BATCHES] = max(made.size[BATCHES], batch)
+    made.size[SPANS] += 1
+
+
+def backward(arrays: InstanceArrays, rule: ListRule, rank: Ints) -> ScheduleArrays:
+    """Return the schedule of a rule.
 
     Parameters
     ----------
-    problem
+    arrays
         An instance that allows hybrid batches, whose requests all arrive at once and may start in any order.
     rule
         The rule.
     rank
         A number for every request: the least ends last.
     """
-    order = np.argsort(rank, kind="stable")
-    requests, costs = problem.requests, problem.costs
-    outputs = requests.output
-    most_chunks = most_chunks_of(problem, rule)
-    most_batches = int(outputs.sum()) + most_chunks + 2
-    sums = no_sums(most_batches)
-    chunks = np.empty((most_chunks, 3), dtype=np.int64)
-    spans = np.empty((len(order), 3), dtype=np.int64)
-    total, written = _backward(problem, rule, order, sums, _Lists(chunks, spans))
-    chunks = chunks[:written][::-1].copy()
+    requests, costs, count = arrays.requests, arrays.costs, len(rank)
+    most_chunks = most_chunks_of(arrays, rule)
+    most_batches = int(requests.output.sum()) + most_chunks + 2
+    made, sums = room_for(count, most_chunks, most_batches, spans=count), no_sums(most_batches)
+    _backward(arrays, effective(rule, arrays.limits), np.argsort(rank, kind="stable"), sums, made)
+    made = made.written()
+    total, chunks, spans = len(made.start_ps), made.chunks[::-1].copy(), made.spans
     chunks[:, 1] = total - 1 - chunks[:, 1]
     spans[:, 1] = total - spans[:, 1] - spans[:, 2]
     tokens, attention = sums.tokens[:total][::-1], sums.attention[:total][::-1]
     durations = (costs.base[:, None] + costs.token[:, None] * tokens).max(axis=0) + attention
-    end = problem.start_ps + np.cumsum(durations)
-    first = np.zeros(len(order), dtype=np.int64)
+    end = requests.arrival[0] + np.cumsum(durations)
+    first = np.zeros(count, dtype=np.int64)
     np.maximum.at(first, chunks[:, 0], chunks[:, 1])
-    last = np.where(outputs == 1, first, spans[:, 1] + spans[:, 2] - 1)
-    nobody = np.empty((0, 2), dtype=np.int64)
-    return Plan(chunks, spans, np.arange(total), nobody, end - durations, end, first, last)
+    last = np.where(requests.output == 1, first, spans[:, 1] + spans[:, 2] - 1)
+    return made._replace(
+        chunks=chunks, steps=np.arange(total), start_ps=end - durations, end_ps=end, first=first, last=last
+    )

@@ -1,235 +1,215 @@
-r"""First tokens first: prompts alone, the shortest first, every request evicted once it has its first token.
+r"""First tokens first: prompts alone, the shortest first, each request evicted once it has its first token.
 
-For TTFT nothing counts but prompts. Decode steps would only slow them down, and the KV of who has its first token would
-only fill the cache; so it is dropped, and all that is left is done when everybody has a first token, by `forward`.
+For TTFT nothing counts but prompts. Decode steps would only slow them down, and the KV of a request that has its first
+token would only fill the cache; so it is dropped, and all that is left is done by `forward` after the last first token.
 
-Of those that wait whoever needs the least goes first, or who has waited long, and others join its batch while the base
-that this saves all who wait outweighs that those already in it wait for their work. As arrivals are known, a long
-prompt runs up to the next arrival of one so short that going first pays, and goes on after it (shortest remaining time
-first, Schrage 1968).
+Of the requests that wait, the one with the least work left goes first, or one that has waited long. Others join its
+batch while the base that this saves all that wait outweighs the work that those already in it wait for. As arrivals are
+known, a long prompt runs up to the next arrival of one so short that going first pays, and goes on after it (shortest
+remaining time first, Schrage 1968).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from optsched.compiled import compiled
+from optsched.arrays import InstanceArrays, Ints, RequestArrays, blocks_of, linear_ps, prefill_ps
+from optsched.compiled import compiled, compiled_part
 from optsched.planner.forward import forward
-from optsched.planner.plan import Plan
-from optsched.planner.problem import LEAST_CHUNK, Ints, Problem, Requests, Rule
-from optsched.planner.steps import blocks_of, fill_ps, insert, linear_ps
+from optsched.planner.plan import BATCHES, ScheduleArrays, add_batch, add_chunk, add_eviction, room_for
+from optsched.planner.sizes import LEAST_CHUNK
+from optsched.planner.steps import ARRIVED, WAITING, ListRule, Queue, arrive, new_queue, next_arrival, not_taken
 
 
-class _Made(NamedTuple):
-    """What the loop writes: chunks, evictions, times of batches, batches of first tokens."""
-
-    chunks: Ints
-    evictions: Ints
-    start: Ints
-    end: Ints
-    first: Ints
+@compiled_part
+def _alone_ps(arrays: InstanceArrays, run: int, held: int) -> int:
+    """Return the time of a batch of one prefill step."""
+    return linear_ps(arrays.costs, run) + prefill_ps(arrays.costs, run, held)
 
 
-@compiled
-def _left_ps(prompt: int, held: int, problem: Problem) -> int:
-    """Return how long a prompt of which so many tokens are held takes to fill, alone."""
-    costs = problem.costs
-    return linear_ps(costs.base, costs.token, prompt - held) + fill_ps(costs, prompt - held, held)
+@compiled_part
+def _rank_of(arrays: InstanceArrays, rule: ListRule, request: int, held: int, start: int) -> int:
+    """Return what a request is ordered by: the time that it still needs, and its arrival."""
+    waited = (arrays.requests.arrival[request] - start) // 16 * rule.tries
+    return _alone_ps(arrays, arrays.requests.input[request] - held, held) + int(waited)
 
 
 @compiled
-def _first_tokens(problem: Problem, rule: Rule, made: _Made) -> tuple[int, int, int]:
-    """Fill everybody; return the numbers of batches, chunks and evictions."""
-    requests, limits, costs, _ = problem
-    arrival, prompts, outputs = requests
-    chunks, evictions, start, end, first = made
-    base, token = costs.base, costs.token
-    most_blocks, block, most_runs = limits.blocks, limits.block, limits.runs
+def _first_tokens(arrays: InstanceArrays, rule: ListRule, queue: Queue, held: Ints, made: ScheduleArrays) -> None:
+    """Fill all prompts; ``held`` is what requests have cached, and ``partial`` the blocks of those not yet filled."""
+    limits, prompts = arrays.limits, arrays.requests.input
     room = min(limits.tokens, limits.prefill)
-    largest = blocks_of(prompts.max(), block)
-    count = len(arrival)
-    coming = np.argsort(arrival, kind="mergesort")
-    held = np.zeros(count, dtype=np.int64)
-    rank = np.zeros(count, dtype=np.int64)
-    waiting = np.empty(count, dtype=np.int64)
-    through = np.empty(count, dtype=np.int64)
-    waits = arrived = batch = written = evicted = throughs = partial = done = 0
-    now = begin = arrival[coming[0]]
-    late = rule.tries
-    while done < count:
-        if waits == 0:
-            now = max(now, arrival[coming[arrived]])
-        while arrived < count and arrival[coming[arrived]] <= now:
-            request = coming[arrived]
-            rank[request] = _left_ps(prompts[request], 0, problem) + (arrival[request] - begin) // 16 * late
-            insert(waiting, waits, request, rank)
-            waits += 1
-            arrived += 1
-        head = waiting[0]
-        prompt, kept = prompts[head], held[head]
-        run = min(prompt - kept, room)
-        work = fill_ps(costs, run, kept)
-        tokens, members = run, 1
-        ends = run == prompt - kept
-        others = partial - blocks_of(kept, block)
-        blocks = others + blocks_of(kept + run, block)
-        while ends and members < waits and members < most_runs:
-            request = waiting[members]
-            kept = held[request]
-            more = prompts[request] - kept
-            grown = blocks_of(prompts[request], block) - blocks_of(kept, block)
-            if tokens + more > room or blocks + grown > most_blocks:
-                break
-            joined = linear_ps(base, token, tokens + more)
-            alone = linear_ps(base, token, tokens)
-            own = fill_ps(costs, more, kept)
-            saved = alone + linear_ps(base, token, more) - joined
-            if members * (joined - alone + own) * 16 > saved * (waits - members) * rule.level:
-                break
-            tokens += more
-            work += own
-            blocks += grown
-            members += 1
-        until = now + linear_ps(base, token, tokens) + work
+    start = now = next_arrival(queue)
+    partial = largest = 0
+    for request in range(len(prompts)):
+        queue.rank[request] = _rank_of(arrays, rule, request, 0, start)
+        largest = max(largest, blocks_of(prompts[request], limits.block))
+    while not_taken(queue) > 0:
+        if queue.size[WAITING] == 0:
+            now = max(now, next_arrival(queue))
+        arrive(queue, now)
+        head = queue.waiting[0]
+        left, others = prompts[head] - held[head], partial - blocks_of(held[head], limits.block)
+        run, members = min(left, room), 1
+        duration = _alone_ps(arrays, run, held[head])
+        if run == left:
+            members, duration = _join(arrays, rule, queue, held, others)
         if members == 1 and limits.chunked:
-            lost = (linear_ps(base, token, 1) + costs.prefill_req) * rule.least // 16
-            shorter = arrived
-            while shorter < count and arrival[coming[shorter]] < until:
-                at = arrival[coming[shorter]]
-                sooner = until - at - (at - arrival[head]) // 16 * late
-                if sooner > _left_ps(prompts[coming[shorter]], 0, problem) + lost * waits:
-                    break
-                shorter += 1
-            if shorter < count and arrival[coming[shorter]] < until:
-                at = arrival[coming[shorter]]
-                kept = held[head]
-                low, high = 1, run
-                while low < high:
-                    middle = (low + high) // 2
-                    took = linear_ps(base, token, middle) + fill_ps(costs, middle, kept)
-                    if now + took >= at:
-                        high = middle
-                    else:
-                        low = middle + 1
-                if low < run and others + blocks_of(kept + low, block) + largest <= most_blocks:
-                    run, tokens, ends = low, low, False
-                    work = fill_ps(costs, run, kept)
-                    until = now + linear_ps(base, token, tokens) + work
-        for k in range(throughs):
-            evictions[evicted, 0], evictions[evicted, 1] = through[k], batch
-            evicted += 1
-        throughs = 0
-        for k in range(members):
-            request = waiting[k]
-            step = prompts[request] - held[request] if ends else run
-            chunks[written, 0], chunks[written, 1], chunks[written, 2] = request, batch, step
-            written += 1
-            partial -= blocks_of(held[request], block)
-            held[request] += step
-            if ends:
-                first[request] = batch
-                done += 1
-                if outputs[request] > 1:
-                    through[throughs] = request
-                    throughs += 1
-            else:
-                partial += blocks_of(held[request], block)
-                rank[request] = (
-                    _left_ps(prompts[request], held[request], problem) + (arrival[request] - begin) // 16 * late
-                )
-        if ends:
-            waits -= members
-            for k in range(waits):
-                waiting[k] = waiting[k + members]
-        start[batch], end[batch] = now, until
-        now = until
-        batch += 1
-    return batch, written, evicted
+            cut = _cut(arrays, rule, queue, run, held[head], now)
+            if cut < run and others + blocks_of(held[head] + cut, limits.block) + largest <= limits.blocks:
+                run, duration = cut, _alone_ps(arrays, cut, held[head])
+        if run == left:
+            partial -= _finish(arrays, queue, held, members, made)
+        else:
+            add_chunk(made, head, made.size[BATCHES], run)
+            held[head] += run
+            partial = others + blocks_of(held[head], limits.block)
+            queue.rank[head] = _rank_of(arrays, rule, head, held[head], start)
+        now = add_batch(made, now, duration)
 
 
-def first_tokens(problem: Problem, rule: Rule, rank: Ints) -> Plan:
-    """Return the plan of a rule.
+@compiled_part
+def _join(arrays: InstanceArrays, rule: ListRule, queue: Queue, held: Ints, others: int) -> tuple[int, int]:
+    """Return how many of those that wait run to their first token in the next batch, and how long it takes."""
+    limits, costs, prompts = arrays.limits, arrays.costs, arrays.requests.input
+    waits, room = queue.size[WAITING], min(limits.tokens, limits.prefill)
+    head = queue.waiting[0]
+    tokens, blocks = prompts[head] - held[head], others + blocks_of(prompts[head], limits.block)
+    members, work, alone = 1, prefill_ps(costs, tokens, held[head]), linear_ps(costs, tokens)
+    while members < waits and members < limits.runs:
+        request = queue.waiting[members]
+        kept = held[request]
+        more = prompts[request] - kept
+        blocks += blocks_of(prompts[request], limits.block) - blocks_of(kept, limits.block)
+        if tokens + more > room or blocks > limits.blocks:
+            break
+        joined, own = linear_ps(costs, tokens + more), prefill_ps(costs, more, kept)
+        saved = alone + linear_ps(costs, more) - joined
+        if members * (joined - alone + own) * 16 > saved * (waits - members) * rule.level:
+            break
+        tokens, work, alone = tokens + more, work + own, joined
+        members += 1
+    return members, alone + work
+
+
+@compiled_part
+def _cut(  # noqa: PLR0917 - compiled functions take positions
+    arrays: InstanceArrays, rule: ListRule, queue: Queue, run: int, held: int, now: int
+) -> int:
+    """Return the tokens of a run up to an arrival that should go before the rest of it; all if there is none."""
+    arrival, by_arrival, prompts, costs = queue.arrival, queue.by_arrival, arrays.requests.input, arrays.costs
+    came, until = arrival[queue.waiting[0]], now + _alone_ps(arrays, run, held)
+    lost = (linear_ps(costs, 1) + costs.prefill_req) * rule.least // 16 * queue.size[WAITING]
+    for place in range(queue.size[ARRIVED], len(arrival)):
+        request = by_arrival[place]
+        at = arrival[request]
+        if at >= until:
+            break
+        if until - at - (at - came) // 16 * rule.tries > _alone_ps(arrays, prompts[request], 0) + lost:
+            low, high = 1, run
+            while low < high:
+                middle = (low + high) // 2
+                if now + _alone_ps(arrays, middle, held) >= at:
+                    high = middle
+                else:
+                    low = middle + 1
+            return low
+    return run
+
+
+@compiled_part
+def _finish(arrays: InstanceArrays, queue: Queue, held: Ints, members: int, made: ScheduleArrays) -> int:
+    """Write the last chunks of the first that wait; return the blocks that they held before."""
+    batch, before, prompts, waiting = made.size[BATCHES], 0, arrays.requests.input, queue.waiting
+    others_follow = not_taken(queue) > members
+    for k in range(members):
+        request = waiting[k]
+        add_chunk(made, request, batch, prompts[request] - held[request])
+        before += blocks_of(held[request], arrays.limits.block)
+        made.first[request] = batch
+        if others_follow and arrays.requests.output[request] > 1:
+            add_eviction(made, request, batch + 1)
+    queue.size[WAITING] -= members
+    for k in range(queue.size[WAITING]):
+        waiting[k] = waiting[k + members]
+    return before
+
+
+def first_tokens(arrays: InstanceArrays, rule: ListRule, rank: Ints) -> ScheduleArrays:
+    """Return the schedule of a rule.
 
     Parameters
     ----------
-    problem
+    arrays
         An instance in which `may_drop` holds.
     rule
-        ``level``: who waits counts so many sixteenths when somebody joins a batch; ``least``: who waits counts so many
-        sixteenths of an empty batch when a prompt is split; ``tries``: for how many sixteenths of the time since others
-        arrived a request stands behind them. What follows the first tokens has a fixed rule.
+        ``level``: weight in sixteenths of the requests that wait when another joins a batch; ``least``: their weight in
+        sixteenths of an empty batch when a prompt is split; ``tries``: sixteenths of the time since others arrived for
+        which a request is placed behind them. What follows the first tokens has a fixed rule.
     rank
         The order in which the rest is done.
     """
-    requests, limits = problem.requests, problem.limits
+    requests, limits = arrays.requests, arrays.limits
     count, room = len(rank), min(limits.tokens, limits.prefill)
     most = 2 * count + int((requests.input // room + 1).sum())
-    made = _Made(
-        np.empty((most, 3), dtype=np.int64),
-        np.empty((count, 2), dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(count, dtype=np.int64),
-    )
-    batches, written, evicted = _first_tokens(problem, rule, made)
-    chunks, evictions = [made.chunks[:written]], [made.evictions[:evicted]]
-    start, end, first = [made.start[:batches]], [made.end[:batches]], made.first
+    made = room_for(count, most, most, evictions=count)
+    queue = new_queue(requests.arrival, np.empty(count, dtype=np.int64))
+    _first_tokens(arrays, rule, queue, np.zeros(count, dtype=np.int64), made)
+    made = made.written()
+    made = made._replace(last=made.first.copy())
     longer = np.flatnonzero(requests.output > 1)
-    spans: list[Ints] = []
-    steps: list[Ints] = []
-    last = first.copy()
-    # Who had its first token in the last batch is still there: one goes on, while the others are evicted.
-    there = longer[first[longer] == batches - 1]
+    # Requests with their first token in the last batch still hold KV: one goes on, while the others are evicted.
+    there = longer[made.first[longer] == len(made.start_ps) - 1]
     if len(there):
         goes = int(there[np.argmin(requests.output[there])])
         others = there[there != goes]
-        evictions.append(np.column_stack((others, np.full(len(others), batches))))
-        later = int(requests.output[goes]) - 1
-        held = int(requests.input[goes]) + np.arange(later)
-        costs = problem.costs
-        took = int((costs.base + costs.token).max()) + costs.decode_kv * held + costs.decode_req
-        ends = int(end[0][-1]) + np.cumsum(took)
-        start.append(ends - took)
-        end.append(ends)
-        spans.append(np.array([[goes, 0, later]]))
-        steps.append(batches + np.arange(later))
-        batches += later
-        last[goes] = batches - 1
+        dropped = np.column_stack((others, np.full(len(others), len(made.start_ps))))
+        made = made._replace(evictions=np.concatenate((made.evictions, dropped)))
+        made = _followed(made, _decoded(arrays, goes, int(made.end_ps[-1])), np.array([goes]))
         longer = longer[longer != goes]
     if len(longer):
-        rest = _rest(problem, longer, int(end[-1][-1]))
-        plan = forward(rest, Rule(room, 8 * LEAST_CHUNK, 8, 0), rank[longer])
-        steps_before = sum(map(len, steps))
-        chunks.append(np.column_stack((longer[plan.chunks[:, 0]], plan.chunks[:, 1] + batches, plan.chunks[:, 2])))
-        spans.append(np.column_stack((longer[plan.spans[:, 0]], plan.spans[:, 1] + steps_before, plan.spans[:, 2])))
-        steps.append(plan.steps + batches)
-        start.append(plan.start_ps)
-        end.append(plan.end_ps)
-        last[longer] = plan.last + batches
-    return Plan(
-        np.concatenate(chunks),
-        np.concatenate(spans) if spans else np.empty((0, 3), dtype=np.int64),
-        np.concatenate(steps) if steps else np.empty(0, dtype=np.int64),
-        np.concatenate(evictions),
-        np.concatenate(start),
-        np.concatenate(end),
-        first,
-        last,
+        again = np.full(len(longer), made.end_ps[-1]), requests.input[longer] + 1, requests.output[longer] - 1
+        rest = forward(
+            arrays._replace(requests=RequestArrays(*again)), ListRule(room, 8 * LEAST_CHUNK, 8, 0), rank[longer]
+        )
+        made = _followed(made, rest, longer)
+    return made
+
+
+def _decoded(arrays: InstanceArrays, request: int, now: int) -> ScheduleArrays:
+    """Return the decode steps of a request that has its first token and is alone, as those of request 0."""
+    later, costs = int(arrays.requests.output[request]) - 1, arrays.costs
+    held = int(arrays.requests.input[request]) + np.arange(later)
+    durations = int((costs.base + costs.token).max()) + costs.decode_kv * held + costs.decode_req
+    end = now + np.cumsum(durations)
+    return room_for(1, 0, 0)._replace(
+        spans=np.array([[0, 0, later]]),
+        steps=np.arange(later),
+        start_ps=end - durations,
+        end_ps=end,
+        last=np.array([later - 1]),
     )
 
 
-def may_drop(problem: Problem) -> bool:
+def _followed(made: ScheduleArrays, rest: ScheduleArrays, requests: Ints) -> ScheduleArrays:
+    """Return a schedule followed by another one, of the given requests, after their first tokens."""
+    batches, steps, last = len(made.start_ps), len(made.steps), made.last.copy()
+    last[requests] = rest.last + batches
+    chunks = np.column_stack((requests[rest.chunks[:, 0]], rest.chunks[:, 1] + batches, rest.chunks[:, 2]))
+    spans = np.column_stack((requests[rest.spans[:, 0]], rest.spans[:, 1] + steps, rest.spans[:, 2]))
+    return made._replace(
+        chunks=np.concatenate((made.chunks, chunks)),
+        spans=np.concatenate((made.spans, spans)),
+        steps=np.concatenate((made.steps, rest.steps + batches)),
+        start_ps=np.concatenate((made.start_ps, rest.start_ps)),
+        end_ps=np.concatenate((made.end_ps, rest.end_ps)),
+        last=last,
+    )
+
+
+def may_drop(arrays: InstanceArrays) -> bool:
     """Say whether every request may be evicted after its first token, in any order, and be filled again."""
-    requests, limits = problem.requests, problem.limits
+    requests, limits = arrays.requests, arrays.limits
     longer = requests.input[requests.output > 1]
     refills = limits.chunked or len(longer) == 0 or int(longer.max()) < limits.prefill
-    return limits.eviction and refills and len(problem.queue) == 0
-
-
-def _rest(problem: Problem, members: Ints, now: int) -> Problem:
-    """Return what is left of requests that have their first token and no KV."""
-    requests = problem.requests
-    again = Requests(np.full(len(members), now), requests.input[members] + 1, requests.output[members] - 1)
-    return problem._replace(requests=again)
+    return limits.eviction and refills and len(arrays.queue) == 0

@@ -1,9 +1,9 @@
-r"""List scheduling forward in time: who has arrived is admitted in a given order, if all that follows from it fits.
+r"""List scheduling forward in time: requests that have arrived are admitted in a given order, if they fit to the end.
 
-A request that is admitted keeps its KV and runs in every batch that decodes until it ends, so that its whole life is
-known the moment it starts: which batches run chunks of its prompt, and what every later batch holds of it. These are
-kept for all batches to come; a request is admitted only if its life fits beside those of all who were admitted before.
-Nobody is ever evicted, nothing is reserved beyond what will be used, and a batch's time is read off the sums.
+A request that is admitted keeps its KV and runs in every batch that decodes until it ends, so that all its runs are
+known when it starts: which batches run chunks of its prompt, and what every later batch holds of it. Sums of these are
+kept for all batches to come; a request is admitted only if its runs fit beside those of all that were admitted before.
+No request is ever evicted, nothing is reserved beyond what will be used, and a batch's time is read off the sums.
 
 With hybrid batches the chunks of a prompt fill batches up to a *level* of tokens; a chunk that would be smaller than
 the *least* one waits, and what would be left over joins the last one, for every prefill step costs time of its own.
@@ -12,248 +12,220 @@ Without hybrid batches whole prompts are *gathered* for batches of their own; de
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from optsched.compiled import compiled
-from optsched.planner.plan import Plan
-from optsched.planner.problem import Ints, Limits, Problem, Rule
+from optsched.arrays import Capacities, InstanceArrays, Ints, blocks_of, linear_ps, prefill_ps
+from optsched.compiled import compiled, compiled_part
+from optsched.planner.plan import BATCHES, CHUNKS, SPANS, STEPS, ScheduleArrays, add_batch, add_chunk, room_for, write
 from optsched.planner.steps import (
+    ARRIVED,
+    WAITING,
+    ListRule,
+    Queue,
     Sums,
-    blocks_of,
+    arrive,
     effective,
-    fill_ps,
-    insert,
-    linear_ps,
     most_chunks_of,
+    new_queue,
+    next_arrival,
     no_sums,
+    not_taken,
     run_of,
+    take,
 )
 
 
-class _Made(NamedTuple):
-    """What the loop writes: chunks, spans, the batch of every decode step, times of batches, batches of tokens."""
-
-    chunks: Ints
-    spans: Ints
-    steps: Ints
-    start: Ints
-    end: Ints
-    first: Ints
-    last: Ints
-
-
-_STUCK = -1
-"""Instead of a number of batches: nobody fits although nothing runs."""
-
-
 @compiled
-def _decodes_fit(prompt: int, output: int, step: int, limits: Limits, sums: Sums) -> bool:
+def _forward(arrays: InstanceArrays, rule: ListRule, queue: Queue, sums: Sums, made: ScheduleArrays) -> bool:
+    """Schedule all requests; return False if none fits although nothing runs."""
+    count, step, now = len(queue.arrival), 0, next_arrival(queue)
+    while not_taken(queue) > 0 or sums.tokens[step] > 0:
+        arrive(queue, now)
+        if arrays.limits.hybrid:
+            _admit(arrays, rule, queue, step, sums, made)
+        elif _enough_wait(arrays, rule, queue, sums.tokens[step]):
+            batch = made.size[BATCHES]
+            now = _run_prompts(arrays, rule, queue, step, now, sums, made)
+            if made.size[BATCHES] > batch:
+                continue
+        if sums.tokens[step] == 0:
+            if queue.size[ARRIVED] == count:
+                return False
+            now = max(now, next_arrival(queue))
+            continue
+        made.steps[step] = made.size[BATCHES]
+        now = add_batch(made, now, linear_ps(arrays.costs, sums.tokens[step]) + sums.attention[step])
+        step += 1
+    made.size[STEPS], made.size[SPANS] = step, count
+    return True
+
+
+@compiled_part
+def _is_barred(arrays: InstanceArrays, queue: Queue, request: int) -> bool:
+    """Say whether a request must wait for another one by the order in which requests must first run."""
+    return len(arrays.queue) > 0 and arrays.queue[request] != queue.size[ARRIVED] - queue.size[WAITING]
+
+
+@compiled_part
+def _admit(  # noqa: PLR0917 - compiled functions take positions
+    arrays: InstanceArrays, rule: ListRule, queue: Queue, step: int, sums: Sums, made: ScheduleArrays
+) -> None:
+    """Admit waiting requests whose prompts can start at a step, with hybrid batches."""
+    place = failed = 0
+    while place < queue.size[WAITING] and failed < rule.tries:
+        request = queue.waiting[place]
+        if _is_barred(arrays, queue, request):
+            return
+        prompt, output = arrays.requests.input[request], arrays.requests.output[request]
+        after = _try_chunks(arrays, rule, request, step, sums, made)
+        if after < 0 or not _decodes_fit(prompt, output, after, arrays.limits, sums):
+            place += 1
+            failed += 1
+            continue
+        _add_chunks(arrays, step, after, sums, made)
+        made.first[request] = after - 1
+        _add_decodes(arrays, request, after, sums, made)
+        take(queue, place)
+
+
+@compiled_part
+def _try_chunks(  # noqa: PLR0917 - compiled functions take positions
+    arrays: InstanceArrays, rule: ListRule, request: int, step: int, sums: Sums, made: ScheduleArrays
+) -> int:
+    """Write a prompt's chunks from a step on, without counting them; return the step after them, -1 without room."""
+    limits, prompt = arrays.limits, arrays.requests.input[request]
+    blocks, tokens, prefill, runs, _ = sums
+    at, left, row, chunks = step, prompt, made.size[CHUNKS], made.chunks
+    while left > 0:
+        run = run_of(left, rule, limits, tokens[at], prefill[at]) if runs[at] < limits.runs else 0
+        left -= run
+        held = prompt - left
+        if held == 0 or blocks[at] + blocks_of(held, limits.block) > limits.blocks:
+            return -1
+        if run > 0:
+            write(chunks, row, request, at, run)
+            row += 1
+        at += 1
+    return at
+
+
+@compiled_part
+def _add_chunks(arrays: InstanceArrays, step: int, after: int, sums: Sums, made: ScheduleArrays) -> None:
+    """Count the chunks in that `_try_chunks` has written."""
+    blocks, tokens, prefill, runs, attention = sums
+    held, row, block, chunks = 0, made.size[CHUNKS], arrays.limits.block, made.chunks
+    for at in range(step, after):
+        if chunks[row, 1] == at:
+            run = chunks[row, 2]
+            tokens[at] += run
+            prefill[at] += run
+            runs[at] += 1
+            attention[at] += prefill_ps(arrays.costs, run, held)
+            held += run
+            row += 1
+        blocks[at] += blocks_of(held, block)
+    made.size[CHUNKS] = row
+
+
+@compiled_part
+def _decodes_fit(prompt: int, output: int, step: int, limits: Capacities, sums: Sums) -> bool:
     """Say whether the decode steps of a request fit, from a step on."""
     most, block, most_tokens, most_runs = limits.blocks, limits.block, limits.tokens, limits.runs
     blocks, tokens, runs = sums.blocks, sums.tokens, sums.runs
     for k in range(1, output):
         at = step + k - 1
-        held = prompt + k if block == 1 else blocks_of(prompt + k, block)
+        held = blocks_of(prompt + k, block)
         if blocks[at] + held > most or tokens[at] >= most_tokens or runs[at] >= most_runs:
             return False
     return True
 
 
-@compiled
-def _add_decodes(prompt: int, output: int, step: int, problem: Problem, sums: Sums) -> None:
+@compiled_part
+def _add_decodes(arrays: InstanceArrays, request: int, step: int, sums: Sums, made: ScheduleArrays) -> None:
     """Count the decode steps of a request in, from a step on."""
-    block, kv, req = problem.limits.block, problem.costs.decode_kv, problem.costs.decode_req
+    prompt, output = arrays.requests.input[request], arrays.requests.output[request]
+    block, kv, req = arrays.limits.block, arrays.costs.decode_kv, arrays.costs.decode_req
     blocks, tokens, runs, attention = sums.blocks, sums.tokens, sums.runs, sums.attention
     for k in range(1, output):
         at = step + k - 1
-        blocks[at] += prompt + k if block == 1 else blocks_of(prompt + k, block)
+        blocks[at] += blocks_of(prompt + k, block)
         tokens[at] += 1
         runs[at] += 1
         attention[at] += kv * (prompt + k - 1) + req
+    write(made.spans, request, request, step, output - 1)
 
 
-@compiled
-def _forward(problem: Problem, rule: Rule, rank: Ints, sums: Sums, made: _Made) -> tuple[int, int, int]:
-    """Admit everybody; return the numbers of batches, of decode steps and of chunks, the first `_STUCK` if it fails."""
-    requests, limits, costs, queue = problem
-    arrival, prompts, outputs = requests.arrival, requests.input, requests.output
-    blocks, tokens, prefill, runs, attention = sums
-    chunks, spans, steps, start, end, first, last = (
-        made.chunks,
-        made.spans,
-        made.steps,
-        made.start,
-        made.end,
-        made.first,
-        made.last,
-    )
-    most_blocks, block, most_runs, hybrid = limits.blocks, limits.block, limits.runs, limits.hybrid
-    base, token = costs.base, costs.token
+@compiled_part
+def _enough_wait(arrays: InstanceArrays, rule: ListRule, queue: Queue, decodes: int) -> bool:
+    """Say whether waiting prompts are worth a pause of the decode steps, without hybrid batches."""
+    known, prompts, waiting = 0, arrays.requests.input, queue.waiting
+    for place in range(queue.size[WAITING]):
+        known += prompts[waiting[place]]
+        if decodes == 0 or known >= rule.least:
+            return True
+    return False
+
+
+@compiled_part
+def _run_prompts(  # noqa: PLR0917 - compiled functions take positions
+    arrays: InstanceArrays, rule: ListRule, queue: Queue, step: int, now: int, sums: Sums, made: ScheduleArrays
+) -> int:
+    """Run waiting prompts that fit in a batch, or one alone in several, without hybrid batches; return the end."""
+    limits, costs = arrays.limits, arrays.costs
     room = min(limits.tokens, limits.prefill)
-    rule = effective(rule, limits)
-    level, least, tries, _ = rule
-    in_order = len(queue) > 0
-    if in_order:
-        rank = queue
-    coming = np.argsort(arrival, kind="mergesort")
-    count, capacity = len(arrival), len(blocks)
-    waiting = np.empty(count, dtype=np.int64)
-    where = np.empty(capacity, dtype=np.int64)
-    size = np.empty(capacity, dtype=np.int64)
-    waits = arrived = admitted = batch = step = horizon = written = 0
-    now = arrival[coming[0]]
-    while admitted < count or step < horizon:
-        while arrived < count and arrival[coming[arrived]] <= now:
-            insert(waiting, waits, coming[arrived], rank)
-            waits += 1
-            arrived += 1
-        place = failed = 0
-        gathered = work = 0
-        gathering = not hybrid and waits > 0
-        if gathering and tokens[step] > 0:
-            known = 0
-            for other in range(waits):
-                known += prompts[waiting[other]]
-                if known >= least:
-                    break
-            gathering = known >= least
-        members = extra = 0
-        while place < waits and failed < tries and (hybrid or gathering):
-            request = waiting[place]
-            if in_order and rank[request] != admitted:
-                break
-            prompt, output = prompts[request], outputs[request]
-            pieces = 0
-            if hybrid:
-                at, left, fits = step, prompt, True
-                while left > 0:
-                    run = run_of(left, rule, limits, tokens[at], prefill[at]) if runs[at] < most_runs else 0
-                    left -= run
-                    held = prompt - left
-                    if held == 0 or blocks[at] + blocks_of(held, block) > most_blocks:
-                        fits = False
-                        break
-                    if run > 0:
-                        where[pieces], size[pieces] = at, run
-                        pieces += 1
-                    at += 1
-                after = at
-            else:
-                held = extra + blocks_of(prompt, block)
-                fits = blocks[step] + held <= most_blocks and members < most_runs
-                if prompt > room:
-                    fits = fits and members == 0
-                else:
-                    fits = fits and gathered + prompt <= room and (members == 0 or gathered + prompt <= level)
-                after = step
-            if not (fits and _decodes_fit(prompt, output, after, limits, sums)):
-                if in_order:
-                    break
-                place += 1
-                failed += 1
-                continue
-            held = 0
-            if hybrid:
-                filled = 0
-                for at in range(step, after):
-                    if where[filled] == at:
-                        run = size[filled]
-                        tokens[at] += run
-                        prefill[at] += run
-                        runs[at] += 1
-                        attention[at] += fill_ps(costs, run, held)
-                        chunks[written, 0], chunks[written, 1], chunks[written, 2] = request, at, run
-                        written += 1
-                        held += run
-                        filled += 1
-                    blocks[at] += blocks_of(held, block)
-                first[request] = after - 1
-            else:
-                left = prompt
-                while left > room:
-                    start[batch] = now
-                    now += linear_ps(base, token, room) + fill_ps(costs, room, held)
-                    end[batch] = now
-                    chunks[written, 0], chunks[written, 1], chunks[written, 2] = request, batch, room
-                    written += 1
-                    held += room
-                    left -= room
-                    batch += 1
-                gathered += left
-                work += fill_ps(costs, left, held)
-                chunks[written, 0], chunks[written, 1], chunks[written, 2] = request, batch, left
-                written += 1
-                members += 1
-                if output == 1:
-                    extra += blocks_of(prompt, block)
-                first[request] = batch
-            _add_decodes(prompt, output, after, problem, sums)
-            spans[request, 0], spans[request, 1], spans[request, 2] = request, after, output - 1
-            horizon = max(horizon, after + output - 1)
-            admitted += 1
-            waits -= 1
-            for other in range(place, waits):
-                waiting[other] = waiting[other + 1]
-            if not hybrid and prompt > room:
-                break
-        if members > 0:
-            start[batch] = now
-            now += linear_ps(base, token, gathered) + work
-            end[batch] = now
-            batch += 1
+    place = failed = members = gathered = work = extra = 0
+    while place < queue.size[WAITING] and failed < rule.tries:
+        request = queue.waiting[place]
+        if _is_barred(arrays, queue, request):
+            break
+        prompt, output = arrays.requests.input[request], arrays.requests.output[request]
+        held = extra + blocks_of(prompt, limits.block)
+        fits = sums.blocks[step] + held <= limits.blocks and members < limits.runs
+        fits = fits and (members == 0 or gathered + prompt <= min(room, rule.level))
+        if not (fits and _decodes_fit(prompt, output, step, limits, sums)):
+            place += 1
+            failed += 1
             continue
-        if tokens[step] == 0:
-            if arrived == count:
-                return _STUCK, step, written
-            now = max(now, arrival[coming[arrived]])
-            continue
-        start[batch] = now
-        now += linear_ps(base, token, tokens[step]) + attention[step]
-        end[batch] = now
-        steps[step] = batch
-        step += 1
-        batch += 1
-    for request in range(count):
-        if outputs[request] == 1:
-            last[request] = first[request]
-        else:
-            last[request] = steps[spans[request, 1] + outputs[request] - 2]
-    return batch, step, written
+        filled = 0
+        while prompt - filled > room:
+            add_chunk(made, request, made.size[BATCHES], room)
+            now = add_batch(made, now, linear_ps(costs, room) + prefill_ps(costs, room, filled))
+            filled += room
+        add_chunk(made, request, made.size[BATCHES], prompt - filled)
+        gathered += prompt - filled
+        work += prefill_ps(costs, prompt - filled, filled)
+        members += 1
+        if output == 1:
+            extra += blocks_of(prompt, limits.block)
+        made.first[request] = made.size[BATCHES]
+        _add_decodes(arrays, request, step, sums, made)
+        take(queue, place)
+        if filled > 0:
+            break
+    return now if members == 0 else add_batch(made, now, linear_ps(costs, gathered) + work)
 
 
-def forward(problem: Problem, rule: Rule, rank: Ints) -> Plan:
-    """Return the plan of a rule.
+def forward(arrays: InstanceArrays, rule: ListRule, rank: Ints) -> ScheduleArrays:
+    """Return the schedule of a rule.
 
     Parameters
     ----------
-    problem
+    arrays
         The instance.
     rule
         The rule.
     rank
-        A number for every request: of those that wait, the least is tried first. Where first runs must stand in an
-        order, that order counts instead.
+        A number for every request: of those that wait, the least is tried first. If the order of first runs is
+        prescribed, that order counts instead.
     """
-    requests, count = problem.requests, len(rank)
-    most_chunks = most_chunks_of(problem, rule)
+    requests, count = arrays.requests, len(rank)
+    most_chunks = most_chunks_of(arrays, rule)
     most_batches = int(requests.output.sum()) + most_chunks + 2
-    sums = no_sums(most_batches)
-    chunks = np.empty((most_chunks, 3), dtype=np.int64)
-    spans = np.empty((count, 3), dtype=np.int64)
-    steps, start, end = (np.empty(most_batches, dtype=np.int64) for _ in range(3))
-    first, last = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-    made = _Made(chunks, spans, steps, start, end, first, last)
-    made_batches, made_steps, made_chunks = _forward(problem, rule, rank, sums, made)
-    assert made_batches != _STUCK, "whoever is next fits when nothing runs"
-    return Plan(
-        chunks[:made_chunks],
-        spans,
-        steps[:made_steps],
-        np.empty((0, 2), dtype=np.int64),
-        start[:made_batches],
-        end[:made_batches],
-        first,
-        last,
-    )
+    made = room_for(count, most_chunks, most_batches, spans=count, steps=most_batches)
+    rule = effective(rule, arrays.limits)
+    if len(arrays.queue):
+        rule, rank = rule._replace(tries=1), arrays.queue
+    fits = _forward(arrays, rule, new_queue(requests.arrival, rank), no_sums(most_batches), made)
+    assert fits, "the next request fits when nothing runs"
+    last = np.where(requests.output == 1, made.first, made.steps[made.spans[:, 1] + requests.output - 2])
+    return made.written()._replace(last=last)

@@ -1,19 +1,18 @@
-"""Plans: fills and the decode steps that follow, in batches by number."""
+"""Schedules as arrays, as the compiled loops write them: prefill steps, spans of decode steps, evictions, batches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from optsched.compiled import compiled
+from optsched.arrays import Ints
+from optsched.compiled import compiled, compiled_part
 from optsched.model.schedule import Batch, Schedule
-from optsched.planner.problem import Ints
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What every batch does, without empty batches.
+class ScheduleArrays(NamedTuple):
+    """A schedule without empty batches; while a loop writes it, ``size`` says how many rows count.
 
     Parameters
     ----------
@@ -26,9 +25,11 @@ class Plan:
     evictions
         Rows of request, batch.
     start_ps, end_ps
-        When every batch starts and ends.
+        Times of every batch.
     first, last
         The batches that generate the first and the last token of every request.
+    size
+        Numbers of `CHUNKS`, `SPANS`, `STEPS`, `EVICTIONS` and `BATCHES` written.
     """
 
     chunks: Ints
@@ -39,14 +40,27 @@ class Plan:
     end_ps: Ints
     first: Ints
     last: Ints
+    size: Ints
 
     @property
     def runs(self) -> int:
         """Number of runs in all batches."""
         return len(self.chunks) + int(self.spans[:, 2].sum())
 
+    def written(self) -> ScheduleArrays:
+        """Return the rows that count."""
+        chunks, spans, steps, evictions, batches = self.size.tolist()
+        return self._replace(
+            chunks=self.chunks[:chunks],
+            spans=self.spans[:spans],
+            steps=self.steps[:steps],
+            evictions=self.evictions[:evictions],
+            start_ps=self.start_ps[:batches],
+            end_ps=self.end_ps[:batches],
+        )
+
     def schedule(self) -> Schedule:
-        """Return the plan as a schedule; prefill steps first in every batch."""
+        """Return the schedule; prefill steps first in every batch."""
         offsets, requests, tokens = _by_batch(len(self.start_ps), self.chunks, self.spans, self.steps)
         evicted: list[list[int]] = [[] for _ in self.start_ps]
         for request, batch in self.evictions.tolist():
@@ -59,6 +73,63 @@ class Plan:
                 for b in range(len(starts))
             )
         )
+
+
+CHUNKS, SPANS, STEPS, EVICTIONS, BATCHES = range(5)
+
+
+def room_for(
+    requests: int, chunks: int, batches: int, *, spans: int = 0, steps: int = 0, evictions: int = 0
+) -> ScheduleArrays:
+    """Return arrays with room for so many rows, of which none is written."""
+    return ScheduleArrays(
+        np.empty((chunks, 3), dtype=np.int64),
+        np.empty((spans, 3), dtype=np.int64),
+        np.empty(steps, dtype=np.int64),
+        np.empty((evictions, 2), dtype=np.int64),
+        start_ps=np.empty(batches, dtype=np.int64),
+        end_ps=np.empty(batches, dtype=np.int64),
+        first=np.empty(requests, dtype=np.int64),
+        last=np.empty(requests, dtype=np.int64),
+        size=np.zeros(5, dtype=np.int64),
+    )
+
+
+@compiled_part
+def write(rows: Ints, row: int, request: int, at: int, number: int) -> None:
+    """Write a row of chunks or spans."""
+    rows[row, 0], rows[row, 1], rows[row, 2] = request, at, number
+
+
+@compiled_part
+def add_chunk(made: ScheduleArrays, request: int, batch: int, tokens: int) -> None:
+    """Write a prefill step."""
+    write(made.chunks, made.size[CHUNKS], request, batch, tokens)
+    made.size[CHUNKS] += 1
+
+
+@compiled_part
+def add_span(made: ScheduleArrays, request: int, step: int, steps: int) -> None:
+    """Write successive decode steps."""
+    write(made.spans, made.size[SPANS], request, step, steps)
+    made.size[SPANS] += 1
+
+
+@compiled_part
+def add_eviction(made: ScheduleArrays, request: int, batch: int) -> None:
+    """Write an eviction."""
+    row = made.size[EVICTIONS]
+    made.evictions[row, 0], made.evictions[row, 1] = request, batch
+    made.size[EVICTIONS] += 1
+
+
+@compiled_part
+def add_batch(made: ScheduleArrays, start: int, duration: int) -> int:
+    """Write a batch; return when it ends."""
+    batch = made.size[BATCHES]
+    made.start_ps[batch], made.end_ps[batch] = start, start + duration
+    made.size[BATCHES] += 1
+    return start + duration
 
 
 @compiled

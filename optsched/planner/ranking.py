@@ -6,9 +6,9 @@ from enum import IntEnum
 
 import numpy as np
 
+from optsched.arrays import Ints
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
-from optsched.planner.problem import Ints
 
 _BITS = 40
 """Features are scaled below 2^40, so that weights of 2^20 leave room for their sum."""

@@ -12,25 +12,25 @@ from itertools import cycle, pairwise
 
 import numpy as np
 
-from optsched.model.cost import CostModel
-from optsched.model.instance import Instance, Request, Rules
-from optsched.model.instance import Limits as InstanceLimits
+from optsched.arrays import InstanceArrays, Ints
+from optsched.model.instance import Instance
 from optsched.model.objectives import Latency, Objective, value_at
 from optsched.model.restrictions import Restrictions
 from optsched.planner.backward import backward
 from optsched.planner.evicting import evicting, may_refill
 from optsched.planner.first_tokens import first_tokens, may_drop
 from optsched.planner.forward import forward
-from optsched.planner.plan import Plan
-from optsched.planner.problem import LEAST_CHUNK, Ints, Problem, Rule, problem_of
+from optsched.planner.plan import ScheduleArrays
 from optsched.planner.ranking import Feature, Weights, features, ranking, weights
+from optsched.planner.sizes import LEAST_CHUNK, arrays_to_plan
+from optsched.planner.steps import ListRule
 
 _ONE = 16
 """A weight of 1."""
 _LATE = 30
 """Changes after which a value is forgotten."""
 _PATIENCE = 1000
-"""Changes without a better plan after which the search starts anew from another way of making plans."""
+"""Changes without a better plan after which the search starts anew from another scheme."""
 _PROPOSALS = 50_000_000
 """After so many runs in plans another order is proposed from outside: some hundred plans of 2,000 requests."""
 _SHARES = (0, 4, 8, 12)
@@ -54,11 +54,11 @@ _BY_DEADLINE = (
     weights(deadline=1, fill=_ONE, output=_ONE),
 )
 _BACKWARD = (weights(output=-_ONE, fill=-1), weights(fill=_ONE, output=-1), weights(fill=-_ONE, output=-1))
-"""Who ends last."""
+"""Of the requests that end last."""
 
 
-Make = Callable[[Problem, Rule, Ints], Plan | None]
-"""A way of making plans: `forward`, `backward`, `evicting` or `first_tokens`; None if it makes no plan of use."""
+Scheme = Callable[[InstanceArrays, ListRule, Ints], ScheduleArrays | None]
+"""A scheme of list scheduling: `forward`, `backward`, `evicting` or `first_tokens`; None if it makes no plan of use."""
 
 
 Ranks = list[tuple[Weights | None, Ints]]
@@ -67,10 +67,10 @@ Ranks = list[tuple[Weights | None, Ints]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a plan is made: which way, the rule, the rank of every request, and the weights that it came from."""
+    """How a plan is made: the scheme, the rule, the rank of every request, and the weights that it came from."""
 
-    make: Make
-    rule: Rule
+    scheme: Scheme
+    rule: ListRule
     rank: Ints
     weights: Weights | None = None
 
@@ -80,19 +80,19 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Found:
+class Candidate:
     """A recipe's plan and its value."""
 
     recipe: Recipe
-    plan: Plan
+    plan: ScheduleArrays
     value: int
 
 
-Propose = Callable[[Found], Ints | None]
+Propose = Callable[[Candidate], Ints | None]
 """Proposes another order of the requests for a plan's recipe; None if it has none."""
 
 
-class Search:
+class RuleSearch:
     """The search for one instance, objective and class of schedules.
 
     Parameters
@@ -102,9 +102,9 @@ class Search:
     objective
         What to minimise, monotone.
     restrictions
-        The order in which first runs must stand. With a limit on their number nobody is evicted.
+        The order in which requests must first run. If the number of evictions is limited there are none.
     rng
-        Where chance comes from.
+        Draws the changes.
 
     Attributes
     ----------
@@ -115,30 +115,29 @@ class Search:
 
     Raises
     ------
-    TooLargeError
+    TooLargeToPlanError
         If times could exceed 64 bits.
     """
 
     def __init__(
         self, instance: Instance, objective: Objective, restrictions: Restrictions, rng: np.random.Generator
     ) -> None:
-        self.best: Found | None = None
+        self.best: Candidate | None = None
         self.work = 0
         self._instance, self._objective, self._rng = instance, objective, rng
-        self._problem: Problem = problem_of(instance, restrictions)
-        self._arrival = self._problem.requests.arrival
+        self._arrays = arrays_to_plan(instance, restrictions)
         self._features = features(instance, objective)
-        self._levels = _levels(self._problem)
-        self._best_of: dict[Make, Found] = {}
+        self._levels = _levels(self._arrays)
+        self._best_of: dict[Scheme, Candidate] = {}
 
-    def start(self) -> Iterator[Found]:
+    def start(self) -> Iterator[Candidate]:
         """Yield the plans of a fixed set of recipes: orders first, then one parameter of the rule after the other."""
-        for make, ranks in self._orders():
-            best: Found | None = None
-            rule, choices = self._choices(make)
+        for scheme, ranks in self._orders():
+            best: Candidate | None = None
+            rule, choices = self._choices(scheme)
             for chosen, rank in ranks:
                 for level in sorted({rule.level, choices["level"][-1]}):
-                    found = self._try(Recipe(make, rule._replace(level=level), rank, chosen))
+                    found = self._try(Recipe(scheme, rule._replace(level=level), rank, chosen))
                     if found is not None:
                         yield found
                         best = _better(best, found)
@@ -152,8 +151,8 @@ class Search:
                         yield found
                         best = _better(best, found)
 
-    def improve(self, propose: Propose | None = None) -> Iterator[Found]:
-        """Change recipes for ever, from the best of each way on in turn; yield what is current after every change.
+    def improve(self, propose: Propose | None = None) -> Iterator[Candidate]:
+        """Change recipes without end, from the best of each scheme in turn; yield the current one after every change.
 
         Now and then ``propose`` says how the order changes.
         """
@@ -176,40 +175,40 @@ class Search:
                     best, fruitless = current, 0
                 yield current
 
-    def _try(self, recipe: Recipe) -> Found | None:
+    def _try(self, recipe: Recipe) -> Candidate | None:
         """Return what a recipe makes, if it is of use."""
-        plan = recipe.make(self._problem, recipe.rule, recipe.rank)
+        plan = recipe.scheme(self._arrays, recipe.rule, recipe.rank)
         if plan is None:
             return None
         self.work += plan.runs
-        ttft, e2e = ((plan.end_ps[batch] - self._arrival).tolist() for batch in (plan.first, plan.last))
-        found = Found(recipe, plan, value_at(self._instance, self._objective, ttft, e2e))
+        ttft, e2e = ((plan.end_ps[batch] - self._arrays.requests.arrival).tolist() for batch in (plan.first, plan.last))
+        found = Candidate(recipe, plan, value_at(self._instance, self._objective, ttft, e2e))
         self.best = _better(self.best, found)
-        self._best_of[recipe.make] = _better(self._best_of.get(recipe.make), found)
+        self._best_of[recipe.scheme] = _better(self._best_of.get(recipe.scheme), found)
         return found
 
-    def _orders(self) -> Iterator[tuple[Make, Ranks]]:
-        """Yield the ways that the instance allows, with ranks to start from and what they were made of."""
-        rows, problem = self._features, self._problem
+    def _orders(self) -> Iterator[tuple[Scheme, Ranks]]:
+        """Yield the schemes that the instance allows, with ranks to start from and their weights."""
+        rows, arrays, arrival = self._features, self._arrays, self._arrays.requests.arrival
         ranks: Ranks = [(chosen, ranking(rows, chosen)) for chosen in _orders_for(self._objective)]
         yield forward, ranks
-        if self._objective.latency is Latency.TTFT and may_drop(problem):
+        if self._objective.latency is Latency.TTFT and may_drop(arrays):
             yield first_tokens, ranks[:1]
-        if may_refill(problem):
+        if may_refill(arrays):
             yield evicting, ranks
-        if problem.limits.hybrid and problem.offline and not len(problem.queue):
+        if arrays.limits.hybrid and (arrival == arrival[0]).all() and not len(arrays.queue):
             mixed: Ranks = [(None, _interleaved(rows, share)) for share in _SHARES]
             yield backward, [*((chosen, ranking(rows, chosen)) for chosen in _BACKWARD), *mixed]
 
-    def _choices(self, make: Make) -> tuple[Rule, dict[str, list[int]]]:
+    def _choices(self, scheme: Scheme) -> tuple[ListRule, dict[str, list[int]]]:
         """Return the rule to start from, and the values to try of each of its parameters."""
-        if make is first_tokens:
-            return Rule(_ONE, _ONE, 0, 0), {"tries": [1, _ONE, 1000], "least": [8, 64, 128], "level": [8, 32, 64]}
+        if scheme is first_tokens:
+            return ListRule(_ONE, _ONE, 0, 0), {"tries": [1, _ONE, 1000], "least": [8, 64, 128], "level": [8, 32, 64]}
         middle, least = self._levels[len(self._levels) // 2], 4 * LEAST_CHUNK
         choices = {"level": self._levels, "least": [LEAST_CHUNK, 8 * LEAST_CHUNK, 16 * LEAST_CHUNK]}
-        if make is evicting:
+        if scheme is evicting:
             choices["ahead"] = [4, 16, 64, 256]
-        return Rule(middle, least, 1 if make is backward else 8, 0), choices | {"tries": [1, 8, 64]}
+        return ListRule(middle, least, 1 if scheme is backward else 8, 0), choices | {"tries": [1, 8, 64]}
 
     def _changed(self, recipe: Recipe) -> Recipe:
         """Return a recipe with something else, drawn at random: a parameter of the rule, a weight, or the order."""
@@ -222,7 +221,7 @@ class Search:
                 least = int(rule.least * 2.0 ** rng.normal(0, 0.5))
                 return replace(recipe, rule=rule._replace(least=min(max(least, LEAST_CHUNK), self._levels[-1])))
             case 3:
-                if recipe.make is evicting and rng.integers(2):
+                if recipe.scheme is evicting and rng.integers(2):
                     return replace(recipe, rule=rule._replace(ahead=int(2.0 ** rng.uniform(0, 10)) - 1))
                 return replace(recipe, rule=rule._replace(tries=int(2 ** rng.integers(8))))
             case 4 if recipe.weights is not None:
@@ -234,7 +233,7 @@ class Search:
 
 
 def _orders_for(objective: Objective) -> tuple[Weights, ...]:
-    """Return who goes first, to start from."""
+    """Return weights to start from."""
     if objective.is_mean or objective == Objective.WEIGHTED_E2E:
         return _SHORT_FIRST
     if objective == Objective.SLO_MISSES:
@@ -242,14 +241,14 @@ def _orders_for(objective: Objective) -> tuple[Weights, ...]:
     return _BY_ARRIVAL if objective.percentile is None else _BY_ARRIVAL + _SHORT_FIRST
 
 
-def _better(one: Found | None, other: Found) -> Found:
+def _better(one: Candidate | None, other: Candidate) -> Candidate:
     """Return the better one, the first if they are equal."""
     return other if one is None or other.value < one.value else one
 
 
-def _levels(problem: Problem) -> list[int]:
+def _levels(arrays: InstanceArrays) -> list[int]:
     """Return levels to try, ascending: where the next piece of the batch time takes over, and powers of two between."""
-    limits, costs = problem.limits, problem.costs
+    limits, costs = arrays.limits, arrays.costs
     most = min(limits.tokens, limits.prefill)
     found = {most}
     pieces = sorted(zip(costs.token.tolist(), costs.base.tolist(), strict=True))
@@ -262,7 +261,7 @@ def _levels(problem: Problem) -> list[int]:
 
 
 def _interleaved(rows: Ints, share: int) -> Ints:
-    """Return ranks by output, long first, in which prompts come evenly, but for so many sixteenths that come last.
+    """Return ranks by output, long first, in which prompts come evenly, except ``share`` sixteenths, which come last.
 
     Requests whose prompts weigh more than their memory, compared to all requests, are those to be spread.
     """
@@ -287,11 +286,3 @@ def _shifted(rank: Ints, rng: np.random.Generator) -> Ints:
     placed = np.empty(total, dtype=np.int64)
     placed[moved] = np.arange(total)
     return placed
-
-
-def compile_loops() -> None:
-    """Compile all loops, or load them as compiled before, by planning for one request."""
-    cost = CostModel(base=1, token=1)
-    tiny = Instance("tiny", InstanceLimits(2, 1, 1), Rules(), cost, (Request(1, 2),))
-    for _ in Search(tiny, Objective.MAKESPAN, Restrictions(), np.random.default_rng(0)).start():
-        pass

@@ -15,7 +15,6 @@ _FAMILIES = {
     "coupled": ("multires", "sync_coupled"),
     "econoserve": ("econoserve_d", "econoserve_sd", "econoserve_sdo", "econoserve"),
     "allocating": ("s3", "pia"),
-    "planner": ("planner",),
 }
 
 STARTING = (*(name for base in _TABLE_1 for name in (base, f"{base}_ef")), "infermax")
@@ -27,5 +26,6 @@ STANDARD = (*STARTING, "planner")
 POLICIES = MappingProxyType(
     {name: f"optsched.policies.infermax:{name.upper()}" for base in _TABLE_1 for name in (base, f"{base}_ef")}
     | {name: f"optsched.policies.{family}:{name.upper()}" for family, names in _FAMILIES.items() for name in names}
+    | {"planner": "optsched.planner.policy:PLANNER"}
 )
 """Policy name → ``module:attribute``, resolved when it is asked for."""

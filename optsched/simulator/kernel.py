@@ -10,7 +10,7 @@ here                                     there
 =======================================  =====================================================================
 `_Jobs` (by rank), ``sizes[_OCCUPIED]``  `optsched.model.state.RequestState`, `optsched.model.memory.HeldBlocks`
 `_evict`                                 `optsched.model.state.MachineState.act`
-`_run`, `_linear_ps`                     `MachineState.carry_out`, `optsched.model.state.Work.duration_ps`
+`_run`, `optsched.arrays.linear_ps`      `MachineState.carry_out`, `optsched.model.state.Work.duration_ps`
 `_decode`                                `MachineState.repeat`; `optsched.simulator.engine.PolicyRun._span`
 `_let_go`                                `MachineState.finish`
 `_advance`, `CompiledRun`                `optsched.simulator.engine.PolicyRun`
@@ -27,8 +27,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from optsched.arrays import InstanceArrays, Ints, RequestArrays, arrays_of, linear_ps, prefill_ps
 from optsched.compiled import compiled
 from optsched.model.instance import Instance
+from optsched.model.restrictions import Restrictions
 from optsched.simulator.record import (
     CHANGES,
     ENTRIES,
@@ -48,47 +50,13 @@ from optsched.simulator.record import (
     note_step,
     with_room,
 )
-from optsched.simulator.watch import Ints, Watch, new_watch, note_queue, note_start, note_tokens, ready, weigh
+from optsched.simulator.watch import Watch, new_watch, note_queue, note_start, note_tokens, ready, weigh
 
 WAITING, FILLING, DECODING, RUNNING = range(4)
 MOST = 2**61
 """Times, and sums of KV tokens over time, stay below."""
 _MOST_OUTPUT, _MOST_BLOCK = 10**6, 10**6
 """Output tokens of a request, and tokens of a block."""
-
-
-class Problem(NamedTuple):
-    """What a policy has to serve; times in ps, sizes in tokens.
-
-    Parameters
-    ----------
-    arrival, input, output
-        By rank.
-    pieces
-        Base and token of every piece, shape (pieces, 2).
-    decode_kv, decode_req, prefill_sq, prefill_kv, prefill_req
-        Coefficients of the cost model.
-    capacity, block, batch_tokens, prefill_tokens, most
-        M in whole blocks, b, C, P, and N.
-    eviction
-        Whether evictions are allowed.
-    """
-
-    arrival: Ints
-    input: Ints
-    output: Ints
-    pieces: Ints
-    decode_kv: int
-    decode_req: int
-    prefill_sq: int
-    prefill_kv: int
-    prefill_req: int
-    capacity: int
-    block: int
-    batch_tokens: int
-    prefill_tokens: int
-    most: int
-    eviction: bool
 
 
 class Rule(NamedTuple):
@@ -173,9 +141,9 @@ _NOW, _FRUITLESS, _PATIENCE, _STANDING, _OVER = range(5)
 
 
 @compiled
-def _begin(problem: Problem, start: int) -> _Run:
+def _begin(problem: InstanceArrays, start: int) -> _Run:
     """Return a run of requests of which none is known, and which begins at ``start``."""
-    number = problem.arrival.size
+    number = problem.requests.arrival.size
     states, scratch = np.zeros((8, number), np.int64), np.zeros((5, number), np.int64)
     sizes, clock = np.zeros(7, np.int64), np.zeros(5, np.int64)
     jobs = _Jobs(states[0], states[1], states[2], states[3], states[4], states[5], states[6], states[7], sizes)
@@ -185,18 +153,18 @@ def _begin(problem: Problem, start: int) -> _Run:
 
 
 @compiled
-def _advance(problem: Problem, rule: Rule, run: _Run, until: int) -> _Run:
+def _advance(problem: InstanceArrays, rule: Rule, run: _Run, until: int) -> _Run:
     """Carry out all batches that start before a time."""
     jobs, batch, log, watch, ends, clock = run
     sizes = jobs.sizes
     known, now, fruitless = sizes[_KNOWN], clock[_NOW], clock[_FRUITLESS]
     while log.totals[FINISHED] < known and fruitless <= clock[_PATIENCE] and not clock[_OVER]:
         if sizes[_RUNNING] == 0 and sizes[_RETURNED] == 0 and sizes[_FRESH] == sizes[_ARRIVED]:
-            now = max(now, problem.arrival[sizes[_ARRIVED]])
+            now = max(now, problem.requests.arrival[sizes[_ARRIVED]])
         if now >= until:
             break
-        while sizes[_ARRIVED] < known and problem.arrival[sizes[_ARRIVED]] <= now:
-            note_queue(watch, _waiting(sizes), problem.arrival[sizes[_ARRIVED]])
+        while sizes[_ARRIVED] < known and problem.requests.arrival[sizes[_ARRIVED]] <= now:
+            note_queue(watch, _waiting(sizes), problem.requests.arrival[sizes[_ARRIVED]])
             sizes[_ARRIVED] += 1
             clock[_STANDING] = 0
         if not _decide(problem, rule, jobs, batch):
@@ -205,7 +173,7 @@ def _advance(problem: Problem, rule: Rule, run: _Run, until: int) -> _Run:
         if batch.sizes[_RUNS] == 0:
             if sizes[_ARRIVED] == known:
                 break
-            now = problem.arrival[sizes[_ARRIVED]]
+            now = problem.requests.arrival[sizes[_ARRIVED]]
             continue
         runs, evicted = batch.sizes[_RUNS], batch.sizes[_EVICTED]
         steady = runs == batch.sizes[_DECODES] and evicted == 0
@@ -240,12 +208,12 @@ def _waiting(sizes: Ints) -> int:
 
 
 @compiled
-def _fewest_left(problem: Problem, jobs: _Jobs, batch: _Batch) -> int:
+def _fewest_left(problem: InstanceArrays, jobs: _Jobs, batch: _Batch) -> int:
     """Return how many tokens are left to generate for whoever ends first of a batch."""
     fewest = MOST
     for i in range(batch.sizes[_RUNS]):
         rank = batch.rank[i]
-        fewest = min(fewest, problem.output[rank] - jobs.generated[rank])
+        fewest = min(fewest, problem.requests.output[rank] - jobs.generated[rank])
     return fewest
 
 
@@ -265,16 +233,17 @@ def _held(block: int, reserved: int, prompt: int, decoding: int, cached: int) ->
 
 
 @compiled
-def _decide(problem: Problem, rule: Rule, jobs: _Jobs, batch: _Batch) -> bool:
+def _decide(problem: InstanceArrays, rule: Rule, jobs: _Jobs, batch: _Batch) -> bool:
     """Form the next batch (Algorithm 1, GETNEXTBATCH); say whether the instance allows what it needs."""
     running, sizes = jobs.running, jobs.sizes
     generated, cached, decoding, held, reserved = jobs.generated, jobs.cached, jobs.decoding, jobs.held, jobs.reserved
-    inputs, block, gone, runners, steps = problem.input, problem.block, batch.gone, batch.rank, batch.tokens
-    free = problem.capacity - sizes[_HELD]
+    inputs, block = problem.requests.input, problem.limits.block
+    gone, runners, steps = batch.gone, batch.rank, batch.tokens
+    free = problem.limits.blocks * problem.limits.block - sizes[_HELD]
     for i in range(batch.sizes[_EVICTED]):
         gone[batch.evicted[i]] = 0
     runs = decodes = place = evicted = tokens = prefill_tokens = 0
-    earliest, kind, left = problem.arrival.size, -1, -1
+    earliest, kind, left = problem.requests.arrival.size, -1, -1
     for group in range(rule.members.size):
         members = rule.members[group]
         size = _waiting(sizes) if members == WAITING else sizes[_RUNNING]
@@ -292,12 +261,12 @@ def _decide(problem: Problem, rule: Rule, jobs: _Jobs, batch: _Batch) -> bool:
                 continue
             prompt = inputs[rank] + generated[rank]
             need_tokens = prompt - cached[rank]
-            budget = problem.batch_tokens - tokens
+            budget = problem.limits.tokens - tokens
             if not decode:
-                budget = min(budget, problem.prefill_tokens - prefill_tokens, rule.budget - tokens)
+                budget = min(budget, problem.limits.prefill - prefill_tokens, rule.budget - tokens)
                 if rule.chunked:
                     need_tokens = min(need_tokens, budget)
-            if need_tokens < 1 or need_tokens > budget or runs == problem.most:
+            if need_tokens < 1 or need_tokens > budget or runs == problem.limits.runs:
                 break
             if cached[rank] == 0 and earliest < rank:
                 break
@@ -306,7 +275,7 @@ def _decide(problem: Problem, rule: Rule, jobs: _Jobs, batch: _Batch) -> bool:
                 if left < 0:
                     left = _climb(rule, jobs, batch)
                 while left > 0 and need > free and not gone[rank]:
-                    if not problem.eviction:
+                    if not problem.limits.eviction:
                         return False
                     left -= 1
                     victim = batch.ladder[left]
@@ -346,11 +315,11 @@ def _climb(rule: Rule, jobs: _Jobs, batch: _Batch) -> int:
 
 
 @compiled
-def _evict(problem: Problem, jobs: _Jobs, batch: _Batch, log: Log) -> None:
+def _evict(problem: InstanceArrays, jobs: _Jobs, batch: _Batch, log: Log) -> None:
     """Take the KV of whoever is to lose it."""
     for i in range(batch.sizes[_EVICTED]):
         rank = batch.evicted[i]
-        jobs.sizes[_OCCUPIED] -= _occupied(problem.block, jobs.cached[rank])
+        jobs.sizes[_OCCUPIED] -= _occupied(problem.limits.block, jobs.cached[rank])
         jobs.sizes[_HELD] -= jobs.held[rank]
         jobs.cached[rank] = jobs.decoding[rank] = jobs.held[rank] = 0
         _remove(jobs.running, jobs.sizes, _RUNNING, rank)
@@ -381,16 +350,8 @@ def _remove(ranks: Ints, sizes: Ints, which: int, rank: int) -> None:
 
 
 @compiled
-def _linear_ps(problem: Problem, tokens: int) -> int:
-    longest = 0
-    for piece in range(len(problem.pieces)):
-        longest = max(longest, problem.pieces[piece, 0] + problem.pieces[piece, 1] * tokens)
-    return longest
-
-
-@compiled
 def _run(  # noqa: PLR0917 - compiled functions take positions
-    problem: Problem, jobs: _Jobs, batch: _Batch, log: Log, watch: Watch, ends: Ints, now: int
+    problem: InstanceArrays, jobs: _Jobs, batch: _Batch, log: Log, watch: Watch, ends: Ints, now: int
 ) -> tuple[bool, int]:
     """Run one batch; say whether it generates a token, and when it ends."""
     tokens = decodes = read = attention = gap = alike = 0
@@ -404,8 +365,7 @@ def _run(  # noqa: PLR0917 - compiled functions take positions
             decodes += 1
             read += cached
         else:
-            attention += problem.prefill_sq * step * (step + 2 * cached) + problem.prefill_kv * cached
-            attention += problem.prefill_req
+            attention += prefill_ps(problem.costs, step, cached)
             note_step(log, rank, step)
             if cached == 0:
                 if rank == jobs.sizes[_FRESH]:
@@ -413,13 +373,15 @@ def _run(  # noqa: PLR0917 - compiled functions take positions
                 else:
                     _remove(jobs.returned, jobs.sizes, _RETURNED, rank)
                 _insert(jobs.running, jobs.sizes, _RUNNING, rank)
-        jobs.sizes[_OCCUPIED] += _occupied(problem.block, cached + step) - _occupied(problem.block, cached)
+        jobs.sizes[_OCCUPIED] += _occupied(problem.limits.block, cached + step) - _occupied(
+            problem.limits.block, cached
+        )
         jobs.cached[rank] = cached + step
-    attention += problem.decode_kv * read + problem.decode_req * decodes
-    end = now + _linear_ps(problem, tokens) + attention
+    attention += problem.costs.decode_kv * read + problem.costs.decode_req * decodes
+    end = now + linear_ps(problem.costs, tokens) + attention
     for i in range(runs):
         rank = batch.rank[i]
-        if jobs.cached[rank] == problem.input[rank] + jobs.generated[rank]:
+        if jobs.cached[rank] == problem.requests.input[rank] + jobs.generated[rank]:
             jobs.generated[rank] += 1
             generated = True
             if jobs.generated[rank] == 1:
@@ -434,8 +396,8 @@ def _run(  # noqa: PLR0917 - compiled functions take positions
             if not jobs.decoding[rank]:
                 jobs.decoding[rank] = 1
                 note_change(log, rank, 1)
-        prompt = problem.input[rank] + jobs.generated[rank]
-        held = _held(problem.block, jobs.reserved[rank], prompt, jobs.decoding[rank], jobs.cached[rank])
+        prompt = problem.requests.input[rank] + jobs.generated[rank]
+        held = _held(problem.limits.block, jobs.reserved[rank], prompt, jobs.decoding[rank], jobs.cached[rank])
         jobs.sizes[_HELD] += held - jobs.held[rank]
         jobs.held[rank] = held
     note_batch(log.totals, end - now, tokens, runs, jobs.sizes[_RUNNING], jobs.sizes[_OCCUPIED])
@@ -448,7 +410,15 @@ def _run(  # noqa: PLR0917 - compiled functions take positions
 
 @compiled
 def _decode(  # noqa: PLR0917 - compiled functions take positions
-    problem: Problem, rule: Rule, jobs: _Jobs, batch: _Batch, log: Log, watch: Watch, start: int, most: int, pause: int
+    problem: InstanceArrays,
+    rule: Rule,
+    jobs: _Jobs,
+    batch: _Batch,
+    log: Log,
+    watch: Watch,
+    start: int,
+    most: int,
+    pause: int,
 ) -> int:
     """Run decode steps so often, or until a request arrives, memory does not suffice or there is a pause.
 
@@ -457,22 +427,22 @@ def _decode(  # noqa: PLR0917 - compiled functions take positions
     runs, sizes, gaps, kv_tokens = batch.sizes[_RUNS], jobs.sizes, watch.gaps, watch.kv_tokens
     read, now, times = 0, start, 0
     first, gap, alike = start, 0, 0
-    filled = np.zeros(problem.block, np.int64)
+    filled = np.zeros(problem.limits.block, np.int64)
     for i in range(runs):
         rank = batch.rank[i]
         read += jobs.cached[rank]
-        filled[jobs.cached[rank] % problem.block if problem.block > 1 else 0] += 1
-    free = problem.capacity - sizes[_HELD]
-    until = min(pause, problem.arrival[sizes[_ARRIVED]]) if sizes[_ARRIVED] < sizes[_KNOWN] else pause
-    base = _linear_ps(problem, runs) + problem.decode_req * runs
+        filled[jobs.cached[rank] % problem.limits.block if problem.limits.block > 1 else 0] += 1
+    free = problem.limits.blocks * problem.limits.block - sizes[_HELD]
+    until = min(pause, problem.requests.arrival[sizes[_ARRIVED]]) if sizes[_ARRIVED] < sizes[_KNOWN] else pause
+    base = linear_ps(problem.costs, runs) + problem.costs.decode_req * runs
     while times < most:
         # Whoever has filled its last block takes another one.
-        growth = problem.block * filled[-times % problem.block]
+        growth = problem.limits.block * filled[-times % problem.limits.block]
         if times > 0 and (now >= until or (not rule.worst_case and growth > free) or log.totals[KV_HIGH] > MOST):
             break
         free -= growth
         sizes[_OCCUPIED] += growth
-        duration = base + problem.decode_kv * read
+        duration = base + problem.costs.decode_kv * read
         note_batch(log.totals, duration, runs, runs, sizes[_RUNNING], sizes[_OCCUPIED])
         weigh(kv_tokens, sizes[_OCCUPIED], duration)
         now += duration
@@ -491,7 +461,7 @@ def _decode(  # noqa: PLR0917 - compiled functions take positions
         jobs.latest[rank] = now
         jobs.cached[rank] += times
         jobs.generated[rank] += times
-        held = _occupied(problem.block, max(jobs.cached[rank], jobs.reserved[rank]))
+        held = _occupied(problem.limits.block, max(jobs.cached[rank], jobs.reserved[rank]))
         sizes[_HELD] += held - jobs.held[rank]
         jobs.held[rank] = held
     weigh(gaps, gap, alike)
@@ -501,15 +471,15 @@ def _decode(  # noqa: PLR0917 - compiled functions take positions
 
 
 @compiled
-def _let_go(problem: Problem, jobs: _Jobs, log: Log, ends: Ints, now: int) -> None:
+def _let_go(problem: InstanceArrays, jobs: _Jobs, log: Log, ends: Ints, now: int) -> None:
     """Let those leave who have all their tokens."""
     running, sizes, generated, cached, decoding = jobs.running, jobs.sizes, jobs.generated, jobs.cached, jobs.decoding
-    outputs, kept = problem.output, 0
+    outputs, kept = problem.requests.output, 0
     for i in range(sizes[_RUNNING]):
         rank = running[i]
         if generated[rank] == outputs[rank]:
             ends[1, rank] = now
-            sizes[_OCCUPIED] -= _occupied(problem.block, cached[rank])
+            sizes[_OCCUPIED] -= _occupied(problem.limits.block, cached[rank])
             sizes[_HELD] -= jobs.held[rank]
             cached[rank] = decoding[rank] = jobs.held[rank] = 0
             note_change(log, rank, 2)
@@ -535,25 +505,10 @@ class CompiledRun:
     """
 
     def __init__(self, instance: Instance, rule: Rule) -> None:
-        cost, limits, number = instance.cost, instance.limits, len(instance.requests)
+        number = len(instance.requests)
         self._requests, self._rule, self._order = instance.requests, rule, list[int]()
-        self._problem = Problem(
-            np.zeros(number, np.int64),
-            np.zeros(number, np.int64),
-            np.zeros(number, np.int64),
-            np.array(cost.affine),
-            cost.decode_kv,
-            cost.decode_req,
-            cost.prefill_sq,
-            cost.prefill_kv,
-            cost.prefill_req,
-            limits.kv_capacity,
-            limits.kv_block,
-            limits.batch_tokens,
-            limits.prefill_tokens,
-            number if limits.batch_requests is None else limits.batch_requests,
-            instance.rules.eviction,
-        )
+        arrays = arrays_of(instance, Restrictions())
+        self._problem = arrays._replace(requests=RequestArrays(*np.zeros((3, number), np.int64)))
         self._run: _Run | None = None
 
     def submit(self, indices: Sequence[int]) -> None:
@@ -564,15 +519,15 @@ class CompiledRun:
         requests, problem, known = [self._requests[index] for index in indices], self._problem, len(self._order)
         self._order.extend(indices)
         news = slice(known, len(self._order))
-        problem.arrival[news] = [request.arrival_ps for request in requests]
-        problem.input[news] = [request.input for request in requests]
-        problem.output[news] = [request.output for request in requests]
+        problem.requests.arrival[news] = [request.arrival_ps for request in requests]
+        problem.requests.input[news] = [request.input for request in requests]
+        problem.requests.output[news] = [request.output for request in requests]
         if self._run is None:
-            self._run = _begin(problem, problem.arrival[0])
+            self._run = _begin(problem, problem.requests.arrival[0])
             self._run.clock[_PATIENCE] = sum(request.input + request.output for request in self._requests)
         run = self._run
         if self._rule.worst_case:
-            run.jobs.reserved[news] = problem.input[news] + problem.output[news] - 1
+            run.jobs.reserved[news] = problem.requests.input[news] + problem.requests.output[news] - 1
         run.jobs.sizes[_KNOWN] = len(self._order)
 
     def advance(self, until_ps: int | None = None) -> None:

@@ -1,16 +1,16 @@
-"""The planner (`optsched.planner`) as a policy: it plans ahead, and then does as planned."""
+"""The planner as a policy: it plans ahead, and then follows its plan."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from optsched.model.schedule import Assignment, Batch, Schedule
-from optsched.planner.problem import TooLargeError
-from optsched.planner.search import Search
+from optsched.planner.search import RuleSearch
+from optsched.planner.sizes import TooLargeToPlanError
 from optsched.simulator.replica import NoBatchError, Occasion, Policy, PolicyFailureError, Replica
 
 
-class Planner:
+class PlannerPolicy:
     """Knows all lengths and arrivals: the planner's list scheduling for an objective, without its long search."""
 
     def prepared(self, occasion: Occasion) -> Policy:
@@ -19,17 +19,17 @@ class Planner:
         if not occasion.objective.is_monotone:
             raise PolicyFailureError(0, instance.start_ps, f"it does not plan for {occasion.objective.value}")
         try:
-            search = Search(instance, occasion.objective, occasion.restrictions, occasion.rng)
-        except TooLargeError as error:
+            search = RuleSearch(instance, occasion.objective, occasion.restrictions, occasion.rng)
+        except TooLargeToPlanError as error:
             raise PolicyFailureError(0, instance.start_ps, str(error)) from None
         for _ in search.start():
             pass
         assert search.best is not None, "there is always a list to schedule by"
-        return Following(search.best.plan.schedule())
+        return _PlanFollower(search.best.plan.schedule())
 
 
-class Following:
-    """Follows a schedule whose batches start as early as they can, or when somebody arrives."""
+class _PlanFollower:
+    """Follows a schedule whose batches start as early as they can, or when a request arrives."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._batches: Iterator[Batch] = iter(schedule.batches)
@@ -46,4 +46,4 @@ class Following:
         return Assignment(batch.run, batch.evict)
 
 
-PLANNER = Planner()
+PLANNER = PlannerPolicy()

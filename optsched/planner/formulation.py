@@ -1,8 +1,4 @@
-"""The planner (`optsched.planner`) as a formulation: good schedules at any size, and no bound.
-
-List scheduling in hindsight, then a search that changes rules and orders at random, and places a neighbourhood of
-requests anew by an exact model (`planning.neighbourhood`).
-"""
+"""The planner as a formulation: good schedules at any size, and no bound."""
 
 from __future__ import annotations
 
@@ -14,24 +10,24 @@ from threading import Event
 import numpy as np
 
 from optsched.model.result import Badge
-from optsched.planner.problem import TooLargeError
-from optsched.planner.search import Search, compile_loops
+from optsched.planner.neighbourhood import Neighbourhood
+from optsched.planner.search import RuleSearch
+from optsched.planner.sizes import TooLargeToPlanError
 from optsched.solvers.declaration import Declaration, Regime, Turn
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, require_monotone
 from optsched.solvers.interrupt import wait_interruptibly
-from optsched_formulations.batching.planning.neighbourhood import Neighbourhood
 
 
 class Planner:
-    """List scheduling in hindsight and large-neighbourhood search, as `optsched.solvers.formulation.Formulation`.
+    """List scheduling and large-neighbourhood search, as `optsched.solvers.formulation.Formulation`.
 
-    It swaps nothing, but claims no bound either, so that instances that allow it are covered.
+    Its schedules have no swaps. It claims no bound, so that it also covers instances that allow swaps.
     """
 
     declaration = Declaration(
         covers=("swap",), before_policies=True, turns=(Turn(20, 0.01), Turn(20, 0.6, (Regime.LARGE,)))
     )
-    """It soon finds a schedule to beat. Large instances are its alone; it leaves time to check their schedules."""
+    """First for a schedule to beat, and alone on large instances, where it leaves time to check the schedules."""
 
     def solve(self, task: Task) -> Outcome:
         """Look for better schedules until time is up, or one is as good as ``at_most`` or the bound.
@@ -46,8 +42,8 @@ class Planner:
         require_monotone(task.objective)
         started = time.perf_counter()
         try:
-            search = Search(task.instance, task.objective, task.restrictions, np.random.default_rng(task.seed))
-        except TooLargeError as error:
+            search = RuleSearch(task.instance, task.objective, task.restrictions, np.random.default_rng(task.seed))
+        except TooLargeToPlanError as error:
             raise UnsupportedError(str(error)) from None
         stopped = Event()
         # Ctrl-C on the way into compiled code, which the search enters all the time, may crash the process.
@@ -58,9 +54,8 @@ class Planner:
         return Outcome(Termination.LIMIT, best.plan.schedule(), None, Badge.HEURISTIC)
 
 
-def _search(task: Task, search: Search, started: float, stopped: Event) -> None:
-    """Go on until time is up, a plan is good enough, or somebody says stop."""
-    compile_loops()
+def _search(task: Task, search: RuleSearch, started: float, stopped: Event) -> None:
+    """Search until time is up, a plan is good enough, or Ctrl-C."""
     enough = max(task.bound, task.restrictions.at_most or 0)
     value = task.incumbent_value
     neighbourhood = Neighbourhood(task, np.random.default_rng([task.seed, 1]))

@@ -1,19 +1,20 @@
 r"""Large neighbourhoods of a plan: some requests are taken out and placed anew, all at once, by an exact model.
 
-Of requests F that start at about the same time everything is free but that they run without pause; all others stay
-where they are and leave :math:`R_b` of the cache in each of a few stretches of batches b. Let :math:`x_{rs}` say that r
-starts in stretch s, :math:`d_{rj}` how much it holds in its j-th stretch, and :math:`w_{rs}` what starting there costs:
+Requests F that start at about the same time may start at any other, and then run without pause; others stay where they
+are and leave :math:`R_b` of the cache in each of a few stretches of batches b. Let :math:`x_{rs}` say that r
+starts in stretch s, :math:`d_{rj}` how much it holds in its j-th stretch, and :math:`w_{rs}` the cost of that start:
 
 .. math::
 
     \min \sum_{r, s} w_{rs} x_{rs} \quad \text{with} \quad \sum_s x_{rs} = 1 \ (r ∈ F), \qquad
     \sum_{r, s} d_{r, b-s} x_{rs} ≤ R_b \ \text{for every stretch b},
 
-over stretches s in which r has arrived. For sums of e2e latencies w is when r then ends, by the plan's clock, times its
-weight; for the makespan the places of what it holds, summed, so that memory is used early. CP-SAT solves it in
-milliseconds. Its answer is an order; list scheduling makes a plan of that, exactly, and the search keeps it if it pays.
+over stretches s in which r has arrived. For sums of e2e latencies w is the time at which r then ends, by the plan's
+clock, times its weight; for the makespan it is the sum over stretches of the stretch times what r holds, so that memory
+is used early. CP-SAT solves it in milliseconds. Its answer is an order; list scheduling makes a plan of that, exactly,
+and the search keeps it if it is better.
 
-Reference: Shaw 1998 (CP) for taking out what is related; here those that compete for the same memory.
+Reference: Shaw 1998 (CP) for taking out related requests; here those that compete for the same memory.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ import numpy as np
 import numpy.typing as npt
 from ortools.sat.python import cp_model
 
+from optsched.arrays import Ints
 from optsched.model.objectives import Objective
 from optsched.planner.backward import backward
 from optsched.planner.forward import forward
-from optsched.planner.plan import Plan
-from optsched.planner.problem import Ints
-from optsched.planner.search import Found
+from optsched.planner.plan import ScheduleArrays
+from optsched.planner.search import Candidate
 from optsched.solvers.cpsat import minimize_cpsat
 from optsched.solvers.formulation import Task, silent
 
@@ -40,9 +41,9 @@ _STRETCHES = 48
 _EFFORT = 0.02
 """CP-SAT's deterministic limit."""
 _BITS = 50
-"""Of costs, which CP-SAT adds up."""
+"""Bits of a cost; CP-SAT adds costs up."""
 _FINE = 10**6
-"""Times are counted in so many parts of the plan."""
+"""Units of time in the length of the plan."""
 
 
 class Neighbourhood:
@@ -51,7 +52,7 @@ class Neighbourhood:
     Parameters
     ----------
     task
-        What the planner is asked to do.
+        The planner's task.
     rng
         Draws which requests are taken out.
     """
@@ -68,39 +69,39 @@ class Neighbourhood:
         self._weight = np.array([request.weight if weighted else 1 for request in requests], np.int64)
         self._capacity = limits.kv_blocks * limits.kv_block
 
-    def __call__(self, found: Found) -> Ints | None:
+    def __call__(self, found: Candidate) -> Ints | None:
         """Return another order for a plan's recipe; None where there is no model of it."""
         sums = self._objective in {Objective.MEAN_E2E, Objective.WEIGHTED_E2E}
-        if found.recipe.make not in {forward, backward} or not (sums or self._objective is Objective.MAKESPAN):
+        if found.recipe.scheme not in {forward, backward} or not (sums or self._objective is Objective.MAKESPAN):
             return None
-        lives = _lives(found.plan)
+        stays = _residency(found.plan)
         pivot = int(self._rng.integers(len(found.plan.start_ps)))
-        free = np.sort(np.argsort(np.abs(lives.start - pivot), kind="stable")[:_FREE])
-        starts = self._placed(found.plan, lives, free, sums=sums)
+        free = np.sort(np.argsort(np.abs(stays.start - pivot), kind="stable")[:_FREE])
+        starts = self._placed(found.plan, stays, free, sums=sums)
         if starts is None:
             return None
-        start = lives.start.copy()
+        start = stays.start.copy()
         start[free] = starts
-        if found.recipe.make is backward:
-            # Who ends last is placed first.
-            order = np.lexsort((found.recipe.rank, -(start + lives.length)))
+        if found.recipe.scheme is backward:
+            # The last to end is placed first.
+            order = np.lexsort((found.recipe.rank, -(start + stays.length)))
         else:
             order = np.lexsort((found.recipe.rank, start))
         rank = np.empty(len(order), np.int64)
         rank[order] = np.arange(len(order))
         return rank
 
-    def _placed(self, plan: Plan, lives: _Lives, free: Ints, *, sums: bool) -> Ints | None:
+    def _placed(self, plan: ScheduleArrays, stays: _Residency, free: Ints, *, sums: bool) -> Ints | None:
         """Return the batches in which those taken out start at the least cost; None if CP-SAT finds nothing."""
-        begin = int(lives.start[free].min())
-        width = -(-int((lives.start + lives.length)[free].max() - begin) // _STRETCHES)
+        begin = int(stays.start[free].min())
+        width = -(-int((stays.start + stays.length)[free].max() - begin) // _STRETCHES)
         count = _STRETCHES + _STRETCHES // 2
-        now = np.rint((lives.start[free] - begin) / width).astype(np.int64)
-        demands = [self._demand(r, int(lives.length[r]), lives, width) for r in free.tolist()]
+        now = np.rint((stays.start[free] - begin) / width).astype(np.int64)
+        demands = [self._demand(r, int(stays.length[r]), stays, width) for r in free.tolist()]
         taken = np.zeros(count + _STRETCHES + 1, np.int64)
         for place, demand in zip(now.tolist(), demands, strict=True):
             taken[place : place + demand.size] += demand
-        others = _held(lives, self._input) - _held(lives.of(free), self._input[free], len(plan.start_ps))
+        others = _held(stays, self._input) - _held(stays.of(free), self._input[free], len(plan.start_ps))
         middles = begin + width * np.arange(taken.size) + width // 2
         room = self._capacity - np.where(middles < others.size, others[np.minimum(middles, others.size - 1)], 0)
         room = np.maximum(room, taken)
@@ -115,7 +116,7 @@ class Neighbourhood:
             model.add_exactly_one(chosen.values())
             for s, var in chosen.items():
                 if sums:
-                    end = ends.at(begin + s * width + int(lives.length[r]) - 1)
+                    end = ends.at(begin + s * width + int(stays.length[r]) - 1)
                     cost = int(self._weight[r]) * (end - int(plan.start_ps[begin])) // unit
                 else:
                     cost = int((demand * (s + np.arange(demand.size))).sum())
@@ -137,38 +138,38 @@ class Neighbourhood:
             [next(s for s, var in chosen.items() if answer.value_of(var)) for chosen in placed], np.int64
         )
 
-    def _demand(self, request: int, length: int, lives: _Lives, width: int) -> Ints:
-        """Return what a request holds in the middle of each stretch of its life."""
+    def _demand(self, request: int, length: int, stays: _Residency, width: int) -> Ints:
+        """Return what a request holds in the middle of each stretch of its batches."""
         middles = np.minimum(width * np.arange(-(-length // width)) + width // 2, length - 1)
-        held: Ints = self._input[request] + np.maximum(middles - lives.fill[request], 0)
+        held: Ints = self._input[request] + np.maximum(middles - stays.fill[request], 0)
         return held
 
 
 @dataclass(frozen=True)
-class _Lives:
-    """First batches, numbers of batches, and how many of them pass before the first token."""
+class _Residency:
+    """When requests hold KV: first batches, numbers of batches, and how many of them come before the first token."""
 
     start: Ints
     length: Ints
     fill: Ints
 
-    def of(self, requests: Ints) -> _Lives:
-        return _Lives(self.start[requests], self.length[requests], self.fill[requests])
+    def of(self, requests: Ints) -> _Residency:
+        return _Residency(self.start[requests], self.length[requests], self.fill[requests])
 
 
-def _lives(plan: Plan) -> _Lives:
+def _residency(plan: ScheduleArrays) -> _Residency:
     start = plan.first.copy()
     np.minimum.at(start, plan.chunks[:, 0], plan.chunks[:, 1])
-    return _Lives(start, plan.last - start + 1, plan.first - start)
+    return _Residency(start, plan.last - start + 1, plan.first - start)
 
 
-def _held(lives: _Lives, prompt: Ints, batches: int | None = None) -> Ints:
-    """Return what requests hold in every batch: their prompts from the first on, a token more after each of theirs."""
-    end = lives.start + lives.length
+def _held(stays: _Residency, prompt: Ints, batches: int | None = None) -> Ints:
+    """Return what requests hold in every batch: their prompts from the first on, and what they have generated."""
+    end = stays.start + stays.length
     size = (int(end.max()) if batches is None else batches) + 2
     change, growth = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    first = lives.start + lives.fill
-    np.add.at(change, lives.start, prompt)
+    first = stays.start + stays.fill
+    np.add.at(change, stays.start, prompt)
     np.add.at(change, end, -(prompt + end - 1 - first))
     np.add.at(growth, first + 1, 1)
     np.add.at(growth, end, -1)
@@ -177,9 +178,9 @@ def _held(lives: _Lives, prompt: Ints, batches: int | None = None) -> Ints:
 
 
 class _Clock:
-    """When batches end, beyond the last one as if they went on like the mean."""
+    """Ends of batches; batches beyond the last one take as long as the mean."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ScheduleArrays) -> None:
         self._end: npt.NDArray[np.int64] = plan.end_ps
         self._mean = int(plan.end_ps[-1] - plan.start_ps[0]) // len(plan.end_ps)
 

@@ -1,1 +1,0 @@
-"""Parts of the planner that need a solver."""
