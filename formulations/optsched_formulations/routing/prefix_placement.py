@@ -58,7 +58,7 @@ from optsched_formulations.routing.prefix_tree import PrefixTree
 
 _TRIES = 6
 """Orders of documents that best fit is tried with."""
-_MOVES, _MOST_MOVES = 7_500, 300_000_000
+_MOVES, _MOST_MOVES = 7_500, 1_000_000_000
 """Moves in a round of annealing, between looks at the clock: for each request, and at most, times the requests."""
 _HOT, _COLD = (0.003, 0.01, 0.03), (1e-5, 1e-4, 1e-4)
 """First and last temperatures of rounds in turn, as shares of the largest load: low ones move requests, high ones
