@@ -12,7 +12,7 @@ from clusters import all_machines, brute_force, random_fleet
 
 from optsched import CostModel, Limits, Request, Rules
 from optsched.bounds.machine import machine_bound
-from optsched.check.assignment import assignment_bound
+from optsched.check.certificates.assignment import assignment_bound
 from optsched.check.reading import UnprovedError
 from optsched.model.objectives import Objective
 from optsched_formulations.routing.assignment import assignment_programme, fleet_bound

@@ -11,8 +11,8 @@ import pytest
 from clusters import MAXIMA, all_machines, brute_force, least_value, random_fleet
 
 from optsched import CostModel, InputError, Instance, Limits, Request, Rules, replace
-from optsched.check.document import proved_bound
-from optsched.check.joint import joint_bound
+from optsched.check.certificates.joint import joint_bound
+from optsched.check.certificates.proofs import proved_bound
 from optsched.check.reading import UnprovedError
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions

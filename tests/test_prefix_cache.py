@@ -13,7 +13,7 @@ import pytest
 from shared_data import HERE, SHARED
 
 from optsched import CostModel, InputError
-from optsched.check.prefix_cache import Service, hits_violations, saved_bound
+from optsched.check.certificates.prefix_cache import Service, hits_violations, saved_bound
 from optsched.check.reading import UnprovedError
 from optsched_formulations.eviction.exact import cache_programme, exact_saved
 from optsched_formulations.eviction.prefix_cache import CacheUse, most_saved

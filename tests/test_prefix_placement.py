@@ -9,7 +9,7 @@ import pulp
 import pytest
 
 from optsched import InputError
-from optsched.check.prefix_placement import Placing, largest_load, placement_bound
+from optsched.check.certificates.prefix_placement import Placing, largest_load, placement_bound
 from optsched.check.reading import UnprovedError
 from optsched_formulations.routing.component import DocumentNeed, component_bound
 from optsched_formulations.routing.placement_models import placement_programme, polish

@@ -30,7 +30,8 @@ where few runs fit: if the cache holds hardly more than one prompt.
 Conditions
 ----------
 What a request may find, its previous uses and the rooms are computed anew from paths
-(`optsched.check.prefix_cache.saved_bound`), which also refuses negative prices and values that fall with depth.
+(`optsched.check.certificates.prefix_cache.saved_bound`), which also refuses negative prices and values that fall with
+depth.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class CacheUse:
 
     @property
     def certificate(self) -> dict[str, Any]:
-        """What `optsched.check.prefix_cache` recomputes the bound from."""
+        """What `optsched.check.certificates.prefix_cache` recomputes the bound from."""
         return {"kind": "prefix_cache", "prices": list(self.prices)}
 
 

@@ -37,7 +37,8 @@ ramp up: each of R machines does, and the bound has it for none.
 
 Conditions
 ----------
-Those of `machine`. `optsched.check.assignment.assignment_bound` computes needs itself from the weights stated.
+Those of `machine`. `optsched.check.certificates.assignment.assignment_bound` computes needs itself from the weights
+stated.
 """
 
 from __future__ import annotations

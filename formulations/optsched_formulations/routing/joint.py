@@ -29,8 +29,8 @@ holds: a request may warm the cache for another. Then ``monotone`` is to be fals
 
 Conditions
 ----------
-No moves. `optsched.check.joint.joint_bound` checks a lower bound of each set that is listed, propagates them only
-under these conditions, which it tests itself, and repeats the dynamic programme.
+No moves. `optsched.check.certificates.joint.joint_bound` checks a lower bound of each set that is listed, propagates
+them only under these conditions, which it tests itself, and repeats the dynamic programme.
 """
 
 from __future__ import annotations

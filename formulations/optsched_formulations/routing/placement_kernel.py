@@ -91,7 +91,7 @@ def energy(placed: Placed) -> float:
 
 
 @compiled
-def anneal(forest: Forest, placed: Placed, best: Ints, heat: tuple[float, float], work: tuple[int, int]) -> int:
+def anneal(forest: Forest, placed: Placed, best: Ints, heat: tuple[float, float, float], work: tuple[int, int]) -> int:
     """Anneal by moves and exchanges of requests, and of those behind a common node; return the least largest load.
 
     Parameters
@@ -101,11 +101,11 @@ def anneal(forest: Forest, placed: Placed, best: Ints, heat: tuple[float, float]
     best
         Is set to the machines of the best placement.
     heat
-        Temperatures at first and at last, ps.
+        Temperatures at first and at last, ps; and how often only part of a group is moved, from 0 to 1.
     work
         How many moves to try, and the seed of random choices.
     """
-    (hot, cold), (moves, seed) = heat, work
+    (hot, cold, part), (moves, seed) = heat, work
     np.random.seed(seed)
     requests, machines = len(placed.machine_of), len(placed.load)
     moved = np.empty(2 * requests, dtype=np.int64)
@@ -148,7 +148,7 @@ def anneal(forest: Forest, placed: Placed, best: Ints, heat: tuple[float, float]
                 ):
                     first, after = forest.first[node], forest.after[node]
                     node = forest.parent[node]
-                if np.random.random() < 0.5:
+                if np.random.random() < part:
                     # Those from this request on only.
                     first = request
             for other_request in range(first, after):

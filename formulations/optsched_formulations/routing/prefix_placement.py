@@ -38,8 +38,8 @@ for, by CP-SAT with the placement as a hint.
 
 Conditions
 ----------
-`optsched.check.prefix_placement.placement_bound` computes the numbers at Z − 1 itself. Memory is left out: offline,
-what a document holds can be dropped after its last request.
+`optsched.check.certificates.prefix_placement.placement_bound` computes the numbers at Z − 1 itself. Memory is left out:
+offline, what a document holds can be dropped after its last request.
 """
 
 from __future__ import annotations
@@ -60,9 +60,11 @@ _TRIES = 6
 """Orders of documents that best fit is tried with."""
 _MOVES, _MOST_MOVES = 7_500, 1_000_000_000
 """Moves in a round of annealing, between looks at the clock: for each request, and at most, times the requests."""
-_HOT, _COLD = (0.003, 0.01, 0.03), (1e-5, 1e-4, 1e-4)
-"""First and last temperatures of rounds in turn, as shares of the largest load: low ones move requests, high ones
+_HEAT = ((0.8, 0.01), (2.0, 0.02), (6.0, 0.02))
+"""First and last temperatures of rounds in turn, in largest loads over requests: low ones move requests, high ones
 documents."""
+_PARTS = (0.25, 0.5)
+"""How often only part of a group is moved, by rounds in turn."""
 _COMPONENT_SHARE, _SEARCHED = 0.3, 3
 """Share of the time for the component bound where CP-SAT searches for it; that many documents a machine at most."""
 
@@ -80,7 +82,7 @@ class Placement:
     bound
         No placement has a smaller one.
     certificate
-        What `optsched.check.prefix_placement` recomputes the bound from; None for one that only CP-SAT states.
+        What `optsched.check.certificates.prefix_placement` recomputes the bound from; None for one of CP-SAT.
     """
 
     machine_of: tuple[int, ...]
@@ -210,8 +212,9 @@ def _polished(tree: PrefixTree, machines: int, start: list[int], limits: tuple[i
         )
         for request, machine in enumerate(best.tolist()):
             add(forest, placed, request, machine)
-        turn = round_number % len(_HOT)
-        reached = anneal(forest, placed, found, (_HOT[turn] * least, _COLD[turn] * least), (moves, seed + round_number))
+        hot, cold = _HEAT[round_number % len(_HEAT)]
+        heat = hot * least / len(best), cold * least / len(best), _PARTS[round_number % len(_PARTS)]
+        reached = anneal(forest, placed, found, heat, (moves, seed + round_number))
         round_number += 1
         if reached < least:
             least = reached

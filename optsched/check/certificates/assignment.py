@@ -8,8 +8,8 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from optsched.check.alone import latencies_alone
-from optsched.check.machine import needs_of
+from optsched.check.certificates.alone import latencies_alone
+from optsched.check.certificates.machine import needs_of
 from optsched.check.problem import feasible, problem_of
 from optsched.check.reading import UnprovedError, shown
 from optsched.model.domain import replace

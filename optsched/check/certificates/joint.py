@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from optsched.check.certificates.shared.refills import require_dear_refills
 from optsched.check.problem import feasible, problem_of
 from optsched.check.reading import UnprovedError, shown
-from optsched.check.refills import require_dear_refills
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Request
 from optsched.model.objectives import Objective
