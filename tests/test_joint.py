@@ -53,7 +53,7 @@ def test_exact_engines_give_schedules_and_certificates(objective: Objective) -> 
     certified = 0
     for _ in range(4):
         fleet = random_fleet(rng)
-        found = solve_jointly(fleet, objective)
+        found = solve_jointly(fleet, objective, time_limit_s=600)
         assert found.value == found.bound == brute_force(fleet, objective)
         assert objective_of(fleet, objective, found.parts) == found.value
         assert sorted(r for part in found.parts for r in part.requests) == list(range(len(fleet.requests)))
@@ -110,7 +110,7 @@ def _array(values: Sequence[int]) -> Any:
 def certified() -> tuple[Fleet, JointOptimum]:
     machine = Machine(Limits(10, 20, 20), Rules(chunked_prefill=False), CostModel(base=5, token=1, prefill_sq=1))
     fleet = Fleet("two", (machine, machine), (Request(2, 2), Request(3, 2), Request(4, 1)))
-    return fleet, solve_jointly(fleet, Objective.MAKESPAN)
+    return fleet, solve_jointly(fleet, Objective.MAKESPAN, time_limit_s=600)
 
 
 @pytest.mark.slow
