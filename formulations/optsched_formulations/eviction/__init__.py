@@ -1,0 +1,1 @@
+"""Optimal use of prefix caches, for a given order of service."""

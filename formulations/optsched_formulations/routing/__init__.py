@@ -1,0 +1,1 @@
+"""Several machines: which of them serves which request, and holds which prefix."""

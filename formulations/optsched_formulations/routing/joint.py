@@ -1,0 +1,333 @@
+r"""Assignment and batch schedules of several machines together, exactly.
+
+Theorem
+-------
+Without moves a schedule of R machines is an assignment of requests to machines and a schedule of each machine, so with
+:math:`v_m(S)` the optimum of machine m for the requests S alone, and Ω the maximum or the sum,
+
+.. math:: \mathrm{OPT} = \min_{S_1 ⊎ … ⊎ S_R} \; Ω_m \; v_m(S_m) .
+
+If :math:`\mathrm{LB}_m(S) ≤ v_m(S)` for all m and S, the same minimum over LB is at most OPT; where it is taken by sets
+with :math:`\mathrm{LB}_m(S_m) = v_m(S_m)`, it is OPT.
+
+Proof
+-----
+Batches of different machines do not depend on each other, and each objective here is the maximum (makespan, counted
+from the earliest arrival of all; largest latencies) or the sum (of latencies; of missed SLOs) over requests, hence over
+machines. ∎
+
+*Search.* LB starts with bounds that scale. A dynamic programme finds the best sets (`partition`); those among them
+whose optimum is not known are solved by the exact engines for one machine, which raises LB; and so on until the best
+sets are all solved. Requests that differ in nothing are counted, not named; equal machines share LB.
+
+*Propagation.* A schedule of S without the requests outside of S' ⊆ S is one of S', no batch of which lasts longer:
+:math:`v(S) ≥ v(S')`, and :math:`v(S) ≥ v(S') + v(S ∖ S')` for sums. An eviction may lose the batch of its pause: then
+it pauses in the next batch, or, where that fills it again, keeps its KV and decodes. So evictions have to be forbidden,
+or prefills whole, refills dear (`refills`) and batches hybrid: in chunks, what is filled again holds less at first than
+what is kept, and beside prefills a decode needs hybrid batches. Swapping is left out. With prefix caches nothing of it
+holds: a request may warm the cache for another. Then ``monotone`` is to be false.
+
+Conditions
+----------
+No moves. `optsched.check.certificates.joint.joint_bound` checks a lower bound of each set that is listed, propagates
+them only under these conditions, which it tests itself, and repeats the dynamic programme.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from optsched.bounds.catalogue import bound_method
+from optsched.model.errors import InputError
+from optsched.model.instance import Instance
+from optsched.model.metrics import evaluate
+from optsched.model.objectives import Objective
+from optsched.model.result import Badge
+from optsched.model.schedule import Schedule
+from optsched.solvers.formulation import Formulation, Outcome, Task, Termination, UnsupportedError
+from optsched_formulations.batching.refills import least_beyond_ps
+from optsched_formulations.batching.state_search import StateSearch
+from optsched_formulations.batching.token_cpsat import TokenCpSat
+from optsched_formulations.routing.fleet import Fleet
+from optsched_formulations.routing.partition import MOST_VALUE, Ints, Subsets, add_machine
+
+_LARGEST = frozenset({Objective.MAKESPAN, Objective.MAX_TTFT, Objective.MAX_E2E})
+"""Objectives that are the largest of all machines'."""
+_SUMS = frozenset({Objective.MEAN_TTFT, Objective.MEAN_E2E, Objective.WEIGHTED_E2E, Objective.SLO_MISSES})
+"""Objectives that are the sum of all machines'."""
+_BOUNDS = ("volume", "alone", "machine", "late")
+"""The bounds to begin with."""
+_MOST_SUBSETS = 100_000
+"""Sets of requests that are listed."""
+
+Engine = Callable[[Instance, Objective, float], Outcome]
+"""Solves one machine within some seconds."""
+
+
+def exact_engine(instance: Instance, objective: Objective, time_limit_s: float) -> Outcome:
+    """Solve one machine by the first of the exact formulations that covers it."""
+    engines: tuple[Formulation, ...] = (StateSearch(), TokenCpSat())
+    task = Task(instance, objective, time_limit_s=time_limit_s)
+    for engine in engines[:-1]:
+        try:
+            return engine.solve(task)
+        except UnsupportedError:
+            continue
+    return engines[-1].solve(task)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one machine serves in the best assignment found.
+
+    Parameters
+    ----------
+    requests
+        Indices.
+    schedule
+        Its schedule, in which request k is ``requests[k]``; None if it serves none.
+    """
+
+    requests: tuple[int, ...]
+    schedule: Schedule | None
+
+
+@dataclass(frozen=True)
+class JointOptimum:
+    """The best assignment and schedules found, and the best bound.
+
+    Parameters
+    ----------
+    parts
+        By machine; empty if no assignment has been solved.
+    value, bound
+        In the objective's unit; the value is None without an assignment.
+    badge, certificate
+        What backs the bound.
+    solved
+        How many sets were solved exactly.
+    """
+
+    parts: tuple[Part, ...]
+    value: int | None
+    bound: int
+    badge: Badge
+    certificate: dict[str, Any] | None
+    solved: int
+
+    @property
+    def optimal(self) -> bool:
+        """Whether no schedule of the machines is better."""
+        return self.value == self.bound
+
+
+def solve_jointly(
+    fleet: Fleet,
+    objective: Objective,
+    *,
+    time_limit_s: float = 60.0,
+    monotone: bool = True,
+    engine: Engine = exact_engine,
+) -> JointOptimum:
+    """Minimise an objective over assignments and schedules.
+
+    Parameters
+    ----------
+    fleet
+        Machines and requests, or anything with its methods whose ``on`` returns the problem of one machine.
+    objective
+        A maximum or a sum over requests, or the makespan.
+    time_limit_s
+        Wall-clock limit.
+    monotone
+        Whether fewer requests never take longer, or more in sum. Where refills may be cheap it is not relied on.
+    engine
+        Solves one machine exactly.
+
+    Raises
+    ------
+    UnsupportedError
+        For other objectives, or if there are too many sets of requests.
+    InputError
+        If a request fits no machine.
+    """
+    return _Search(fleet, objective, monotone, engine, time.perf_counter() + time_limit_s).run()
+
+
+class _Search:
+    """One call: lower bounds of all sets on all kinds of machines, and what is solved."""
+
+    def __init__(self, fleet: Fleet, objective: Objective, monotone: bool, engine: Engine, deadline: float) -> None:
+        if objective not in _LARGEST | _SUMS:
+            raise UnsupportedError(f"objective {objective.value}, it is no maximum or sum over machines")
+        for request in range(len(fleet.requests)):
+            if not any(fleet.fits(machine, request) for machine in set(fleet.kinds)):
+                raise InputError(f"requests[{request}]", fleet.requests[request], "one that fits a machine")
+        self._fleet, self._objective, self._engine, self._deadline = fleet, objective, engine, deadline
+        sizes = tuple(map(len, fleet.classes))
+        if np.prod([size + 1 for size in sizes], dtype=np.float64) > _MOST_SUBSETS:
+            raise UnsupportedError(f"more than {_MOST_SUBSETS} different sets of requests")
+        self._subsets = Subsets(sizes)
+        self._kinds = sorted(set(fleet.kinds))
+        self._monotone = {
+            kind: monotone and _may_lose_requests(fleet.on(kind, range(len(fleet.requests)))) for kind in self._kinds
+        }
+        self._proofs: dict[tuple[int, int], tuple[int, dict[str, Any] | None]] = {}
+        self._exact: dict[tuple[int, int], Schedule] = {}
+        self._least = {kind: self._first_bounds(kind) for kind in self._kinds}
+        self._best: tuple[int, list[int]] | None = None
+        self._stuck: set[tuple[int, int]] = set()
+
+    def run(self) -> JointOptimum:
+        while True:
+            bound, sets = self._divide()
+            open_sets = [
+                (kind, subset)
+                for kind, subset in zip(self._fleet.kinds, sets, strict=True)
+                if subset and (kind, subset) not in self._exact
+            ]
+            if not open_sets:
+                self._offer(sets)
+                break
+            missing = [key for key in dict.fromkeys(open_sets) if key not in self._stuck]
+            if not missing or time.perf_counter() > self._deadline:
+                break
+            # The largest set first: what it teaches may change the division.
+            key = max(missing, key=lambda key: int(self._subsets.counts[key[1]].sum()))
+            self._solve(*key)
+            self._offer(sets)
+        return self._answer(bound)
+
+    def _members(self, subset: int) -> list[int]:
+        """Return the requests of a set: the first of every class."""
+        counts = self._subsets.counts[subset].tolist()
+        return [request for group, count in zip(self._fleet.classes, counts, strict=True) for request in group[:count]]
+
+    def _instance(self, kind: int, subset: int) -> Instance:
+        return self._fleet.on(kind, self._members(subset))
+
+    def _later_ps(self, instance: Instance) -> int:
+        """Return by how much the makespan of one machine's requests counts from a later moment than that of all."""
+        return instance.start_ps - self._fleet.start_ps if self._objective is Objective.MAKESPAN else 0
+
+    def _first_bounds(self, kind: int) -> Ints:
+        least = np.zeros(len(self._subsets.counts), dtype=np.int64)
+        methods = [bound_method(name) for name in _BOUNDS]
+        for subset in range(1, len(least)):
+            instance = self._instance(kind, subset)
+            if instance.infeasibilities():
+                least[subset] = MOST_VALUE
+                continue
+            bounds = [found for method in methods if (found := method(instance, self._objective)) is not None]
+            best = max(bounds, key=lambda found: found.value)
+            value = best.value + self._later_ps(instance)
+            if value >= MOST_VALUE:
+                raise UnsupportedError("times beyond 61 bits")
+            least[subset] = value
+            self._proofs[kind, subset] = value, best.certificate
+        return least
+
+    def _divide(self) -> tuple[int, list[int]]:
+        """Return the least value by the bounds, and the set of every machine."""
+        subsets, largest = self._subsets, self._objective in _LARGEST
+        best = np.full(len(subsets.counts), MOST_VALUE, dtype=np.int64)
+        best[0] = 0
+        parts = []
+        for kind in self._fleet.kinds:
+            best, part = add_machine(best, self._least[kind], subsets.counts, subsets.digit, largest)
+            parts.append(part)
+        left, sets = len(best) - 1, []
+        for part in reversed(parts):
+            sets.append(int(part[left]))
+            left -= sets[-1]
+        return int(best[-1]), sets[::-1]
+
+    def _solve(self, kind: int, subset: int) -> None:
+        """Solve a set on a machine, and raise the bounds."""
+        instance = self._instance(kind, subset)
+        outcome = self._engine(instance, self._objective, max(self._deadline - time.perf_counter(), 0.1))
+        later = self._later_ps(instance)
+        if outcome.schedule is not None and outcome.termination is Termination.OPTIMAL:
+            self._exact[kind, subset] = outcome.schedule
+        else:
+            self._stuck.add((kind, subset))
+        if outcome.bound is None or outcome.bound + later < self._least[kind][subset]:
+            return
+        value = outcome.bound + later
+        self._proofs[kind, subset] = value, outcome.certificate if outcome.badge is Badge.CERTIFIED else None
+        self._least[kind][subset] = value
+        if not self._monotone[kind]:
+            return
+        least, counts = self._least[kind], self._subsets.counts
+        containing = np.flatnonzero(self._subsets.below(counts[subset]))
+        raised = np.full(len(containing), value, dtype=np.int64)
+        if self._objective in _SUMS:
+            raised += least[containing - subset]
+        least[containing] = np.minimum(np.maximum(least[containing], raised), MOST_VALUE)
+
+    def _offer(self, sets: list[int]) -> None:
+        """Take an assignment if all of its sets are solved and it is the best."""
+        keys = [key for key in zip(self._fleet.kinds, sets, strict=True) if key[1]]
+        if not all(key in self._exact for key in keys):
+            return
+        values = [int(self._least[kind][subset]) for kind, subset in keys]
+        value = max(values) if self._objective in _LARGEST else sum(values)
+        if self._best is None or value < self._best[0]:
+            self._best = value, sets
+
+    def _answer(self, bound: int) -> JointOptimum:
+        parts, value = [], None
+        if self._best is not None:
+            value, sets = self._best
+            taken = [0] * len(self._fleet.classes)
+            for kind, subset in zip(self._fleet.kinds, sets, strict=True):
+                requests: list[int] = []
+                for number, count in enumerate(self._subsets.counts[subset].tolist()):
+                    requests += self._fleet.classes[number][taken[number] : taken[number] + count]
+                    taken[number] += count
+                parts.append(Part(tuple(requests), self._exact.get((kind, subset))))
+        certificate = self._certificate(bound)
+        badge = Badge.SOLVER_CLAIMED if certificate is None else Badge.CERTIFIED
+        return JointOptimum(tuple(parts), value, bound, badge, certificate, len(self._exact))
+
+    def _certificate(self, bound: int) -> dict[str, Any] | None:
+        """Return the bounds of all sets with their certificates; None if one that is needed has none.
+
+        A bound without a certificate counts for nothing.
+        """
+        entries = [
+            {
+                "machine": kind,
+                "counts": self._subsets.counts[subset].tolist(),
+                "bound": value - self._later_ps(self._instance(kind, subset)),
+                "certificate": certificate,
+            }
+            for (kind, subset), (value, certificate) in self._proofs.items()
+        ]
+        if any(entry["certificate"] is None for entry in entries):
+            return None
+        return {"kind": "joint", "bound": bound, "sets": entries}
+
+
+def _may_lose_requests(instance: Instance) -> bool:
+    """Whether a schedule without some requests is one of the others (see the module's docstring)."""
+    rules = instance.rules
+    dear = rules.hybrid and not rules.chunked_prefill and least_beyond_ps(instance) >= 0
+    return not rules.swap and (not rules.eviction or dear)
+
+
+def objective_of(fleet: Fleet, objective: Objective, parts: Sequence[Part]) -> int:
+    """Return the objective's value of schedules of all machines, from their replays."""
+    values = []
+    for machine, part in enumerate(parts):
+        if part.schedule is not None:
+            instance = fleet.on(machine, part.requests)
+            value = int(evaluate(instance, part.schedule)["objectives"][objective.value])
+            later = instance.start_ps - fleet.start_ps if objective is Objective.MAKESPAN else 0
+            values.append(value + later)
+    return max(values) if objective in _LARGEST else sum(values)

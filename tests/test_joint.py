@@ -1,0 +1,154 @@
+"""Several machines together, against all assignments with exhaustive search on each machine."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from clusters import MAXIMA, all_machines, brute_force, least_value, random_fleet
+
+from optsched import CostModel, InputError, Instance, Limits, Request, Rules, replace
+from optsched.check.certificates.joint import joint_bound
+from optsched.check.certificates.proofs import proved_bound
+from optsched.check.reading import UnprovedError
+from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
+from optsched.model.result import Badge
+from optsched.model.schedule import one_after_another
+from optsched.solvers.formulation import Outcome, Termination, UnsupportedError
+from optsched_formulations.routing.fleet import Fleet, Machine
+from optsched_formulations.routing.joint import JointOptimum, objective_of, solve_jointly
+from optsched_formulations.routing.partition import Subsets, add_machine
+
+SUMS = (Objective.MEAN_E2E, Objective.MEAN_TTFT, Objective.WEIGHTED_E2E, Objective.SLO_MISSES)
+
+
+def prove(instance: Instance, objective: Objective, certificate: Mapping[str, Any]) -> int:
+    return proved_bound(instance, Restrictions(), objective, certificate)
+
+
+def searched(instance: Instance, objective: Objective, _seconds: float) -> Outcome:
+    """An engine that is not ours: the exhaustive search, with any schedule."""
+    schedule = one_after_another(instance, ())
+    return Outcome(Termination.OPTIMAL, schedule, least_value(instance, objective), Badge.SOLVER_CLAIMED)
+
+
+@pytest.mark.parametrize("objective", [*MAXIMA, *SUMS])
+def test_the_joint_optimum_is_the_best_assignment(objective: Objective) -> None:
+    rng = random.Random(objective.value)
+    for _ in range(150):
+        fleet = random_fleet(rng)
+        found = solve_jointly(fleet, objective, engine=searched)
+        assert found.optimal
+        assert found.value == brute_force(fleet, objective)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.MEAN_E2E])
+def test_exact_engines_give_schedules_and_certificates(objective: Objective) -> None:
+    rng = random.Random(5)
+    certified = 0
+    for _ in range(4):
+        fleet = random_fleet(rng)
+        found = solve_jointly(fleet, objective, time_limit_s=600)
+        assert found.value == found.bound == brute_force(fleet, objective)
+        assert objective_of(fleet, objective, found.parts) == found.value
+        assert sorted(r for part in found.parts for r in part.requests) == list(range(len(fleet.requests)))
+        if found.badge is Badge.CERTIFIED:
+            certified += 1
+            assert found.certificate is not None
+            assert joint_bound(all_machines(fleet), objective, found.certificate, prove) == found.bound
+    assert certified >= 1
+
+
+def test_a_smaller_set_may_cost_more_if_a_request_warms_a_cache() -> None:
+    """With prefixes v({b}) may exceed v({a, b}): here 9 against 5, so that propagation would refute the optimum."""
+    cost = CostModel(base=1, token=0)
+    machine = Machine(Limits(10, 10, 10), Rules(chunked_prefill=False, eviction=False), cost)
+    requests = (Request(1, 1), Request(2, 1), Request(3, 1))
+    fleet = Fleet("warm", (machine, machine), requests)
+    values = {(1,): 1, (2,): 9, (3,): 9, (1, 2): 5, (1, 3): 12, (2, 3): 20, (1, 2, 3): 20}
+
+    def engine(instance: Instance, _objective: Objective, _seconds: float) -> Outcome:
+        value = values[tuple(request.input for request in instance.requests)]
+        return Outcome(Termination.OPTIMAL, one_after_another(instance, ()), value, Badge.SOLVER_CLAIMED)
+
+    # {a, b} and {c}: 5 + 9. {b} and {a, c}: 9 + 12. {a} and {b, c}: 1 + 20. All on one machine: 20.
+    assert solve_jointly(fleet, Objective.MEAN_E2E, monotone=False, engine=engine).value == 14
+
+
+def test_the_partition_is_the_least_of_all() -> None:
+    rng = random.Random(6)
+    for _ in range(60):
+        sizes = tuple(rng.randint(1, 2) for _ in range(rng.randint(1, 3)))
+        subsets, largest = Subsets(sizes), rng.random() < 0.5
+        every = list(itertools.product(*(range(size + 1) for size in sizes)))
+        assert [subsets.number(counts) for counts in subsets.counts] == list(range(len(every)))
+        one, two = ([0, *(rng.randint(0, 50) for _ in every[1:])] for _ in range(2))
+        best, part = add_machine(_array(one), _array(two), subsets.counts, subsets.digit, largest)
+        for whole, counts in enumerate(every):
+            values = []
+            for mine, own in enumerate(every):
+                if all(a <= b for a, b in zip(own, counts, strict=True)):
+                    rest = every.index(tuple(b - a for a, b in zip(own, counts, strict=True)))
+                    values.append(max(two[mine], one[rest]) if largest else two[mine] + one[rest])
+            assert best[whole] == min(values)
+            mine = int(part[whole])
+            rest = whole - mine
+            assert best[whole] == (max(two[mine], one[rest]) if largest else two[mine] + one[rest])
+
+
+def _array(values: Sequence[int]) -> Any:
+    import numpy as np  # noqa: PLC0415
+
+    return np.array(values, dtype=np.int64)
+
+
+def certified() -> tuple[Fleet, JointOptimum]:
+    machine = Machine(Limits(10, 20, 20), Rules(chunked_prefill=False), CostModel(base=5, token=1, prefill_sq=1))
+    fleet = Fleet("two", (machine, machine), (Request(2, 2), Request(3, 2), Request(4, 1)))
+    return fleet, solve_jointly(fleet, Objective.MAKESPAN, time_limit_s=600)
+
+
+@pytest.mark.slow
+def test_forged_certificates_prove_nothing() -> None:
+    fleet, found = certified()
+    machines, certificate = all_machines(fleet), found.certificate
+    assert certificate is not None
+    assert joint_bound(machines, Objective.MAKESPAN, certificate, prove) == found.bound
+    sets = certificate["sets"]
+    # Without the sets that were solved, and so without those that the others get their bounds from, less is proved.
+    weak = [entry for entry in sets if entry["certificate"]["kind"] == "alone"]
+    forged: list[dict[str, Any]] = [
+        {**certificate, "bound": found.bound + 1},
+        {**certificate, "sets": weak},
+        {**certificate, "sets": [{**entry, "machine": 2} for entry in sets]},
+        {**certificate, "sets": [{**entry, "counts": [9, 9, 9]} for entry in sets]},
+        {**certificate, "sets": [{**entry, "certificate": None} for entry in sets]},
+        {**certificate, "sets": [3]},
+        {**certificate, "kind": "volume"},
+    ]
+    for wrong in forged:
+        with pytest.raises(UnprovedError):
+            joint_bound(machines, Objective.MAKESPAN, wrong, prove)
+    with pytest.raises(UnprovedError):
+        joint_bound(
+            [*machines, replace(machines[0], requests=(Request(1, 1),))], Objective.MAKESPAN, certificate, prove
+        )
+    with pytest.raises(UnprovedError, match="no maximum or sum"):
+        joint_bound(machines, Objective.P99_E2E, certificate, prove)
+
+
+def test_what_is_not_covered_is_said() -> None:
+    machine = Machine(Limits(4, 20, 20), Rules(), CostModel(base=5, token=1))
+    with pytest.raises(UnsupportedError, match="no maximum or sum"):
+        solve_jointly(Fleet("one", (machine,), (Request(1, 1),)), Objective.P99_E2E)
+    with pytest.raises(InputError, match="one that fits a machine"):
+        solve_jointly(Fleet("one", (machine,), (Request(5, 1),)), Objective.MAKESPAN)
+    with pytest.raises(UnsupportedError, match="different sets"):
+        solve_jointly(Fleet("one", (machine,), tuple(Request(1, 1, t) for t in range(20))), Objective.MAKESPAN)
+    with pytest.raises(InputError, match="machines"):
+        Fleet("none", (), (Request(1, 1),))
