@@ -105,7 +105,7 @@ def minimize_cpsat(
     solver.parameters.num_workers = task.workers
     solver.parameters.random_seed = task.seed
     # With coefficients of some 10**9, as times in ps have, the presolve of CP-SAT 9.15 "proves" wrong optima by either
-    # of these steps (tests/test_token_cpsat.py, large coefficients).
+    # of these steps (tests/formulations/test_token_cpsat.py, large coefficients).
     solver.parameters.presolve_inclusion_work_limit = 0
     solver.parameters.cp_model_probing_level = 0
     if task.deterministic_limit is not None:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from commands import optsched
 from shared_data import HERE, SHARED
 
@@ -161,7 +162,7 @@ def test_wrong_input_is_one_line(arguments: str, message: str, capsys: pytest.Ca
 
 
 def test_the_example_of_the_page_runs() -> None:
-    page = (Path(__file__).parent.parent / "docs/traces.md").read_text()
+    page = (ROOT / "docs/traces.md").read_text()
     (example,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     names: dict[str, Instance] = {}
     exec(compile(example, "docs/traces.md", "exec"), names)

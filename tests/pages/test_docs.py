@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
 from optsched.bounds.catalogue import BOUNDS
 from optsched.policies import POLICIES, pipelining, tasks
 from optsched.policies.grouped import GroupedPolicy
 from optsched.report.docstring import as_markdown
 
-PAGE = Path(__file__).parent.parent / "docs/bounds.md"
+PAGE = ROOT / "docs/bounds.md"
 
 
 def test_worked_docstring() -> None:

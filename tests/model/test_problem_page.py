@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 from math import floor
-from pathlib import Path
 
 import pytest
 from brute_force import optimum
+from checkout import ROOT
 
 from optsched import Batch, CostModel, Instance, Objective, Schedule, check_schedule, replace
 from optsched.bounds.volume import volume_bound
@@ -16,7 +16,7 @@ from optsched.calibrate.library import cost_model
 from optsched.model.documents import parse_instance
 from optsched.model.timeline import timeline
 
-PAGE = (Path(__file__).parent.parent / "docs/problem.md").read_text()
+PAGE = (ROOT / "docs/problem.md").read_text()
 Row = dict[str, str]
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from checkout import ROOT
 from nbclient import NotebookClient
 
 pytestmark = pytest.mark.slow
 
-NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 def _outputs(notebook: nbformat.NotebookNode) -> list[str]:

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from commands import optsched
 from patience import until
 
@@ -31,7 +32,6 @@ from optsched.hardware.transformer.shape import SHAPES, Shape
 from optsched.model.domain import replace
 from optsched.model.errors import InputError
 
-ROOT = Path(__file__).parents[1]
 SMALL = Shape("small", 16, 2, 4, 2, 8, 24, 50, "float32")
 EXTENT = Extent(32, 4, 64)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from statistics import mean, median
 
 import pytest
+from checkout import ROOT
 from shared_data import HERE
 
 from findings import PAPERS, ours, sheet
@@ -15,7 +15,7 @@ from papers.econoserve_setup import workload
 from papers.finding import Finding
 from papers.preble import usage
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "findings.md"
+PAGE = ROOT / "docs" / "findings.md"
 
 
 def test_the_median_decides_and_open_sides_are_open() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from checkout import ROOT
 
-SHARED = Path(__file__).resolve().parent.parent.parent / "shared/data"
+SHARED = ROOT.parent / "shared/data"
 HERE = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data is not here")

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from checkout import ROOT
 from commands import optsched
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,7 +40,6 @@ from optsched.calibrate.vidur import LAYER_OPERATORS, read_attention, read_dense
 from optsched.model.errors import InputError
 from optsched.model.profiles import profile_names
 
-ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
 PROFILES = ROOT / "optsched" / "calibrate" / "profiles"
 NAMES = (

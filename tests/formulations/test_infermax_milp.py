@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from brute_force import MONOTONE, optimum
+from checkout import searching_here
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from outcomes import exact, exact_value
@@ -196,6 +197,7 @@ def test_an_interrupt_keeps_schedule_and_bound() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=Path(__file__).parent,
+        env=searching_here(),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -228,7 +230,12 @@ def test_nothing_is_printed_and_ortools_loads_after_pulp() -> None:
         "cp_model.CpSolver().solve(cp_model.CpModel())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parent,
+        env=searching_here(),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == done.stderr == ""
 

@@ -8,9 +8,9 @@ import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
+from checkout import DATA, ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import decisions, instances, problem, whole
@@ -26,8 +26,8 @@ from optsched.policies.vllm import VLLM_V1, VLLM_V1_UNRESERVED
 from optsched.simulator.engine import run_policy
 from optsched.simulator.replica import Job, Policy, Replica
 
-SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "vllm_scheduler.py"
-RECORDED = json.loads(Path(__file__).with_name("data").joinpath("vllm-0.19.0.json").read_text())
+SCRIPT = ROOT / "benchmarks" / "vllm_scheduler.py"
+RECORDED = json.loads((DATA / "vllm-0.19.0.json").read_text())
 """What vLLM 0.19.0 decided: ``python benchmarks/vllm_scheduler.py INSTANCE --record FILE``."""
 
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from checkout import searching_here
 from patience import PATIENCE_S, with_time_enough
 
 from optsched import Instance, Status, load_instance, solve
@@ -114,7 +115,13 @@ def test_a_formulation_returns_what_it_has(method: tuple[str, ...]) -> None:
     def interrupted(delay: float) -> subprocess.CompletedProcess[str]:
         program = [sys.executable, "-c", ALONE, name, str(delay), *method]
         return subprocess.run(
-            program, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            program,
+            cwd=Path(__file__).parent,
+            env=searching_here(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
 
     # CBC's bound is 0 until it has solved the root.

@@ -13,6 +13,7 @@ from random import Random
 from statistics import fmean, pstdev
 
 import pytest
+from checkout import ROOT
 from commands import optsched
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +30,6 @@ from optsched.traces.standin import draw, stand_in
 from optsched.traces.statistics import BANDS, LEVELS, measure, parts, quantiles, shipped_statistics, spread
 from optsched.traces.trace import Trace, read_trace
 
-ROOT = Path(__file__).resolve().parent.parent
 FITTED = ROOT / "optsched/traces/fitted"
 NAMES = ("azure-conv", "azure-code")
 LOADS = ("0.5", "1", "2")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from itertools import islice, pairwise
-from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
+from checkout import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -297,6 +297,6 @@ def test_the_seed_decides(name: str) -> None:
 
 
 def test_the_page_lists_every_workload() -> None:
-    page = (Path(__file__).parent.parent / "docs/traces.md").read_text()
+    page = (ROOT / "docs/traces.md").read_text()
     for name, workload in WORKLOADS.items():
         assert f"| `{name}` | {workload.source} |" in page

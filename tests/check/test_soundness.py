@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from brute_force import optimum
+from checkout import ROOT
 
 from optsched.model.objectives import Objective
 from trial.case import BETWEEN_TOKENS, OBJECTIVES, IllegalError, play, read_case, value
@@ -20,8 +21,6 @@ from trial.store import Store
 from trial.table import total, trial_table
 from trial.trials import TRIALS, run_trial
 from trial.tried import Tally, drawn, prove
-
-ROOT = Path(__file__).parents[1]
 
 
 def document(cost: dict[str, Any], requests: list[dict[str, Any]], **more: Any) -> dict[str, Any]:

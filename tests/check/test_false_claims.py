@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from brute_force import optimum
+from checkout import DATA
 from commands import optsched
 
 from optsched import load_instance, solve
 from optsched.library import load_results
 from optsched.model.result import Status
 
-DEFECTS = Path(__file__).parent / "data/defects"
+DEFECTS = DATA / "defects"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import ROOT
 from patience import PATIENCE_S, until, with_time_enough
 
 from optsched.library import load_instance
@@ -40,7 +41,7 @@ from optsched.report.formats import as_csv, as_markdown
 from optsched.report.profile_plot import check_plot, plot_profile
 from optsched.study.benchmark import Ended, Record, Records, Trial, run, side_by_side
 
-SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "exact.py"
+SCRIPT = ROOT / "benchmarks" / "exact.py"
 
 
 def record(instance: str = "x", method: str = "m", solved_s: float | None = None, **changes: Any) -> Record:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from itertools import product
-from pathlib import Path
 
 import pulp
 import pytest
 from brute_force import MONOTONE, optimum
+from checkout import DATA
 from commands import optsched
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -32,7 +32,7 @@ from optsched_formulations.batching.pattern_cg import PatternCg
 from optsched_formulations.batching.state_search import StateSearch
 from optsched_formulations.batching.token_cpsat import TokenCpSat
 
-DEFECTS = Path(__file__).parent / "data" / "defects"
+DEFECTS = DATA / "defects"
 BASES = st.sampled_from([10**9, 10**10, 10**12, 10**15])
 ALL: tuple[Formulation, ...] = (
     InfermaxMilp(),
