@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from io import StringIO
 
-from optsched.model.csv_text import by_column, read_records
+from optsched.model.csv_text import by_column
 from optsched.model.errors import InputError
 from optsched.traces.rows import Row, Rows, collect
 
@@ -24,19 +25,19 @@ def read_table(text: str, required: Sequence[str], row: Callable[[Cells], Row]) 
     row
         Makes a row of a line, or raises `InputError`.
     """
-    records = read_records(text)
-    _, columns = next(records, (1, [""]))
+    # Line by line: what is wrong with one, such as an open quote, must not lose the others.
+    lines = StringIO(text, newline=None)
+    header = lines.readline().rstrip("\n")
+    columns = header.split(",")
     if not set(required) <= set(columns) or len(set(columns)) < len(columns):
-        raise InputError("line 1", ",".join(columns), ",".join(required))
-    return collect(_rows(records, columns, row))
+        raise InputError("line 1", header, ",".join(required))
+    return collect(_rows(lines, columns, row))
 
 
-def _rows(
-    records: Iterable[tuple[int, list[str]]], columns: Sequence[str], row: Callable[[Cells], Row]
-) -> Iterator[Row | InputError]:
-    for number, record in records:
+def _rows(lines: Iterable[str], columns: Sequence[str], row: Callable[[Cells], Row]) -> Iterator[Row | InputError]:
+    for number, line in enumerate(lines, 2):
         try:
-            yield row(by_column(columns, record))
+            yield row(by_column(columns, line.rstrip("\n").split(",")))
         except InputError as error:
             yield error.located(f"line {number}")
 

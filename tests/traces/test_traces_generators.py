@@ -113,7 +113,10 @@ def test_how_processes_are_written() -> None:
         ("poisson:inf", "poisson:RATE, RATE a number ≤ 1000000.0"),
         ("gamma:1", "gamma:RATE,CV"),
         ("gamma:1,0", "gamma:RATE,CV, CV a number ≥ 0.01"),
-        ("mmpp:1e-5,1,1e-5,1", "mmpp:RATE,STAY,BURST_RATE,BURST_STAY, RATE higher: two successive states have 2e-05 requests"),
+        (
+            "mmpp:1e-5,1,1e-5,1",
+            "mmpp:RATE,STAY,BURST_RATE,BURST_STAY, RATE higher: two successive states have 2e-05 requests",
+        ),
         ("mmpp:1,1,1,0", "mmpp:RATE,STAY,BURST_RATE,BURST_STAY, BURST_STAY a number ≥ 0.001"),
     ],
 )
