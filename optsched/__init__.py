@@ -14,14 +14,16 @@ from optsched.methods.export import export_model
 from optsched.methods.plan import method_names
 from optsched.methods.simulate import policy_names, simulate
 from optsched.methods.solve import solve
+from optsched.model.cluster import CacheMode, CacheRules, Link, Role, ViewAge
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.errors import InfeasibleInstanceError, InputError
-from optsched.model.instance import Instance, Limits, Link, Machine, MachineGroup, Request, Role, Rules
+from optsched.model.instance import Instance, Limits, Machine, MachineGroup, Request, Rules
 from optsched.model.objectives import Objective, gap
+from optsched.model.prefixes import PrefixNode, PrefixTree
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Results, Status
-from optsched.model.schedule import Assignment, Batch, Schedule
+from optsched.model.schedule import Assignment, Batch, Move, Schedule
 from optsched.model.timeline import Moment, timeline
 from optsched.simulator.replica import NoBatchError, Policy
 from optsched.solvers.formulation import Formulation
@@ -32,6 +34,8 @@ __all__ = [
     "Assignment",
     "Badge",
     "Batch",
+    "CacheMode",
+    "CacheRules",
     "CostModel",
     "Formulation",
     "InfeasibleInstanceError",
@@ -42,9 +46,12 @@ __all__ = [
     "Machine",
     "MachineGroup",
     "Moment",
+    "Move",
     "NoBatchError",
     "Objective",
     "Policy",
+    "PrefixNode",
+    "PrefixTree",
     "Request",
     "Restrictions",
     "Result",
@@ -53,6 +60,7 @@ __all__ = [
     "Rules",
     "Schedule",
     "Status",
+    "ViewAge",
     "all_bounds",
     "bound",
     "bound_names",

@@ -14,7 +14,8 @@ from cluster.outcome import Outcome, Sources, compared, together
 from cluster.vllm_engine import Batch, Job, VllmEngine
 from optsched.cache.contents import BlockNames
 from optsched.cache.evictors import lru
-from optsched.cache.machine import BlockSequence, CacheMode, MachineCache
+from optsched.cache.machine import BlockSequence, MachineCache
+from optsched.model.cluster import CacheMode
 
 UNITS = ("batches", "batches legal by the contract")
 

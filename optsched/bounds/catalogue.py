@@ -31,7 +31,7 @@ def bound_method(name: str) -> BoundMethod:
     method = cast(BoundMethod, getattr(import_module(module), function))
 
     def bound(instance: Instance, objective: Objective) -> Bound | None:
-        instance.require_one_machine()
+        instance.require_plain()
         return method(instance, objective)
 
     return bound

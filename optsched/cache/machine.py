@@ -9,20 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from optsched.cache.evictors import Evictor
 from optsched.cache.radix import RadixNode, RadixTree
-
-
-class CacheMode(Enum):
-    """What is cached."""
-
-    NONE = "none"
-    PREFIX = "prefix"
-    """Path blocks."""
-    ALL = "all"
-    """All whole blocks, generated ones included."""
+from optsched.model.cluster import CacheMode
 
 
 @dataclass(frozen=True)

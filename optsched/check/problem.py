@@ -52,7 +52,7 @@ class Problem:
 
 def problem_of(instance: Instance, restrictions: Restrictions) -> Problem:
     """Return what an instance of one machine and the restrictions leave."""
-    instance.require_one_machine()
+    instance.require_plain()
     forbidden = set(restrictions.forbid)
     eviction = instance.rules.eviction and "eviction" not in forbidden and restrictions.max_evictions != 0
     caps = [cap for cap in (instance.limits.batch_requests, restrictions.max_batch) if cap is not None]

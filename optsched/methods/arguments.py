@@ -22,7 +22,7 @@ def read_problem(
     if isinstance(instance, str | Path):
         instance = load_instance(instance)
     require_type("instance", instance, Instance, "an Instance, or the name or file of one")
-    instance.require_one_machine()
+    instance.require_plain()
     if restrictions is None:
         restrictions = Restrictions()
     require_type("restrictions", restrictions, Restrictions, "Restrictions")

@@ -19,15 +19,17 @@ from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, FailFast, Field, Tag, TypeAdapter
 
+from optsched.model.cluster import CacheRules, Link, Role, ViewAge
 from optsched.model.cost import CostModel
-from optsched.model.domain import MAX_MACHINES, MAX_REQUESTS, Name, Percent, Picoseconds, domain, replace
+from optsched.model.domain import MAX_MACHINES, MAX_REQUESTS, Index, Name, Percent, Picoseconds, domain, replace
 from optsched.model.errors import InputError, Said
-from optsched.model.instance import Instance, Limits, Link, MachineGroup, Request, Role, Rules
+from optsched.model.instance import Instance, Limits, MachineGroup, Request, Rules
 from optsched.model.json_text import parse_json
 from optsched.model.objectives import Objective
+from optsched.model.prefixes import read_prefixes
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
-from optsched.model.schedule import Batch, Schedule
+from optsched.model.schedule import Batch, Indices, Move, Pairs, Schedule
 
 INSTANCE_FORMAT = "optsched-instance/1"
 SUITE_FORMAT = "optsched-suite/1"
@@ -98,10 +100,11 @@ class _MachineEntry(BaseModel):
     limits: Limits | None = None
     rules: Rules | None = None
     cost: _Cost | None = None
+    cache: CacheRules | None = None
 
     def build(self, profiles: ProfileLookup) -> MachineGroup:
         cost = None if self.cost is None else _cost_of(self.cost, profiles)
-        return MachineGroup(self.count, self.role, self.limits, self.rules, cost, self.name)
+        return MachineGroup(self.count, self.role, self.limits, self.rules, cost, self.name, self.cache)
 
 
 class _InstanceBody(BaseModel):
@@ -114,6 +117,9 @@ class _InstanceBody(BaseModel):
     replicas: int = 1
     machines: Annotated[list[_MachineEntry], Field(max_length=MAX_MACHINES), FailFast()] = Field(default_factory=list)
     links: Link = Link()
+    prefixes: dict[str, Any] = Field(default_factory=dict)
+    cache: CacheRules = CacheRules()
+    view: ViewAge = ViewAge()
     requests: Annotated[list[_RequestEntry], Field(min_length=1), FailFast()]
 
     @property
@@ -137,7 +143,17 @@ class _InstanceBody(BaseModel):
             request = Request(**{name: getattr(entry, name) for name in _REQUEST_FIELDS})
             requests.extend([request] * entry.count)
         return Instance(
-            self.name, self.limits, self.rules, cost, tuple(requests), self.replicas, tuple(groups), self.links
+            self.name,
+            self.limits,
+            self.rules,
+            cost,
+            tuple(requests),
+            self.replicas,
+            tuple(groups),
+            self.links,
+            read_prefixes(self.prefixes),
+            self.cache,
+            self.view,
         )
 
 
@@ -147,6 +163,31 @@ class _SuiteBody(BaseModel):
     name: Name
     description: Name
     instances: Annotated[list[_InstanceBody], Field(min_length=1), FailFast()]
+
+
+class _MoveEntry(BaseModel):
+    model_config = _STRICT
+    request: Index
+    source: Annotated[Index, Field(alias="from")]
+    target: Annotated[Index, Field(alias="to")]
+    start_ps: Picoseconds
+    end_ps: Picoseconds
+    drop: Pairs = ()
+    stages_ps: Annotated[tuple[Picoseconds, ...], FailFast()] = ()
+    aborted: bool = False
+
+    def build(self) -> Move:
+        return Move(**_fields(self, _MOVE_FIELDS))
+
+
+class _ScheduleBody(BaseModel):
+    model_config = _STRICT
+    batches: Annotated[tuple[Batch, ...], FailFast()]
+    routes: Indices = ()
+    moves: Annotated[tuple[_MoveEntry, ...], FailFast()] = ()
+
+    def build(self) -> Schedule:
+        return Schedule(self.batches, self.routes, tuple(move.build() for move in self.moves))
 
 
 class _ResultBody(BaseModel):
@@ -164,7 +205,7 @@ class _ResultBody(BaseModel):
     runtime_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     seed: int
     versions: dict[Name, Name]
-    schedule: Schedule | None
+    schedule: _ScheduleBody | None
     metrics: dict[str, Any] | None
     certificate: dict[str, Any] | None
     message: str | None = None
@@ -178,8 +219,9 @@ class _ResultBody(BaseModel):
             instance = self.instance.build(profiles)
         except InputError as error:
             raise error.within("instance") from None
-        fields = {name: getattr(self, name) for name in _RESULT_FIELDS}
-        return ClaimedResult(Result(instance=instance, **fields), self.instance_sha256, self.gap)
+        fields = _fields(self, _RESULT_FIELDS)
+        schedule = None if self.schedule is None else self.schedule.build()
+        return ClaimedResult(Result(instance=instance, schedule=schedule, **fields), self.instance_sha256, self.gap)
 
 
 @domain
@@ -208,7 +250,10 @@ class ClaimedResult:
     gap: float | None
 
 
-_REQUEST_FIELDS = ("input", "output", "arrival_ps", "weight", "slo_ttft_ps", "slo_e2e_ps", "id", "predicted_output")
+_REQUEST_FIELDS = (
+    *("input", "output", "arrival_ps", "weight", "slo_ttft_ps", "slo_e2e_ps", "id", "predicted_output", "prefix"),
+)
+_MOVE_FIELDS = ("request", "source", "target", "start_ps", "end_ps", "drop", "stages_ps", "aborted")
 _DEFAULT_REQUEST = Request(1, 1)
 _BESIDES = ("swap_out_kv", "swap_in_kv", "swap_overlap", "cpu_batch", "cpu_request")
 """Coefficients of what happens outside the GPU, 0 unless they are given; a profile's can be given beside its name."""
@@ -337,8 +382,8 @@ def _require_few(field: str, bodies: Sequence[_InstanceBody]) -> None:
 
 
 _RESULT_FIELDS = (
-    "method", "objective", "status", "badge", "value", "bound", "runtime_s", "seed", "versions", "schedule",
-    "metrics", "certificate", "message", "restrictions", "time_limit_s", "options", "found_by",
+    "method", "objective", "status", "badge", "value", "bound", "runtime_s", "seed", "versions", "metrics",
+    "certificate", "message", "restrictions", "time_limit_s", "options", "found_by",
 )  # fmt: skip
 
 
@@ -375,6 +420,10 @@ def _rules_document(rules: Rules) -> dict[str, Any]:
     return _fields(rules, ("hybrid", "chunked_prefill", "eviction", *rules.added))
 
 
+def _cache_document(cache: CacheRules) -> dict[str, Any]:
+    return {"mode": cache.mode.value, "share_in_batch": cache.share_in_batch}
+
+
 def _machines_document(group: MachineGroup) -> dict[str, Any]:
     """Return an entry of the list of machines: what is not the instance's own."""
     parts = {
@@ -384,6 +433,7 @@ def _machines_document(group: MachineGroup) -> dict[str, Any]:
         "limits": None if group.limits is None else _limits_document(group.limits),
         "rules": None if group.rules is None else _rules_document(group.rules),
         "cost": None if group.cost is None else cost_document(group.cost),
+        "cache": None if group.cache is None else _cache_document(group.cache),
     }
     return {name: part for name, part in parts.items() if part is not None}
 
@@ -402,6 +452,12 @@ def instance_document(instance: Instance) -> dict[str, Any]:
         document["machines"] = [_machines_document(group) for group in instance.machine_groups]
     if instance.links != Link():
         document["links"] = _fields(instance.links, ("base_ps", "kv_ps", "exclusive", "live", "stages"))
+    if instance.cache != CacheRules():
+        document["cache"] = _cache_document(instance.cache)
+    if instance.view != ViewAge():
+        document["view"] = _fields(instance.view, ("every_ps", "delay_ps"))
+    if instance.prefixes.nodes:
+        document["prefixes"] = instance.prefixes.document()
     return document | {"requests": list(_request_documents(instance.requests))}
 
 
@@ -440,14 +496,36 @@ def _batch_document(batch: Batch) -> dict[str, Any]:
     document |= {name: indices for name, indices in swaps.items() if indices}
     if batch.considered:
         document["considered"] = batch.considered
+    if batch.hits:
+        document["hits"] = _lists(batch.hits)
+    if batch.drop:
+        document["drop"] = _lists(batch.drop)
     return document | ({"repeat": batch.repeat} if batch.repeat > 1 else {})
+
+
+def _lists(pairs: Pairs) -> list[list[int]]:
+    return [list(pair) for pair in pairs]
+
+
+def _move_document(move: Move) -> dict[str, Any]:
+    document = {"request": move.request, "from": move.source, "to": move.target}
+    document |= {"start_ps": move.start_ps, "end_ps": move.end_ps}
+    optional = {"drop": _lists(move.drop), "stages_ps": list(move.stages_ps), "aborted": move.aborted}
+    return document | {name: value for name, value in optional.items() if value}
+
+
+def _schedule_document(schedule: Schedule) -> dict[str, Any]:
+    document: dict[str, Any] = {"batches": [_batch_document(batch) for batch in schedule.batches]}
+    if schedule.routes:
+        document["routes"] = list(schedule.routes)
+    if schedule.moves:
+        document["moves"] = [_move_document(move) for move in schedule.moves]
+    return document
 
 
 def result_document(result: Result) -> dict[str, Any]:
     """Return the result as a document (interfaces.md, Result document)."""
-    schedule = None
-    if result.schedule is not None:
-        schedule = {"batches": [_batch_document(batch) for batch in result.schedule.batches]}
+    schedule = None if result.schedule is None else _schedule_document(result.schedule)
     document: dict[str, Any] = {
         "format": RESULT_FORMAT,
         "instance": instance_document(result.instance),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
-from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, FailFast, Field
 
+from optsched.model.cluster import CacheMode, CacheRules, Link, Role, ViewAge
 from optsched.model.cost import CostModel
 from optsched.model.display import html_table, one_line, spread
-from optsched.model.domain import MAX_MACHINES, MAX_REQUESTS, Name, Picoseconds, Tokens, domain, replace
+from optsched.model.domain import MAX_MACHINES, MAX_REQUESTS, MAX_TOKENS, Name, Picoseconds, Tokens, domain, replace
 from optsched.model.errors import InputError, Said
+from optsched.model.prefixes import Path, PrefixTree, path_tokens
 from optsched.model.profiles import shipped_cost
 
 
@@ -77,12 +78,15 @@ class Rules:
         A running request may lose its KV cache and be recomputed.
     swap
         The KV cache of a running request may wait on the host, and come back.
+    migration
+        A request that holds KV may move to any other machine.
     """
 
     hybrid: bool = True
     chunked_prefill: bool = True
     eviction: bool = True
     swap: bool = False
+    migration: bool = False
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -107,7 +111,9 @@ class Request:
     id
         A name for messages.
     predicted_output
-        What the trace's own predictor says of `output`, in tokens; None where nobody predicts.
+        What the trace's own predictor says of `output`, in tokens; None where there is none.
+    prefix
+        The path of nodes of the instance's `prefixes`, from a root on, that its sequence of I + O tokens starts with.
     """
 
     input: Tokens
@@ -118,6 +124,7 @@ class Request:
     slo_e2e_ps: Picoseconds | None = None
     id: Name | None = None
     predicted_output: Tokens | None = None
+    prefix: Annotated[Path, FailFast()] = ()
 
     @property
     def peak_tokens(self) -> int:
@@ -135,15 +142,7 @@ def _found(cost: object) -> object:
     return shipped_cost(cost) if isinstance(cost, str) else cost
 
 
-class Role(StrEnum):
-    """What a machine does (docs/problem.md, Several machines).
-
-    ``both``: all of a request. ``prefill``: its prefill steps up to the first token. ``decode``: what moves there.
-    """
-
-    BOTH = "both"
-    PREFILL = "prefill"
-    DECODE = "decode"
+_NO_LINK, _NO_CACHE, _EXACT, _NO_PREFIXES = Link(), CacheRules(), ViewAge(), PrefixTree()
 
 
 @domain
@@ -158,6 +157,8 @@ class Machine:
         What it does.
     name
         For messages.
+    cache
+        What it caches.
     """
 
     limits: Limits
@@ -165,6 +166,7 @@ class Machine:
     cost: CostModel
     role: Role = Role.BOTH
     name: Name | None = None
+    cache: CacheRules = _NO_CACHE
 
 
 @domain
@@ -175,7 +177,7 @@ class MachineGroup:
     ----------
     count
         How many they are.
-    role, limits, rules, cost, name
+    role, limits, rules, cost, name, cache
         Of each of them (`Machine`).
     """
 
@@ -185,32 +187,7 @@ class MachineGroup:
     rules: Rules | None = None
     cost: Annotated[CostModel | None, BeforeValidator(_found)] = None
     name: Name | None = None
-
-
-@domain
-class Link:
-    """What moving KV from one machine to another takes (docs/problem.md, Several machines).
-
-    Parameters
-    ----------
-    base_ps, kv_ps
-        Time of a copy: ps, and ps per KV token.
-    exclusive
-        Each ordered pair of machines has one move at a time.
-    live
-        A request may run at the source while it is copied, in stages.
-    stages
-        The most stages of a live move.
-    """
-
-    base_ps: Picoseconds = 0
-    kv_ps: Picoseconds = 0
-    exclusive: bool = False
-    live: bool = False
-    stages: Tokens = 3
-
-
-_NO_LINK = Link()
+    cache: CacheRules | None = None
 
 
 @domain
@@ -233,6 +210,12 @@ class Instance:
         The machines, where they are listed; `machines` has every one of them.
     links
         What moves between machines take.
+    prefixes
+        The nodes that requests' paths name.
+    cache
+        What the only machine caches, or each that has no rules of its own.
+    view
+        How old what routers see of the machines is.
     """
 
     name: Name
@@ -243,6 +226,9 @@ class Instance:
     replicas: Annotated[int, Field(ge=1, le=MAX_MACHINES)] = 1
     machine_groups: Annotated[tuple[MachineGroup, ...], Field(max_length=MAX_MACHINES)] = ()
     links: Link = _NO_LINK
+    prefixes: PrefixTree = _NO_PREFIXES
+    cache: CacheRules = _NO_CACHE
+    view: ViewAge = _EXACT
 
     def __post_init__(self) -> None:
         groups = self.machine_groups
@@ -252,6 +238,25 @@ class Instance:
             raise InputError("machines", Said(f"{count} machines"), f"at most {MAX_MACHINES}")
         if groups and all(group.role is Role.DECODE for group in groups):
             raise InputError("machines", Said("only machines of role decode"), "one that requests are routed to")
+        self._check_caches()
+        self._check_paths()
+
+    def _check_caches(self) -> None:
+        """Raise `InputError` if KV could wait on the host where it is cached."""
+        for position, group in enumerate(self.machine_groups or (MachineGroup(),)):
+            mode = (group.cache or self.cache).mode
+            if mode is not CacheMode.NONE and (group.rules or self.rules).swap:
+                where = f"machines[{position}].cache.mode" if self.machine_groups else "cache.mode"
+                raise InputError(where, mode.value, "none where the rule swap holds")
+
+    def _check_paths(self) -> None:
+        """Raise `InputError` for a request whose prefix is no path of `prefixes`, or longer than its I + O tokens."""
+        nodes = self.prefixes.by_name()
+        known: dict[Path, int] = {}
+        for index, request in enumerate(self.requests):
+            most = request.input + request.output
+            if request.prefix and not known.get(request.prefix, MAX_TOKENS + 1) <= most:
+                known[request.prefix] = path_tokens(nodes, request.prefix, most, f"requests[{index}].prefix")
 
     @property
     def machines(self) -> tuple[Machine, ...]:
@@ -259,7 +264,12 @@ class Instance:
         groups = self.machine_groups or (MachineGroup(self.replicas),)
         made = (
             Machine(
-                group.limits or self.limits, group.rules or self.rules, group.cost or self.cost, group.role, group.name
+                group.limits or self.limits,
+                group.rules or self.rules,
+                group.cost or self.cost,
+                group.role,
+                group.name,
+                group.cache or self.cache,
             )
             for group in groups
         )
@@ -284,7 +294,7 @@ class Instance:
         found = machines[machine]
         chosen = self.requests if requests is None else tuple(self.requests[index] for index in requests)
         label = f"{self.name}, machine {machine}" if self.is_distributed else self.name
-        return Instance(label, found.limits, found.rules, found.cost, chosen)
+        return Instance(label, found.limits, found.rules, found.cost, chosen, prefixes=self.prefixes, cache=found.cache)
 
     @property
     def is_distributed(self) -> bool:
@@ -297,6 +307,18 @@ class Instance:
             count = len(self.machines)
             found = Said(f"{count} machines" if count > 1 else "a list of machines")
             raise InputError("machines", found, "one machine, and none listed: nothing here covers several yet")
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether a machine caches prompts."""
+        groups = self.machine_groups or (MachineGroup(),)
+        return any((group.cache or self.cache).mode is not CacheMode.NONE for group in groups)
+
+    def require_plain(self) -> None:
+        """Raise `InputError` if it has several machines or a cache: what asks covers neither."""
+        self.require_one_machine()
+        if self.is_cached:
+            raise InputError("cache.mode", self.cache.mode.value, "none: nothing here covers cached prefixes yet")
 
     def facts(self) -> dict[str, str]:
         """Return what a line or a row of a table says of it, by column."""
@@ -341,7 +363,7 @@ class Instance:
 
     def infeasibilities(self) -> tuple[str, ...]:
         """Name every request that no schedule can serve, with the limits that it breaks."""
-        self.require_one_machine()
+        self.require_plain()
         limits, found = self.limits, []
         for index, request in enumerate(self.requests):
             broken = []

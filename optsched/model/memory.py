@@ -124,5 +124,5 @@ class HeldBlocks:
 
 def memory_of(instance: Instance) -> Memory:
     """Return the memory of the instance's one machine."""
-    instance.require_one_machine()
+    instance.require_plain()
     return PrivateBlocks(instance.limits)

@@ -16,6 +16,7 @@ from optsched.model.memory import HeldBlocks
 from optsched.model.state import Action, MachineState, Place, RequestState, Step, Work, decode_work, initial
 
 Indices = Annotated[tuple[Index, ...], FailFast()]
+Pairs = Annotated[tuple[tuple[Index, Index], ...], FailFast()]
 
 
 @domain
@@ -31,7 +32,7 @@ class Batch:
     evict
         Indices of the requests that lose their KV cache in it.
     replica
-        Index of the replica that runs it.
+        Index of the machine that runs it.
     repeat
         How many batches it is, each right after the one before. More than 1 only for decode steps of requests none of
         which finishes before the last, and if nobody is evicted or swapped.
@@ -40,6 +41,11 @@ class Batch:
     considered
         Queued requests that the scheduler has considered for it (each of them, if it is repeated), each as often as it
         did; 0 where that has no price.
+    hits
+        ``(request index, tokens found in the cache)`` of each run that is the first step of a fill; 0 may be left out.
+    drop
+        ``(request index, number)`` of cached blocks that are dropped: the block with that number, from 0, of that
+        request's sequence.
     """
 
     start_ps: Picoseconds
@@ -51,6 +57,8 @@ class Batch:
     swap_out: Indices = ()
     swap_in: Indices = ()
     considered: Index = 0
+    hits: Pairs = ()
+    drop: Pairs = ()
 
     @property
     def actions(self) -> Sequence[Action]:
@@ -64,10 +72,52 @@ class Batch:
 
 
 @domain
+class Move:
+    """One move of a request from a machine to another (docs/problem.md, Several machines).
+
+    Parameters
+    ----------
+    request
+        Its index.
+    source, target
+        Indices of the machines.
+    start_ps, end_ps
+        When it starts, and when it ends or is aborted.
+    drop
+        ``(request index, number)`` of the cached blocks that are dropped at the target when it starts, as in `Batch`.
+    stages_ps
+        The end of each stage of a live move.
+    aborted
+        Whether the request ended, or was evicted, before.
+    """
+
+    request: Index
+    source: Index
+    target: Index
+    start_ps: Picoseconds
+    end_ps: Picoseconds
+    drop: Pairs = ()
+    stages_ps: Annotated[tuple[Picoseconds, ...], FailFast()] = ()
+    aborted: bool = False
+
+
+@domain
 class Schedule:
-    """Batches in the order in which they run."""
+    """Batches in the order in which they start, on ties that of their machines.
+
+    Parameters
+    ----------
+    batches
+        What the machines run.
+    routes
+        The machine that each request is routed to at its arrival; empty if there is one machine.
+    moves
+        In the order in which they start.
+    """
 
     batches: Annotated[tuple[Batch, ...], FailFast()]
+    routes: Indices = ()
+    moves: Annotated[tuple[Move, ...], FailFast()] = ()
 
     @property
     def length(self) -> int:

@@ -268,5 +268,5 @@ class MachineState(Generic[_State]):
 
 def initial(instance: Instance) -> list[RequestState]:
     """Return the state of all requests before the first batch of the instance's one machine."""
-    instance.require_one_machine()
+    instance.require_plain()
     return [RequestState(request) for request in instance.requests]

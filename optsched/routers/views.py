@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from optsched.model.cluster import ViewAge
 from optsched.routers.router import RoutedRequest
 
 
@@ -33,27 +34,6 @@ class Snapshot:
     kv_capacity: int = 0
     work_ps: int = 0
     cached: Callable[[RoutedRequest], int] = nothing_cached
-
-
-@dataclass(frozen=True)
-class ViewAge:
-    """How old what a router sees is.
-
-    Parameters
-    ----------
-    every_ps
-        Machines are polled at multiples of this; 0 for always.
-    delay_ps
-        What happens at a machine, or is polled there, is seen this much later.
-    """
-
-    every_ps: int = 0
-    delay_ps: int = 0
-
-    def moment(self, now_ps: int) -> int:
-        """Return the time as of which machines are seen at ``now_ps``; below 0 nothing is seen yet."""
-        seen = now_ps - self.delay_ps
-        return seen - seen % self.every_ps if self.every_ps else seen
 
 
 class SnapshotHistory:

@@ -551,7 +551,7 @@ def begin_run(instance: Instance, rule: Rule) -> CompiledRun | None:
     Also None for outputs so long, or blocks so large, that tables with a row for each batch, or token of a block, are
     no good: the engine knows closed forms.
     """
-    instance.require_one_machine()
+    instance.require_plain()
     cost, limits, requests = instance.cost, instance.limits, instance.requests
     if cost.cpu_request or limits.kv_block > _MOST_BLOCK:
         return None

@@ -84,7 +84,7 @@ class Task:
     progress: Progress = silent
 
     def __post_init__(self) -> None:
-        self.instance.require_one_machine()
+        self.instance.require_plain()
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from optsched.cache.block_pool import BlockPool
 from optsched.cache.contents import BlockNames, Piece
 from optsched.cache.evictors import EVICTORS, NEVER, Belady, TailLru, evictor
 from optsched.cache.index import CacheIndex
-from optsched.cache.machine import BlockSequence, CacheMode, MachineCache
+from optsched.cache.machine import BlockSequence, MachineCache
 from optsched.cache.radix import RadixNode, RadixTree
+from optsched.model.cluster import CacheMode
 from optsched.model.errors import InputError
 
 BLOCKS = st.lists(st.integers(0, 2), max_size=5)

@@ -14,6 +14,8 @@ from pair import PAIR
 
 from optsched import (
     Batch,
+    CacheMode,
+    CacheRules,
     CostModel,
     InputError,
     Instance,
@@ -21,12 +23,17 @@ from optsched import (
     Link,
     Machine,
     MachineGroup,
+    Move,
     Objective,
+    PrefixNode,
+    PrefixTree,
+    Request,
     Result,
     Role,
     Rules,
     Schedule,
     Status,
+    ViewAge,
     all_bounds,
     bound,
     check_result,
@@ -43,7 +50,14 @@ from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.calibrate.library import cost_model
 from optsched.hardware.compare.execute import execute_policy, execute_schedule
 from optsched.methods.formulations import make_formulation
-from optsched.model.documents import dump, instance_document, instance_sha256, parse_instance
+from optsched.model.documents import (
+    dump,
+    instance_document,
+    instance_sha256,
+    parse_instance,
+    parse_results,
+    result_document,
+)
 from optsched.model.metrics import evaluate
 from optsched.model.schedule import Assignment, timed
 from optsched.policies.infermax import VLLM
@@ -120,6 +134,69 @@ def test_a_document_states_what_differs() -> None:
         assert parse_instance(dump(instance_document(instance)).encode(), cost_model) == instance
 
 
+CACHED = replace(
+    PAIR,
+    requests=(Request(6, 3, prefix=("a", "b")), Request(5, 2, prefix=("a",)), Request(4, 1)),
+    prefixes=PrefixTree((PrefixNode("a", 4), PrefixNode("b", 3, "a"))),
+    machine_groups=(MachineGroup(2), MachineGroup(cache=CacheRules(CacheMode.ALL, share_in_batch=True))),
+    cache=CacheRules(CacheMode.PREFIX),
+    view=ViewAge(every_ps=10, delay_ps=3),
+)
+
+
+def test_a_document_keeps_prefixes_caches_and_what_routers_see() -> None:
+    document = instance_document(CACHED)
+    assert document["prefixes"] == {"a": {"tokens": 4, "parent": None}, "b": {"tokens": 3, "parent": "a"}}
+    assert document["cache"] == {"mode": "prefix", "share_in_batch": False}
+    assert document["view"] == {"every_ps": 10, "delay_ps": 3}
+    assert [entry.get("cache") for entry in document["machines"]] == [None, {"mode": "all", "share_in_batch": True}]
+    assert parse_instance(dump(document).encode(), cost_model) == CACHED
+    assert CACHED.on(2, [1]).cache == CacheRules(CacheMode.ALL, share_in_batch=True)
+    assert CACHED.on(0, [1]).requests[0].prefix == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"requests": (Request(6, 3, prefix=("b",)),)},
+            "requests[0].prefix[0]: got 'b', expected a root; the parent of this node is a",
+        ),
+        (
+            {"requests": (Request(8, 1), Request(4, 2, prefix=("a", "b")))},
+            "requests[1].prefix: got 7 tokens, expected at most input + output = 6",
+        ),
+        (
+            {"requests": (Request(6, 3, prefix=("a", "c")),)},
+            "requests[0].prefix[1]: got 'c', expected the name of a node of prefixes",
+        ),
+        ({"rules": Rules(swap=True)}, "machines[0].cache.mode: got 'prefix', expected none where the rule swap holds"),
+    ],
+)
+def test_prefixes_and_caches_that_make_no_sense(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        replace(CACHED, **changes)
+    assert str(error.value).startswith(message)
+
+
+def test_a_schedule_keeps_routes_moves_hits_and_drops() -> None:
+    batches = (
+        Batch(0, 5, ((0, 6),), hits=((0, 0),)),
+        Batch(5, 9, ((1, 1),), replica=1, hits=((1, 4),), drop=((0, 1), (0, 0))),
+    )
+    moves = (Move(0, 0, 1, 5, 8, drop=((1, 2),)), Move(1, 1, 2, 9, 12, stages_ps=(10, 12), aborted=True))
+    schedule = Schedule(batches, (0, 1, 0), moves)
+    result = Result(
+        CACHED, "direct", Objective.MAKESPAN, Status.FEASIBLE, value=12, schedule=schedule, metrics={}, runtime_s=0.0
+    )
+    document = result_document(result)
+    assert document["schedule"]["moves"][0] == {
+        "request": 0, "from": 0, "to": 1, "start_ps": 5, "end_ps": 8, "drop": [[1, 2]]
+    }  # fmt: skip
+    (found,) = parse_results(dump(document).encode(), cost_model)
+    assert found.result.schedule == schedule
+
+
 def test_one_machine_has_the_document_that_it_had() -> None:
     keys = ["format", "name", "limits", "rules", "cost", "replicas", "requests"]
     assert list(instance_document(PAIR)) == keys
@@ -173,12 +250,21 @@ REFUSING: dict[str, Callable[[Instance], object]] = {
 }
 
 
-@pytest.mark.parametrize("instance", [TWO, MIXED, replace(PAIR, machine_groups=(MachineGroup(),))])
+@pytest.mark.parametrize(
+    ("instance", "refusal"),
+    [
+        *((instance, REFUSAL) for instance in (TWO, MIXED, replace(PAIR, machine_groups=(MachineGroup(),)))),
+        (
+            replace(PAIR, cache=CacheRules(CacheMode.PREFIX)),
+            "cache.mode: got 'prefix', expected none: nothing here covers",
+        ),
+    ],
+)
 @pytest.mark.parametrize("what", REFUSING)
-def test_what_covers_one_machine_refuses_several(what: str, instance: Instance) -> None:
+def test_what_covers_one_machine_refuses_several_and_caches(what: str, instance: Instance, refusal: str) -> None:
     with pytest.raises(InputError) as error:
         REFUSING[what](instance)
-    assert REFUSAL in str(error.value)
+    assert refusal in str(error.value)
     assert len(str(error.value).splitlines()) == 1
 
 

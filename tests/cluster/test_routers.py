@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optsched.cache.prompt_tree import PromptTree
+from optsched.model.cluster import ViewAge
 from optsched.model.errors import InputError
 from optsched.routers import ROUTERS, find_router
 from optsched.routers.active import ActivePrompts
@@ -22,7 +23,7 @@ from optsched.routers.router import Piece, RoutedRequest, RouterSetting
 from optsched.routers.sal import Sal
 from optsched.routers.scores import AibrixPrefix, Conductor, DynamoKv, Lmetric, ScoreMix, VllmDp
 from optsched.routers.simple import BySession, Least, RoundRobin, TwoChoices, pending_tokens, requests_there
-from optsched.routers.views import Snapshot, SnapshotHistory, ViewAge
+from optsched.routers.views import Snapshot, SnapshotHistory
 
 PIECES = st.lists(st.tuples(st.integers(0, 2), st.just(0), st.integers(1, 4)), min_size=1, max_size=4).map(tuple)
 MS = 10**9

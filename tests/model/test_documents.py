@@ -39,6 +39,7 @@ from optsched.model.domain import MAX_PS, MAX_TOKENS, replace
 from optsched.model.errors import InputError
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import Objective
+from optsched.model.prefixes import PrefixNode, PrefixTree
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Batch, Schedule
@@ -208,7 +209,7 @@ CHANGES: dict[str, Instance] = {
         }.items()
     },
     **{f"rules.{name}": with_part("rules", **{name: False}) for name in ("hybrid", "chunked_prefill", "eviction")},
-    "rules.swap": with_part("rules", swap=True),
+    **{f"rules.{name}": with_part("rules", **{name: True}) for name in ("swap", "migration")},
     **{
         f"cost.{name}": with_part("cost", **{name: 11})
         for name in (
@@ -240,6 +241,11 @@ CHANGES: dict[str, Instance] = {
             "predicted_output": 3,
         }.items()
     },
+    "requests.prefix": replace(
+        INSTANCE,
+        requests=(*INSTANCE.requests[:2], replace(INSTANCE.requests[2], prefix=("a",))),
+        prefixes=PrefixTree((PrefixNode("a", 2),)),
+    ),
     "requests, one more": replace(INSTANCE, requests=(*INSTANCE.requests, INSTANCE.requests[2])),
     "requests, order": replace(INSTANCE, requests=INSTANCE.requests[::-1]),
 }
