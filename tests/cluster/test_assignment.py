@@ -8,15 +8,14 @@ from typing import Any
 
 import pulp
 import pytest
-from clusters import all_machines, brute_force, random_fleet
+from clusters import all_machines, brute_force, cluster_of, random_cluster
 
-from optsched import CostModel, Limits, Request, Rules
+from optsched import CostModel, Limits, MachineGroup, Request, Rules
 from optsched.bounds.machine import machine_bound
 from optsched.check.certificates.assignment import assignment_bound
 from optsched.check.reading import UnprovedError
 from optsched.model.objectives import Objective
-from optsched_formulations.routing.assignment import assignment_programme, fleet_bound
-from optsched_formulations.routing.fleet import Fleet, Machine
+from optsched_formulations.routing.assignment import assignment_programme, cluster_bound
 from optsched_formulations.routing.speedy import ends_of_fast_machine, ends_offline
 
 BOUNDED = (Objective.MAKESPAN, Objective.MEAN_E2E, Objective.MEAN_TTFT)
@@ -27,13 +26,13 @@ def test_no_assignment_is_below_the_bound(objective: Objective) -> None:
     rng = random.Random(objective.value)
     near = 0
     for _ in range(150):
-        fleet = random_fleet(rng)
-        found = fleet_bound(fleet, objective)
+        cluster = random_cluster(rng)
+        found = cluster_bound(cluster, objective)
         assert found is not None
-        best = brute_force(fleet, objective)
+        best = brute_force(cluster, objective)
         assert found.value <= best
         near += 2 * found.value > best
-        assert assignment_bound(all_machines(fleet), objective, found.certificate) == found.value
+        assert assignment_bound(all_machines(cluster), objective, found.certificate) == found.value
     assert near > 30
 
 
@@ -41,9 +40,9 @@ def test_no_assignment_is_below_the_bound(objective: Objective) -> None:
 def test_one_machine_has_the_bound_of_one_machine(objective: Objective) -> None:
     rng = random.Random(7)
     for _ in range(20):
-        fleet = random_fleet(rng)
-        alone = Fleet("one", fleet.machines[:1], fleet.requests)
-        found, known = fleet_bound(alone, objective), machine_bound(all_machines(alone)[0], objective)
+        cluster = random_cluster(rng)
+        alone = cluster_of(cluster.machine_groups[:1], cluster.requests)
+        found, known = cluster_bound(alone, objective), machine_bound(all_machines(alone)[0], objective)
         assert found is not None
         assert known is not None
         assert found.value == known.value
@@ -51,27 +50,27 @@ def test_one_machine_has_the_bound_of_one_machine(objective: Objective) -> None:
 
 def test_unequal_machines_are_weighted() -> None:
     """Four requests of 12 ps each on one machine and 6 ps each on a machine of half the cost: 16 ps, not 24 / 2."""
-    slow = Machine(Limits(4, 4, 4), Rules(), CostModel(base=0, token=6))
-    fast = Machine(Limits(4, 4, 4), Rules(), CostModel(base=0, token=3))
-    fleet = Fleet("two", (slow, fast), (Request(2, 1),) * 4)
-    found = fleet_bound(fleet, Objective.MAKESPAN)
+    slow = MachineGroup(limits=Limits(4, 4, 4), rules=Rules(), cost=CostModel(base=0, token=6))
+    fast = MachineGroup(limits=Limits(4, 4, 4), rules=Rules(), cost=CostModel(base=0, token=3))
+    cluster = cluster_of((slow, fast), (Request(2, 1),) * 4)
+    found = cluster_bound(cluster, Objective.MAKESPAN)
     assert found is not None
     # 1 / (1/12 + 1/6) = 4 ps for each of four. In whole requests the least is 18.
     assert found.value == 16
-    assert brute_force(fleet, Objective.MAKESPAN) == 18
+    assert brute_force(cluster, Objective.MAKESPAN) == 18
 
 
 def test_the_programme_bounds_the_makespan() -> None:
     rng = random.Random(8)
     bounds = 0
     for _ in range(60):
-        fleet = random_fleet(rng)
-        if len({request.arrival_ps for request in fleet.requests}) > 1:
+        cluster = random_cluster(rng)
+        if len({request.arrival_ps for request in cluster.requests}) > 1:
             continue
-        problem = assignment_programme(fleet, unit_ps=1)
+        problem = assignment_programme(cluster, unit_ps=1)
         problem.solve(pulp.HiGHS(msg=False))
         value = round(pulp.value(problem.objective))
-        assert value <= brute_force(fleet, Objective.MAKESPAN)
+        assert value <= brute_force(cluster, Objective.MAKESPAN)
         bounds += value > 0
     assert bounds > 10
 
@@ -105,10 +104,10 @@ def test_the_fast_machine_by_hand() -> None:
 
 
 def test_forged_certificates_prove_nothing() -> None:
-    fleet = random_fleet(random.Random(3))
-    found = fleet_bound(fleet, Objective.MAKESPAN)
+    cluster = random_cluster(random.Random(3))
+    found = cluster_bound(cluster, Objective.MAKESPAN)
     assert found is not None
-    certificate, machines = found.certificate, all_machines(fleet)
+    certificate, machines = found.certificate, all_machines(cluster)
     forged: list[dict[str, Any]] = [
         {**certificate, "weights": [0] * len(machines)},
         {**certificate, "weights": [-1] * len(machines)},

@@ -8,9 +8,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from clusters import MAXIMA, all_machines, brute_force, least_value, random_fleet
+from clusters import MAXIMA, all_machines, brute_force, cluster_of, least_value, random_cluster
 
-from optsched import CostModel, InputError, Instance, Limits, Request, Rules, replace
+from optsched import (
+    CacheMode,
+    CacheRules,
+    CostModel,
+    InputError,
+    Instance,
+    Limits,
+    MachineGroup,
+    Request,
+    Role,
+    Rules,
+    replace,
+)
 from optsched.check.certificates.joint import joint_bound
 from optsched.check.certificates.proofs import proved_bound
 from optsched.check.reading import UnprovedError
@@ -19,7 +31,6 @@ from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge
 from optsched.model.schedule import one_after_another
 from optsched.solvers.formulation import Outcome, Termination, UnsupportedError
-from optsched_formulations.routing.fleet import Fleet, Machine
 from optsched_formulations.routing.joint import JointOptimum, objective_of, solve_jointly
 from optsched_formulations.routing.partition import Subsets, add_machine
 
@@ -40,10 +51,10 @@ def searched(instance: Instance, objective: Objective, _seconds: float) -> Outco
 def test_the_joint_optimum_is_the_best_assignment(objective: Objective) -> None:
     rng = random.Random(objective.value)
     for _ in range(150):
-        fleet = random_fleet(rng)
-        found = solve_jointly(fleet, objective, engine=searched)
+        cluster = random_cluster(rng)
+        found = solve_jointly(cluster, objective, engine=searched)
         assert found.optimal
-        assert found.value == brute_force(fleet, objective)
+        assert found.value == brute_force(cluster, objective)
 
 
 @pytest.mark.slow
@@ -52,24 +63,24 @@ def test_exact_engines_give_schedules_and_certificates(objective: Objective) -> 
     rng = random.Random(5)
     certified = 0
     for _ in range(4):
-        fleet = random_fleet(rng)
-        found = solve_jointly(fleet, objective, time_limit_s=600)
-        assert found.value == found.bound == brute_force(fleet, objective)
-        assert objective_of(fleet, objective, found.parts) == found.value
-        assert sorted(r for part in found.parts for r in part.requests) == list(range(len(fleet.requests)))
+        cluster = random_cluster(rng)
+        found = solve_jointly(cluster, objective, time_limit_s=600)
+        assert found.value == found.bound == brute_force(cluster, objective)
+        assert objective_of(cluster, objective, found.parts) == found.value
+        assert sorted(r for part in found.parts for r in part.requests) == list(range(len(cluster.requests)))
         if found.badge is Badge.CERTIFIED:
             certified += 1
             assert found.certificate is not None
-            assert joint_bound(all_machines(fleet), objective, found.certificate, prove) == found.bound
+            assert joint_bound(all_machines(cluster), objective, found.certificate, prove) == found.bound
     assert certified >= 1
 
 
 def test_a_smaller_set_may_cost_more_if_a_request_warms_a_cache() -> None:
     """With prefixes v({b}) may exceed v({a, b}): here 9 against 5, so that propagation would refute the optimum."""
     cost = CostModel(base=1, token=0)
-    machine = Machine(Limits(10, 10, 10), Rules(chunked_prefill=False, eviction=False), cost)
+    machine = MachineGroup(limits=Limits(10, 10, 10), rules=Rules(chunked_prefill=False, eviction=False), cost=cost)
     requests = (Request(1, 1), Request(2, 1), Request(3, 1))
-    fleet = Fleet("warm", (machine, machine), requests)
+    cluster = cluster_of((machine, machine), requests)
     values = {(1,): 1, (2,): 9, (3,): 9, (1, 2): 5, (1, 3): 12, (2, 3): 20, (1, 2, 3): 20}
 
     def engine(instance: Instance, _objective: Objective, _seconds: float) -> Outcome:
@@ -77,7 +88,7 @@ def test_a_smaller_set_may_cost_more_if_a_request_warms_a_cache() -> None:
         return Outcome(Termination.OPTIMAL, one_after_another(instance, ()), value, Badge.SOLVER_CLAIMED)
 
     # {a, b} and {c}: 5 + 9. {b} and {a, c}: 9 + 12. {a} and {b, c}: 1 + 20. All on one machine: 20.
-    assert solve_jointly(fleet, Objective.MEAN_E2E, monotone=False, engine=engine).value == 14
+    assert solve_jointly(cluster, Objective.MEAN_E2E, monotone=False, engine=engine).value == 14
 
 
 def test_the_partition_is_the_least_of_all() -> None:
@@ -107,16 +118,18 @@ def _array(values: Sequence[int]) -> Any:
     return np.array(values, dtype=np.int64)
 
 
-def certified() -> tuple[Fleet, JointOptimum]:
-    machine = Machine(Limits(10, 20, 20), Rules(chunked_prefill=False), CostModel(base=5, token=1, prefill_sq=1))
-    fleet = Fleet("two", (machine, machine), (Request(2, 2), Request(3, 2), Request(4, 1)))
-    return fleet, solve_jointly(fleet, Objective.MAKESPAN, time_limit_s=600)
+def certified() -> tuple[Instance, JointOptimum]:
+    machine = MachineGroup(
+        limits=Limits(10, 20, 20), rules=Rules(chunked_prefill=False), cost=CostModel(base=5, token=1, prefill_sq=1)
+    )
+    cluster = cluster_of((machine, machine), (Request(2, 2), Request(3, 2), Request(4, 1)))
+    return cluster, solve_jointly(cluster, Objective.MAKESPAN, time_limit_s=600)
 
 
 @pytest.mark.slow
 def test_forged_certificates_prove_nothing() -> None:
-    fleet, found = certified()
-    machines, certificate = all_machines(fleet), found.certificate
+    cluster, found = certified()
+    machines, certificate = all_machines(cluster), found.certificate
     assert certificate is not None
     assert joint_bound(machines, Objective.MAKESPAN, certificate, prove) == found.bound
     sets = certificate["sets"]
@@ -143,12 +156,13 @@ def test_forged_certificates_prove_nothing() -> None:
 
 
 def test_what_is_not_covered_is_said() -> None:
-    machine = Machine(Limits(4, 20, 20), Rules(), CostModel(base=5, token=1))
+    machine = MachineGroup(limits=Limits(4, 20, 20), rules=Rules(), cost=CostModel(base=5, token=1))
     with pytest.raises(UnsupportedError, match="no maximum or sum"):
-        solve_jointly(Fleet("one", (machine,), (Request(1, 1),)), Objective.P99_E2E)
+        solve_jointly(cluster_of((machine,), (Request(1, 1),)), Objective.P99_E2E)
     with pytest.raises(InputError, match="one that fits a machine"):
-        solve_jointly(Fleet("one", (machine,), (Request(5, 1),)), Objective.MAKESPAN)
+        solve_jointly(cluster_of((machine,), (Request(5, 1),)), Objective.MAKESPAN)
+    for part in ({"role": Role.PREFILL}, {"rules": Rules(migration=True)}, {"cache": CacheRules(CacheMode.ALL)}):
+        with pytest.raises(UnsupportedError, match=r"requests move|caches prefixes"):
+            solve_jointly(cluster_of((machine, replace(machine, **part)), (Request(1, 1),)), Objective.MAKESPAN)
     with pytest.raises(UnsupportedError, match="different sets"):
-        solve_jointly(Fleet("one", (machine,), tuple(Request(1, 1, t) for t in range(20))), Objective.MAKESPAN)
-    with pytest.raises(InputError, match="machines"):
-        Fleet("none", (), (Request(1, 1),))
+        solve_jointly(cluster_of((machine,), tuple(Request(1, 1, t) for t in range(20))), Objective.MAKESPAN)

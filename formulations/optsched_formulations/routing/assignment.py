@@ -55,9 +55,10 @@ from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
 from optsched.bounds.machine import Needs, share_certificate
 from optsched.bounds.own import OwnTimes, fewest_steps, held_blocks, plain_rate, single_pieces
+from optsched.model.instance import Instance
 from optsched.model.objectives import Latency, Objective
 from optsched.solvers.highs import programme_of, quiet_solver, run_interruptibly
-from optsched_formulations.routing.fleet import Fleet
+from optsched_formulations.routing.fleet import equal_machines, fits, require_independent
 from optsched_formulations.routing.speedy import ends_of_fast_machine, ends_offline
 
 _SCALE = 1_000_000
@@ -68,54 +69,56 @@ _Times = list[int | None]
 """By request; None where a machine cannot serve it."""
 
 
-def fleet_bound(fleet: Fleet, objective: Objective) -> Bound | None:
+def cluster_bound(cluster: Instance, objective: Objective) -> Bound | None:
     """Bound the makespan, or the mean e2e latency or TTFT; None for other objectives."""
+    require_independent(cluster)
+    kinds = equal_machines(cluster)
     if objective not in {Objective.MAKESPAN, Objective.MEAN_E2E, Objective.MEAN_TTFT}:
         return None
     first = objective.latency is Latency.TTFT
-    outputs = [1 if first else request.output for request in fleet.requests]
-    shares = {kind: _shares(fleet, kind, outputs) for kind in set(fleet.kinds)}
+    outputs = [1 if first else request.output for request in cluster.requests]
+    shares = {kind: _shares(cluster, kind, outputs) for kind in set(kinds)}
     best: Bound | None = None
     for choice in range(max(map(len, shares.values()))):
         # Equal machines have equal lists; others are tried side by side.
-        chosen = [shares[kind][min(choice, len(shares[kind]) - 1)] for kind in fleet.kinds]
+        chosen = [shares[kind][min(choice, len(shares[kind]) - 1)] for kind in kinds]
         times = [needs for needs, _ in chosen]
         stated = [certificate for _, certificate in chosen]
         if objective is Objective.MAKESPAN:
-            found = _makespan(fleet, times, stated)
+            found = _makespan(cluster, times, stated)
         else:
             least = [min(time for time in options if time is not None) for options in zip(*times, strict=True)]
-            found = Bound(_latencies(fleet, least, first), {"kind": "assignment", "shares": stated})
+            found = Bound(_latencies(cluster, least, first), {"kind": "assignment", "shares": stated})
         if best is None or found.value > best.value:
             best = found
     return best
 
 
-def _shares(fleet: Fleet, machine: int, outputs: Sequence[int]) -> list[tuple[_Times, dict[str, Any]]]:
+def _shares(cluster: Instance, machine: int, outputs: Sequence[int]) -> list[tuple[_Times, dict[str, Any]]]:
     """Return a few ways to count what requests need of a machine, each with what a certificate says of it."""
-    fits = [fleet.fits(machine, request) for request in range(len(fleet.requests))]
-    instance = fleet.on(machine, range(len(fleet.requests)))
+    served = [fits(cluster, machine, request) for request in range(len(cluster.requests))]
+    instance = cluster.on(machine, range(len(cluster.requests)))
     return [
         (
-            [time if fit else None for time, fit in zip(needed, fits, strict=True)],
+            [time if fit else None for time, fit in zip(needed, served, strict=True)],
             share_certificate("machine", rate, split),
         )
         for rate, split, needed in Needs(instance, outputs).shares()
     ]
 
 
-def _makespan(fleet: Fleet, times: list[_Times], stated: list[dict[str, Any]]) -> Bound:
-    weights = [1] * len(times) if len(set(fleet.kinds)) == 1 else _weights(times)
-    total, best, release = 0, 0, fleet.start_ps
-    order = sorted(range(len(fleet.requests)), key=lambda r: -fleet.requests[r].arrival_ps)
+def _makespan(cluster: Instance, times: list[_Times], stated: list[dict[str, Any]]) -> Bound:
+    weights = [1] * len(times) if len(set(equal_machines(cluster))) == 1 else _weights(times)
+    total, best, release = 0, 0, cluster.start_ps
+    order = sorted(range(len(cluster.requests)), key=lambda r: -cluster.requests[r].arrival_ps)
     for request in order:
         total += min(
             weight * time
             for weight, time in zip(weights, (options[request] for options in times), strict=True)
             if time is not None
         )
-        arrival = fleet.requests[request].arrival_ps
-        value = arrival - fleet.start_ps - (-total // sum(weights))
+        arrival = cluster.requests[request].arrival_ps
+        value = arrival - cluster.start_ps - (-total // sum(weights))
         if value > best:
             best, release = value, arrival
     return Bound(best, {"kind": "assignment", "shares": stated, "weights": weights, "release_ps": release})
@@ -158,29 +161,29 @@ def _weights(times: list[_Times]) -> list[int]:
     return found if any(found) else [1] * machines
 
 
-def _latencies(fleet: Fleet, needs: Sequence[int], first: bool) -> int:
+def _latencies(cluster: Instance, needs: Sequence[int], first: bool) -> int:
     """Return the larger of the two bounds on sums of latencies."""
-    machines = len(fleet.machines)
-    arrivals = [request.arrival_ps - fleet.start_ps for request in fleet.requests]
-    ends_alone = sorted(map(sum, zip(arrivals, _alone(fleet, first), strict=True)))
+    machines = len(cluster.machines)
+    arrivals = [request.arrival_ps - cluster.start_ps for request in cluster.requests]
+    ends_alone = sorted(map(sum, zip(arrivals, _alone(cluster, first), strict=True)))
     fast = ends_of_fast_machine(arrivals, needs, machines)
     best = sum(map(max, fast, ends_alone)) - sum(arrivals)
     return best if any(arrivals) else max(best, ends_offline(needs, machines))
 
 
-def _alone(fleet: Fleet, first: bool) -> list[int]:
+def _alone(cluster: Instance, first: bool) -> list[int]:
     """Return the least latency of every request on a machine of its own."""
-    found: list[int | None] = [None] * len(fleet.requests)
-    for machine in set(fleet.kinds):
-        least = alone(fleet.on(machine, range(len(fleet.requests))))
+    found: list[int | None] = [None] * len(cluster.requests)
+    for machine in set(equal_machines(cluster)):
+        least = alone(cluster.on(machine, range(len(cluster.requests))))
         for request, latency in enumerate(least.ttft if first else least.e2e):
             known = found[request]
-            if fleet.fits(machine, request):
+            if fits(cluster, machine, request):
                 found[request] = latency if known is None else min(known, latency)
     return [latency or 0 for latency in found]
 
 
-def assignment_programme(fleet: Fleet, unit_ps: int = 10**9) -> pulp.LpProblem:
+def assignment_programme(cluster: Instance, unit_ps: int = 10**9) -> pulp.LpProblem:
     r"""Return a mixed-integer programme whose optimum is a bound on the makespan; offline, by the first affine piece.
 
     With :math:`x_{rm}` for "machine m serves r", :math:`J_m` its batches, and times of request and machine as in
@@ -192,16 +195,16 @@ def assignment_programme(fleet: Fleet, unit_ps: int = 10**9) -> pulp.LpProblem:
     problem = pulp.LpProblem("assignment", pulp.LpMinimize)
     end = problem.add_variable("end", 0)
     problem += end
-    served: list[list[pulp.LpVariable]] = [[] for _ in fleet.requests]
-    for machine in range(len(fleet.machines)):
-        instance = fleet.on(machine, range(len(fleet.requests)))
+    served: list[list[pulp.LpVariable]] = [[] for _ in cluster.requests]
+    for machine in range(len(cluster.machines)):
+        instance = cluster.on(machine, range(len(cluster.requests)))
         rate = plain_rate(instance, single_pieces(instance)[0])
         own, limits = OwnTimes(instance, rate), instance.limits
         batches = problem.add_variable(f"batches_{machine}", 0, None, pulp.LpInteger)
         work, volume, tokens = [], [], []
-        for index, request in enumerate(fleet.requests):
+        for index, request in enumerate(cluster.requests):
             serves = problem.add_variable(f"serves_{index}_{machine}", 0, 1, pulp.LpBinary)
-            if fleet.fits(machine, index):
+            if fits(cluster, machine, index):
                 served[index].append(serves)
             shape = request.input, request.output
             work.append(own.of(*shape) / unit_ps * serves)

@@ -43,7 +43,6 @@ from typing import Any
 import numpy as np
 
 from optsched.bounds.catalogue import bound_method
-from optsched.model.errors import InputError
 from optsched.model.instance import Instance
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
@@ -53,7 +52,12 @@ from optsched.solvers.formulation import Formulation, Outcome, Task, Termination
 from optsched_formulations.batching.refills import least_beyond_ps
 from optsched_formulations.batching.state_search import StateSearch
 from optsched_formulations.batching.token_cpsat import TokenCpSat
-from optsched_formulations.routing.fleet import Fleet
+from optsched_formulations.routing.fleet import (
+    equal_machines,
+    equal_requests,
+    require_independent,
+    require_places,
+)
 from optsched_formulations.routing.partition import MOST_VALUE, Ints, Subsets, add_machine
 
 _LARGEST = frozenset({Objective.MAKESPAN, Objective.MAX_TTFT, Objective.MAX_E2E})
@@ -127,7 +131,7 @@ class JointOptimum:
 
 
 def solve_jointly(
-    fleet: Fleet,
+    cluster: Instance,
     objective: Objective,
     *,
     time_limit_s: float = 60.0,
@@ -138,8 +142,8 @@ def solve_jointly(
 
     Parameters
     ----------
-    fleet
-        Machines and requests, or anything with its methods whose ``on`` returns the problem of one machine.
+    cluster
+        Machines and requests.
     objective
         A maximum or a sum over requests, or the makespan.
     time_limit_s
@@ -152,30 +156,38 @@ def solve_jointly(
     Raises
     ------
     UnsupportedError
-        For other objectives, or if there are too many sets of requests.
+        For other objectives, moves and caches, or if there are too many sets of requests.
     InputError
         If a request fits no machine.
     """
-    return _Search(fleet, objective, monotone, engine, time.perf_counter() + time_limit_s).run()
+    return _Search(cluster, objective, monotone, engine, time.perf_counter() + time_limit_s).run()
 
 
 class _Search:
     """One call: lower bounds of all sets on all kinds of machines, and what is solved."""
 
-    def __init__(self, fleet: Fleet, objective: Objective, monotone: bool, engine: Engine, deadline: float) -> None:
+    def __init__(
+        self,
+        cluster: Instance,
+        objective: Objective,
+        monotone: bool,
+        engine: Engine,
+        deadline: float,
+    ) -> None:
         if objective not in _LARGEST | _SUMS:
             raise UnsupportedError(f"objective {objective.value}, it is no maximum or sum over machines")
-        for request in range(len(fleet.requests)):
-            if not any(fleet.fits(machine, request) for machine in set(fleet.kinds)):
-                raise InputError(f"requests[{request}]", fleet.requests[request], "one that fits a machine")
-        self._fleet, self._objective, self._engine, self._deadline = fleet, objective, engine, deadline
-        sizes = tuple(map(len, fleet.classes))
+        require_independent(cluster)
+        require_places(cluster)
+        self._cluster, self._objective, self._engine, self._deadline = cluster, objective, engine, deadline
+        self._kind_of, self._groups = equal_machines(cluster), equal_requests(cluster)
+        sizes = tuple(map(len, self._groups))
         if np.prod([size + 1 for size in sizes], dtype=np.float64) > _MOST_SUBSETS:
             raise UnsupportedError(f"more than {_MOST_SUBSETS} different sets of requests")
         self._subsets = Subsets(sizes)
-        self._kinds = sorted(set(fleet.kinds))
+        self._kinds = sorted(set(self._kind_of))
         self._monotone = {
-            kind: monotone and _may_lose_requests(fleet.on(kind, range(len(fleet.requests)))) for kind in self._kinds
+            kind: monotone and _may_lose_requests(cluster.on(kind, range(len(cluster.requests))))
+            for kind in self._kinds
         }
         self._proofs: dict[tuple[int, int], tuple[int, dict[str, Any] | None]] = {}
         self._exact: dict[tuple[int, int], Schedule] = {}
@@ -188,7 +200,7 @@ class _Search:
             bound, sets = self._divide()
             open_sets = [
                 (kind, subset)
-                for kind, subset in zip(self._fleet.kinds, sets, strict=True)
+                for kind, subset in zip(self._kind_of, sets, strict=True)
                 if subset and (kind, subset) not in self._exact
             ]
             if not open_sets:
@@ -204,16 +216,16 @@ class _Search:
         return self._answer(bound)
 
     def _members(self, subset: int) -> list[int]:
-        """Return the requests of a set: the first of every class."""
+        """Return the requests of a set: the first of every group."""
         counts = self._subsets.counts[subset].tolist()
-        return [request for group, count in zip(self._fleet.classes, counts, strict=True) for request in group[:count]]
+        return [request for group, count in zip(self._groups, counts, strict=True) for request in group[:count]]
 
     def _instance(self, kind: int, subset: int) -> Instance:
-        return self._fleet.on(kind, self._members(subset))
+        return self._cluster.on(kind, self._members(subset))
 
     def _later_ps(self, instance: Instance) -> int:
         """Return by how much the makespan of one machine's requests counts from a later moment than that of all."""
-        return instance.start_ps - self._fleet.start_ps if self._objective is Objective.MAKESPAN else 0
+        return instance.start_ps - self._cluster.start_ps if self._objective is Objective.MAKESPAN else 0
 
     def _first_bounds(self, kind: int) -> Ints:
         least = np.zeros(len(self._subsets.counts), dtype=np.int64)
@@ -238,7 +250,7 @@ class _Search:
         best = np.full(len(subsets.counts), MOST_VALUE, dtype=np.int64)
         best[0] = 0
         parts = []
-        for kind in self._fleet.kinds:
+        for kind in self._kind_of:
             best, part = add_machine(best, self._least[kind], subsets.counts, subsets.digit, largest)
             parts.append(part)
         left, sets = len(best) - 1, []
@@ -272,7 +284,7 @@ class _Search:
 
     def _offer(self, sets: list[int]) -> None:
         """Take an assignment if all of its sets are solved and it is the best."""
-        keys = [key for key in zip(self._fleet.kinds, sets, strict=True) if key[1]]
+        keys = [key for key in zip(self._kind_of, sets, strict=True) if key[1]]
         if not all(key in self._exact for key in keys):
             return
         values = [int(self._least[kind][subset]) for kind, subset in keys]
@@ -284,11 +296,11 @@ class _Search:
         parts, value = [], None
         if self._best is not None:
             value, sets = self._best
-            taken = [0] * len(self._fleet.classes)
-            for kind, subset in zip(self._fleet.kinds, sets, strict=True):
+            taken = [0] * len(self._groups)
+            for kind, subset in zip(self._kind_of, sets, strict=True):
                 requests: list[int] = []
                 for number, count in enumerate(self._subsets.counts[subset].tolist()):
-                    requests += self._fleet.classes[number][taken[number] : taken[number] + count]
+                    requests += self._groups[number][taken[number] : taken[number] + count]
                     taken[number] += count
                 parts.append(Part(tuple(requests), self._exact.get((kind, subset))))
         certificate = self._certificate(bound)
@@ -321,13 +333,13 @@ def _may_lose_requests(instance: Instance) -> bool:
     return not rules.swap and (not rules.eviction or dear)
 
 
-def objective_of(fleet: Fleet, objective: Objective, parts: Sequence[Part]) -> int:
+def objective_of(cluster: Instance, objective: Objective, parts: Sequence[Part]) -> int:
     """Return the objective's value of schedules of all machines, from their replays."""
     values = []
     for machine, part in enumerate(parts):
         if part.schedule is not None:
-            instance = fleet.on(machine, part.requests)
+            instance = cluster.on(machine, part.requests)
             value = int(evaluate(instance, part.schedule)["objectives"][objective.value])
-            later = instance.start_ps - fleet.start_ps if objective is Objective.MAKESPAN else 0
+            later = instance.start_ps - cluster.start_ps if objective is Objective.MAKESPAN else 0
             values.append(value + later)
     return max(values) if objective in _LARGEST else sum(values)
