@@ -8,13 +8,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from optsched.compiled import compiled_part
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched.model.restrictions import Restrictions
-
-Ints = npt.NDArray[np.int64]
 
 _NO_LIMIT = 1 << 40
 """N where there is no limit."""

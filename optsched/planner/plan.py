@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optsched.arrays import Ints
 from optsched.compiled import compiled, compiled_part
+from optsched.model.ints import Ints
 from optsched.model.schedule import Batch, Schedule
 
 

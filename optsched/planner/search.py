@@ -12,8 +12,9 @@ from itertools import cycle, pairwise
 
 import numpy as np
 
-from optsched.arrays import InstanceArrays, Ints
+from optsched.arrays import InstanceArrays
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched.model.objectives import Latency, Objective, value_at
 from optsched.model.restrictions import Restrictions
 from optsched.planner.backward import backward

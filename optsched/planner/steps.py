@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optsched.arrays import Capacities, InstanceArrays, Ints
+from optsched.arrays import Capacities, InstanceArrays
 from optsched.compiled import compiled_part
+from optsched.model.ints import Ints
 
 
 class ListRule(NamedTuple):

@@ -27,9 +27,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optsched.arrays import InstanceArrays, Ints, RequestArrays, arrays_of, linear_ps, prefill_ps
+from optsched.arrays import InstanceArrays, RequestArrays, arrays_of, linear_ps, prefill_ps
 from optsched.compiled import compiled
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched.model.restrictions import Restrictions
 from optsched.simulator.record import (
     CHANGES,

@@ -65,8 +65,8 @@ from collections.abc import Collection
 
 import numpy as np
 
-from optsched.bounds.priced.paths import Ints
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched.model.metrics import evaluate
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed

@@ -26,15 +26,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from ortools.sat.python import cp_model
 
 from optsched.compiled import compiled
+from optsched.model.ints import Ints
 
 MOST_ENUMERATED = 14
 """Documents up to which all groups are listed; the work is three times as much for each more."""
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

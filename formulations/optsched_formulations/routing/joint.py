@@ -45,6 +45,7 @@ import numpy as np
 from optsched.bounds.catalogue import bound_method
 from optsched.model.errors import InputError
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge
@@ -54,7 +55,7 @@ from optsched_formulations.batching.refills import least_beyond_ps
 from optsched_formulations.batching.state_search import StateSearch
 from optsched_formulations.batching.token_cpsat import TokenCpSat
 from optsched_formulations.routing.fleet import Fleet
-from optsched_formulations.routing.partition import MOST_VALUE, Ints, Subsets, add_machine
+from optsched_formulations.routing.partition import MOST_VALUE, Subsets, add_machine
 
 _LARGEST = frozenset({Objective.MAKESPAN, Objective.MAX_TTFT, Objective.MAX_E2E})
 """Objectives that are the largest of all machines'."""

@@ -9,9 +9,10 @@ import numpy as np
 
 from optsched.bounds.alone import alone
 from optsched.bounds.congested.batches import Batches, Worth
-from optsched.bounds.congested.terms import LARGEST, UNIT, Ints, Terms, Windows, least_alive
+from optsched.bounds.congested.terms import LARGEST, UNIT, Terms, Windows, least_alive
 from optsched.compiled import compiled
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 
 _BLOCK = 64
 """Windows whose least is known beforehand, so that a search for the cheapest can skip them, and end."""

@@ -12,8 +12,9 @@ from optsched.bounds.bound import Bound
 from optsched.bounds.congested.backlog import Floats, delayed
 from optsched.bounds.congested.batches import Batches
 from optsched.bounds.congested.lives import Least, Levels, Lives
-from optsched.bounds.congested.terms import UNIT, Ints, Setting, Windows, alive_at, terms_of
+from optsched.bounds.congested.terms import UNIT, Setting, Windows, alive_at, terms_of
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 
 _STRETCH = 1.7
 """How much longer requests are alive than alone, at first guess."""

@@ -22,7 +22,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from optsched.model.ints import Ints
+
 Bools = npt.NDArray[np.bool_]
 
 NEVER = 1 << 61

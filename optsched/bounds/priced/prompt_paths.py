@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from optsched.bounds.own import fewest_steps, may_refill
-from optsched.bounds.priced.paths import CheapestPaths, Ints, TokenCosts
+from optsched.bounds.priced.paths import CheapestPaths, TokenCosts
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ import numpy as np
 
 from optsched.bounds.own import fewest_steps, most_decodes, turns
 from optsched.bounds.priced.crowd import Crowd, Kinds
-from optsched.bounds.priced.paths import NEVER, Ints
+from optsched.bounds.priced.paths import NEVER
 from optsched.bounds.priced.prompt_paths import Prices, Prompt, PromptPaths, fill_ps
 from optsched.bounds.volume import Totals
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 
 _MOST = 1 << 60
 """Sums of costs stay below."""

@@ -28,9 +28,10 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array, vstack
 
 from optsched.bounds.priced.crowd import Crowd
-from optsched.bounds.priced.paths import NEVER, Ints
+from optsched.bounds.priced.paths import NEVER
 from optsched.bounds.priced.prompt_paths import Prices, Prompt, PromptPaths, ResourceUse
 from optsched.bounds.priced.proof import Part, prove
+from optsched.model.ints import Ints
 
 Floats = npt.NDArray[np.float64]
 

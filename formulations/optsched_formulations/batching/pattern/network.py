@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from optsched.bounds.priced.paths import CheapestPaths, Ints, TokenCosts
+from optsched.bounds.priced.paths import CheapestPaths, TokenCosts
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched.solvers.formulation import UnsupportedError
 from optsched_formulations.batching.costs import Costs, Token
 from optsched_formulations.batching.packing import Packing

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optsched.bounds.priced.paths import Ints
+from optsched.model.ints import Ints
 from optsched_formulations.batching.packing import Packing
 from optsched_formulations.batching.pattern.network import Network, Shortest, least_extra
 

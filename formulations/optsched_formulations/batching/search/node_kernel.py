@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from optsched.compiled import compiled
-from optsched_formulations.batching.search.state_steps import BEGIN, RUN, Buffer, Ints, Words, arrived, step_of
+from optsched.model.ints import Ints
+from optsched_formulations.batching.search.state_steps import BEGIN, RUN, Buffer, Words, arrived, step_of
 
 
 class Arcs(NamedTuple):

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.compiled import compiled
+from optsched.model.ints import Ints
 from optsched_formulations.batching.search.state_steps import (
     BEGIN,
     EVICT,
@@ -22,7 +23,6 @@ from optsched_formulations.batching.search.state_steps import (
     PAUSE,
     RUN,
     Buffer,
-    Ints,
     Words,
     arrived,
     step_of,

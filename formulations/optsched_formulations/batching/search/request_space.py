@@ -29,6 +29,7 @@ from __future__ import annotations
 import numpy as np
 
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.packing import Held, packing
 from optsched_formulations.batching.search.arrivals import arrivals
@@ -54,7 +55,6 @@ from optsched_formulations.batching.search.request_kernel import (
 from optsched_formulations.batching.search.resident_walk import scale_of
 from optsched_formulations.batching.search.state_kernel import NOBODY
 from optsched_formulations.batching.search.state_space import Space
-from optsched_formulations.batching.search.state_steps import Ints
 
 _BYTES = 8
 """Bytes in a word."""

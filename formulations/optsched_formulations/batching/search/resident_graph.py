@@ -48,8 +48,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optsched.model.ints import Ints
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.search.state_steps import BEGIN, EVICT, FILL, PAUSE, RUN, Ints
+from optsched_formulations.batching.search.state_steps import BEGIN, EVICT, FILL, PAUSE, RUN
 
 _MOST_NODES = 70_000
 """A linear programme of that many rows takes HiGHS most of a minute."""

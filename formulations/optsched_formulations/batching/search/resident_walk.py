@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csc_array
 
+from optsched.model.ints import Ints
 from optsched.solvers.highs import solve_equality_lp
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.resident_graph import ResidentGraph
-from optsched_formulations.batching.search.state_steps import EVICT, FILL, Ints
+from optsched_formulations.batching.search.state_steps import EVICT, FILL
 
 _FINE = 2**32
 """Prices have at least that many units in a batch's base."""

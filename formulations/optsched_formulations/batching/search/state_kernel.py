@@ -21,9 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.compiled import compiled
+from optsched.model.ints import Ints
 from optsched_formulations.batching.search.node_kernel import Arcs, expand_node
 from optsched_formulations.batching.search.request_kernel import Requests, expand_requests
-from optsched_formulations.batching.search.state_steps import RUN, Buffer, Ints, Words, kind_of
+from optsched_formulations.batching.search.state_steps import RUN, Buffer, Words, kind_of
 
 Numbers = npt.NDArray[np.int32]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optsched.model.ints import Ints
 from optsched_formulations.batching.search.node_kernel import Arcs
 from optsched_formulations.batching.search.request_kernel import OWNER, REST, Requests
 from optsched_formulations.batching.search.state_kernel import (
@@ -20,7 +21,7 @@ from optsched_formulations.batching.search.state_kernel import (
     search,
     start,
 )
-from optsched_formulations.batching.search.state_steps import RUN, Buffer, Ints, Words, item_of, kind_of, step_of
+from optsched_formulations.batching.search.state_steps import RUN, Buffer, Words, item_of, kind_of, step_of
 
 _BUCKETS = 1 << 14
 _FIRST_STATES = 1 << 16
