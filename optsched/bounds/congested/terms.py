@@ -58,7 +58,7 @@ class Setting:
 
 
 SUSTAINED, QUEUED = Setting(16, 14, 14), Setting(48, 24, 12)
-"""Where few wait what counts is who runs; where many do, for how long."""
+"""With a short queue the requests that run decide the bound; with a long one, how long requests wait."""
 
 
 @dataclass(frozen=True)

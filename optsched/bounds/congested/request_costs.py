@@ -1,4 +1,4 @@
-"""The least that requests are worth, each by itself, whenever they run."""
+"""The least cost of each request by itself at given prices, whenever it runs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Levels:
         return self.tokens[self.of[window]] * size
 
 
-class Lives:
+class RequestCosts:
     """Requests as they bear on the bound.
 
     Parameters
