@@ -105,7 +105,7 @@ def arrays_of(instance: Instance, restrictions: Restrictions) -> InstanceArrays:
 
 @compiled_part
 def blocks_of(tokens: int, block: int) -> int:
-    """Return the number of blocks that hold so many tokens."""
+    """Return the number of blocks that hold a number of tokens."""
     # Divisions take a third of the kernel's time.
     return tokens if block == 1 else (tokens + block - 1) // block
 

@@ -83,7 +83,7 @@ CHUNKS, SPANS, STEPS, EVICTIONS, BATCHES = range(5)
 def room_for(
     requests: int, chunks: int, batches: int, *, spans: int = 0, steps: int = 0, evictions: int = 0
 ) -> ScheduleArrays:
-    """Return arrays with room for so many rows, of which none is written."""
+    """Return arrays with room for these numbers of rows, of which none is written."""
     return ScheduleArrays(
         np.empty((chunks, 3), dtype=np.int64),
         np.empty((spans, 3), dtype=np.int64),

@@ -24,7 +24,7 @@ class ListRule(NamedTuple):
     tries
         Number of requests that do not fit and are passed over for a batch.
     ahead
-        Where requests are evicted: a request is admitted if all residents could then grow for so many batches.
+        Where requests are evicted: a request is admitted if all residents could then grow for that number of batches.
     """
 
     level: int
@@ -118,7 +118,7 @@ class Sums(NamedTuple):
 
 
 def no_sums(batches: int) -> Sums:
-    """Return the sums of so many batches, all 0."""
+    """Return the sums of a number of batches, all 0."""
     return Sums(*(np.zeros(batches, dtype=np.int64) for _ in Sums._fields))
 
 

@@ -1,7 +1,7 @@
 """What a router is, and what it sees.
 
 A router is one method, `Router.route`. It sees a `RoutedRequest` and a sequence of `MachineView`, one for each machine
-that the request may be routed to. The simulator decides how old these views are: exact, polled every so often, or
+that the request may be routed to. The simulator decides how old these views are: exact, polled at intervals, or
 delayed. A router may remember what it has sent itself.
 """
 

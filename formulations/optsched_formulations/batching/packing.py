@@ -41,7 +41,7 @@ _ENOUGH = 1.0 + 1e-6
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldClass:
     """What requests of one class can hold.
 
     Parameters
@@ -75,7 +75,7 @@ class Packing:
     batches: int
 
 
-def packing(classes: Sequence[Held], capacity: int, seconds: float) -> Packing | None:
+def packing(classes: Sequence[HeldClass], capacity: int, seconds: float) -> Packing | None:
     """Return the best weights found within a time limit; None if the instance is too large for that.
 
     Parameters
@@ -137,7 +137,9 @@ def whole_weights(covering: LpSolution) -> Ints:
     return weights
 
 
-def heaviest(classes: Sequence[Held], capacity: int, items: Sequence[Item], weights: Ints) -> tuple[int, Counter[Item]]:
+def heaviest(
+    classes: Sequence[HeldClass], capacity: int, items: Sequence[Item], weights: Ints
+) -> tuple[int, Counter[Item]]:
     """Return the largest weight of a pattern, and the pattern: a knapsack, request by request."""
     of_class: dict[int, list[tuple[int, int, int]]] = {}
     for (c, k), weight in zip(items, weights.tolist(), strict=True):

@@ -85,7 +85,7 @@ def component_bound(
 
 
 def _fewest_machines(needs: list[DocumentNeed], room: int, machines: int) -> int:
-    """Return on how few machines with so much room the documents may fit, ``machines`` + 1 for more."""
+    """Return on how few machines with that much room the documents may fit, ``machines`` + 1 for more."""
     alone = np.full(1 << len(needs), machines + 1, dtype=np.int64)
     for group in range(1, len(alone)):
         members = [need for position, need in enumerate(needs) if group >> position & 1]

@@ -31,7 +31,7 @@ from optsched_formulations.batching.search.node_kernel import (
 from optsched_formulations.batching.search.request_kernel import NO_REQUESTS
 from optsched_formulations.batching.search.resident_graph import ResidentGraph
 from optsched_formulations.batching.search.resident_walk import Prices
-from optsched_formulations.batching.search.state_kernel import NOBODY
+from optsched_formulations.batching.search.state_kernel import NONE
 from optsched_formulations.batching.search.state_space import Space
 from optsched_formulations.batching.search.state_steps import BEGIN, EVICT, FILL, RUN
 
@@ -80,7 +80,7 @@ def node_space(instance: Instance, graph: ResidentGraph, prices: Prices) -> Spac
         source=source,
         goal=goal,
         label=0,
-        clock=NOBODY,
+        clock=NONE,
         breadth=int(np.diff(begins).max()) + arrival.shape[1],
         scale=prices.scale,
         bound=prices.start,

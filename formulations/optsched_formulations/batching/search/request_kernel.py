@@ -125,7 +125,7 @@ def _smallest_ratio_first(requests: Requests, at: Bytes, order: Ints) -> int:
     for r in range(len(at)):
         if at[r] == request[OUTPUT, r] or request[WEIGHT, r] == 0:
             continue
-        # Who needs less time per weight goes first.
+        # The least time per weight goes first.
         needed, position = byte[REST, request[OWNER, r], at[r]], count
         while position > 0:
             other = order[position - 1]

@@ -30,7 +30,7 @@ _FINE = 2**32
 _MOST_PRICE = 2**58
 """Of items and nodes: with costs of up to 2⁶⁰, as `state_search` has them, sums of a few stay below 2⁶³."""
 _NO_WAY = 2**60
-"""Cost of a way to the sink where there is none: from an empty batch that nobody is left to fill."""
+"""Cost of a way to the sink where there is none: from an empty batch that no request is left to fill."""
 _ROUNDS = 2_000
 """Rounds of Bellman and Ford after which prices are given up."""
 
