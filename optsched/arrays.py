@@ -8,13 +8,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from optsched.compiled import compiled_part
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched.model.restrictions import Restrictions
-
-Ints = npt.NDArray[np.int64]
 
 _NO_LIMIT = 1 << 40
 """N where there is no limit."""
@@ -107,7 +105,7 @@ def arrays_of(instance: Instance, restrictions: Restrictions) -> InstanceArrays:
 
 @compiled_part
 def blocks_of(tokens: int, block: int) -> int:
-    """Return the number of blocks that hold so many tokens."""
+    """Return the number of blocks that hold a number of tokens."""
     # Divisions take a third of the kernel's time.
     return tokens if block == 1 else (tokens + block - 1) // block
 

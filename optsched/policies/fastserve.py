@@ -86,7 +86,7 @@ Turn = tuple[int, int]
 
 
 class _Levels:
-    """The queue, with a memory of who was served for how long.
+    """The queue, which remembers for how long each request was served.
 
     Only those that ran change their place, or how much they hold, and those that lose it; so a decision takes time for
     them, and not for all that wait.
@@ -128,16 +128,16 @@ class _Levels:
         return Assignment.of(run, actions, len(replica.waiting))
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:
-        """Say how long everybody can decode, if nobody else is there: levels do not matter, memory does."""
+        """Say how long all can decode, if no other request is there: levels do not matter, memory does."""
         jobs = replica.running
         if replica.waiting or len(assignment.run) < len(jobs):
             return 1
         return while_memory_lasts(jobs, replica.memory, min(job.request.output - job.generated for job in jobs))
 
-    # Who stands where ---------------------------------------------------------------------------------------
+    # Places in the queue ------------------------------------------------------------------------------------
 
     def _account(self, replica: Replica) -> None:
-        """Count the time of the last batch, or of those that were repeated, and move who was in it."""
+        """Count the time of the last batch, or of those that were repeated, and move those that were in it."""
         now, passed = replica.now_ps, replica.now_ps - self._begun_ps
         if self._batch:
             self._batches += max(1, self._jobs[self._batch[0]].generated - self._generated)
@@ -171,7 +171,7 @@ class _Levels:
             self._newest = max(self._newest, replica.waiting[-1].rank)
 
     def _promote(self, now_ps: int) -> None:
-        """Let those go to the highest level who have not run for long."""
+        """Let those that have not run for long go to the highest level."""
         starved = [place for place in self._queue if now_ps - self._ran_ps[place[1]] >= self._settings.starvation_ps]
         for place in starved:
             job, held = self._jobs[place], self._occupied.get(place, 0)
@@ -180,7 +180,7 @@ class _Levels:
             self._enter(0, job, held)
 
     def _enter(self, level: int, job: Job, held: int) -> None:
-        """Put a request, which holds so many tokens, where it belongs."""
+        """Put a request, which holds ``tokens`` tokens, where it belongs."""
         place = level, job.rank
         insort(self._queue, place)
         self._jobs[place] = job
@@ -225,7 +225,7 @@ class _Levels:
         return chosen
 
     def _make_room(self, chosen: dict[Turn, int], replica: Replica) -> list[int]:
-        """Return who loses its KV, from the lowest priority up; at last the batch itself gets smaller."""
+        """Return the requests that lose their KV, the lowest priority first; at last the batch itself gets smaller."""
         rules = replica.rules
         ahead = self._settings.size * self._settings.free_tokens if rules.swap else 0
         may_lose = rules.swap or rules.eviction
@@ -252,16 +252,16 @@ class _Levels:
         return victims
 
     def _more(self, place: Turn, count: int, replica: Replica) -> int:
-        """Return the KV tokens that a request takes more if it runs so many."""
+        """Return the KV tokens that a request takes more if it runs ``tokens``."""
         job = self._jobs[place]
         return self._allocated(job, job.cached + job.swapped + count, replica) - self._occupied.get(place, 0)
 
     def _allocated(self, job: Job, tokens: int, replica: Replica) -> int:
-        """Return what one that holds so many tokens is allocated, in whole blocks."""
+        """Return what one that holds that number of tokens is allocated, in whole blocks."""
         return replica.memory.size(job, max(tokens, self._reserve(job)) if tokens else 0)
 
     def _ahead(self, chosen: dict[Turn, int], replica: Replica) -> list[int]:
-        """Return who gets its KV back although it does not run: of the next in the queue those that fit."""
+        """Return the requests that get their KV back without running: of the next in the queue those that fit."""
         size = self._settings.size
         free = self._free - sum(self._more(place, count, replica) for place, count in chosen.items())
         free -= size * self._settings.free_tokens

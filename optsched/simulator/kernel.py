@@ -15,7 +15,7 @@ here                                     there
 `_let_go`                                `MachineState.finish`
 `_advance`, `CompiledRun`                `optsched.simulator.engine.PolicyRun`
 `_occupied`, `_held`                     `optsched.model.memory.PrivateBlocks`: ``size``, ``reserving``
-`_decide`, `_climb`, `_fewest_left`      `optsched.policies.forming.Forming`, `GroupedPolicy.stands`
+`_decide`, `_climb`, `_fewest_left`      `optsched.policies.forming.GroupedBatch`, `GroupedPolicy.stands`
 notes to `Log` and `Watch`               `optsched.model.metrics.tally_of`
 =======================================  =====================================================================
 """
@@ -27,9 +27,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optsched.arrays import InstanceArrays, Ints, RequestArrays, arrays_of, linear_ps, prefill_ps
+from optsched.arrays import InstanceArrays, RequestArrays, arrays_of, linear_ps, prefill_ps
 from optsched.compiled import compiled
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched.model.restrictions import Restrictions
 from optsched.simulator.record import (
     CHANGES,

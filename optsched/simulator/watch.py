@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from optsched.compiled import compiled
+from optsched.model.ints import Ints
 from optsched.model.spread import Spread
-
-Ints = npt.NDArray[np.int64]
 
 QUEUED, ENDED = range(2)
 """Until when the queue has been noted, and when the latest batch has ended, ps."""
