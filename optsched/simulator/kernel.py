@@ -27,11 +27,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optsched.arrays import InstanceArrays, RequestArrays, arrays_of, linear_ps, prefill_ps
+from optsched.arrays import InstanceArrays, RequestArrays, linear_ps, machine_arrays, prefill_ps
 from optsched.compiled import compiled
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
-from optsched.model.restrictions import Restrictions
 from optsched.simulator.record import (
     CHANGES,
     ENTRIES,
@@ -508,8 +507,7 @@ class CompiledRun:
     def __init__(self, instance: Instance, rule: Rule) -> None:
         number = len(instance.requests)
         self._requests, self._rule, self._order = instance.requests, rule, list[int]()
-        arrays = arrays_of(instance, Restrictions())
-        self._problem = arrays._replace(requests=RequestArrays(*np.zeros((3, number), np.int64)))
+        self._problem = machine_arrays(instance, RequestArrays(*np.zeros((3, number), np.int64)))
         self._run: _Run | None = None
 
     def submit(self, indices: Sequence[int]) -> None:
