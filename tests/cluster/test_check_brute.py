@@ -7,12 +7,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from brute_cluster import World, judged, optima, random_schedule
-from brute_force import MONOTONE
+from brute_cluster import TooManyError, World, best, judged, random_schedule
 from clusters import brute_force, cluster_of
 from tiny_clusters import mutated, random_tiny
 
-from optsched import CostModel, Instance, Limits, Link, MachineGroup, Objective, Request, Role, Rules, check_schedule
+from optsched import CostModel, Instance, Limits, MachineGroup, Objective, Request, Rules, check_schedule, replace
 
 
 def _drawn(seed: int) -> tuple[random.Random, Instance, World | None]:
@@ -61,19 +60,47 @@ def test_random_schedules_and_their_mutations_are_judged_alike(block: int) -> No
     assert min(seen["hits"], seen["drops"], seen["moves"], seen["refused"]) > 0
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_every_schedule_of_a_tiny_cluster_is_legal(seed: int) -> None:
-    """Two requests of a few tokens: all schedules are accepted, with the same values."""
-    rng = random.Random(seed)
-    while True:
-        instance = random_tiny(rng, requests=2, longest=2)
-        if instance.infeasibilities() or sum(request.output for request in instance.requests) > 3:
+OBJECTIVES = ("makespan", "mean_ttft", "max_ttft", "mean_e2e", "weighted_e2e", "slo_misses", "p50_e2e", "max_load")
+
+
+@pytest.mark.slow
+def test_best_schedules_are_legal_and_no_random_one_is_better() -> None:
+    """Clusters of at most 2 requests that arrive at 0, as far as all schedules can be tried."""
+    found = 0
+    for seed in range(24):
+        rng = random.Random(seed)
+        drawn = random_tiny(rng, requests=2, longest=2)
+        instance = replace(drawn, requests=tuple(replace(request, arrival_ps=0) for request in drawn.requests))
+        if instance.infeasibilities():
             continue
-        break
-    count = 0
-    for world in _some(instance, 150):
+        objective = OBJECTIVES[seed % len(OBJECTIVES)]
+        try:
+            world = best(instance, objective, 1000)
+        except TooManyError:
+            continue
+        found += 1
         violations, metrics = check_schedule(instance, world.schedule())
-        assert violations == []
+        assert violations == [], seed
         assert_same(metrics, world.metrics())
-        count += 1
-    assert count > 0
+        assert metrics is not None
+        for _ in range(20):
+            other = random_schedule(instance, rng)
+            if other is not None:
+                _, others = check_schedule(instance, other.schedule())
+                assert others is not None
+                assert metrics["objectives"][objective] <= others["objectives"][objective], seed
+    assert found >= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.MEAN_E2E, Objective.MAX_TTFT])
+def test_without_caches_and_moves_the_best_is_that_of_all_assignments(objective: Objective) -> None:
+    """The exhaustive search of one machine, which is older and shares nothing with this one, finds the same."""
+    requests = (Request(2, 1), Request(1, 2), Request(1, 1))
+    machines = [
+        MachineGroup(limits=Limits(capacity, 9, 9), rules=Rules(chunked_prefill=False, eviction=False), cost=cost)
+        for capacity, cost in ((4, CostModel(2, 1)), (3, CostModel(1, 2)))
+    ]
+    instance = cluster_of(machines, requests)
+    expected = brute_force(instance, objective)
+    assert best(instance, objective.value, 50_000).metrics()["objectives"][objective.value] == expected

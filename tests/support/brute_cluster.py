@@ -2,16 +2,18 @@
 
 Written straight from problem.md, Several machines, and sharing no code with the package. `World` is the state of all
 machines at a moment, `judged` replays a schedule in it, `random_schedule` takes random legal decisions at its events,
-and `all_schedules` takes every one. Batches take at least 1 ps here.
+and `best` tries every one. Batches take at least 1 ps here.
 """
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import chain, combinations, permutations, product
+from itertools import chain, combinations, count, permutations, product
+from operator import le
 from typing import Any
 
 from optsched.model.cluster import CacheMode, Role
@@ -25,6 +27,10 @@ Block = tuple[Token, ...]
 
 class IllegalError(Exception):
     """A rule is broken."""
+
+
+class TooManyError(Exception):
+    """There are too many schedules to try them all."""
 
 
 def need(condition: object, rule: str) -> None:
@@ -78,12 +84,12 @@ class World:
             path = [("node", name, place) for name in request.prefix for place in range(lengths[name])]
             own = [("own", index, place) for place in range(len(path), request.input + request.output)]
             self.tokens.append((*path, *own))
-        count = len(requests)
+        number = len(requests)
         need(all(self.machines[route].role is not Role.DECODE for route in routes), "routed to a decode machine")
-        self.where, self.g, self.m = list(routes), [0] * count, [0] * count
-        self.filling, self.finished = [True] * count, [False] * count
-        self.first, self.last, self.gaps = [0] * count, [0] * count, list[int]()
-        self.ran_until = [-1] * count
+        self.where, self.g, self.m = list(routes), [0] * number, [0] * number
+        self.filling, self.finished = [True] * number, [False] * number
+        self.first, self.last, self.gaps = [0] * number, [0] * number, list[int]()
+        self.ran_until = [-1] * number
         self.cache: list[frozenset[Block]] = [frozenset() for _ in self.machines]
         self.open: list[Open | None] = [None] * len(self.machines)
         self.copies: list[Copying] = []
@@ -399,13 +405,12 @@ def judged(instance: Instance, schedule: Schedule) -> dict[str, Any] | str:
 
 
 def _replayed(instance: Instance, schedule: Schedule) -> World:
-    count = len(instance.requests)
     routes = schedule.routes
     if instance.is_distributed:
-        need(len(routes) == count and max(routes) < len(instance.machines), "routes")
+        need(len(routes) == len(instance.requests) and max(routes) < len(instance.machines), "routes")
     else:
         need(not routes, "routes")
-        routes = (0,) * count
+        routes = (0,) * len(instance.requests)
     world = world_of(instance, routes)
     moves = schedule.moves
 
@@ -559,7 +564,7 @@ def _all_of(world: World, k: int, request: int, run: Any, drop: Any, evict: Any)
 
 
 def decisions(world: World) -> Iterator[World]:
-    """Yield the world after every legal choice of moves and batches at this moment, nothing at all included."""
+    """Yield the world after every legal choice of moves and batches at this moment, also after none."""
     requests = range(len(world.where))
 
     def with_moves(now: World, after: int) -> Iterator[World]:
@@ -618,53 +623,100 @@ def every_batch(world: World, k: int) -> Iterator[World]:
                             yield found
 
 
-def all_schedules(instance: Instance, most: int = 100_000) -> Iterator[World]:
-    """Yield every complete schedule whose batches and moves start at events: arrivals, ends of batches, ends of moves.
+MISSES, LOAD = "slo_misses", "max_load"
 
-    Of moments with the same state one is followed for every history of times; stops after ``most`` moments.
+
+def _cost(world: World, objective: str) -> tuple[int, ...]:
+    """Return what a moment has cost, of which the largest component, or for misses the last, bounds the objective.
+
+    Requests arrive at 0, so a latency grows until the token that ends it has come, and it is the same future from two
+    moments that differ in history alone: less of every component makes the other superfluous.
     """
+    ends = [last if done else world.now for last, done in zip(world.last, world.finished, strict=True)]
+    firsts = [first if g else world.now for first, g in zip(world.first, world.g, strict=True)]
+    requests = world.instance.requests
+    percent = objective.partition("_")[0].removeprefix("p")
+    match objective:
+        case "makespan" | "max_e2e":
+            return (max(ends),)
+        case "max_ttft":
+            return (max(firsts),)
+        case "mean_e2e":
+            return (sum(ends),)
+        case "mean_ttft":
+            return (sum(firsts),)
+        case "weighted_e2e":
+            return (sum(request.weight * end for request, end in zip(requests, ends, strict=True)),)
+        case "max_load":
+            return tuple(world.load)
+        case "slo_misses":
+            late = [
+                request.slo_e2e_ps is not None and end > request.slo_e2e_ps
+                for request, end in zip(requests, ends, strict=True)
+            ]
+            return (world.now, sum(late))
+        case _:
+            values = sorted(ends if objective.endswith("e2e") else firsts)
+            return (values[-(-int(percent) * len(values) // 100) - 1],)
+
+
+def best(instance: Instance, objective: str, most: int = 5_000) -> World:
+    """Return a schedule of least value, if all requests arrive at 0: every legal one is tried.
+
+    Batches and moves start when something ends: starting later than that changes no order of events, and improves
+    nothing. Raises `TooManyError` after ``most`` decisions.
+    """
+    assert all(request.arrival_ps == 0 for request in instance.requests)
     targets = [k for k, machine in enumerate(instance.machines) if machine.role is not Role.DECODE]
-    stack = [world_of(instance, routes) for routes in product(targets, repeat=len(instance.requests))]
-    seen: set[object] = set()
-    left = most
-    while stack:
-        world = stack.pop()
+    order, added = count(), count()
+    queue: list[tuple[int, int, tuple[int, ...], World]] = []
+    seen: dict[object, list[tuple[int, ...]]] = {}
+
+    def add(world: World) -> None:
+        if next(added) == most:
+            raise TooManyError
+        cost, key = _cost(world, objective), _key(world)
+        known = seen.setdefault(key, [])
+        if not any(all(map(le, other, cost)) for other in known):
+            known[:] = [other for other in known if not all(map(le, cost, other))]
+            known.append(cost)
+            heapq.heappush(queue, (cost[-1] if objective == MISSES else max(cost), next(order), cost, world))
+
+    for routes in product(targets, repeat=len(instance.requests)):
+        world = world_of(instance, routes)
+        world.now = 0
+        for chosen in decisions(world):
+            add(chosen)
+    while True:
+        *_, cost, world = heapq.heappop(queue)
         if world.over:
-            yield world
+            return world
+        if cost not in seen[_key(world)]:
             continue
         following = world.next_event()
         if following is None:
             continue
-        left -= 1
-        if left < 0:
-            raise RuntimeError("too many schedules")
         world.now = following
         try:
             world.settle()
         except IllegalError:
             continue
         if world.over:
-            yield world
-            continue
-        key = _key(world)
-        if key not in seen:
-            seen.add(key)
-            stack += decisions(world)
+            add(world)
+        else:
+            for chosen in decisions(world):
+                add(chosen)
 
 
 def _key(world: World) -> object:
+    """Return all that decides the future, whenever it is."""
+    now = world.now
     return (
-        world.now, tuple(world.where), tuple(world.g), tuple(world.m), tuple(world.filling), tuple(world.first),
-        tuple(world.last), tuple(world.cache), tuple(world.load), tuple(world.ran_until),
-        tuple((o.end, tuple(sorted(o.after.items())), tuple(o.done)) if o else None for o in world.open),
-        tuple((c.request, c.source, c.target, c.pinned, c.reached, c.due, c.last, len(c.stages)) for c in world.copies),
+        tuple(world.where), tuple(world.g), tuple(world.m), tuple(world.filling), tuple(world.finished),
+        tuple(world.cache), tuple(max(0, end - now) for end in world.ran_until),
+        tuple((o.end - now, tuple(sorted(o.after.items())), tuple(o.done)) if o else None for o in world.open),
+        tuple(
+            (c.request, c.source, c.target, c.pinned, c.reached, c.due - now, c.last, len(c.stages))
+            for c in world.copies
+        ),
     )  # fmt: skip
-
-
-def optima(instance: Instance) -> dict[str, int]:
-    """Return the least value of every objective that no idle time can improve."""
-    found: dict[str, int] = {}
-    for world in all_schedules(instance):
-        for name, value in world.metrics()["objectives"].items():
-            found[name] = min(value, found.get(name, value))
-    return {name: value for name, value in found.items() if name != "p99_tbt"}
