@@ -370,7 +370,7 @@ class Instance:
         """
         if not self.is_distributed:
             only = self.machines[0]
-            broken = ((index, _broken(only, each, each.output)) for index, each in enumerate(self.requests))
+            broken = ((index, _broken(only, each)) for index, each in enumerate(self.requests))
             return tuple(f"{self.label(index)} {', and '.join(found)}" for index, found in broken if found)
         groups: dict[Machine, int] = {}
         for index, machine in enumerate(self.machines):
@@ -399,14 +399,15 @@ class Instance:
         )
 
 
-def _broken(machine: Machine, request: Request, outputs: int) -> list[str]:
-    """Return the limits that a request breaks alone on a machine up to its output token number ``outputs``."""
+def _broken(machine: Machine, request: Request) -> list[str]:
+    """Return the limits that a request breaks alone on a machine: one of role ``prefill`` holds its prompt only."""
     limits, broken = machine.limits, []
-    peak = limits.occupied(request.input + outputs - 1)
+    prompt_only = machine.role is Role.PREFILL
+    peak = limits.occupied(request.input if prompt_only else request.peak_tokens)
     if peak > limits.kv_capacity:
+        tokens = f"input {request.input}" + ("" if prompt_only else f" + output {request.output} - 1")
         broken.append(
-            f"needs {peak} KV tokens (input {request.input} + output "
-            f"{outputs} - 1, in blocks of {limits.kv_block}), the cache holds "
+            f"needs {peak} KV tokens ({tokens}, in blocks of {limits.kv_block}), the cache holds "
             f"{limits.kv_capacity} (kv_tokens = {limits.kv_tokens})"
         )
     if not machine.rules.chunked_prefill and request.input > limits.prefill_tokens:
@@ -423,7 +424,7 @@ def _unserved(machines: Mapping[Machine, int], request: Request) -> str:
     for machine, index in machines.items():
         if machine.role is Role.DECODE:
             continue
-        broken = _broken(machine, request, 1 if machine.role is Role.PREFILL else request.output)
+        broken = _broken(machine, request)
         if not broken and machine.role is Role.PREFILL and request.output > 1:
             targets = [other for other in machines if other.role is not Role.PREFILL]
             if all(other.limits.occupied(request.peak_tokens) > other.limits.kv_capacity for other in targets):
