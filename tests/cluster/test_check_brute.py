@@ -33,9 +33,9 @@ def assert_same(metrics: dict[str, Any] | None, expected: dict[str, Any]) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_random_schedules_and_their_mutations_are_judged_alike(block: int) -> None:
-    """10 x 40 clusters, one legal schedule of each, and 8 random changes of it."""
+    """10 x 30 clusters, one legal schedule of each, and 8 random changes of it."""
     seen: Counter[str] = Counter()
-    for seed in range(40 * block, 40 * block + 40):
+    for seed in range(30 * block, 30 * block + 30):
         rng, instance, world = _drawn(seed)
         if world is None:
             continue
@@ -58,6 +58,31 @@ def test_random_schedules_and_their_mutations_are_judged_alike(block: int) -> No
                 assert violations == [], (seed, changed)
                 assert_same(metrics, expected)
     assert min(seen["hits"], seen["drops"], seen["moves"], seen["refused"]) > 0
+
+
+@pytest.mark.slow
+def test_repeated_batches_are_the_same_as_one_by_one() -> None:
+    """Also where a move starts, ends or goes on while batches are repeated."""
+    repeats = interrupted = 0
+    for seed in range(150):
+        rng = random.Random(seed)
+        instance = random_tiny(rng, requests=2, longest=3, outputs=8)
+        world = None if instance.infeasibilities() else random_schedule(instance, rng)
+        if world is None:
+            continue
+        schedule = world.repeated()
+        violations, metrics = check_schedule(instance, schedule)
+        assert violations == [], seed
+        assert metrics == check_schedule(instance, world.schedule())[1]
+        assert_same(metrics, world.metrics())
+        for batch in schedule.batches:
+            repeats += batch.repeat > 1
+            interrupted += batch.repeat > 1 and any(
+                batch.start_ps < time < batch.end_ps and batch.replica in (move.source, move.target)
+                for move in schedule.moves
+                for time in (move.start_ps, move.end_ps)
+            )
+    assert min(repeats, interrupted) > 10
 
 
 OBJECTIVES = ("makespan", "mean_ttft", "max_ttft", "mean_e2e", "weighted_e2e", "slo_misses", "p50_e2e", "max_load")

@@ -17,6 +17,7 @@ from operator import le
 from typing import Any
 
 from optsched.model.cluster import CacheMode, Role
+from optsched.model.domain import replace
 from optsched.model.instance import Instance, Machine
 from optsched.model.schedule import Batch, Move, Schedule
 
@@ -98,6 +99,7 @@ class World:
             ("batches", "evictions", "hit_tokens", "computed_tokens", "prefill_tokens", "moves", "moved_tokens"), 0
         )
         self.batches: list[Batch] = []
+        self.decoding: list[bool] = []
         self.moves: list[tuple[int, Move]] = []
         self.started_moves = 0
         self.matched: list[int] = []
@@ -246,6 +248,7 @@ class World:
         self.counts["batches"] += 1
         self.counts["computed_tokens"] += tokens
         self.counts["prefill_tokens"] += prefill
+        self.decoding.append(not (fills or evict or drop))
         self.batches.append(
             Batch(self.now, end, tuple(run), tuple(evict), replica=k, hits=tuple(hits), drop=tuple(drop))
         )
@@ -362,6 +365,24 @@ class World:
     def schedule(self) -> Schedule:
         routes = tuple(self.routes) if self.instance.is_distributed else ()
         return Schedule(tuple(self.batches), routes, tuple(move for _, move in sorted(self.moves, key=lambda x: x[0])))
+
+    def repeated(self) -> Schedule:
+        """Return the schedule with each machine's equal decode batches, one right after the other, as one."""
+        found: list[Batch] = []
+        latest: dict[int, int] = {}
+        for batch, decoding in zip(self.batches, self.decoding, strict=True):
+            before = latest.get(batch.replica)
+            if decoding and before is not None:
+                earlier = found[before]
+                if earlier.end_ps == batch.start_ps and set(earlier.run) == set(batch.run):
+                    found[before] = replace(earlier, end_ps=batch.end_ps, repeat=earlier.repeat + 1)
+                    continue
+            found.append(batch)
+            if decoding:
+                latest[batch.replica] = len(found) - 1
+            else:
+                latest.pop(batch.replica, None)
+        return replace(self.schedule(), batches=tuple(found))
 
     @property
     def routes(self) -> list[int]:
@@ -504,6 +525,8 @@ def random_schedule(instance: Instance, rng: random.Random, most: int = 120) -> 
             return None  # the last stage may not start
         for _ in range(2 if eager else rng.randint(0, 2)):
             world = _random_move(world, rng) or world
+        if attempts(world, World.need_room) is None:
+            return None  # the next stage of a move finds no room
         for k in range(len(instance.machines)):
             if world.open[k] is None:
                 for _ in range(8):
@@ -588,14 +611,14 @@ def decisions(world: World) -> Iterator[World]:
                 yield from with_batches(found, k + 1)
 
     for moved in with_moves(world, 0):
-        yield from with_batches(moved, 0)
+        if attempts(moved, World.need_room) is not None:
+            yield from with_batches(moved, 0)
 
 
 def _begin(world: World, request: int, target: int, drop: Sequence[tuple[int, int]], *, last: bool) -> None:
     world.decide = lambda _, stage: last or stage > 0
     world.start_move(request, world.where[request], target, drop)
     world.settle_moves()
-    world.need_room()
 
 
 def subsets(items: Sequence[Any]) -> Iterator[tuple[Any, ...]]:

@@ -25,7 +25,7 @@ from optsched import (
 )
 
 
-def random_tiny(rng: random.Random, *, requests: int = 3, longest: int = 5) -> Instance:
+def random_tiny(rng: random.Random, *, requests: int = 3, longest: int = 5, outputs: int = 3) -> Instance:
     """Return an instance of two machines, or one with a cache, and at most 3 requests that share prefixes."""
     nodes = [PrefixNode("a", rng.randint(1, 4)), PrefixNode("b", rng.randint(1, 3), "a")]
     nodes += [PrefixNode("c", rng.randint(1, 3), "a"), PrefixNode("d", rng.randint(1, 4))]
@@ -33,7 +33,7 @@ def random_tiny(rng: random.Random, *, requests: int = 3, longest: int = 5) -> I
     lengths = {node.name: node.tokens for node in nodes}
     found = []
     for _ in range(rng.randint(1, requests)):
-        prompt, output = rng.randint(1, longest), rng.randint(1, 3)
+        prompt, output = rng.randint(1, longest), rng.randint(1, outputs)
         fitting = [path for path in paths if sum(lengths[name] for name in path) <= prompt + output]
         arrival = rng.choice([0, 0, rng.randint(1, 20)])
         slo = rng.choice([None, rng.randint(5, 40)])
