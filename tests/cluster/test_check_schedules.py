@@ -373,6 +373,26 @@ def test_first_come_first_served_holds_on_each_machine() -> None:
     assert wrong(instance, apart, fcfs) == []
 
 
+def test_restrictions_hold_on_every_machine() -> None:
+    """Each machine starts a prompt of 2, evicts it for a prompt of 1, and fills it again: 11, 11 and 12 ps."""
+    requests = Request(2, 1), Request(2, 1), Request(1, 1), Request(1, 1)
+    evicting = plan(
+        Batch(0, 11, ((0, 1),)), Batch(0, 11, ((1, 1),), replica=1),
+        Batch(11, 22, ((2, 1),), evict=(0,)), Batch(11, 22, ((3, 1),), evict=(1,), replica=1),
+        Batch(22, 34, ((0, 2),)), Batch(22, 34, ((1, 2),), replica=1), routes=(0, 1, 0, 1),
+    )  # fmt: skip
+    instance = pair(*requests)
+    assert metrics(instance, evicting)["evictions"] == 2
+    assert wrong(instance, evicting, Restrictions(max_evictions=2)) == []
+    assert len(wrong(instance, evicting, Restrictions(max_evictions=1))) == 1
+    assert len(wrong(instance, evicting, Restrictions(forbid=("eviction",)))) == 2
+    # The first batches are parts of prompts of 2.
+    assert len(wrong(instance, evicting, Restrictions(forbid=("chunked",)))) == 2
+    both = plan(Batch(0, 15, ((0, 2), (1, 2), (2, 1))), Batch(15, 26, ((3, 1),)), routes=(0, 0, 0, 0))
+    assert wrong(instance, both) == wrong(instance, both, Restrictions(max_batch=3)) == []
+    assert len(wrong(instance, both, Restrictions(max_batch=2))) == 1
+
+
 @pytest.mark.parametrize(
     ("schedule", "violation"),
     [
