@@ -23,6 +23,7 @@ from optsched.cli.options import (
     decision_options,
     deterministic_limit_option,
     fraction_option,
+    history_option,
     integer_option,
     json_option,
     ledger_option,
@@ -34,6 +35,7 @@ from optsched.cli.options import (
     read_objective,
     read_policies,
     refuse_options,
+    requests_option,
     require_method,
     restriction_options,
     results_option,
@@ -72,10 +74,12 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
 from optsched.report.formats import FORMATS, as_text, simple_table
+from optsched.report.requests import requests_csv
 from optsched.report.sheet import make_sheet
 from optsched.report.summary import bound_text, objective_text, policy_comparison, solution_lines
 from optsched.report.timeline import timeline_csv
 from optsched.solvers.formulation import ModelFormat
+from optsched.solvers.history import History
 from optsched.study import ledger as ledgers
 from optsched.study.bound_table import Row, TableTask, finish, table_rows
 from optsched.study.ledger import Ledger
@@ -122,6 +126,7 @@ def cli() -> None:
 @workers_option
 @seed_option
 @out_option
+@history_option
 @json_option
 def solve(
     instance: str,
@@ -135,6 +140,7 @@ def solve(
     workers: int | None,
     seed: int,
     out: str | None,
+    history: str | None,
     as_json: bool,
 ) -> None:
     """Find the best schedule and a proved bound on it."""
@@ -147,6 +153,7 @@ def solve(
     with naming_options():
         require_options(method, options)
     problem = library.load_instance(instance)
+    events = History()
     defect = None
     with LiveLine(problem.name, goal) as live, blaming(source=instance), naming_options():
         try:
@@ -160,10 +167,14 @@ def solve(
                 restrictions=restrictions,
                 workers=workers,
                 seed=seed,
-                progress=live.watch(problem),
+                progress=events.then(live.watch(problem)),
             )
         except DefectFoundError as found:
             defect, result = found, found.result
+    if history is not None:
+        events.end(result)
+        with blaming("--history"):
+            write_text(history, events.csv())
     _deliver([result], out, as_json, "\n".join(solution_lines(result)) + "\n")
     if defect is not None:
         raise defect
@@ -180,7 +191,7 @@ def _warn(result: Result) -> None:
         click.echo(printable(f"optsched: {result.instance.name}: {result.message}"), err=True)
 
 
-_OF_A_SEARCH = ("solver", "time_limit", "deterministic_limit", "workers", "as_json")
+_OF_A_SEARCH = ("solver", "time_limit", "deterministic_limit", "workers", "history", "as_json")
 """Parameters of `solve` that do not shape the model."""
 
 
@@ -266,6 +277,7 @@ def bound(
 @seed_option
 @out_option
 @timeline_option
+@requests_option
 @json_option
 def simulate(
     instance: str,
@@ -277,11 +289,14 @@ def simulate(
     seed: int,
     out: str | None,
     timeline: str | None,
+    requests: str | None,
     as_json: bool,
 ) -> None:
     """Run policies on the cost-model simulator; INSTANCE may also be a suite."""
-    if timeline == "-" and (as_json or out == "-"):
-        raise InputError("--timeline", timeline, "a file, as the result document goes to standard output")
+    tables_out = {"--timeline": timeline, "--requests": requests}
+    to_stdout = [option for option, file in tables_out.items() if file == "-"]
+    if to_stdout and (as_json or out == "-" or len(to_stdout) > 1):
+        raise InputError(to_stdout[-1], "-", "a file, as something else goes to standard output")
     names, goal = read_policies(policies, "--policy"), read_objective(objective)
     problems = library.load_instances(instance)
     results: list[Result] = []
@@ -296,7 +311,7 @@ def simulate(
             predictor=predictor,
             seed=seed,
             workers=processes,
-            schedules=as_json or out is not None or timeline is not None,
+            schedules=as_json or any(file is not None for file in (out, timeline, requests)),
         )
         for result in runs:
             results.append(result)
@@ -306,7 +321,10 @@ def simulate(
     if timeline is not None:
         with blaming("--timeline"):
             write_text(timeline, timeline_csv(results))
-    _deliver(results, out, as_json, "" if timeline == "-" else "\n".join(tables))
+    if requests is not None:
+        with blaming("--requests"):
+            write_text(requests, requests_csv(results))
+    _deliver(results, out, as_json, "" if to_stdout else "\n".join(tables))
 
 
 def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -> None:

@@ -222,6 +222,13 @@ timeline_option: Decorator = file_option(
     "Write queue length, requests, KV tokens and batch tokens over time (CSV, docs/documents.md); - is standard "
     "output.",
 )
+requests_option: Decorator = file_option(
+    "--requests",
+    "Write a row for each request: TTFT, e2e latency, TPOT, evictions (CSV, docs/documents.md); - is standard output.",
+)
+history_option: Decorator = file_option(
+    "--history", "Write incumbent and bound over time (CSV), which `optsched plot bounds` draws."
+)
 results_option: Decorator = click.option(
     "--results",
     metavar="FOLDER",
@@ -293,6 +300,10 @@ _OPTIONS = {
     "policy": "--policy",
     "shape": "--shape",
     "device": "--device",
+    "axis": "--axis",
+    "latency": "--latency",
+    "over": "--over",
+    "labels": "--label",
 }
 
 
