@@ -296,7 +296,8 @@ def simulate(
     tables_out = {"--timeline": timeline, "--requests": requests}
     to_stdout = [option for option, file in tables_out.items() if file == "-"]
     if to_stdout and (as_json or out == "-" or len(to_stdout) > 1):
-        raise InputError(to_stdout[-1], "-", "a file, as something else goes to standard output")
+        other = "the result document" if as_json or out == "-" else to_stdout[0]
+        raise InputError(to_stdout[-1], "-", f"a file, as {other} goes to standard output")
     names, goal = read_policies(policies, "--policy"), read_objective(objective)
     problems = library.load_instances(instance)
     results: list[Result] = []
