@@ -85,8 +85,10 @@ from optsched.study.bound_table import Row, TableTask, finish, table_rows
 from optsched.study.ledger import Ledger
 from optsched.study.store import REFUSED, ResultStore
 from optsched.traces.arrivals import PROCESSES, process_forms, read_process
-from optsched.traces.sources import SERVEGEN, SOURCES, read_rows
+from optsched.traces.own_table import ISO, read_form
+from optsched.traces.sources import CSV, SERVEGEN, SOURCES, read_rows
 from optsched.traces.suites import SUITES
+from optsched.traces.summary import summarise
 from optsched.traces.trace import DEFAULT_LIMITS, READERS, Trace, make_trace, trace_instance, with_deadlines
 
 _WIDE = 120
@@ -344,6 +346,12 @@ def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -
 @cli.command()
 @click.argument("source")
 @click.option("--format", "style", default="azure", show_default=True, help=f"One of {', '.join(SOURCES)}.")
+@click.option(
+    "--columns",
+    metavar="FIELDS",
+    help="Of csv: arrival=NAME,input=NAME,output=NAME,predicted=NAME.  [default: columns of these names]",
+)
+@click.option("--unit", metavar="UNIT", help="Of csv: s, ms, us, ns, or iso for dates.  [default: s]")
 @limit_option
 @arrivals_option
 @load_option
@@ -370,6 +378,8 @@ def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -
 def trace(
     source: str,
     style: str,
+    columns: str | None,
+    unit: str | None,
     limit: int | None,
     arrivals: str | None,
     load: Fraction | None,
@@ -395,14 +405,17 @@ def trace(
         raise InputError("--format", style, one_of(style, SOURCES))
     if style != SERVEGEN:
         refuse_options("--format", ("start",), f"{SERVEGEN} with --start")
+    if style != CSV:
+        refuse_options("--format", ("columns", "unit"), f"{CSV} with --columns and --unit")
     with naming_options():
+        form = read_form(columns, unit or "s")
         cost = find_profile(profile).cost
         if swap is not None:
             cost = _swapping(cost, swap)
         limits = Limits(kv_tokens, batch_tokens, prefill_tokens, batch_requests, kv_block)
         starts, replayed = (None, None) if arrivals is None else _arrival_times(arrivals, seed)
     with blaming(source=source), naming_options():
-        rows = read_rows(source, style, limit, start, seed)
+        rows = read_rows(source, style, limit, start, seed, form=form)
         found = make_trace(rows, limit, starts)
         instance = trace_instance(found, name or Path(source).name.partition(".")[0] or "trace", cost, limits, load)
         if swap is not None:
@@ -412,6 +425,10 @@ def trace(
     if replayed is not None:
         _report_bad(*replayed)
     _report_bad(source, found)
+    if style == CSV or sys.stderr.isatty():
+        numbers = style == CSV and form.unit != ISO and arrivals is None
+        for line in summarise(instance, rows if numbers else None).lines():
+            click.echo(printable(line), err=True)
     write_out(out, dump(instance_document(instance)))
 
 

@@ -300,6 +300,8 @@ _OPTIONS = {
     "policy": "--policy",
     "shape": "--shape",
     "device": "--device",
+    "columns": "--columns",
+    "unit": "--unit",
     "axis": "--axis",
     "latency": "--latency",
     "over": "--over",
