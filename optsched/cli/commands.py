@@ -31,7 +31,9 @@ from optsched.cli.options import (
     load_option,
     naming_options,
     objective_option,
+    on_profile,
     out_option,
+    profile_option,
     read_objective,
     read_policies,
     refuse_options,
@@ -115,6 +117,7 @@ def cli() -> None:
 @cli.command()
 @click.argument("instance")
 @objective_option
+@profile_option
 @click.option("--method", default=AUTO, show_default=True, help="auto, or the name of a formulation.")
 @click.option("--solver", metavar="NAME", help="Solver, for a method that has a choice (infermax_milp).")
 @click.option(
@@ -133,6 +136,7 @@ def cli() -> None:
 def solve(
     instance: str,
     objective: str,
+    profile: str | None,
     method: str,
     solver: str | None,
     export: str | None,
@@ -149,12 +153,12 @@ def solve(
     require_method(method)
     goal = read_objective(objective)
     if export is not None:
-        write_out(out, _model_text(instance, goal, method, export, restrictions, seed))
+        write_out(out, _model_text(instance, profile, goal, method, export, restrictions, seed))
         return
     options = {} if solver is None else {"solver": solver}
     with naming_options():
         require_options(method, options)
-    problem = library.load_instance(instance)
+    problem = on_profile(library.load_instance(instance), profile)
     events = History()
     defect = None
     with LiveLine(problem.name, goal) as live, blaming(source=instance), naming_options():
@@ -198,13 +202,19 @@ _OF_A_SEARCH = ("solver", "time_limit", "deterministic_limit", "workers", "histo
 
 
 def _model_text(
-    source: str, objective: Objective, method: str, style: str, restrictions: Restrictions, seed: int
+    source: str,
+    profile: str | None,
+    objective: Objective,
+    method: str,
+    style: str,
+    restrictions: Restrictions,
+    seed: int,
 ) -> str:
     """Return what ``--export`` asks for."""
     if style not in set(ModelFormat):
         raise InputError("--export", style, one_of(style, ModelFormat))
     refuse_options("--export", _OF_A_SEARCH, "only options that shape the model: it is written, not solved")
-    problem = library.load_instance(source)
+    problem = on_profile(library.load_instance(source), profile)
     with blaming(source=source), naming_options():
         return export_model(problem, objective, method=method, style=style, restrictions=restrictions, seed=seed)
 
@@ -212,6 +222,7 @@ def _model_text(
 @cli.command()
 @click.argument("instance")
 @objective_option
+@profile_option
 @click.option("--method", default=BEST, show_default=True, metavar="NAME", help=f"One of {', '.join(bound_names())}.")
 @restriction_options
 @ledger_option
@@ -220,6 +231,7 @@ def _model_text(
 def bound(
     instance: str,
     objective: str,
+    profile: str | None,
     method: str,
     restrictions: Restrictions,
     ledger: str | None,
@@ -230,7 +242,7 @@ def bound(
     if method not in bound_names():
         raise InputError("--method", method, one_of(method, bound_names()))
     goal = read_objective(objective)
-    problem = library.load_instance(instance)
+    problem = on_profile(library.load_instance(instance), profile)
     known = ledgers.shipped()
     if ledger is not None:
         with blaming("--ledger"):
@@ -271,6 +283,7 @@ def bound(
     help="all, standard, names, or FILE.py:NAME; may repeat.",
 )
 @objective_option
+@profile_option
 @restriction_options
 @click.option(
     "--predictor", metavar="SPEC", help="Predictor of output lengths: truth, gaussian:25, … (docs/policies.md)."
@@ -285,6 +298,7 @@ def simulate(
     instance: str,
     policies: tuple[str, ...],
     objective: str,
+    profile: str | None,
     restrictions: Restrictions,
     predictor: str | None,
     workers: int | None,
@@ -301,7 +315,7 @@ def simulate(
         other = "the result document" if as_json or out == "-" else to_stdout[0]
         raise InputError(to_stdout[-1], "-", f"a file, as {other} goes to standard output")
     names, goal = read_policies(policies, "--policy"), read_objective(objective)
-    problems = library.load_instances(instance)
+    problems = [on_profile(problem, profile) for problem in library.load_instances(instance)]
     results: list[Result] = []
     tables: list[str] = []
     processes = workers or os.cpu_count() or 1
