@@ -1,8 +1,8 @@
 """Reader of the simplest table of whole batches: tokens, cached tokens, time.
 
 A row is one batch. ``tokens`` is what it runs, ``cached`` the KV tokens that are there before. One token on cached
-ones is a decode step, anything else a prefill step of ``tokens`` on ``cached``. A fourth column ``decodes`` may give the
-number of decode steps of a batch that runs nothing else (``tokens = decodes``, and ``cached`` is what they read
+ones is a decode step, anything else a prefill step of ``tokens`` on ``cached``. A fourth column ``decodes`` may give
+the number of decode steps of a batch that runs nothing else (``tokens = decodes``, and ``cached`` is what they read
 together), or 0. The name of the time's column has its unit: ``time_ns``, ``time_us``, ``time_ms`` or ``time_s``.
 """
 

@@ -8,6 +8,7 @@ import click
 
 from optsched.cli import calibration as calibration
 from optsched.cli import machine_commands as machine_commands
+from optsched.cli import own_commands as own_commands
 from optsched.cli import plot_commands as plot_commands
 from optsched.cli.commands import cli
 from optsched.cli.streams import discard_output, use_utf_8
