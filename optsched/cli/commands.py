@@ -6,7 +6,7 @@ import datetime
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from random import Random
@@ -16,6 +16,8 @@ import click
 from optsched import library
 from optsched.calibrate.library import find_profile
 from optsched.check import check_result
+from optsched.cli.layout import CSV as CSV_TABLE
+from optsched.cli.layout import DEFAULT_LAYOUT, Layout, layout_options
 from optsched.cli.live import LiveLine
 from optsched.cli.options import (
     arrivals_option,
@@ -77,8 +79,9 @@ from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
 from optsched.report.formats import FORMATS, as_text, simple_table
 from optsched.report.requests import requests_csv
+from optsched.report.results_csv import results_csv
 from optsched.report.sheet import make_sheet
-from optsched.report.summary import bound_text, objective_text, policy_comparison, solution_lines
+from optsched.report.summary import bound_text, objective_text, policy_comparison, policy_sheet, solution_lines
 from optsched.report.timeline import timeline_csv
 from optsched.solvers.formulation import ModelFormat
 from optsched.solvers.history import History
@@ -293,6 +296,7 @@ def bound(
 @out_option
 @timeline_option
 @requests_option
+@layout_options
 @json_option
 def simulate(
     instance: str,
@@ -306,6 +310,7 @@ def simulate(
     out: str | None,
     timeline: str | None,
     requests: str | None,
+    layout: Layout,
     as_json: bool,
 ) -> None:
     """Run policies on the cost-model simulator; INSTANCE may also be a suite."""
@@ -334,14 +339,24 @@ def simulate(
             results.append(result)
             live.advance()
             if len(results) % len(names) == 0:
-                tables.append(policy_comparison(results[-len(names) :], terminal_width()))
+                tables.append(_policy_table(results[-len(names) :], layout))
     if timeline is not None:
         with blaming("--timeline"):
             write_text(timeline, timeline_csv(results))
     if requests is not None:
         with blaming("--requests"):
             write_text(requests, requests_csv(results))
-    _deliver(results, out, as_json, "" if to_stdout else "\n".join(tables))
+    text = results_csv(results) if layout.style == CSV_TABLE else "\n".join(tables)
+    _deliver(results, out, as_json, "" if to_stdout else text)
+
+
+def _policy_table(results: Sequence[Result], layout: Layout) -> str:
+    """Compare policies on one instance as ``--format`` says; of CSV there is one table of all instances."""
+    if layout.style == CSV_TABLE:
+        return ""
+    if layout == DEFAULT_LAYOUT:
+        return policy_comparison(results, terminal_width())
+    return layout.render(policy_sheet(results), terminal_width())
 
 
 def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -> None:

@@ -623,7 +623,7 @@ def test_latex_has_rules_and_nothing_special(hard: BoundTable) -> None:
     for table in (hard, twins):
         text = as_latex(make_sheet(table))
         comment, _, body = text.partition("\n")
-        assert comment == "% needs \\usepackage{booktabs,amssymb}"
+        assert comment == "% needs \\usepackage{booktabs,amssymb,adjustbox}"
         for rule in ("\\toprule", "\\midrule", "\\bottomrule", "\\begin{tabular}", "\\end{tabular}", "\\end{table}"):
             assert body.count(rule) == 1
         assert not re.search(r"[✓κ–≥]", body)
