@@ -87,6 +87,9 @@ def load_instance(source: str | Path) -> Instance:
     """Return an instance: a shipped one by name, or read from a file; ``-`` is standard input."""
     name = str(source)
     if not _is_file(name):
+        if name in suite_names():
+            names = [instance.name for instance in _shipped(name).instances]
+            raise InputError("INSTANCE", Said(f"the suite {name}"), f"one of its instances: {', '.join(names)}")
         for suite in suite_names():
             # A shipped instance is called after its suite, so only that suite need be read.
             if name.startswith(suite):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from optsched.calibrate.columns import PS, Row, read_table, require_rows
+from optsched.calibrate.columns import PS, TableRow, read_table, require_rows
 from optsched.calibrate.library import file_source
 from optsched.calibrate.timings import Measurements, SourceOptions, Timings
 from optsched.model.errors import InputError
@@ -35,7 +35,7 @@ def read_times(source: str, options: SourceOptions) -> Measurements:
     )
 
 
-def _batch(row: Row) -> tuple[float, float, float, float, float]:
+def _batch(row: TableRow) -> tuple[float, float, float, float, float]:
     """Return decode steps, KV that they read, c and m of a prefill step, and the time in ps."""
     tokens, cached = row.integer("tokens", 1), row.integer("cached", 0)
     decodes = row.integer("decodes", 0) if "decodes" in row.fields else int(tokens == 1 and cached > 0)

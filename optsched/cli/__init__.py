@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -26,7 +30,8 @@ def main(arguments: list[str] | None = None) -> None:
     """
     use_utf_8()
     try:
-        code = cli.main(arguments, prog_name="optsched", standalone_mode=False)
+        with _sigterm_as_interrupt():
+            code = cli.main(arguments, prog_name="optsched", standalone_mode=False)
     except InputError as error:
         _say(str(error))
         code = BAD_INPUT
@@ -72,6 +77,19 @@ def run_program(command: click.Command, name: str) -> None:
         return
     click.echo(printable(f"{name}: {message}"), err=True)
     sys.exit(code)
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Take SIGTERM, which batch systems send before they end a process, for Ctrl-C: what was finished is kept."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def _say(message: str) -> None:

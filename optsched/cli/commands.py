@@ -16,6 +16,7 @@ import click
 from optsched import library
 from optsched.calibrate.library import find_profile
 from optsched.check import check_result
+from optsched.cli.completion import complete_policies, complete_suites
 from optsched.cli.layout import CSV as CSV_TABLE
 from optsched.cli.layout import DEFAULT_LAYOUT, Layout, layout_options
 from optsched.cli.live import LiveLine
@@ -26,11 +27,13 @@ from optsched.cli.options import (
     deterministic_limit_option,
     fraction_option,
     history_option,
+    instance_argument,
     integer_option,
     json_option,
     ledger_option,
     limit_option,
     load_option,
+    method_option,
     naming_options,
     objective_option,
     on_profile,
@@ -45,6 +48,7 @@ from optsched.cli.options import (
     results_option,
     seed_option,
     start_option,
+    suite_argument,
     time_limit_option,
     timeline_option,
     token_option,
@@ -57,7 +61,6 @@ from optsched.methods.bound import ALL, BEST, BoundRun, best_bound, bound_names
 from optsched.methods.checked import DefectError, DefectFoundError
 from optsched.methods.export import export_model
 from optsched.methods.formulations import require_options
-from optsched.methods.plan import AUTO
 from optsched.methods.simulate import simulate_each
 from optsched.methods.solve import solve as run_solver
 from optsched.methods.solve import was_interrupted
@@ -103,8 +106,9 @@ _MOST_BAD = 20
 
 
 def terminal_width() -> int:
-    """Return the columns that a table may have."""
-    return shutil.get_terminal_size((_WIDE, 24)).columns if sys.stdout.isatty() else _WIDE
+    """Return the columns that a table may have: those of the terminal, or what COLUMNS says."""
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return shutil.get_terminal_size((_WIDE, 24)).columns if told else _WIDE
 
 
 @click.group(cls=PipeGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -118,10 +122,10 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("instance")
+@instance_argument
 @objective_option
 @profile_option
-@click.option("--method", default=AUTO, show_default=True, help="auto, or the name of a formulation.")
+@method_option
 @click.option("--solver", metavar="NAME", help="Solver, for a method that has a choice (infermax_milp).")
 @click.option(
     "--export",
@@ -223,7 +227,7 @@ def _model_text(
 
 
 @cli.command()
-@click.argument("instance")
+@instance_argument
 @objective_option
 @profile_option
 @click.option("--method", default=BEST, show_default=True, metavar="NAME", help=f"One of {', '.join(bound_names())}.")
@@ -276,13 +280,14 @@ def bound(
 
 
 @cli.command()
-@click.argument("instance")
+@instance_argument
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     required=True,
     metavar="NAME",
+    shell_complete=complete_policies,
     help="all, standard, names, or FILE.py:NAME; may repeat.",
 )
 @objective_option
@@ -360,16 +365,22 @@ def _policy_table(results: Sequence[Result], layout: Layout) -> str:
 
 
 def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -> None:
-    """Write the documents to --out if given, else print the text."""
+    """Write the documents to --out if given, else print the text; print it too where --out cannot be written."""
+    failure: InputError | None = None
     if as_json or out is not None:
         documents = [result_document(result) for result in results]
         document = dump(documents[0] if len(documents) == 1 else documents)
         if out is not None:
-            write_out(out, document)
+            try:
+                write_out(out, document)
+            except InputError as error:
+                failure = error
         if as_json and out != "-":
             click.echo(document, nl=False)
     if not as_json and out != "-":
         click.echo(text, nl=False)
+    if failure is not None:
+        raise failure
 
 
 @cli.command()
@@ -523,17 +534,18 @@ def check(result: str) -> int:
 
 
 @cli.command()
-@click.argument("suite")
+@suite_argument
 @click.option(
     "--policies",
     multiple=True,
     default=("standard",),
     show_default=True,
     metavar="NAMES",
+    shell_complete=complete_policies,
     help="standard, all, names with commas, or FILE.py:NAME.",
 )
 @objective_option
-@click.option("--method", default=AUTO, show_default=True, help="auto, or the name of a formulation.")
+@method_option
 @click.option("--format", "style", default="text", show_default=True, help=f"One of {', '.join(FORMATS)}.")
 @time_limit_option
 @restriction_options
@@ -645,7 +657,7 @@ def instances() -> None:
 
 
 @instances.command("list")
-@click.argument("suite", required=False)
+@click.argument("suite", required=False, shell_complete=complete_suites)
 @objective_option
 def list_instances(suite: str | None, objective: str) -> None:
     """List the suites, or the instances of one with the best value and bound of the shipped ledger."""
@@ -670,7 +682,7 @@ def list_instances(suite: str | None, objective: str) -> None:
 
 
 @instances.command("show")
-@click.argument("instance")
+@instance_argument
 @out_option
 def show_instance(instance: str, out: str | None) -> None:
     """Print an instance document, its cost coefficients spelled out."""
@@ -678,7 +690,7 @@ def show_instance(instance: str, out: str | None) -> None:
 
 
 @instances.command("make")
-@click.argument("suite")
+@suite_argument
 @out_option
 def make_suite(suite: str, out: str | None) -> None:
     """Generate a suite of the library anew."""

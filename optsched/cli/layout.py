@@ -68,9 +68,7 @@ def layout_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise InputError("--format", style, one_of(style, FORMATS))
         names = tuple(name.strip() for name in columns.split(",")) if columns else ()
         if style == CSV and (names or transpose):
-            raise InputError(
-                "--format", style, "another one with --columns or --transpose: csv has fixed columns"
-            )
+            raise InputError("--format", style, "another one with --columns or --transpose: csv has fixed columns")
         if style != LATEX and (label is not None or siunitx):
             raise InputError("--format", style, "latex with --label or --siunitx")
         return command(*args, layout=Layout(style, names, transpose, label, siunitx), **others)

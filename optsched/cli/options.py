@@ -14,6 +14,13 @@ from click.core import ParameterSource
 
 from optsched.calibrate.library import find_cost
 from optsched.catalogue import FORMULATION_GROUP, POLICY_GROUP, broken_entries, in_file
+from optsched.cli.completion import (
+    complete_instances,
+    complete_methods,
+    complete_objectives,
+    complete_profiles,
+    complete_suites,
+)
 from optsched.methods.plan import AUTO, method_names
 from optsched.methods.simulate import policy_in_file, policy_names, standard_policies
 from optsched.model.documents import check_writable, write_text
@@ -104,8 +111,21 @@ def write_out(out: str | None, text: str) -> None:
         write_text("-" if out is None else out, text)
 
 
+instance_argument: Decorator = click.argument("instance", shell_complete=complete_instances)
+suite_argument: Decorator = click.argument("suite", shell_complete=complete_suites)
 objective_option: Decorator = click.option(
-    "--objective", default=Objective.MAKESPAN.value, show_default=True, help=f"One of {', '.join(Objective)}."
+    "--objective",
+    default=Objective.MAKESPAN.value,
+    show_default=True,
+    shell_complete=complete_objectives,
+    help=f"One of {', '.join(Objective)}.",
+)
+method_option: Decorator = click.option(
+    "--method",
+    default=AUTO,
+    show_default=True,
+    shell_complete=complete_methods,
+    help="auto, or the name of a formulation.",
 )
 _FORBID = click.option(
     "--forbid", multiple=True, metavar="NAME", help=f"Forbid: {', '.join(FORBIDDABLE)}. May be repeated."
@@ -227,6 +247,7 @@ timeline_option: Decorator = file_option(
 profile_option: Decorator = click.option(
     "--profile",
     metavar="PROFILE",
+    shell_complete=complete_profiles,
     help="Cost profile in place of the instance's own: a name (optsched calibrate --list), or a .json file.",
 )
 requests_option: Decorator = file_option(

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from optsched.model.csv_text import by_column
 from optsched.model.errors import InputError, one_of
-from optsched.traces.rows import SECOND_PS, Row, Rows, collect, tokens
+from optsched.traces.rows import SECOND_PS, Rows, TraceRow, collect, tokens
 
 ISO = "iso"
 UNITS: Mapping[str, int] = MappingProxyType({"s": SECOND_PS, "ms": 10**9, "us": 10**6, "ns": 10**3})
@@ -78,7 +78,7 @@ def read_own_table(text: str, form: TableForm) -> Rows:
     return collect(_rows(lines, header, places, form.unit))
 
 
-def _rows(lines: StringIO, header: list[str], places: dict[str, str], unit: str) -> Iterator[Row | InputError]:
+def _rows(lines: StringIO, header: list[str], places: dict[str, str], unit: str) -> Iterator[TraceRow | InputError]:
     for number, line in enumerate(lines, 2):
         if not line.strip():
             continue
@@ -88,7 +88,7 @@ def _rows(lines: StringIO, header: list[str], places: dict[str, str], unit: str)
             arrival = _time_ps(given["arrival"], places["arrival"], unit) if "arrival" in given else 0
             prompt, output = (tokens(given[field], places[field]) for field in ("input", "output"))
             predicted = tokens(given["predicted"], places["predicted"]) if "predicted" in given else None
-            yield Row(arrival, prompt, output, predicted)
+            yield TraceRow(arrival, prompt, output, predicted)
         except InputError as error:
             yield error.located(f"line {number}")
 

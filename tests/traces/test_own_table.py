@@ -13,7 +13,7 @@ from optsched import load_instance
 from optsched.model.errors import InputError
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.traces.own_table import read_form, read_own_table
-from optsched.traces.rows import Row
+from optsched.traces.rows import TraceRow
 from optsched.traces.summary import summarise
 
 
@@ -31,24 +31,24 @@ from optsched.traces.summary import summarise
 )
 def test_times_are_exact(unit: str, text: str, ps: int) -> None:
     found = read_own_table(f"arrival,input,output\n{text},3,4\n", read_form(None, unit))
-    assert found.rows == (Row(ps, 3, 4),)
+    assert found.rows == (TraceRow(ps, 3, 4),)
 
 
 def test_columns_by_name_in_any_order() -> None:
     """As spreadsheets write it: a mark at the start, quotes around commas, lines that end in CR LF, an empty line."""
     text = '\ufeffgen,note,t,prompt,guess\r\n4,"a, b",7,3,5\r\n\r\n1,x,8,2,1\r\n'
     form = read_form("arrival=t, input=prompt,output=gen,predicted=guess", "ms")
-    assert read_own_table(text, form).rows == (Row(7 * 10**9, 3, 4, 5), Row(8 * 10**9, 2, 1, 1))
+    assert read_own_table(text, form).rows == (TraceRow(7 * 10**9, 3, 4, 5), TraceRow(8 * 10**9, 2, 1, 1))
 
 
 def test_without_arrivals_all_arrive_together() -> None:
-    assert read_own_table("input,output\n3,4\n", read_form(None, "s")).rows == (Row(0, 3, 4),)
+    assert read_own_table("input,output\n3,4\n", read_form(None, "s")).rows == (TraceRow(0, 3, 4),)
 
 
 def test_every_rejected_row_has_a_reason() -> None:
     lines = ["x,1,1", "-1,1,1", "2,0,1", "2,1,1.5", "2,1", '2,"1,1', "nan,1,1", "3,1,1"]
     found = read_own_table("arrival,input,output\n" + "\n".join(lines), read_form(None, "s"))
-    assert found.rows == (Row(3 * 10**12, 1, 1),)
+    assert found.rows == (TraceRow(3 * 10**12, 1, 1),)
     assert [str(error).partition(": got")[0] for error in found.bad] == [
         "line 2: arrival",
         "line 3: arrival",
