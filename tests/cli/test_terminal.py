@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkout import searching_here
@@ -75,17 +76,22 @@ def test_out_that_fails_late_still_prints_the_answer(
     assert "No space left on device" in outcome.err
 
 
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"])
 def test_sigterm_is_like_ctrl_c(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    handler: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A policy sends it in the middle of a command."""
+    """A policy sends it in the middle of a command; shells start background jobs with Ctrl-C ignored."""
     monkeypatch.chdir(tmp_path)
+    ctrl_c = signal.signal(signal.SIGINT, handler)
     body = "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)"
     text = f"import os, signal, time\n\nclass Ending:\n    def next_batch(self, replica):\n        {body}\n"
     Path("mine.py").write_text(text)
     before = signal.getsignal(signal.SIGTERM)
-    outcome = optsched(capsys, "simulate", "infermax-fig15-I8", "--policy", "mine.py:Ending")
-    assert (outcome.code, outcome.err) == (130, "optsched: interrupted; what was finished is kept\n")
+    try:
+        outcome = optsched(capsys, "simulate", "infermax-fig15-I8", "--policy", "mine.py:Ending")
+    finally:
+        signal.signal(signal.SIGINT, ctrl_c)
+    assert (outcome.code, outcome.err.strip()) == (130, "optsched: interrupted; what was finished is kept")
     assert signal.getsignal(signal.SIGTERM) == before
 
 
