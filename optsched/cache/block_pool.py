@@ -28,6 +28,7 @@ class BlockPool:
         self._users = [0] * blocks
         self._content: list[Hashable | None] = [None] * blocks
         self._copies: dict[Hashable, dict[int, None]] = {}
+        self._blank = blocks
         self._named: set[int] = set()
         self._lost: dict[Hashable, None] = {}
 
@@ -35,6 +36,11 @@ class BlockPool:
     def free(self) -> int:
         """Blocks that no request holds."""
         return len(self._free)
+
+    @property
+    def blank(self) -> int:
+        """Those of `free` in which nothing is cached. They are taken first."""
+        return self._blank
 
     @property
     def cached(self) -> int:
@@ -81,7 +87,9 @@ class BlockPool:
         for _ in range(count):
             block, _ = self._free.popitem(last=False)
             content = self._content[block]
-            if content is not None:
+            if content is None:
+                self._blank -= 1
+            else:
                 lost.append(content)
                 self._lost[content] = None
                 self._content[block] = None
@@ -109,4 +117,5 @@ class BlockPool:
             if not self._users[block]:
                 self._free[block] = None
                 if self._content[block] is None:
+                    self._blank += 1
                     self._free.move_to_end(block, last=False)

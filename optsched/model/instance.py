@@ -362,8 +362,8 @@ class Instance:
         return self.limits.kv_tokens * sum(request.output for request in self.requests) / volume
 
     def infeasibilities(self) -> tuple[str, ...]:
-        """Name every request that no schedule can serve, with the limits that it breaks."""
-        self.require_plain()
+        """Name every request that no schedule can serve, with the limits that it breaks; a cache changes nothing."""
+        self.require_one_machine()
         limits, found = self.limits, []
         for index, request in enumerate(self.requests):
             broken = []
