@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from optsched.cache.blocks import CacheSetting, blocks_of
@@ -62,6 +62,10 @@ class BatchCache:
             return self.blocks.takes(self._sequences.of(job.index), self.found(job), tokens)
         return -(-(held + tokens) // self._block) + -held // self._block
 
+    def owner(self, name: Hashable) -> Step:
+        """Return a request that has a block, and the block's number there, from 0."""
+        return self._sequences.owner(name)
+
     def evict(self, job: Job) -> None:
         """Evict a request that holds KV and does not run in this batch. What is cached of it stays."""
         index = job.index
@@ -120,7 +124,7 @@ class BatchCache:
         """What has been done in this batch; None if nothing."""
         if not (self._run or self._evicted):
             return None
-        drop = [self._sequences.owner(name) for name in self.blocks.dropped]
+        drop = [self.owner(name) for name in self.blocks.dropped]
         return Assignment(list(self._run.items()), self._evicted, hits=self._hits, drop=drop)
 
     def begin(self) -> None:
