@@ -6,7 +6,7 @@ robin the machines are those that it chose, as it breaks ties at random without 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,11 +131,11 @@ class _Passes:
         else:
             raise InputError("timing.type", timing["type"], "fixed or polynomial")
 
-    def batch_ps(self, tokens: int, decodes: int, decode_kv_tokens: int, prefills: Sequence[tuple[int, int]]) -> int:
+    def batch_ps(self, tokens: int, decodes: int, decode_kv_tokens: int, prefills: Iterable[tuple[int, int]]) -> int:
         """Return the time of a pass in ps."""
-        count, total = len(prefills), 0.0
-        if count:
-            starts, ends = sum(start for _, start in prefills), sum(start + run for run, start in prefills)
+        steps, total = list(prefills), 0.0
+        if count := len(steps):
+            starts, ends = sum(start for _, start in steps), sum(start + run for run, start in steps)
             total += round(self._prefill(count * (ends // count - starts // count)), 6)
         if decodes:
             total += round(self._decode(decode_kv_tokens + decodes), 6)

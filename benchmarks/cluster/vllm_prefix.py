@@ -1,8 +1,8 @@
 """vLLM's scheduler with its prefix cache: every batch, with hits, preemptions, and cached blocks that were taken.
 
-What is compared is our simulator's machine with the policy ``vllm_v1`` and the evictor ``vllm``. The contract's own cache
-goes along: by its rules, too, every request has to find what it finds in vLLM, every drop has to be legal, and every
-batch has to fit into the blocks.
+What is compared is our simulator's machine with the policy ``vllm_v1`` and the evictor ``vllm``. The contract's own
+cache goes along: by its rules, too, every request has to find what it finds in vLLM, every drop has to be legal, and
+every batch has to fit into the blocks.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ class _Watched:
         assert replica.cache is not None
         blocks = replica.cache.blocks
         assert isinstance(blocks, VllmCache)
-        lost = [replica.cache.owner(name) for name in blocks.lost]
-        self.pools.append((blocks.pool.free, blocks.pool.cached, lost))
+        self.pools.append((blocks.pool.free, blocks.pool.cached, replica.cache.owners(blocks.lost)))
         return found
 
 

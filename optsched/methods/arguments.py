@@ -16,13 +16,23 @@ _MOST_SEED = 2**31 - 1
 
 
 def read_problem(
-    instance: Instance | str | Path, objective: Objective | str, restrictions: Restrictions | None
+    instance: Instance | str | Path,
+    objective: Objective | str,
+    restrictions: Restrictions | None,
+    *,
+    cached: bool = False,
 ) -> tuple[Instance, Objective, Restrictions]:
-    """Return an instance of one machine, given itself or by name or file; an objective, also by name; restrictions."""
+    """Return an instance of one machine, given itself or by name or file; an objective, also by name; restrictions.
+
+    ``cached`` says that what asks covers a machine with a cache, too.
+    """
     if isinstance(instance, str | Path):
         instance = load_instance(instance)
     require_type("instance", instance, Instance, "an Instance, or the name or file of one")
-    instance.require_plain()
+    if cached:
+        instance.require_one_machine()
+    else:
+        instance.require_plain()
     if restrictions is None:
         restrictions = Restrictions()
     require_type("restrictions", restrictions, Restrictions, "Restrictions")

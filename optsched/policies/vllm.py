@@ -12,8 +12,9 @@ last that was admitted, so the order of running requests is that of decodes befo
 arrival; those who were preempted stand before all who wait, so that nobody passes them. But what is free counts as
 free: decodes may take what the rest of a running prefill will need, and preempt it only when they meet.
 
-On a machine with a prefix cache it is vLLM's with automatic prefix caching (`optsched.policies.cached`), block for block if
-the machine's cache has mode ``all`` and ``share_in_batch``, and the evictor is ``vllm``.
+On a machine with a prefix cache it is vLLM's with automatic prefix caching (`optsched.policies.cached`), block for
+block if the machine's cache has mode ``all`` and ``share_in_batch``, and the evictor is ``vllm``: ``python
+benchmarks/cluster_runs.py`` holds it against vLLM 0.33.0.
 
 Where its code is *silent*, on the names here:
 

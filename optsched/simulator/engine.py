@@ -19,7 +19,6 @@ from optsched.model.state import Action, MachineState, Place
 from optsched.simulator.caching import BatchCache
 from optsched.simulator.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica, Steady
 
-
 _LRU = CacheSetting()
 
 

@@ -118,6 +118,7 @@ def follow_policy(
     PolicyFailureError, InfeasibleInstanceError
         As `optsched.simulator.engine.run_policy` does.
     """
+    instance.require_plain()
     told = _Told(engine, watch)
     schedule = run_policy(instance, _Listening(policy, told), cost=told, jumps=False)
     return Followed(schedule, tuple(told.batches))
