@@ -16,23 +16,13 @@ _MOST_SEED = 2**31 - 1
 
 
 def read_problem(
-    instance: Instance | str | Path,
-    objective: Objective | str,
-    restrictions: Restrictions | None,
-    *,
-    cached: bool = False,
+    instance: Instance | str | Path, objective: Objective | str, restrictions: Restrictions | None
 ) -> tuple[Instance, Objective, Restrictions]:
-    """Return an instance of one machine, given itself or by name or file; an objective, also by name; restrictions.
-
-    ``cached`` says that what asks covers a machine with a cache, too.
-    """
+    """Return an instance of one machine, given itself or by name or file; an objective, also by name; restrictions."""
     if isinstance(instance, str | Path):
         instance = load_instance(instance)
     require_type("instance", instance, Instance, "an Instance, or the name or file of one")
-    if cached:
-        instance.require_one_machine()
-    else:
-        instance.require_plain()
+    instance.require_plain()
     if restrictions is None:
         restrictions = Restrictions()
     require_type("restrictions", restrictions, Restrictions, "Restrictions")

@@ -14,7 +14,6 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from optsched.cache.blocks import CacheSetting
 from optsched.catalogue import OWN_PACKAGES, POLICY_GROUP, entries, file_version, in_file, lookup, package_of
 from optsched.failures import FAILURES, ReportedFailureError, failure_text, raised_at
 from optsched.methods.arguments import read_problem, read_seed
@@ -35,7 +34,6 @@ _COMPILED_TOKENS = 50_000
 """With fewer tokens to generate the engine has finished before compiled code is loaded."""
 _PARALLEL_TOKENS = 3_000_000
 """With fewer one process has finished before others are there."""
-_LRU = CacheSetting()
 
 
 class PolicyCrashError(ReportedFailureError):
@@ -60,7 +58,6 @@ def simulate(
     restrictions: Restrictions | None = None,
     predictor: str | None = None,
     seed: int = 0,
-    evictor: str = "lru",
 ) -> Result:
     """Let a policy schedule an instance, and report its schedule and metrics.
 
@@ -80,9 +77,6 @@ def simulate(
         it; None for the policy's own choice, the truth. Other policies do not mind.
     seed
         Of whatever a policy leaves to chance, such as the errors of predictions.
-    evictor
-        Which cached blocks are dropped first where memory is short, a name of `optsched.cache.blocks.EVICTOR_NAMES`, if
-        the instance's machine has a cache.
 
     Returns
     -------
@@ -93,16 +87,16 @@ def simulate(
     Raises
     ------
     InputError
-        For an unknown policy, instance, objective, predictor or evictor.
+        For an unknown policy, instance, objective or predictor.
     InfeasibleInstanceError
         If no schedule exists.
     DefectError
         If the checker computes other metrics than the simulator.
     """
-    question = Question(*read_problem(instance, objective, restrictions, cached=True))
-    seed, setting = read_seed(seed), CacheSetting(evictor)
+    question = Question(*read_problem(instance, objective, restrictions))
+    seed = read_seed(seed)
     try:
-        return play(question, policy, predictor=predictor, seed=seed, setting=setting)
+        return play(question, policy, predictor=predictor, seed=seed)
     except PolicyCrashError as crash:
         name = _name(policy)
         return Result(
@@ -122,14 +116,11 @@ def play(
     *,
     predictor: str | None = None,
     seed: int = 0,
-    setting: CacheSetting = _LRU,
 ) -> Result:
     """Let a policy answer a question, as `simulate` does, but raise `PolicyCrashError` if its code raises."""
     instance, objective, restrictions = question.instance, question.objective, question.restrictions
     name = _name(policy)
     runner, options = policy_of(policy, predictor)
-    if instance.is_cached:
-        options |= {"evictor": setting.evictor}
     if question.infeasibility is not None:
         raise question.infeasibility
     failed = Result(
@@ -150,7 +141,7 @@ def play(
             worth_it = sum(request.output for request in instance.requests) >= _COMPILED_TOKENS
             record = runner.serve(restricted) if worth_it and isinstance(runner, Compiled) else None
             if record is None:
-                schedule, tally = run_policy(restricted, runner, setting=setting), None
+                schedule, tally = run_policy(restricted, runner), None
             else:
                 schedule, tally = record.schedule(), record.tally()
     except PolicyFailureError as failure:
@@ -285,7 +276,6 @@ def simulate_each(
     restrictions: Restrictions,
     predictor: str | None = None,
     seed: int = 0,
-    evictor: str = "lru",
     workers: int = 1,
     schedules: bool = True,
 ) -> Iterator[Result]:
@@ -307,7 +297,6 @@ def simulate_each(
         restrictions=restrictions,
         predictor=predictor,
         seed=seed,
-        evictor=evictor,
         schedules=schedules,
     )
     tokens = len(policies) * sum(request.output for instance in instances for request in instance.requests)
@@ -328,10 +317,9 @@ def _simulate(
     restrictions: Restrictions,
     predictor: str | None,
     seed: int,
-    evictor: str,
     schedules: bool,
 ) -> Result:
-    result = simulate(*pair, objective, restrictions=restrictions, predictor=predictor, seed=seed, evictor=evictor)
+    result = simulate(*pair, objective, restrictions=restrictions, predictor=predictor, seed=seed)
     return result if schedules else replace(result, schedule=None)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import TEN, instances, outcome, problem, ready
 
-from optsched import Assignment, InputError, Instance, NoBatchError, Request, policy_names, replace, simulate
+from optsched import Assignment, InputError, Instance, NoBatchError, Request, policy_names, replace
 from optsched.cache.blocks import EVICTOR_NAMES, CacheSetting
 from optsched.cache.contents import BlockNames
 from optsched.cache.sequences import BlockSequences
@@ -259,7 +259,6 @@ class _Breaks:
 def test_what_cannot_be_is_named(what: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         run_policy(cached(Request(4, 2), blocks=4), _Breaks(what))
-    assert simulate(cached(Request(4, 2), blocks=4), _Breaks(what)).message is not None
 
 
 class _Answers:
@@ -299,7 +298,7 @@ def test_answers_that_cannot_be_are_named(answer: Assignment, reason: str) -> No
 
 def test_an_unknown_evictor_is_one_line() -> None:
     with pytest.raises(InputError, match="evictor: got 'lruu'"):
-        simulate(cached(Request(4, 2), blocks=4), "vllm_v1", evictor="lruu")
+        CacheSetting("lruu")
     with pytest.raises(InputError, match="whole_nodes"):
         CacheSetting("vllm", whole_nodes=True)
 
