@@ -73,8 +73,8 @@ def simulate(
     restrictions
         A smaller class of schedules that the policy must stay in.
     predictor
-        Who predicts output lengths for a policy that needs them, as `optsched.policies.predictors.read_predictor` reads
-        it; None for the policy's own choice, the truth. Other policies do not mind.
+        What predicts output lengths for a policy that needs them, as `optsched.policies.predictors.read_predictor`
+        reads it; None for the policy's own choice, the truth. Other policies do not mind.
     seed
         Of whatever a policy leaves to chance, such as the errors of predictions.
 

@@ -27,7 +27,7 @@ class PlannerPolicy:
         for _ in search.start():
             pass
         assert search.best is not None, "there is always a list to schedule by"
-        return _PlanFollower(search.best.plan.schedule())
+        return _PlanFollower(search.best.plan.schedule(instance))
 
 
 class _PlanFollower:
