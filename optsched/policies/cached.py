@@ -7,8 +7,10 @@ ones that it finds and no other request holds. Then `Order` says which of those 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from operator import attrgetter
 from typing import Protocol
 
 from optsched.model.schedule import Assignment
@@ -41,6 +43,9 @@ class FirstCome:
 
 
 FIRST_COME = FirstCome()
+
+
+_decodes = attrgetter("decoding")
 
 
 class _Forming:
@@ -84,6 +89,9 @@ class _Forming:
             count = self._tokens_of(job.missing, prefill)
             if not count:
                 return
+            if not prefill and (decoded := self._decode(running, place)):
+                place += decoded
+                continue
             while not cache.run(job, count):
                 victim = running.pop()
                 if not self._replica.rules.eviction:
@@ -99,6 +107,17 @@ class _Forming:
                     return
             self._add(job, count, prefill)
             place += 1
+
+    def _decode(self, running: Sequence[Job], place: int) -> int:
+        """Let all that decode from a place on run, up to one that does not fit; return how many do."""
+        most = self._budget if self._most is None else min(self._budget, self._most - len(self._run))
+        jobs = list(takewhile(_decodes, running[place : place + most]))
+        count = self._cache.decode(jobs)
+        if count:
+            self._prefilling = False
+            self._budget -= count
+            self._run += [(job.index, 1) for job in jobs[:count]]
+        return count
 
     def _admit(self, job: Job) -> bool:
         """Admit a request if what is to be reserved for it fits; say whether it was."""
