@@ -65,15 +65,16 @@ class _Forming:
     def assignment(self, order: Order) -> Assignment:
         """Return the batch."""
         self._go_on()
-        considered = 0
-        if not self._evicted and self._replica.waiting and self._has_room(prefill=True):
-            for job in order.candidates(self._replica, self._cache):
-                considered += 1
-                if not self._admit(job):
-                    break
+        considered, waiting = 0, self._replica.waiting
+        if waiting and (self._hybrid or self._prefilling is not False):
+            # As in Algorithm 1: one after the other, up to the first that does not fit; all, if they are ordered.
+            considered = 1 if isinstance(order, FirstCome) else len(waiting)
+            if not self._evicted and self._has_room(prefill=True):
+                admitted = sum(1 for _ in takewhile(self._admit, order.candidates(self._replica, self._cache)))
+                considered = max(considered, min(admitted + 1, len(waiting)))
         if self._run:
             return Assignment(self._run, self._evicted, considered=considered)
-        job = (self._replica.running or self._replica.waiting)[0]
+        job = (self._replica.running or waiting)[0]
         raise NoBatchError(job.index, self._replica.now_ps, "no legal batch: nothing that may run now fits")
 
     def _go_on(self) -> None:
