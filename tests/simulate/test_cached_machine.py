@@ -288,6 +288,7 @@ def test_runs_of_policies_that_know_of_no_cache_are_cut_to_what_is_not_found() -
         (Assignment([(0, 2)], []), "2 tokens of request 0 are to run, and it has 1 to run"),
         (Assignment([(1, 5)], []), "5 tokens of request 1 are to run, and it has 4 to run"),
         (Assignment([(7, 1)], []), "the policy runs 1 tokens of request 7, which has 0 to run"),
+        (Assignment([(1, 1)], [], swap_out=[0]), "the policy swaps request 0, where prefixes are cached"),
         (Assignment([(1, 1)], [1]), "the policy evicts request 1, which holds no KV"),
         (Assignment([(0, 1)], [0]), "1 tokens of request 0 are to run, and it is evicted for this batch"),
     ],
