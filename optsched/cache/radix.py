@@ -17,7 +17,7 @@ import heapq
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import count
 
-from optsched.cache.evictors import Evictor, Key
+from optsched.cache.evictors import Evictor, Key, alike
 
 
 class RadixNode:
@@ -87,6 +87,7 @@ class RadixTree:
         self.pinned = 0
         """Cached blocks with a pin."""
         self._evictor = evictor
+        self._alike = alike(evictor)
         self._whole_nodes = whole_nodes
         self._now = 0
         self._order: list[tuple[Key, int, RadixNode]] = []
@@ -104,15 +105,22 @@ class RadixTree:
 
         ``start`` is a node at which a leading run of them ends, from which to go on; the root if there is none.
         """
-        node = start or self.root
+        return sum(shared for _, shared in self._run(blocks, start or self.root)) + (start.depth if start else 0)
+
+    def unpinned(self, blocks: Sequence[Hashable]) -> int:
+        """Return how many of these blocks, which are a leading run, are cached without a pin."""
+        return sum(shared for node, shared in self._run(blocks, self.root) if not node.pins)
+
+    @staticmethod
+    def _run(blocks: Sequence[Hashable], node: RadixNode) -> Iterator[tuple[RadixNode, int]]:
+        """Yield the nodes of the longest cached leading run behind a node, and how many blocks of each are in it."""
         found = node.depth
         while found < len(blocks) and (child := node.children.get(blocks[found])) is not None:
             shared = _common(child.blocks, blocks, found)
-            found += shared
+            yield child, shared
             if shared < len(child.blocks):
-                break
-            node = child
-        return found
+                return
+            found, node = found + shared, child
 
     def match(self, blocks: Sequence[Hashable], hit: bool = False) -> RadixNode:
         """Return the node at which the longest cached leading run ends, and refresh those on the way.
@@ -166,9 +174,22 @@ class RadixTree:
             node = child
         return before, node
 
-    def pin(self, node: RadixNode) -> None:
-        """Pin a node and all before it."""
+    def extend(self, node: RadixNode, blocks: Sequence[Hashable]) -> None:
+        """Cache blocks behind a node without children as a part of it: they share its pins and what is known of it."""
+        assert not node.children
+        node.blocks += blocks
+        node.depth += len(blocks)
+        node.longest = max(node.longest, node.depth)
+        self.size += len(blocks)
+        if node.pins:
+            self.pinned += len(blocks)
+        self._queue(node)
+
+    def pin(self, node: RadixNode, above: RadixNode | None = None) -> None:
+        """Pin a node and all before it, up to one that stays as it is."""
         for each in self._path(node):
+            if each is above:
+                return
             if not each.pins:
                 self.pinned += len(each.blocks)
             each.pins += 1
@@ -190,7 +211,9 @@ class RadixTree:
         while len(dropped) < wanted and self._order:
             _, number, node = heapq.heappop(self._order)
             if number == node.number and not node.children and not node.pins:
-                dropped += self._cut(node, len(node.blocks) if self._whole_nodes else 1)
+                size = len(node.blocks)
+                each = size if self._whole_nodes else min(wanted - len(dropped), size) if self._alike else 1
+                dropped += self._cut(node, each)
         return dropped
 
     def drop_last(self, blocks: Sequence[Hashable]) -> bool:

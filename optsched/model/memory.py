@@ -119,6 +119,6 @@ class HeldBlocks:
 
 
 def memory_of(instance: Instance) -> Memory:
-    """Return the memory of the instance's one machine."""
-    instance.require_plain()
+    """Return the memory of the instance's one machine, as if every request had its blocks for itself."""
+    instance.require_one_machine()
     return PrivateBlocks(instance.limits)

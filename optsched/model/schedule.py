@@ -68,7 +68,7 @@ class Batch:
     @property
     def assignment(self) -> Assignment:
         """What it does, no matter when."""
-        return Assignment(self.run, self.evict, self.swap_out, self.swap_in, self.considered)
+        return Assignment(self.run, self.evict, self.swap_out, self.swap_in, self.considered, self.hits, self.drop)
 
 
 @domain
@@ -150,7 +150,8 @@ class Assignment(NamedTuple):
     """What one batch does, before it is known when: the answer of a formulation or a policy (see `Batch`).
 
     What happens to KV before the runs are its `actions`. The lists say the same in the form of documents, one for each
-    place that KV goes to.
+    place that KV goes to. What is found in a cache, and dropped from it, follows from the order of the runs; policies
+    leave it to the engine.
     """
 
     run: Sequence[Step]
@@ -158,6 +159,8 @@ class Assignment(NamedTuple):
     swap_out: Sequence[int] = ()
     swap_in: Sequence[int] = ()
     considered: int = 0
+    hits: Sequence[Step] = ()
+    drop: Sequence[Step] = ()
 
     @staticmethod
     def of(run: Sequence[Step], actions: Sequence[Action], considered: int = 0) -> Assignment:
@@ -188,6 +191,8 @@ class Assignment(NamedTuple):
             swap_out=tuple(self.swap_out),
             swap_in=tuple(self.swap_in),
             considered=self.considered,
+            hits=tuple(self.hits),
+            drop=tuple(self.drop),
         )
 
 

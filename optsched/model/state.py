@@ -201,7 +201,11 @@ class MachineState(Generic[_State]):
         return out, back
 
     def carry_out(
-        self, actions: Iterable[Action], run: Iterable[Step], require: Callable[[int, int], None] | None = None
+        self,
+        actions: Iterable[Action],
+        run: Iterable[Step],
+        require: Callable[[int, int], None] | None = None,
+        hits: Iterable[Step] = (),
     ) -> Work:
         """Do what one batch does: the actions, and then the runs in turn.
 
@@ -211,11 +215,16 @@ class MachineState(Generic[_State]):
             What it does.
         require
             Called with request and tokens before each run but decode steps of requests that hold KV.
+        hits
+            Requests that find tokens of theirs in a cache, and how many: their first runs begin behind these.
         """
         states, work = self.states, Work()
         hold = None if self._holding is None else self._holding.hold
         if actions:
             work.out, work.back = self.act(actions)
+        for index, found in hits:
+            states[index].cached = found
+            work.started.append(index)
         prefills, generated, finished = work.prefills, work.generated, work.finished
         tokens = decodes = read = 0
         for index, count in run:

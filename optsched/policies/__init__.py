@@ -15,6 +15,7 @@ _FAMILIES = {
     "coupled": ("multires", "sync_coupled"),
     "econoserve": ("econoserve_d", "econoserve_sd", "econoserve_sdo", "econoserve"),
     "allocating": ("s3", "pia"),
+    "prefix_orders": ("lpm", "preble_local", "preble_local_code", "mooncake"),
 }
 
 STARTING = (*(name for base in _TABLE_1 for name in (base, f"{base}_ef")), "infermax")

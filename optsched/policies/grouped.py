@@ -98,8 +98,8 @@ class GroupedPolicy(Parts):
 
     def compiled_run(self, instance: Instance) -> CompiledRun | None:
         """Return a run in machine code of the requests that will be submitted; None if the engine has to."""
-        # The compiled code knows no other rule; of swaps it needs to know nothing, as it makes none.
-        if not self._is_plain or not {"swap"}.issuperset(instance.rules.added):
+        # The compiled code knows no cache, and no other rule; of swaps it needs to know nothing, as it makes none.
+        if instance.is_cached or not self._is_plain or not {"swap"}.issuperset(instance.rules.added):
             return None
         # Compiled code takes a while to load.
         from optsched.simulator.kernel import Rule, as_array, begin_run  # noqa: PLC0415

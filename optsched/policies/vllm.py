@@ -12,6 +12,10 @@ last that was admitted, so the order of running requests is that of decodes befo
 arrival; preempted requests are before all that wait, so that none passes them. But what is free counts as
 free: decodes may take what the rest of a running prefill will need, and preempt it only when they meet.
 
+On a machine with a prefix cache it is vLLM's with automatic prefix caching (`optsched.policies.cached`), block for
+block if the machine's cache has mode ``all`` and ``share_in_batch``, and the evictor is ``vllm``: ``python
+benchmarks/cluster_runs.py`` holds it against vLLM 0.33.0.
+
 Where its code is *silent*, on the names here:
 
 - C is ``max_num_batched_tokens``, N ``max_num_seqs``, b ``block_size``. N caps requests that run here and requests that
@@ -22,14 +26,15 @@ It *differs*:
 
 - An instance's P, which vLLM has not, and its rules tighten the policy, because they do so for all others.
 - Left out, because vLLM's defaults do so, or nothing here corresponds to it: ``long_prefill_token_threshold``,
-  priorities, prefix caching, speculative decoding, pipeline parallelism, asynchronous scheduling.
+  priorities, speculative decoding, pipeline parallelism, asynchronous scheduling.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from optsched.policies.grouped import Group, GroupedPolicy, Members
+from optsched.policies.cached import CachedPolicy
+from optsched.policies.grouped import Group, Members
 from optsched.simulator.replica import Job
 
 
@@ -42,7 +47,7 @@ def _nothing(_: Job) -> int:
     return 0
 
 
-VLLM_V1 = GroupedPolicy(
+VLLM_V1 = CachedPolicy(
     groups=(Group(Members.RUNNING, evicts=True), Group(Members.WAITING)),
     hybrid=True,
     chunked=True,

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from optsched.cache.blocks import CacheSetting
 from optsched.model.cost import BatchCost, RepeatedCost
 from optsched.model.domain import MAX_PS
 from optsched.model.errors import InputError, shown
@@ -15,10 +16,20 @@ from optsched.model.instance import Instance
 from optsched.model.memory import memory_of
 from optsched.model.schedule import Assignment, Batch, Schedule
 from optsched.model.state import Action, MachineState, Place
+from optsched.simulator.caching import BatchCache
 from optsched.simulator.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica, Steady
 
+_LRU = CacheSetting()
 
-def run_policy(instance: Instance, policy: Policy, *, cost: BatchCost | None = None, jumps: bool = True) -> Schedule:
+
+def run_policy(
+    instance: Instance,
+    policy: Policy,
+    *,
+    cost: BatchCost | None = None,
+    jumps: bool = True,
+    setting: CacheSetting = _LRU,
+) -> Schedule:
     """Let a policy schedule an instance (InferMax, Algorithm 1, the outer loop).
 
     A batch starts when the previous one ends; when nothing can run, at the next arrival. A policy that says how long a
@@ -33,6 +44,8 @@ def run_policy(instance: Instance, policy: Policy, *, cost: BatchCost | None = N
         How long the steps of batches take, if not what the instance says.
     jumps
         False lets the policy decide on every batch. The schedule is the same.
+    setting
+        How the machine keeps its cache, if it has one.
 
     Raises
     ------
@@ -46,7 +59,7 @@ def run_policy(instance: Instance, policy: Policy, *, cost: BatchCost | None = N
         Whether it keeps the instance's limits is for the checker to say.
     """
     require_feasible(instance)
-    run = PolicyRun(instance, policy, cost=cost, jumps=jumps)
+    run = PolicyRun(instance, policy, cost=cost, jumps=jumps, setting=setting)
     for index in arrival_order(instance):
         run.submit(index)
     run.advance()
@@ -75,12 +88,18 @@ class PolicyRun:
 
     Parameters
     ----------
-    instance, policy, cost, jumps
+    instance, policy, cost, jumps, setting
         As `run_policy` takes them; of the instance's requests those count that are submitted.
     """
 
     def __init__(
-        self, instance: Instance, policy: Policy, *, cost: BatchCost | None = None, jumps: bool = True
+        self,
+        instance: Instance,
+        policy: Policy,
+        *,
+        cost: BatchCost | None = None,
+        jumps: bool = True,
+        setting: CacheSetting = _LRU,
     ) -> None:
         steps = cost or instance.cost
         self._requests, self._policy, self._cost, self._besides = instance.requests, policy, steps, instance.cost
@@ -89,6 +108,8 @@ class PolicyRun:
         self._coming: deque[int] = deque()
         self._present: dict[int, Job] = {}
         self._replica = Replica(instance.limits, instance.rules, instance.start_ps, memory_of(instance))
+        self._cache = BatchCache(instance, setting) if instance.is_cached else None
+        self._replica.cache = self._cache
         self._machine = MachineState(self._present)
         self._patience = sum(request.input + request.output for request in instance.requests)
         self._arrived = self._fruitless = self._open_ps = 0
@@ -172,18 +193,48 @@ class PolicyRun:
             try:
                 self._decided = self._asked()
             except NoBatchError as stuck:
+                if self._cache is not None and self._cache.formed is not None:
+                    raise PolicyFailureError(stuck.index, self.now_ps, f"a batch was begun: {stuck.reason}") from stuck
                 self._stuck = stuck
         return self._decided if until_ps is None or replica.now_ps < until_ps else None
 
     def _asked(self) -> Assignment:
         """Return what the policy answers."""
+        if self._cache is not None:
+            self._cache.begin()
         assignment = self._policy.next_batch(self._replica)
         if not isinstance(assignment, Assignment):
             raise TypeError(f"next_batch answers {shown(assignment)}, which is no Assignment")
         if not assignment.run:
             raise PolicyFailureError(next(iter(self._present)), self.now_ps, "the policy's batch runs nothing")
+        if self._cache is not None:
+            return self._formed(self._cache, assignment)
         # Without a price nobody counts who is considered.
         return assignment if self._besides.cpu_request else Assignment(*assignment[:4])
+
+    def _formed(self, cache: BatchCache, assignment: Assignment) -> Assignment:
+        """Return what is done on a machine that caches, which is formed there now if the policy did not."""
+        for index in (*assignment.swap_out, *assignment.swap_in):
+            raise self._failure(index, f"the policy swaps request {index}, where prefixes are cached")
+        formed = cache.formed
+        if formed is None:
+            for _ in self._possible_actions(assignment.actions):
+                pass
+            for index, tokens in assignment.run:
+                if index not in self._present:
+                    raise self._no_run(index, tokens, 0)
+            try:
+                short = cache.apply(assignment, self._present)
+            except ValueError as wrong:
+                raise self._failure(assignment.run[0][0], str(wrong)) from None
+            if short is not None:
+                raise self._failure(short, "memory does not suffice for its run, whatever is dropped")
+            formed = cache.formed
+            assert formed is not None
+        elif (list(assignment.run), list(assignment.evict)) != (formed.run, formed.evict):
+            index = assignment.run[0][0]
+            raise self._failure(index, "the policy answers another batch than it has formed in the cache")
+        return formed._replace(considered=assignment.considered) if self._besides.cpu_request else formed
 
     @property
     def _next_arrival_ps(self) -> int:
@@ -233,7 +284,7 @@ class PolicyRun:
         replica, present, actions = self._replica, self._present, assignment.actions
         doable = self._possible_actions(actions) if actions else ()
         try:
-            work = self._machine.carry_out(doable, assignment.run, self._require_run)
+            work = self._machine.carry_out(doable, assignment.run, self._require_run, assignment.hits)
         except KeyError as unknown:
             (index,) = unknown.args
             raise self._no_run(index, dict(assignment.run)[index], 0) from None
@@ -246,6 +297,8 @@ class PolicyRun:
                 replica.enqueue(present[index])
         for index in work.started:
             replica.admit(present[index])
+        if self._cache is not None:
+            self._cache.end()
         self._let_go(work.finished)
         replica.now_ps += work.duration_ps(self._cost, self._besides, assignment.considered)
         return bool(work.generated)
@@ -282,10 +335,12 @@ class PolicyRun:
         """Forget requests that have ended."""
         for index in finished:
             self._replica.drop(self._present.pop(index))
+            if self._cache is not None:
+                self._cache.finish(index)
 
     def _repeats(self, assignment: Assignment) -> int:
         """Return how often a decision can be carried out before the policy has to be asked again."""
-        if self._steady is None or assignment.actions:
+        if self._steady is None or assignment.actions or assignment.drop:
             return 1
         most = self._requests[assignment.run[0][0]].output
         for index, _ in reversed(assignment.run):  # prefills often stand last
@@ -293,7 +348,9 @@ class PolicyRun:
             if job is None or not job.decoding:
                 return 1
             most = min(most, job.request.output - job.generated)
-        return most if most == 1 else min(most, self._steady.stands(self._replica, assignment))
+        if most > 1:
+            most = min(most, self._steady.stands(self._replica, assignment))
+        return most if most == 1 or self._cache is None else self._cache.lasts(assignment.run, most)
 
     def _decode(self, assignment: Assignment, most: int, until_ps: int | None) -> int:
         """Repeat decode steps until a request arrives or a time has come, but at most so often; return how often."""
@@ -305,6 +362,8 @@ class PolicyRun:
         besides = self._besides.besides_ps(0, 0, 0, assignment.considered)
         times, duration = self._span(len(jobs), sum(job.cached for job in jobs), most, besides, left)
         replica.now_ps += duration
+        if self._cache is not None:
+            self._cache.repeat(assignment.run, times)
         self._let_go(self._machine.repeat(assignment.run, times))
         return times
 

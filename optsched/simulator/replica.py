@@ -13,6 +13,7 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Assignment
 from optsched.model.state import RequestState
+from optsched.simulator.caching import BatchCache
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,6 +59,8 @@ class Replica:
         What its KV memory can hold, and what a request takes there.
     waiting, running
         Arrived, unfinished requests without and with KV on the GPU, each in order of arrival.
+    cache
+        The machine's cache, on which policies that know of it form their batches; None if it caches nothing.
     """
 
     limits: Limits
@@ -66,6 +69,7 @@ class Replica:
     memory: Memory
     waiting: list[Job] = field(default_factory=list)
     running: list[Job] = field(default_factory=list)
+    cache: BatchCache | None = None
 
     def enqueue(self, job: Job) -> None:
         """Put a job among the waiting."""

@@ -118,6 +118,7 @@ def follow_policy(
     PolicyFailureError, InfeasibleInstanceError
         As `optsched.simulator.engine.run_policy` does.
     """
+    instance.require_plain()
     cost = _MeasuringCost(engine, watch)
     schedule = run_policy(instance, _Listening(policy, cost), cost=cost, jumps=False)
     return Followed(schedule, tuple(cost.batches))

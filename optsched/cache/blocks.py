@@ -1,0 +1,148 @@
+"""What a machine's memory does for batches if it caches: two ways to keep one cache, and how to choose one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Protocol
+
+from optsched.cache.evictors import EVICTORS, Belady, Evictor
+from optsched.cache.foresight import Foresight
+from optsched.cache.machine import BlockSequence, MachineCache
+from optsched.cache.sequences import BlockSequences
+from optsched.cache.vllm import VllmCache
+from optsched.model.cluster import CacheMode
+from optsched.model.errors import InputError, one_of
+from optsched.model.instance import Instance
+
+EVICTOR_NAMES = (*EVICTORS, "belady", "vllm")
+"""What `CacheSetting.evictor` may be."""
+
+
+@dataclass(frozen=True)
+class CacheSetting:
+    """How a machine keeps its cache, as far as the instance leaves that open.
+
+    Parameters
+    ----------
+    evictor
+        Which cached blocks are dropped first, if memory is short: a name of `EVICTOR_NAMES`. ``belady`` knows the
+        requests to come; ``vllm`` is vLLM's own block pool.
+    whole_nodes
+        Whole leaves of the tree are dropped, and so perhaps more than needed, as in SGLang; not with ``vllm``.
+
+    Raises
+    ------
+    InputError
+        If no evictor has this name.
+    """
+
+    evictor: str = "lru"
+    whole_nodes: bool = False
+
+    def __post_init__(self) -> None:
+        if self.evictor not in EVICTOR_NAMES:
+            raise InputError("evictor", self.evictor, one_of(self.evictor, EVICTOR_NAMES))
+        if self.whole_nodes and self.evictor == "vllm":
+            raise InputError("whole_nodes", self.whole_nodes, "False with evictor vllm, which drops single blocks")
+
+
+class Blocks(Protocol):
+    """The blocks of a machine that caches.
+
+    For each batch: `begin`; `release` what is evicted; for each run in order `match` in the first step of a fill, and
+    `step`, which drops what memory is short of; at its end `end`, then `release` what has ended.
+    """
+
+    @property
+    def free(self) -> int:
+        """Blocks that runs may take: those that are empty, and those that can be dropped."""
+
+    @property
+    def blank(self) -> int:
+        """Blocks that runs may take before one is dropped."""
+
+    @property
+    def dropped(self) -> list[Hashable]:
+        """What this batch drops."""
+
+    def begin(self) -> None:
+        """Begin a batch."""
+
+    def tokens(self, request: int) -> int:
+        """Return m of a request that holds KV."""
+
+    def found(self, sequence: BlockSequence, tokens: int) -> int:
+        """Return how many of the first ``tokens`` tokens a request would find; nothing changes."""
+
+    def takes(self, sequence: BlockSequence, found: int, tokens: int) -> int:
+        """Return how much less is `free` if a request that finds ``found`` tokens runs ``tokens`` more."""
+
+    def match(self, request: int, sequence: BlockSequence, tokens: int) -> int:
+        """Let a request without KV, of which ``tokens`` tokens exist, find and pin its cached blocks; return m."""
+
+    def step(self, request: int, run: int) -> None:
+        """Run ``run`` tokens of a request."""
+
+    def end(self) -> object:
+        """End a batch: cache what it completed."""
+
+    def release(self, request: int) -> None:
+        """Take the pins of a request away, which is evicted or has ended, and free what is not cached."""
+
+
+class TreeBlocks(MachineCache):
+    """`MachineCache` with a number of blocks, of which it drops those that are too many at every step.
+
+    Parameters
+    ----------
+    blocks, block
+        How many blocks there are, and b, the tokens of one.
+    mode, evictor, share_in_batch, whole_nodes
+        As `MachineCache` has them.
+
+    Attributes
+    ----------
+    dropped
+        What this batch drops.
+    """
+
+    def __init__(
+        self, blocks: int, block: int, mode: CacheMode, evictor: Evictor, *, share_in_batch: bool, whole_nodes: bool
+    ) -> None:
+        super().__init__(block, mode, evictor, share_in_batch=share_in_batch, whole_nodes=whole_nodes)
+        self._blocks = blocks
+        self.dropped: list[Hashable] = []
+
+    @property
+    def free(self) -> int:
+        """Blocks that runs may take: those that are empty, and those that can be dropped."""
+        return self._blocks - self.pinned
+
+    @property
+    def blank(self) -> int:
+        """Blocks that runs may take before one is dropped."""
+        return self._blocks - self.used
+
+    def begin(self) -> None:
+        """Begin a batch."""
+        if self.dropped:
+            self.dropped = []
+
+    def step(self, request: int, run: int) -> None:
+        """Run ``run`` tokens of a request, and drop what memory is short of."""
+        super().step(request, run)
+        if (over := self.used - self._blocks) > 0:
+            self.dropped += self.drop(over)
+
+
+def blocks_of(instance: Instance, setting: CacheSetting, sequences: BlockSequences) -> tuple[Blocks, Foresight | None]:
+    """Return the blocks of an instance's one machine, and what has to be told when requests start, if anything."""
+    limits, rules = instance.limits, instance.cache
+    size, mode, shared = limits.kv_block, rules.mode, rules.share_in_batch
+    if setting.evictor == "vllm":
+        return VllmCache(limits.kv_blocks, size, mode, share_in_batch=shared), None
+    foresight = Foresight(instance, sequences) if setting.evictor == "belady" else None
+    order = EVICTORS[setting.evictor] if foresight is None else Belady(foresight)
+    blocks = TreeBlocks(limits.kv_blocks, size, mode, order, share_in_batch=shared, whole_nodes=setting.whole_nodes)
+    return blocks, foresight
