@@ -44,7 +44,7 @@ MACHINE = replace(COST, swap_out_kv=_LINK_PS, swap_in_kv=_LINK_PS, swap_overlap=
 
 
 def scaled(cost: CostModel, weights: Fraction, kv: Fraction) -> CostModel:
-    """Return the cost of a model with so many times the weights, and bytes of KV a token, for each GPU."""
+    """Return the cost of a model with multiples of the weights, and of the bytes of KV a token, for each GPU."""
     return replace(
         cost,
         base=round(cost.base * weights),
@@ -100,8 +100,8 @@ def workload(
 ) -> Instance:
     """Return requests of Table 2 with Poisson arrivals, as many and at the rate of `LOADS` unless said otherwise.
 
-    The SLO of a request is so many times the time of a mean prompt alone, and for each output token that of a batch of
-    30 decodes on 10,000 KV tokens; None for no SLO. At an infinite rate all arrive at once.
+    The SLO of a request is ``slo_scale`` times the time of a mean prompt alone, and for each output token that of a
+    batch of 30 decodes on 10,000 KV tokens; None for no SLO. At an infinite rate all arrive at once.
     """
     load = LOADS[trace]
     rate = load.rate if rate is None else rate

@@ -103,7 +103,7 @@ def latencies(instance: Instance, policy: Runner, sigma: int = 0, seed: int = 0)
 
 
 def arriving(instance: Instance, seed: int, rate: float) -> Instance:
-    """Return an instance whose requests arrive by a Poisson process of so many requests/s."""
+    """Return an instance whose requests arrive by a Poisson process of ``rate`` requests/s."""
     rng, now, requests = Random(f"{seed} arrivals"), 0, []
     for request in instance.requests:
         requests.append(replace(request, arrival_ps=now))
