@@ -34,7 +34,6 @@ from optsched.simulator.replica import Policy, Preparing
 from optsched.traces.workloads import draw_workload
 from papers.serving import COST
 
-SEEDS = (1, 2, 3)
 KV_TOKENS = 15_008
 """12 GB of OPT-13B, with its 819,200 bytes a token, in whole blocks of 32; and 264 GB of OPT-175B, with 4,718,592."""
 KV_TOKENS_175B = 55_936
