@@ -96,7 +96,7 @@ class Panel:
 
 
 def conversations(load: Fraction, outputs: Fraction = Fraction(1)) -> Instance:
-    """Return Azure-like conversations at a load, with outputs so many times as long."""
+    """Return Azure-like conversations at a load, with outputs longer by a factor."""
     requests = tuple(
         replace(request, output=max(1, int(request.output * outputs)))
         for request in stand_in("azure-conv").requests[:COUNT]
@@ -105,7 +105,7 @@ def conversations(load: Fraction, outputs: Fraction = Fraction(1)) -> Instance:
 
 
 def alike(count: Fraction) -> Instance:
-    """Return so many requests of 64 and 256 tokens, together."""
+    """Return ``count`` requests of 64 and 256 tokens, together."""
     return Instance("alike", _LIMITS, _WHOLE, cost_model(PROFILE), (Request(64, 256),) * int(count))
 
 
@@ -120,7 +120,7 @@ def different(count: Fraction) -> Instance:
 
 
 def hurried(load: Fraction, factor: Fraction) -> Instance:
-    """Return conversations at a load that are late after so many times what they take alone."""
+    """Return conversations at a load that are late after a multiple of what they take alone."""
     instance = conversations(load)
     slos = [int(factor * least) for least in alone(instance).e2e]
     requests = (replace(r, slo_e2e_ps=slo) for r, slo in zip(instance.requests, slos, strict=True))

@@ -1,4 +1,4 @@
-"""Cost profiles beside systems that nobody here wrote: a run of vLLM, and Splitwise's measured times.
+"""Cost profiles beside independent systems: a run of vLLM, and Splitwise's measured times.
 
     python benchmarks/calibration.py ../shared/data --readme docs/calibration.md --plots docs
 

@@ -112,7 +112,7 @@ def sheet(executions: list[Execution]) -> Sheet:
 @click.option("--threads", type=int, default=1, show_default=True)
 @click.option("--extent", type=(int, int, int), help="Tokens and requests of a batch, tokens of a request.")
 @click.option("--policies", default=",".join(POLICIES), show_default=True)
-@click.option("--repeats", type=int, default=3, show_default=True, help="Every batch is run so often.")
+@click.option("--repeats", type=int, default=3, show_default=True, help="Runs of every batch.")
 @click.option("--max-spread", type=float, default=0.25, show_default=True)
 @file_option("--readme", "Put the table into this Markdown file.")
 @click.option("--plot", "picture", metavar="FILE", help="Draw the batches of the first policy (.svg, .png, .pdf).")
@@ -135,11 +135,9 @@ def main(
     model, machine = read_shape(shape), open_machine(device, threads)
     task = Task(model, EXTENTS[device] if extent is None else Extent(*extent), samples=5, max_spread=max_spread)
     with StepBar("profile") as bar:
-        restless = measure(task, machine, folder, bar.show)
-    if restless:
-        text = (
-            f"{len(restless)} points spread by more than {100 * max_spread:g} %; the same command measures them again"
-        )
+        noisy = measure(task, machine, folder, bar.show)
+    if noisy:
+        text = f"{len(noisy)} points spread by more than {100 * max_spread:g} %; the same command measures them again"
         raise click.ClickException(text)
     instance = workload(task.extent, fit_cost(folder), task.seed)
     executions = []

@@ -109,7 +109,7 @@ def vllm_scheduler(limits: Limits, *, context: int, whole_prompts: bool) -> Any:
         device_config=DeviceConfig(device="cpu"),
         scheduler_config=SchedulerConfig(
             max_num_batched_tokens=most,
-            # Whoever runs takes a token of the budget.
+            # A request that runs takes a token of the budget.
             max_num_seqs=min(limits.batch_requests or most, most),
             max_model_len=context,
             is_encoder_decoder=False,
@@ -147,7 +147,7 @@ class RealScheduler:
         self._pending: Any = None
 
     def next_batch(self, replica: Replica) -> Assignment:
-        """Hand in what the last batch has generated and who has arrived, and let vLLM schedule."""
+        """Hand in what the last batch has generated and what has arrived, and let vLLM schedule."""
         self._generate()
         for job in replica.waiting:
             if job.index not in self._known:
@@ -161,11 +161,11 @@ class RealScheduler:
         evict = sorted((int(name) for name in self._pending.preempted_req_ids or ()), key=lambda index: -rank[index])
         run = [(int(name), count) for name, count in self._pending.num_scheduled_tokens.items()]
         if not run:
-            raise NoBatchError((replica.running or replica.waiting)[0].index, replica.now_ps, "vLLM schedules nobody")
+            raise NoBatchError((replica.running or replica.waiting)[0].index, replica.now_ps, "vLLM schedules none")
         return Assignment(run, evict)
 
     def _generate(self) -> None:
-        """Give a token to everybody whose tokens have all been computed."""
+        """Give a token to every request whose tokens have all been computed."""
         if self._pending is None:
             return
         from vllm.v1.outputs import ModelRunnerOutput  # noqa: PLC0415 - not installed everywhere
@@ -210,12 +210,12 @@ class Agreement:
             return
         if not self.differences:
             place = f"batch {self.alike + 1:,} at {replica.now_ps / 1e12:.3f} s"
-            self.first = f"{place}: vLLM {told(theirs, replica)}, the policy {told(ours, replica)}"
+            self.first = f"{place}: vLLM {described(theirs, replica)}, the policy {described(ours, replica)}"
         self.differences[kind] += 1
 
 
 def difference(theirs: Assignment, ours: Assignment | None, replica: Replica) -> str | None:
-    """Say what differs first: who is preempted, decodes, prefills, how many tokens; None if nothing does."""
+    """Say what differs first: what is preempted, decodes, prefills, how many tokens; None if nothing does."""
     if ours is None:
         return KINDS[-1]
     decoding = {job.index for job in replica.running if job.decoding}
@@ -228,7 +228,7 @@ def difference(theirs: Assignment, ours: Assignment | None, replica: Replica) ->
     return next((kind for kind, one, other in triples if one != other), None)
 
 
-def told(assignment: Assignment | None, replica: Replica) -> str:
+def described(assignment: Assignment | None, replica: Replica) -> str:
     """Say in short what a batch does."""
     if assignment is None:
         return "finds no batch"
@@ -271,7 +271,7 @@ class Load:
 
     @property
     def policies(self) -> dict[str, Policy]:
-        """Who is compared."""
+        """What is compared."""
         if not self.whole_prompts:
             return {"vllm_v1, first chunk": VLLM_V1_UNRESERVED}
         return {"vllm_v1": VLLM_V1, "sarathi_pc": SARATHI_PC, "vllm": VLLM}
@@ -500,7 +500,7 @@ def recorded(instance: Instance) -> str:
 @click.option("--kv-block", type=click.IntRange(1), help="b, if not the instance's.")
 @click.option("--batch-tokens", type=click.IntRange(1), help="C, if not the instance's.")
 @click.option("--batch-requests", type=click.IntRange(1), help="N, if not the instance's.")
-@click.option("--first-chunk", is_flag=True, help="Admit whoever's first chunk fits.")
+@click.option("--first-chunk", is_flag=True, help="Admit a request whose first chunk fits.")
 @file_option("--record", "Write vLLM's decisions on one INSTANCE there, and compare nothing.")
 @file_option("--readme", "Put the table into this Markdown file.")
 def main(

@@ -29,7 +29,6 @@ from papers.econoserve_setup import (
     KV_TOKENS_175B,
     LOADS,
     OPT_175B,
-    SEEDS,
     Outcome,
     family,
     outcome,
@@ -39,6 +38,7 @@ from papers.econoserve_setup import (
     workload,
 )
 from papers.finding import Finding
+from papers.serving import SEEDS
 
 Measure = Callable[[Outcome], float]
 Values = tuple[float, ...]

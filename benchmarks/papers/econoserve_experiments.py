@@ -28,7 +28,6 @@ from papers.econoserve_setup import (
     LOADS,
     MACHINE,
     OPT_13B,
-    SEEDS,
     family,
     outcome,
     run,
@@ -36,6 +35,7 @@ from papers.econoserve_setup import (
     workload,
 )
 from papers.finding import Finding
+from papers.serving import SEEDS
 
 _DRAWS = range(1, 7)
 _SHAREGPT = PER_TRACE["sharegpt"]

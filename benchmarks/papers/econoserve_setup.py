@@ -34,7 +34,6 @@ from optsched.simulator.replica import Policy, Preparing
 from optsched.traces.workloads import draw_workload
 from papers.serving import COST
 
-SEEDS = (1, 2, 3)
 KV_TOKENS = 15_008
 """12 GB of OPT-13B, with its 819,200 bytes a token, in whole blocks of 32; and 264 GB of OPT-175B, with 4,718,592."""
 KV_TOKENS_175B = 55_936
@@ -44,7 +43,7 @@ MACHINE = replace(COST, swap_out_kv=_LINK_PS, swap_in_kv=_LINK_PS, swap_overlap=
 
 
 def scaled(cost: CostModel, weights: Fraction, kv: Fraction) -> CostModel:
-    """Return the cost of a model with so many times the weights, and bytes of KV a token, for each GPU."""
+    """Return the cost of a model with multiples of the weights, and of the bytes of KV a token, for each GPU."""
     return replace(
         cost,
         base=round(cost.base * weights),
@@ -100,8 +99,8 @@ def workload(
 ) -> Instance:
     """Return requests of Table 2 with Poisson arrivals, as many and at the rate of `LOADS` unless said otherwise.
 
-    The SLO of a request is so many times the time of a mean prompt alone, and for each output token that of a batch of
-    30 decodes on 10,000 KV tokens; None for no SLO. At an infinite rate all arrive at once.
+    The SLO of a request is ``slo_scale`` times the time of a mean prompt alone, and for each output token that of a
+    batch of 30 decodes on 10,000 KV tokens; None for no SLO. At an infinite rate all arrive at once.
     """
     load = LOADS[trace]
     rate = load.rate if rate is None else rate

@@ -45,7 +45,6 @@ from papers.infermax_runs import (
     LINEAR,
     LOW,
     PAIRS,
-    SEEDS,
     TRIO,
     equal,
     makespan,
@@ -53,7 +52,7 @@ from papers.infermax_runs import (
     over_analysis_workloads,
     ratio,
 )
-from papers.serving import COST
+from papers.serving import COST, SEEDS
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 """The public tables and traces."""

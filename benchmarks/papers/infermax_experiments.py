@@ -107,5 +107,5 @@ def trade_off() -> Iterator[Finding]:
         assert least is not None
         for policy in ("vllm", "sarathi", "vllm_ef", "sarathi_ef"):
             value = equal(HIGH, size, output, policy)["objectives"][objective.value]
-            claim = f"I = 32, O = 1,024: {label} of {policy}, at most so many times that of any schedule (certified)"
+            claim = f"I = 32, O = 1,024: {label} of {policy}, times the bound of any schedule's (certified)"
             yield _experiment(claim, value / least)

@@ -20,8 +20,6 @@ LINEAR = cost_model("a100-llama2-7b-linear")
 BASES = ("vllm", "sarathi", "sarathi_pc", "sarathi_nocp", "vllm_hy", "sarathi_nohy")
 TRIO = BASES[:3]
 """The schedulers of Figures 5 and 8."""
-SEEDS = (1, 2, 3)
-"""Of the mixes; 1 draws those of the suites."""
 LOW, HIGH = 32, 1024
 """B: low and high contention."""
 PAIRS = tuple(product(LENGTHS, LENGTHS))

@@ -10,7 +10,7 @@ azure-conv-1 has the arrivals of Azure's conversations, on Llama-2-7B on one A10
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import cache, partial
 from itertools import product
@@ -33,9 +33,8 @@ from optsched.traces.standin import stand_in
 from optsched.traces.trace import DEFAULT_LIMITS, make_trace, trace_instance
 from optsched.traces.workloads import draw_workload
 from papers.finding import Finding
-from papers.serving import COST, metrics_of
+from papers.serving import COST, SEEDS, metrics_of, over_seeds
 
-SEEDS = (1, 2, 3)
 DEPLOYMENTS = {"70B": ("a100-llama3-70b-tp2", 200_000), "8B": ("rtxpro6000-llama31-8b", 140_000)}
 """Name → cost profile and KV tokens."""
 POLICIES = ("larry", "fcfs", "trail", "no_preempt")
@@ -109,11 +108,6 @@ def gain(metrics: Mapping[str, Mapping[str, Any]], metric: str, share: str) -> f
     """Return how many times LARRY is below the next best."""
     best = min(of[metric][share] for name, of in metrics.items() if name != "larry")
     return float(best / metrics["larry"][metric][share])
-
-
-def over_seeds(value: Callable[[int], float]) -> tuple[float, ...]:
-    """Return a value for each seed."""
-    return tuple(float(value(seed)) for seed in SEEDS)
 
 
 def headlines() -> Iterator[Finding]:

@@ -10,7 +10,7 @@ preemption, and recompute unless a row says otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace as tuned
 from functools import cache, partial
 from random import Random
@@ -32,7 +32,7 @@ from optsched.policies.shortest import ShortestFirst
 from optsched.simulator.replica import Policy, Preparing
 from optsched.traces.workloads import draw_workload
 from papers.finding import Finding
-from papers.serving import COST
+from papers.serving import COST, SEEDS, over_seeds
 
 _SHORT = (
     "The paper does not give the outputs below 1,024 tokens. With shorter ones (rows marked fitted) the ratio is the "
@@ -57,7 +57,6 @@ _ARRIVALS = (
     "(section 3.4); a server that completes less than a roofline of its L4 has that queue at a lower rate."
 )
 
-SEEDS = (1, 2, 3)
 FITTED = "rr-sjf-fitted"
 FIT = "25th percentile of e2e, times below RR"
 """What it is fitted to."""
@@ -103,7 +102,7 @@ def latencies(instance: Instance, policy: Runner, sigma: int = 0, seed: int = 0)
 
 
 def arriving(instance: Instance, seed: int, rate: float) -> Instance:
-    """Return an instance whose requests arrive by a Poisson process of so many requests/s."""
+    """Return an instance whose requests arrive by a Poisson process of ``rate`` requests/s."""
     rng, now, requests = Random(f"{seed} arrivals"), 0, []
     for request in instance.requests:
         requests.append(replace(request, arrival_ps=now))
@@ -116,11 +115,6 @@ def compared(kind: str, seed: int) -> dict[str, Latencies]:
     """Return the latencies of all four policies on a workload (section 3.4)."""
     instance = workload(kind, seed)
     return {name: latencies(instance, policy) for name, policy in policies().items()}
-
-
-def over_seeds(value: Callable[[int], float]) -> tuple[float, ...]:
-    """Return a value for each seed."""
-    return tuple(float(value(seed)) for seed in SEEDS)
 
 
 def comparison(kind: str) -> Iterator[Finding]:

@@ -74,7 +74,7 @@ class Case:
     cpu_batch: int
 
     def held(self, tokens: int) -> int:
-        """Return the blocks that so many cached tokens occupy."""
+        """Return the blocks that a number of cached tokens occupies."""
         full, rest = divmod(tokens, self.block)
         return full + (1 if rest else 0)
 

@@ -65,13 +65,13 @@ class _Local(NamedTuple):
 
 
 class _Option(NamedTuple):
-    """What a request can do in a batch; ``deed`` is run, evict, out, back, back-run or nothing; ``head`` is where to.
+    """What a request can do in a batch; ``action`` is run, evict, out, back, back-run or nothing; ``head`` is where to.
 
     It runs ``tokens``, holds ``blocks``, generates token number ``token``, if any, and sends ``out`` and ``back`` over
     the link.
     """
 
-    deed: str = ""
+    action: str = ""
     tokens: int = 0
     decoding: bool = False
     blocks: int = 0
@@ -83,14 +83,14 @@ class _Option(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A batch: where it leads, how long it lasts, when it can start, who has its first and last token in it."""
+    """A batch: where it leads, how long it lasts, when it can start, whose first and last tokens it has."""
 
     head: tuple[int, ...]
     lasts: int
     release: int
     firsts: tuple[int, ...]
     ends: tuple[int, ...]
-    deeds: tuple[_Option, ...]
+    options: tuple[_Option, ...]
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Exhaustive:
             yield state, _Option()
             yield here, _Option("back", blocks=held, back=state.cached)
             for after, run in self._runs(index, here):
-                yield after, run._replace(deed="back-run", back=state.cached)
+                yield after, run._replace(action="back-run", back=state.cached)
             return
         yield state, _Option(blocks=held)
         if state.cached and case.eviction:
@@ -184,8 +184,8 @@ class Exhaustive:
                 run = option.tokens > 0
                 prefill = 0 if option.decoding else option.tokens
                 decode = 1 if run and option.decoding else 0
-                evict = 1 if option.deed == "evict" else 0
-                for blocks, runs, prefills, decodes, evictions, deeds in chosen:
+                evict = 1 if option.action == "evict" else 0
+                for blocks, runs, prefills, decodes, evictions, options in chosen:
                     if (
                         blocks + option.blocks <= case.blocks
                         and runs + run <= most_runs
@@ -195,28 +195,28 @@ class Exhaustive:
                         and (case.evictions is None or evictions + evict <= case.evictions)
                     ):
                         sums = (blocks + option.blocks, runs + run, prefills + prefill, decodes + decode)
-                        longer.append((*sums, evictions + evict, (*deeds, option)))
+                        longer.append((*sums, evictions + evict, (*options, option)))
             chosen = longer
-        for _, runs, prefills, decodes, evictions, deeds in chosen:
+        for _, runs, prefills, decodes, evictions, options in chosen:
             if not runs:
                 continue
-            head = tuple([deed.head for deed in deeds])
+            head = tuple([option.head for option in options])
             if case.queue:
                 started = [self._locals[index][head[index]].started for index in case.queue]
                 if any(later and not earlier for earlier, later in pairwise(started)):
                     continue
             lasts = case.lasts(
                 prefills + decodes,
-                sum([deed.attention for deed in deeds]),
-                sum([deed.out for deed in deeds]),
-                sum([deed.back for deed in deeds]),
+                sum([option.attention for option in options]),
+                sum([option.out for option in options]),
+                sum([option.back for option in options]),
             )
-            release = max([job.arrival for job, deed in zip(case.jobs, deeds, strict=True) if deed.tokens])
-            firsts = tuple([index for index, deed in enumerate(deeds) if deed.token == 1])
-            ends = tuple([index for index, deed in enumerate(deeds) if deed.token == case.jobs[index].output])
+            release = max([job.arrival for job, option in zip(case.jobs, options, strict=True) if option.tokens])
+            firsts = tuple([index for index, option in enumerate(options) if option.token == 1])
+            ends = tuple([index for index, option in enumerate(options) if option.token == case.jobs[index].output])
             if case.evictions is not None:
                 head = (*head, evictions)
-            yield Move(head, lasts, release, firsts, ends, deeds)
+            yield Move(head, lasts, release, firsts, ends, options)
 
     # Objectives ----------------------------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class Exhaustive:
         """Return the optimum of an objective of the times between tokens."""
         jobs, mean = self._case.jobs, objective == "mean_tpot"
         if sum([job.output - 1 for job in jobs]) >= 100:
-            raise TooLargeError("percentile 99 is not the largest of so many")
+            raise TooLargeError("percentile 99 is not the largest latency")
         source = (0,) * len(jobs) + ((0,) if self._case.evictions is not None else ())
         labels = {source: [(0, (0,) * len(jobs))]}
         tie = count()
@@ -305,14 +305,14 @@ class Exhaustive:
                 return Optimum(key, self._told(_put_off(way)))
             for move in self.moves(state):
                 whole, after = complete, list(since)
-                for index, deed in enumerate(move.deeds):
+                for index, option in enumerate(move.options):
                     job = jobs[index]
                     if not 1 <= self._locals[index][state[index]].generated < job.output:
                         continue
                     after[index] += move.lasts
-                    if deed.token == job.output and mean:
+                    if option.token == job.output and mean:
                         whole += after[index] // (job.output - 1)
-                    elif deed.token and not mean:
+                    elif option.token and not mean:
                         whole = max(whole, after[index])
                     else:
                         continue
@@ -342,17 +342,17 @@ class Exhaustive:
         batches: list[dict[str, Any]] = []
         while way is not None:
             way, begin, end, move = way
-            deeds = list(enumerate(move.deeds))
+            options = list(enumerate(move.options))
             entry: dict[str, Any] = {
                 "replica": 0,
                 "start_ps": begin,
                 "end_ps": end,
-                "run": [[index, deed.tokens] for index, deed in deeds if deed.tokens],
-                "evict": [index for index, deed in deeds if deed.deed == "evict"],
+                "run": [[index, option.tokens] for index, option in options if option.tokens],
+                "evict": [index for index, option in options if option.action == "evict"],
             }
             moved = {
-                "swap_out": [index for index, deed in deeds if deed.out],
-                "swap_in": [index for index, deed in deeds if deed.back],
+                "swap_out": [index for index, option in options if option.out],
+                "swap_in": [index for index, option in options if option.back],
             }
             batches.append(entry | {name: indices for name, indices in moved.items() if indices})
         return batches[::-1]

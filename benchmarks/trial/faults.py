@@ -1,7 +1,7 @@
 """Faults that are planted one by one in a copy of the package, to see whether the trial finds them.
 
 Each drops a condition of a theorem's checker, or counts something twice, too early or too late. A fault is a piece of
-source text and what takes its place; when the source changes, it has to be told here.
+source text and what takes its place; when the source changes, this text has to follow.
 """
 
 from __future__ import annotations

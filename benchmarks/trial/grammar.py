@@ -426,10 +426,10 @@ def spoiled(rng: Random, certificate: Certificate) -> Any:
     parent: Any = certificate
     for key in place[:-1]:
         parent = parent[key]
-    deed = rng.randint(0, 9)
-    if deed <= 1 and place[:-1]:
+    change = rng.randint(0, 9)
+    if change <= 1 and place[:-1]:
         return put(certificate, place[:-1], lambda _: _shorter(rng, parent, place[-1]))
-    if deed == 2 and len(place) == 1:
+    if change == 2 and len(place) == 1:
         return {key: entry for key, entry in certificate.items() if key != place[0]}
     return put(certificate, place, lambda _: rng.choice(_JUNK))
 

@@ -91,8 +91,8 @@ def _foreign(rng: Random, given: TriedProblem, objective: str) -> dict[str, Any]
     """Return a document with a schedule that is right but for one rule, and its values, or that says there is none."""
     loose = deepcopy(given.document)
     limits, rules = loose["limits"], loose["rules"]
-    deed = rng.choice(("memory", "tokens", "runs", "rules", "arrival", "overlap", "class"))
-    match deed:
+    change = rng.choice(("memory", "tokens", "runs", "rules", "arrival", "overlap", "class"))
+    match change:
         case "memory":
             limits["kv_tokens"] += rng.randint(1, 5)
         case "tokens":
@@ -106,11 +106,11 @@ def _foreign(rng: Random, given: TriedProblem, objective: str) -> dict[str, Any]
             rng.choice(loose["requests"])["arrival_ps"] = 0
         case _:
             pass
-    restrictions = {} if deed == "class" else given.restrictions
+    restrictions = {} if change == "class" else given.restrictions
     case = read_case(loose, restrictions)
     best = Exhaustive(case, most_labels=3_000).optimum(objective)
     batches, tokens = best.batches, play(case, best.batches)
-    if deed == "overlap":
+    if change == "overlap":
         # from some batch on everything is a little earlier
         place, early = rng.randrange(len(batches)), rng.choice((1, 1, batches[0]["end_ps"] - batches[0]["start_ps"]))
         since = batches[place]["start_ps"]

@@ -78,7 +78,7 @@ def many(rng: Random) -> Document:
     found["limits"] |= {"kv_tokens": rng.choice((42, 100, 1000)) * found["limits"]["kv_block"], "batch_requests": None}
     found["limits"] |= {"prefill_tokens": rng.choice((12, 30)), "batch_tokens": rng.choice((30, 64))}
     case = read_case(found)
-    # a batch of so many decodes a token, and a prompt, is what a request takes of the machine
+    # a batch of that number of decodes a token, and a prompt, is what a request takes of the machine
     beside = rng.choice((1, 4, 12))
     decode = case.lasts(beside, beside * case.attends(True, 1, 20), 0, 0) // beside
     each = longest * 5 * decode // 8 + case.attends(False, 6, 0)

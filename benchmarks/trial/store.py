@@ -58,9 +58,9 @@ class Store:
         """Note what a chunk counted, and write what it found to files."""
         for number, (name, content) in enumerate(tally.found):
             self._found.mkdir(exist_ok=True)
-            told = {"sort": sort, "seed": seed} | content
+            document = {"sort": sort, "seed": seed} | content
             path = self._found / f"{name}-{sort.replace(', ', '-')}-{seed}-{number}.json".replace(" ", "_")
-            path.write_text(json.dumps(told, indent=1), encoding="utf-8")
+            path.write_text(json.dumps(document, indent=1), encoding="utf-8")
         self._base.execute(
             "UPDATE chunks SET seconds = ?, counts = ? WHERE sort = ? AND seed = ?",
             (seconds, json.dumps(tally.counts), sort, seed),

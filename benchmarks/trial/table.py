@@ -39,7 +39,7 @@ def total(counts: Counter[str], sort: str, what: str = "tried") -> int:
 
 def _paragraph(counts: Counter[str], seconds: float, today: str) -> str:
     found = {name: sum(number for key, number in counts.items() if key.startswith(f"{name}/")) for name in _FINDINGS}
-    told = (
+    text = (
         f"{total(counts, 'optima'):,} optima, {total(counts, 'bounds') + total(counts, 'many'):,} bounds, "
         f"{total(counts, 'certificates') + total(counts, 'malformed'):,} certificates and "
         f"{total(counts, 'documents'):,} documents in {seconds / 60:.0f} CPU-minutes, {today}: "
@@ -47,7 +47,7 @@ def _paragraph(counts: Counter[str], seconds: float, today: str) -> str:
         f"{found['unproved']} bounds that their own certificate does not prove."
     )
     where = sorted(f"{key} ({number})" for key, number in counts.items() if key.split("/")[0] in _FINDINGS)
-    return told + (f"\n\nFound: {'; '.join(where)}." if where else "")
+    return text + (f"\n\nFound: {'; '.join(where)}." if where else "")
 
 
 def _table(counts: Counter[str], sort: str, title: str, columns: Sequence[str]) -> str:

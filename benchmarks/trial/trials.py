@@ -94,10 +94,10 @@ def _bound(tally: Tally, name: str, given: TriedProblem, objective: str) -> Frac
         with limited():
             found = bound_method(name)(given.allowed.apply(given.instance), Objective(objective))
     except SlowError:
-        tally.find("slow", f"bounds/{name}", given.told(objective))
+        tally.find("slow", f"bounds/{name}", given.finding(objective))
         return None
     except Exception:
-        tally.find("traceback", f"bounds/{name}", given.told(objective, error=traceback.format_exc()))
+        tally.find("traceback", f"bounds/{name}", given.finding(objective, error=traceback.format_exc()))
         return None
     if found is None:
         return None
@@ -105,12 +105,12 @@ def _bound(tally: Tally, name: str, given: TriedProblem, objective: str) -> Frac
     tally.counts[f"bounds/{name}/tried"] += 1
     tally.counts[f"bounds/{name}/tight"] += found.value == best
     if found.value > best:
-        told = given.told(objective, bound=found.value, certificate=found.certificate)
-        tally.find("false", f"bounds/{name}", told)
+        finding = given.finding(objective, bound=found.value, certificate=found.certificate)
+        tally.find("false", f"bounds/{name}", finding)
     proved = prove(tally, f"of bound {name}", given, objective, found.certificate)
     if proved != found.value:
-        told = given.told(objective, bound=found.value, certificate=found.certificate, proved=proved)
-        tally.find("unproved", f"bounds/{name}", told)
+        finding = given.finding(objective, bound=found.value, certificate=found.certificate, proved=proved)
+        tally.find("unproved", f"bounds/{name}", finding)
     return Fraction(found.value, best) if best else Fraction(found.value > 0)
 
 
@@ -118,11 +118,11 @@ def _best_bound(tally: Tally, given: TriedProblem, objective: str) -> None:
     try:
         result = bound(given.instance, objective, restrictions=given.allowed)
     except Exception:
-        tally.find("traceback", "bounds/best", given.told(objective, error=traceback.format_exc()))
+        tally.find("traceback", "bounds/best", given.finding(objective, error=traceback.format_exc()))
         return
     tally.counts["bounds/best/tried"] += 1
     if result.bound is not None and result.bound > given.optimum(objective).value:
-        tally.find("false", "bounds/best", given.told(objective, bound=result.bound))
+        tally.find("false", "bounds/best", given.finding(objective, bound=result.bound))
 
 
 def bounds_of_many(rng: Random, tally: Tally) -> None:
@@ -145,7 +145,7 @@ def bounds_of_many(rng: Random, tally: Tally) -> None:
 
 
 def _bound_of_many(tally: Tally, name: str, given: TriedProblem, objective: str, reached: int) -> None:
-    label, told = f"many/{name}", {"instance": given.document, "objective": objective, "reached": reached}
+    label, finding = f"many/{name}", {"instance": given.document, "objective": objective, "reached": reached}
     try:
         with limited(SLOW_S):
             found = bound_method(name)(given.allowed.apply(given.instance), Objective(objective))
@@ -153,15 +153,15 @@ def _bound_of_many(tally: Tally, name: str, given: TriedProblem, objective: str,
                 return
             proved = proved_bound(given.instance, given.allowed, Objective(objective), found.certificate)
     except SlowError:
-        tally.find("slow", label, told)
+        tally.find("slow", label, finding)
     except UnprovedError as error:
-        tally.find("unproved", label, told | {"error": str(error)})
+        tally.find("unproved", label, finding | {"error": str(error)})
     except Exception:
-        tally.find("traceback", label, told | {"error": traceback.format_exc()})
+        tally.find("traceback", label, finding | {"error": traceback.format_exc()})
     else:
         tally.counts[f"{label}/tried"] += 1
         if proved != found.value or found.value > reached:
-            tally.find("false", label, told | {"bound": found.value, "proved": proved})
+            tally.find("false", label, finding | {"bound": found.value, "proved": proved})
 
 
 # Optima ------------------------------------------------------------------------------------------------------
@@ -235,10 +235,10 @@ def _formulation(
     except UnsupportedError:
         return None
     except SlowError:
-        tally.find("slow", label, given.told(objective, at_most=at_most))
+        tally.find("slow", label, given.finding(objective, at_most=at_most))
         return None
     except Exception:
-        tally.find("traceback", label, given.told(objective, at_most=at_most, error=traceback.format_exc()))
+        tally.find("traceback", label, given.finding(objective, at_most=at_most, error=traceback.format_exc()))
         return None
     tally.counts[f"{label}/tried"] += 1
     tally.counts[f"{label}/proved"] += outcome.termination != Termination.LIMIT
@@ -252,13 +252,13 @@ def _formulation(
     if outcome.termination == Termination.INFEASIBLE and (at_most is None or best <= at_most):
         wrong.append("not infeasible")
     if wrong:
-        told = {"at_most": at_most, "bound": outcome.bound, "value": found, "wrong": wrong}
-        tally.find("false", label, given.told(objective, **told, termination=outcome.termination.value))
+        finding = {"at_most": at_most, "bound": outcome.bound, "value": found, "wrong": wrong}
+        tally.find("false", label, given.finding(objective, **finding, termination=outcome.termination.value))
     if outcome.certificate is not None and outcome.bound is not None:
         proved = prove(tally, f"of {name}", given, objective, outcome.certificate)
         if proved is not None and proved < outcome.bound:
-            told = given.told(objective, bound=outcome.bound, proved=proved, certificate=outcome.certificate)
-            tally.find("unproved", label, told)
+            finding = given.finding(objective, bound=outcome.bound, proved=proved, certificate=outcome.certificate)
+            tally.find("unproved", label, finding)
     return Fraction(outcome.bound or 0, best) if best else Fraction((outcome.bound or 0) > 0)
 
 
@@ -283,8 +283,8 @@ def _played(tally: Tally, label: str, given: TriedProblem, objective: str, sched
     violations, metrics = check_schedule(given.instance, schedule, given.allowed)
     theirs = metrics["objectives"][objective] if metrics else None
     if found is None or theirs != found:
-        told = {"batches": batches, "reason": reason, "violations": violations, "value": found, "theirs": theirs}
-        tally.find("false", f"{label}/schedule", given.told(objective, **told))
+        finding = {"batches": batches, "reason": reason, "violations": violations, "value": found, "theirs": theirs}
+        tally.find("false", f"{label}/schedule", given.finding(objective, **finding))
     return found
 
 
@@ -297,10 +297,10 @@ def _solve(
                 given.instance, objective, time_limit=limit_s, restrictions=_asked(given, at_most), workers=1
             )
     except SlowError:
-        tally.find("slow", "optima/solve", given.told(objective, at_most=at_most))
+        tally.find("slow", "optima/solve", given.finding(objective, at_most=at_most))
         return
     except Exception:
-        tally.find("traceback", "optima/solve", given.told(objective, at_most=at_most, error=traceback.format_exc()))
+        tally.find("traceback", "optima/solve", given.finding(objective, at_most=at_most, error=traceback.format_exc()))
         return
     tally.counts["optima/solve/tried"] += 1
     tally.counts["optima/solve/proved"] += result.status in {"optimal", "infeasible"}
@@ -315,8 +315,8 @@ def _solve(
     if result.status == "infeasible" and (at_most is None or best <= at_most):
         wrong.append("not infeasible")
     if wrong:
-        told = {"at_most": at_most, "bound": result.bound, "value": result.value, "found_by": result.found_by}
-        tally.find("false", "optima/solve", given.told(objective, **told, wrong=wrong))
+        finding = {"at_most": at_most, "bound": result.bound, "value": result.value, "found_by": result.found_by}
+        tally.find("false", "optima/solve", given.finding(objective, **finding, wrong=wrong))
 
 
 # Hill-climbing -----------------------------------------------------------------------------------------------

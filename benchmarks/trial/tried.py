@@ -88,7 +88,7 @@ class TriedProblem:
         """Return the optimum."""
         return self.search.optimum(objective)
 
-    def told(self, objective: str, **more: Any) -> Document:
+    def finding(self, objective: str, **more: Any) -> Document:
         """Return what a finding says of the problem."""
         return {
             "objective": objective,
@@ -133,18 +133,18 @@ def prove(
     except UnprovedError:
         return None
     except SlowError:
-        tally.find("slow", name, given.told(objective, certificate=certificate))
+        tally.find("slow", name, given.finding(objective, certificate=certificate))
         return None
     except Exception:
         error = traceback.format_exc()
-        tally.find("traceback", name, given.told(objective, certificate=certificate, error=error))
+        tally.find("traceback", name, given.finding(objective, certificate=certificate, error=error))
         return None
     tally.counts[f"{counted}/accepted"] += 1
     best = given.optimum(objective).value
     if bound == best:
         tally.counts[f"{counted}/tight"] += 1
     if bound > best or type(bound) is not int:
-        tally.find("false", name, given.told(objective, certificate=certificate, bound=bound))
+        tally.find("false", name, given.finding(objective, certificate=certificate, bound=bound))
     return bound
 
 

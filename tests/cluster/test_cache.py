@@ -206,7 +206,7 @@ def test_blocks_have_one_name_if_they_and_all_before_are_equal(
 
 def test_block_pool_takes_unnamed_blocks_first_then_the_oldest() -> None:
     # Three blocks: x and y are named, the third is not. Released together, y comes before x (the tail first), and the
-    # third before both; so the next three takings are the third, y, x.
+    # third before both; so the next three that are taken are the third, y, x.
     pool = BlockPool(3)
     blocks, lost = pool.take(3)
     assert (blocks, lost, pool.free) == ([0, 1, 2], [], 0)

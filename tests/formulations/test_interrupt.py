@@ -28,9 +28,12 @@ HARD, HARD_ONLINE = "ladder-n16-I4-O8-k2", "ladder-n16-LILO+SISO-k2-poisson"
 ENGINES = (*((name,) for name in entries(FORMULATION_GROUP)), ("infermax_milp", "cbc"))
 """All formulations, with a solver if not their own choice."""
 
-# Prints a line when a formulation begins: after imports, policies and bounds, however long they take.
+# Prints a line when a formulation begins: after imports, policies and bounds, however long they take. A shell that runs
+# the tests in the background may have set Ctrl-C to be ignored.
 COMMAND = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from optsched.catalogue import FORMULATION_GROUP, entries, lookup
 from optsched.cli import main
 def announced(solve):
@@ -44,17 +47,28 @@ for name in entries(FORMULATION_GROUP):
 main()
 """
 
-# Ctrl-C again and again, as people do, the first a few seconds after the first progress report; a formulation alone,
-# without policies or a bound. CBC reports no progress, but starting it starts a process.
+# Ctrl-C some seconds after the first progress report, and again and again until the solver has stopped, however long
+# that takes; while its result is read, a signal would end the process. A formulation alone, without policies or a
+# bound. CBC reports no progress, but starting it starts a process.
 ALONE = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from optsched.solvers import interrupt
+wait = interrupt.wait_interruptibly
+def wait_impatiently(run, stop):
+    def stop_again():
+        signal.raise_signal(signal.SIGINT)
+        stop()
+    wait(run, stop_again)
+interrupt.wait_interruptibly = wait_impatiently
 from patience import interrupts
 from optsched import Objective, check_schedule, load_instance
 from optsched.methods.formulations import make_formulation
 from optsched.solvers.formulation import Task
 instance = load_instance(sys.argv[1])
 formulation = make_formulation(sys.argv[3], {"solver": name for name in sys.argv[4:]})
-with interrupts(float(sys.argv[2]), 1) as progress:
+with interrupts(float(sys.argv[2])) as progress:
     sys.addaudithook(lambda event, _: progress(event) if event == "subprocess.Popen" else None)
     outcome = formulation.solve(Task(instance, Objective.MAKESPAN, workers=1, time_limit_s=1000, progress=progress))
 assert outcome.schedule is None or not check_schedule(instance, outcome.schedule)[0]

@@ -1,4 +1,4 @@
-"""From tables of four formats to a profile: units, assembly, what is left out, and systems that nobody here wrote."""
+"""From tables of four formats to a profile: units, assembly, what is left out, and independent systems."""
 
 from __future__ import annotations
 
@@ -488,7 +488,7 @@ def test_a_run_through_the_command(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "--kv-tokens: got nothing, expected M" in done.err
 
 
-# Systems that nobody here wrote
+# Independent systems
 
 
 @HERE

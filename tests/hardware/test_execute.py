@@ -110,7 +110,7 @@ def engine_and_model(instance: Instance, machine: Machine, seed: int = 0) -> tup
 
 
 class Whim:
-    """A policy that runs, chunks, leaves alone and evicts whom it likes, within the limits."""
+    """A policy that runs, chunks, leaves alone and evicts at random, within the limits."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -321,7 +321,7 @@ class CostEngine:
 
 
 def batches(schedule: Schedule) -> list[tuple[list[tuple[int, int]], list[int]]]:
-    return [(list(deeds.run), list(deeds.evict)) for deeds in schedule.assignments()]
+    return [(list(assignment.run), list(assignment.evict)) for assignment in schedule.assignments()]
 
 
 @pytest.mark.slow
@@ -364,7 +364,7 @@ def test_a_slower_engine_runs_the_schedules_batches_in_order(instance: Instance)
     assert (
         batches(execution.followed.schedule)
         == batches(schedule)
-        == [(list(deeds.run), list(deeds.evict)) for deeds in engine.seen]
+        == [(list(assignment.run), list(assignment.evict)) for assignment in engine.seen]
     )
     end = 0
     for placed, batch in zip(execution.followed.schedule.batches, execution.followed.batches, strict=True):
@@ -575,7 +575,7 @@ def test_a_policy_that_fails_says_why(capsys: pytest.CaptureFixture[str], tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--policy", "nobody"), "--policy: got 'nobody'"),
+        (("--policy", "unknown"), "--policy: got 'unknown'"),
         (("--policy", "vllm", "--engine", "vllm"), "--engine: got 'vllm', expected one of torch"),
         (("--policy", "vllm", "--shape", "huge"), "--shape: got 'huge', expected a .toml or .json file, or one of"),
         (("--policy", "vllm", "--device", "tpu"), "--device: got 'tpu', expected one of cpu, cuda"),

@@ -122,7 +122,7 @@ def test_starts_are_staggered() -> None:
 
     Sizes 1 + 2 + 3 + 4 = 10 fill the cache, so a start in every batch takes 12 + 3 batches; lockstep lets two run at a
     time, and takes 6 × 4 = 24. Their sizes add up to 120, so no schedule has fewer than 12 batches; backward the first
-    comes when the cache holds nobody, so two may come at once where one is small: 14 would need 140 / 10 and three
+    comes when the cache holds no request, so two may come at once where one is small: 14 would need 140 / 10 and three
     batches that are not full at the start.
     """
     instance = Instance("stairs", Limits(10, 99, 99), Rules(), CostModel(base=100, token=0), (Request(1, 4),) * 12)
@@ -264,7 +264,7 @@ def listed(instance: Instance, scheme: Scheme, rank: list[int], objective: Objec
 
 
 def test_a_neighbourhood_is_placed_anew() -> None:
-    """The short request ends first, whoever went first; with weights of 9 and 1 it is the long one."""
+    """The short request ends first, whichever went first; with weights of 9 and 1 it is the long one."""
     for weights, objective, first in (((1, 1), Objective.MEAN_E2E, 1), ((9, 1), Objective.WEIGHTED_E2E, 0)):
         requests = tuple(replace(r, weight=w) for r, w in zip(ONE_AT_A_TIME.requests, weights, strict=True))
         instance = replace(ONE_AT_A_TIME, requests=requests)

@@ -84,9 +84,9 @@ def econoserve_alpaca(rate: float) -> Instance:
 
 def test_econoserve_beats_what_it_is_made_of_and_vllm() -> None:
     """EconoServe, section 4: 1.13 to 2.14 times vLLM's rate on Alpaca; D > SD > SDO > EconoServe in latency."""
-    crowd = econoserve_alpaca(120)
+    many = econoserve_alpaca(120)
     family = [f"econoserve{part}" for part in ("", "_sdo", "_sd", "_d")]
-    found = {policy: simulate(crowd, policy, predictor="truth").metrics for policy in [*family, "vllm", "vllm_swap"]}
+    found = {policy: simulate(many, policy, predictor="truth").metrics for policy in [*family, "vllm", "vllm_swap"]}
     e2e = {policy: metrics["e2e_ps"]["mean"] for policy, metrics in found.items() if metrics is not None}
     full, ordered, synced, decoupled = (e2e[policy] for policy in family)
     assert full <= ordered < 0.9 * synced

@@ -142,7 +142,7 @@ def test_latency_rises_with_lengths(runs: Runs) -> None:
 
 
 def test_vllm_has_the_lowest_latency_under_low_contention(runs: Runs) -> None:
-    # "vLLM consistently achieves the lowest latency". Ours: in all 36 pairs nobody is faster.
+    # "vLLM consistently achieves the lowest latency". Ours: in all 36 pairs no other is faster.
     excess = {
         policy: {pair: runs.latency(LOW, *pair, policy) / runs.latency(LOW, *pair, "vllm") - 1 for pair in PAIRS}
         for policy in BASES
@@ -328,7 +328,7 @@ def test_eviction_free_variants_trade_ttft_for_tpot(runs: Runs) -> None:
         assert falling(ttft)
         assert min(ttft) > 1.007
         assert max(ttft) == pytest.approx(increases[policy], rel=1e-3)
-    # The largest TTFT ratio is at I = 1, where vLLM prefills everybody in batch 1. That takes 1.16 s with this
+    # The largest TTFT ratio is at I = 1, where vLLM prefills every request in batch 1. That takes 1.16 s with this
     # profile, of which 1.10 s are its 1.07 ms per prefill step; without this term the ratio would be above 1000.
     assert runs.mean("ttft_ps", HIGH, 1, 1024, "vllm") == pytest.approx(1.163e12, rel=1e-3)
     instance = runs.instances[HIGH, 1, 1024]

@@ -34,7 +34,7 @@ queue = (Request(5, 1, SECOND), Request(2, 1, 5 * SECOND))
 """After a batch of 10 s they have waited 9 s and 5 s."""
 
 
-def crowd(cost: CostModel) -> Instance:
+def many(cost: CostModel) -> Instance:
     """Return 60 requests that arrive within 0.6 s on memory for a few of them."""
     rng = np.random.default_rng(2)
     requests = tuple(
@@ -120,7 +120,7 @@ def test_larry_without_a_queue_looks_at_nothing_but_the_wait() -> None:
 
 
 def test_larry_with_a_very_large_alpha_is_first_come_first_served() -> None:
-    instance = crowd(cost_model("a100-llama2-7b-nocall"))
+    instance = many(cost_model("a100-llama2-7b-nocall"))
     first_come = decisions(instance, "fcfs")
     assert decisions(instance, Larry(10**9)) == first_come
     # In tokens α = 1000 is not large enough: prompts of 45 tokens times a queue of 40 outweigh 1.8 s.

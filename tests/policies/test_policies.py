@@ -88,7 +88,7 @@ def test_jumps_change_nothing_where_many_wait(name: str) -> None:
         Request(int(rng.integers(1, 60)), int(rng.integers(1, 50)), arrival_ps=int(rng.integers(0, 20_000_000_000)))
         for _ in range(50)
     )
-    instance = Instance("crowd", Limits(260, 128, 128), Rules(), cost_model("a100-llama2-7b-nocall"), requests)
+    instance = Instance("many", Limits(260, 128, 128), Rules(), cost_model("a100-llama2-7b-nocall"), requests)
     schedule = served(instance, name)
     assert schedule.length > 100
 
@@ -443,7 +443,7 @@ def test_guests_end_before_their_memory_is_needed(length: int, sizes: list[int],
     # However long they are, they are gone when the host needs the memory.
     for batches in range(length + 1):
         there = sum(guest.batches >= batches for guest in guests)
-        # Whatever is in their last blocks before, each takes at most so many tokens more.
+        # Whatever is in their last blocks before, each takes at most that number of tokens more.
         blocks = -(-batches // block) * block
         assert batches + there * blocks <= length + (block - 1) or not there
     # Lengths of 32, 16 and 8 tokens, as in the paper's figure 7.
@@ -529,7 +529,7 @@ def test_fastserve_sends_the_lowest_priority_to_the_host() -> None:
         ([(0, 1)], (1,), (0,)),
         ([(1, 1)], (), (1,)),
     ]
-    # Ahead of time: a token is to stay free for whoever comes.
+    # Ahead of time: a token is to stay free for what comes.
     assert swaps(instance, tuned(ONE, free_tokens=1))[2] == ([(1, 2)], (0,), ())
     # Without swaps the first is evicted, and its 4 tokens are run again.
     evicting = replace(instance, rules=Rules())
@@ -716,7 +716,7 @@ def test_a_histogram_learns_from_those_that_have_ended() -> None:
 
     policy = Predicting(Noting, read_predictor("histogram")).prepared(occasion([3, 9, 1]))
     run_policy(instance, policy)
-    # While nobody has ended, and after that of who is longer, the next token is expected to be the last.
+    # While no request has ended, and later if none was longer, the next token is expected to be the last.
     assert expected[:4] == [(1, 1), (2, 2), (3, 3), (4, 4)]
     # The first has ended with 3 tokens, which is what the third, that has just arrived, is expected to have.
     assert expected[4] == (5, 3)

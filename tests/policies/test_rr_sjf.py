@@ -148,6 +148,6 @@ def test_noise_leaves_the_longest_last() -> None:
 def test_the_ratio_of_medians_grows_with_the_rate() -> None:
     at_once, sorts = workload(FITTED, 2, 500), policies(500)
     completed = 500 / latencies(at_once, sorts["fcfs"])[1].max()
-    crowds = (arriving(at_once, 2, 1.7 * completed), arriving(at_once, 2, 3.4 * completed), at_once)
-    ratios = [np.median(latencies(one, sorts["fcfs"])[0]) / np.median(latencies(one, RR_SJF)[0]) for one in crowds]
+    loads = (arriving(at_once, 2, 1.7 * completed), arriving(at_once, 2, 3.4 * completed), at_once)
+    ratios = [np.median(latencies(one, sorts["fcfs"])[0]) / np.median(latencies(one, RR_SJF)[0]) for one in loads]
     assert ratios[0] < ratios[1] < ratios[2], ratios

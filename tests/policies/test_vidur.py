@@ -35,7 +35,7 @@ def problem(requests: Sequence[Request], limits: Limits = LIMITS) -> Instance:
 
 
 @dataclass
-class Life:
+class LoopRequest:
     """A request in Vidur's words: the token that the last chunk of a prompt gives counts as processed."""
 
     prompt: int
@@ -60,40 +60,40 @@ class Loop:
     """A loop over iterations, from the description of Vidur's runs: floating point, one request at a time."""
 
     def __init__(self, requests: Sequence[Request], cost: TableCost, blocks: int, chunk: int | None) -> None:
-        self.lives = [Life(r.input, r.output, r.arrival_ps) for r in requests]
+        self.requests = [LoopRequest(r.input, r.output, r.arrival_ps) for r in requests]
         self.cost, self.blocks, self.chunk = cost, blocks, chunk
         self.free = blocks
-        self.queue: list[Life] = []
-        self.running: list[Life] = []
+        self.queue: list[LoopRequest] = []
+        self.running: list[LoopRequest] = []
         self.batches = 0
 
     def run(self) -> None:
         clock, arrived = 0, 0
-        while not all(life.complete for life in self.lives):
-            while arrived < len(self.lives) and self.lives[arrived].arrival <= clock:
-                self.queue.append(self.lives[arrived])
+        while not all(request.complete for request in self.requests):
+            while arrived < len(self.requests) and self.requests[arrived].arrival <= clock:
+                self.queue.append(self.requests[arrived])
                 arrived += 1
             batch = self.prompts_only() if self.chunk is None else self.mixed()
             if not batch:
-                clock = self.lives[arrived].arrival
+                clock = self.requests[arrived].arrival
                 continue
             clock += self.time(batch)
             self.batches += 1
-            for life, tokens in batch:
-                filling = not life.prefilled
-                life.processed += tokens
-                if filling and life.prefilled:
-                    life.processed += 1
-                    life.first = life.first or clock
-                if life.complete:
-                    life.end = clock
-                    self.free += life.blocks
-                    life.blocks = 0
-                    self.running.remove(life)
+            for request, tokens in batch:
+                filling = not request.prefilled
+                request.processed += tokens
+                if filling and request.prefilled:
+                    request.processed += 1
+                    request.first = request.first or clock
+                if request.complete:
+                    request.end = clock
+                    self.free += request.blocks
+                    request.blocks = 0
+                    self.running.remove(request)
 
-    def time(self, batch: list[tuple[Life, int]]) -> int:
-        decodes = [life.processed for life, _ in batch if life.prefilled]
-        prefills = [(life.processed, tokens) for life, tokens in batch if not life.prefilled]
+    def time(self, batch: list[tuple[LoopRequest, int]]) -> int:
+        decodes = [request.processed for request, _ in batch if request.prefilled]
+        prefills = [(request.processed, tokens) for request, tokens in batch if not request.prefilled]
         time = self.cost.linear[8 * ceil(sum(tokens for _, tokens in batch) / 8)]
         if decodes:
             time += self.cost.decode[len(decodes), 64 * ceil(int(sum(decodes) / len(decodes)) / 64)]
@@ -103,63 +103,63 @@ class Loop:
             time += next(time for last, time in zip(lasts, times, strict=True) if root <= last)
         return time
 
-    def admissible(self, life: Life) -> bool:
-        return len(self.running) < 128 and self.free - ceil(life.prompt / 16) >= int(0.01 * self.blocks)
+    def admissible(self, request: LoopRequest) -> bool:
+        return len(self.running) < 128 and self.free - ceil(request.prompt / 16) >= int(0.01 * self.blocks)
 
-    def admit(self) -> Life:
-        life = self.queue.pop(0)
-        life.blocks = ceil(life.prompt / 16)
-        self.free -= life.blocks
-        self.running.append(life)
-        return life
+    def admit(self) -> LoopRequest:
+        request = self.queue.pop(0)
+        request.blocks = ceil(request.prompt / 16)
+        self.free -= request.blocks
+        self.running.append(request)
+        return request
 
-    def prompts_only(self) -> list[tuple[Life, int]]:
-        batch: list[tuple[Life, int]] = []
+    def prompts_only(self) -> list[tuple[LoopRequest, int]]:
+        batch: list[tuple[LoopRequest, int]] = []
         while self.queue and self.admissible(self.queue[0]):
             longest = max([self.queue[0].prompt, *(tokens for _, tokens in batch)])
             if longest * (len(batch) + 1) > 4096:
                 break
-            life = self.admit()
-            batch.append((life, life.prompt))
+            request = self.admit()
+            batch.append((request, request.prompt))
         return batch or self.decodes()
 
-    def decodes(self) -> list[tuple[Life, int]]:
-        batch: list[tuple[Life, int]] = []
-        todo = [life for life in self.running if life.prefilled]
+    def decodes(self) -> list[tuple[LoopRequest, int]]:
+        batch: list[tuple[LoopRequest, int]] = []
+        todo = [request for request in self.running if request.prefilled]
         while todo:
-            life = todo.pop(0)
+            request = todo.pop(0)
             while self.free < 1:
                 victim = self.running.pop()
                 self.restart(victim)
-                if victim is life:
+                if victim is request:
                     break
                 todo = [other for other in todo if other is not victim]
             else:
-                if life.processed > 16 * life.blocks:
-                    life.blocks += 1
+                if request.processed > 16 * request.blocks:
+                    request.blocks += 1
                     self.free -= 1
-                batch.append((life, 1))
+                batch.append((request, 1))
         return batch
 
-    def restart(self, life: Life) -> None:
-        self.free += life.blocks
-        life.prompt, life.output = life.processed, life.prompt + life.output - life.processed
-        life.processed = life.blocks = 0
-        life.restarts += 1
-        self.queue.insert(0, life)
+    def restart(self, request: LoopRequest) -> None:
+        self.free += request.blocks
+        request.prompt, request.output = request.processed, request.prompt + request.output - request.processed
+        request.processed = request.blocks = 0
+        request.restarts += 1
+        self.queue.insert(0, request)
 
-    def mixed(self) -> list[tuple[Life, int]]:
+    def mixed(self) -> list[tuple[LoopRequest, int]]:
         assert self.chunk is not None
         batch = self.decodes()
         left = self.chunk - len(batch)
-        for life in [life for life in self.running if not life.prefilled]:
-            tokens = min(left, life.prompt - life.processed)
+        for request in [request for request in self.running if not request.prefilled]:
+            tokens = min(left, request.prompt - request.processed)
             if tokens > 0:
-                batch.append((life, tokens))
+                batch.append((request, tokens))
                 left -= tokens
         while left > 0 and self.queue and self.admissible(self.queue[0]):
-            life = self.admit()
-            batch.append((life, min(left, life.prompt)))
+            request = self.admit()
+            batch.append((request, min(left, request.prompt)))
             left -= batch[-1][1]
         return batch
 
@@ -204,9 +204,9 @@ def test_a_loop_of_its_own_does_the_same(name: str, chunk: int | None, seed: int
     schedule = run_policy(instance, POLICIES[name], cost=cost)
     found = tally_of(instance, schedule)
     assert schedule.length == loop.batches
-    assert schedule.evictions == sum(life.restarts for life in loop.lives) > 0
-    assert found.first == [life.first for life in loop.lives]
-    assert found.last == [life.end for life in loop.lives]
+    assert schedule.evictions == sum(request.restarts for request in loop.requests) > 0
+    assert found.first == [request.first for request in loop.requests]
+    assert found.last == [request.end for request in loop.requests]
 
 
 def memory_of(blocks: int) -> Limits:
@@ -218,11 +218,11 @@ def test_every_margin_matters(margins: dict[str, object]) -> None:
     cost = made_up_tables()
     without = replace(VIDUR_VLLM, margins=replace(VIDUR_VLLM.margins, **margins))  # type: ignore[arg-type]
     # Short prompts fill the cap of 128 requests, long ones the memory.
-    crowd = problem([Request(40 + i % 3, 60) for i in range(300)])
+    many = problem([Request(40 + i % 3, 60) for i in range(300)])
     tight = problem(excerpt(0), memory_of(742))
     assert any(
         run_policy(instance, without, cost=cost) != run_policy(instance, VIDUR_VLLM, cost=cost)
-        for instance in (crowd, tight)
+        for instance in (many, tight)
     )
 
 

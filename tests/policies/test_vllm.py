@@ -89,7 +89,7 @@ def test_vllm_itself_decided_the_same(setting: str, policy: Policy) -> None:
 
 
 class Literal:
-    """The rule step by step, with lists of its own: who was admitted in which order, and who waits in which."""
+    """The rule step by step, with lists of its own: what was admitted in which order, and what waits in which."""
 
     def __init__(self, *, whole_prompts: bool) -> None:
         self._whole_prompts = whole_prompts
@@ -138,7 +138,7 @@ class Literal:
 @given(instances(), st.booleans())
 def test_the_declaration_is_the_rule(drawn: Instance, whole_prompts: bool) -> None:
     limits = replace(drawn.limits, prefill_tokens=drawn.limits.batch_tokens)
-    cost = replace(drawn.cost, cpu_request=0)  # the literal one does not say whom it considers
+    cost = replace(drawn.cost, cpu_request=0)  # the literal one does not say which it considers
     instance = replace(drawn, limits=limits, rules=Rules(), cost=cost)
     literal = run_policy(instance, Literal(whole_prompts=whole_prompts), jumps=False)
     declared = run_policy(instance, VLLM_V1 if whole_prompts else VLLM_V1_UNRESERVED, jumps=False)

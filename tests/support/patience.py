@@ -36,8 +36,8 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def interrupts(delay_s: float, again_s: float = 0.0) -> Iterator[Callable[[object], None]]:
-    """Give a progress callback that sends Ctrl-C ``delay_s`` after its first call, and then every ``again_s``.
+def interrupts(delay_s: float) -> Iterator[Callable[[object], None]]:
+    """Give a progress callback that sends Ctrl-C ``delay_s`` after its first call.
 
     The search has begun then, however long imports and model building take.
     """
@@ -46,7 +46,7 @@ def interrupts(delay_s: float, again_s: float = 0.0) -> Iterator[Callable[[objec
     def progress(event: object) -> None:
         if not armed:
             armed.append(event)
-            signal.setitimer(signal.ITIMER_REAL, delay_s, again_s)
+            signal.setitimer(signal.ITIMER_REAL, delay_s)
 
     former = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
