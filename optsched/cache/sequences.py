@@ -81,7 +81,7 @@ class BlockSequences:
         return BlockSequence(names, on_path)
 
     def _stretch(self, index: int, place: int, count: int) -> int:
-        """Return the first of so many new numbers, for blocks of a request from a place on."""
+        """Return the first of ``count`` new numbers, for blocks of a request from a place on."""
         first = self._next
         if count:
             self._next += count
