@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from optsched.compiled import compiled
+from optsched.compiled import compiled_helper, compiled_part
 from optsched.model.ints import Ints
 from optsched.model.metrics import Tally
 from optsched.model.schedule import Batch, Schedule
@@ -49,7 +49,6 @@ class Log(NamedTuple):
     totals: Ints
 
 
-@compiled
 def new_log() -> Log:
     """Return an empty log."""
     return Log(
@@ -60,7 +59,7 @@ def new_log() -> Log:
     )
 
 
-@compiled
+@compiled_helper
 def with_room(log: Log, steps: int, changes: int) -> Log:
     """Return the log with room for one more entry and so many more rows."""
     entries, noted, changed = log.entries, log.steps, log.changes
@@ -73,7 +72,7 @@ def with_room(log: Log, steps: int, changes: int) -> Log:
     return Log(entries, noted, changed, log.totals)
 
 
-@compiled
+@compiled_part
 def note_step(log: Log, rank: int, tokens: int) -> None:
     """Note a run that is no decode step."""
     row = log.totals[NOTED_STEPS]
@@ -81,7 +80,7 @@ def note_step(log: Log, rank: int, tokens: int) -> None:
     log.totals[NOTED_STEPS] = row + 1
 
 
-@compiled
+@compiled_part
 def note_change(log: Log, rank: int, kind: int) -> None:
     """Note that somebody is evicted (0), decodes from now on (1), or has ended (2)."""
     row = log.totals[NOTED_CHANGES]
@@ -89,7 +88,7 @@ def note_change(log: Log, rank: int, kind: int) -> None:
     log.totals[NOTED_CHANGES] = row + 1
 
 
-@compiled
+@compiled_part
 def note_batch(  # noqa: PLR0917 - compiled functions take positions
     totals: Ints, duration: int, tokens: int, runs: int, resident: int, occupied: int
 ) -> None:
@@ -105,7 +104,7 @@ def note_batch(  # noqa: PLR0917 - compiled functions take positions
     totals[BATCHES] += 1
 
 
-@compiled
+@compiled_part
 def note_entry(  # noqa: PLR0917 - compiled functions take positions
     log: Log, start: int, stop: int, repeat: int, decodes: int, place: int
 ) -> None:
@@ -116,7 +115,7 @@ def note_entry(  # noqa: PLR0917 - compiled functions take positions
     log.totals[ENTRIES] += 1
 
 
-@compiled
+@compiled_part
 def join_entries(log: Log) -> None:
     """Make one of the latest two decisions, the same decode steps before and after a pause."""
     last = log.totals[ENTRIES] - 1
