@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optsched.check.problem import Problem, percentile_of
 from optsched.check.schedule.over_time import weighted_distribution
 from optsched.check.schedule.replay import Replay
 from optsched.model.instance import Request
 
+if TYPE_CHECKING:
+    from optsched.check.schedule.arrays import ArrayReplay
+
 _PS_PER_S = 10**12
 
 
-def metrics_of(problem: Problem, replay: Replay) -> dict[str, Any]:
+def metrics_of(problem: Problem, replay: Replay | ArrayReplay) -> dict[str, Any]:
     """Return all objectives and metrics of a complete legal replay, each ratio rounded once.
 
     For the meaning of each see `optsched.model.metrics.evaluate`, of which this is the second writing.
@@ -117,7 +120,7 @@ class Latencies:
         }
 
 
-def swaps_of(replay: Replay) -> dict[str, int]:
+def swaps_of(replay: Replay | ArrayReplay) -> dict[str, int]:
     """Return what is said of swaps where the instance allows them."""
     return {
         "swaps": replay.totals.swaps,
