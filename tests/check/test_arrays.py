@@ -173,3 +173,23 @@ def test_a_wrong_table_is_named_by_the_readable_form() -> None:
     violations, metrics = check_schedule(instance, Schedule.of_tables(tables))
     assert violations[0] == "batch 0: ends at 11 ps, but it starts at 0 ps and takes 10 ps, so it must end at 10 ps"
     assert metrics is None
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        # The second request arrives at 5.
+        [Batch(0, 10, ((0, 3), (1, 2))), Batch(10, 20, ((0, 1), (1, 1))), Batch(20, 40, ((0, 1),), repeat=2)],
+        # An eviction cannot be repeated.
+        [
+            Batch(0, 10, ((0, 3),)),
+            Batch(10, 20, ((1, 2),)),
+            Batch(20, 40, ((0, 1),), (1,), repeat=2),
+            Batch(40, 50, ((0, 1), (1, 3))),
+        ],
+    ],
+)
+def test_wrong_schedules_by_hand(batches: list[Batch]) -> None:
+    """All else is right: both requests end, and every batch, of 10 ps, at its time."""
+    instance = two(CostModel(base=10, token=0))
+    assert not agree(instance, batches, 9)
