@@ -34,6 +34,11 @@ def compiled_part(function: Function) -> Function:
     )
 
 
+def compiled_helper(function: Function) -> Function:
+    """Let compiled functions call a function that may allocate; from Python it runs as it is."""
+    return register_jitable(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+
+
 @cache
 def _forget_stale(folder: Path) -> None:
     """Drop compiled code that is older than a module beside it or beside this one: numba looks at the function's only.

@@ -300,12 +300,15 @@ def simulate_each(
         schedules=schedules,
     )
     tokens = len(policies) * sum(request.output for instance in instances for request in instance.requests)
+    workers = min(workers, len(pairs))
     if workers == 1 or tokens < _PARALLEL_TOKENS:
         yield from map(run, pairs)
         return
-    pool = ProcessPoolExecutor(min(workers, len(pairs)), get_context("spawn"), _settle_in)
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _settle_in)
     try:
         yield from pool.map(run, pairs)
+        # Leaving while the pool is still about to end makes Python complain of a closed pipe.
+        pool.shutdown()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import FailFast
 
@@ -14,6 +14,7 @@ from optsched.model.domain import Index, Picoseconds, Tokens, domain
 from optsched.model.instance import Instance
 from optsched.model.memory import HeldBlocks
 from optsched.model.state import Action, MachineState, Place, RequestState, Step, Work, decode_work, initial
+from optsched.model.table import BatchTable, Tables
 
 Indices = Annotated[tuple[Index, ...], FailFast()]
 Pairs = Annotated[tuple[tuple[Index, Index], ...], FailFast()]
@@ -101,8 +102,25 @@ class Move:
     aborted: bool = False
 
 
+class _Unread:
+    """A schedule whose batches may still be tables: they become objects when they are first asked for."""
+
+    __slots__ = ("_tables",)
+    _tables: Tables
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            # Python asks here only for what is not set: the batches of a schedule of tables until now.
+            if name != "batches":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            batches = tuple(batch for table in self._tables for batch in _batches(table))
+            object.__setattr__(self, "batches", batches)
+            return batches
+
+
 @domain
-class Schedule:
+class Schedule(_Unread):
     """Batches in the order in which they start, on ties that of their machines.
 
     Parameters
@@ -118,6 +136,19 @@ class Schedule:
     batches: Annotated[tuple[Batch, ...], FailFast()]
     routes: Indices = ()
     moves: Annotated[tuple[Move, ...], FailFast()] = ()
+
+    @staticmethod
+    def of_tables(tables: Tables) -> Schedule:
+        """Return the schedule of one machine that tables hold; its batches become objects when they are asked for."""
+        schedule = Schedule(())
+        object.__delattr__(schedule, "batches")
+        object.__setattr__(schedule, "_tables", tables)
+        return schedule
+
+    @property
+    def tables(self) -> Tables | None:
+        """What the schedule was made of, if that is tables; they say the same as its batches."""
+        return getattr(self, "_tables", None)
 
     @property
     def length(self) -> int:
@@ -144,6 +175,17 @@ class Schedule:
         if self.batches:
             facts |= {"from": f"{self.batches[0].start_ps} ps", "to": f"{self.batches[-1].end_ps} ps"}
         return one_line("Schedule", "", facts)
+
+
+def _batches(table: BatchTable) -> Iterator[Batch]:
+    """Yield what a table holds as objects."""
+    steps = list(zip(table.request.tolist(), table.tokens.tolist(), strict=True))
+    evict, runs, evictions = table.evict.tolist(), table.run_begin.tolist(), table.evict_begin.tolist()
+    rows = zip(table.start_ps.tolist(), table.end_ps.tolist(), table.repeat.tolist(), strict=True)
+    for row, (start, end, times) in enumerate(rows):
+        run = tuple(steps[runs[row] : runs[row + 1]])
+        lost = tuple(evict[evictions[row] : evictions[row + 1]])
+        yield Batch(start, end, run, lost, repeat=times)
 
 
 class Assignment(NamedTuple):

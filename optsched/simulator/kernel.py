@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optsched.arrays import InstanceArrays, RequestArrays, linear_ps, machine_arrays, prefill_ps
-from optsched.compiled import compiled
+from optsched.compiled import compiled, compiled_part
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 from optsched.simulator.record import (
@@ -107,7 +107,8 @@ _RUNNING, _RETURNED, _FRESH, _ARRIVED, _OCCUPIED, _HELD, _KNOWN = range(7)
 class _Batch(NamedTuple):
     """A decision: runs as rank and tokens, who is evicted, and everybody who runs by priority, lowest last.
 
-    ``sizes`` says how many run, how many of these decode, after how many others, and how many are evicted.
+    ``sizes`` says how many run, how many of these decode, after how many others, and how many are evicted; ``filled``
+    counts requests by the tokens in their last blocks.
     """
 
     rank: Ints
@@ -116,6 +117,7 @@ class _Batch(NamedTuple):
     gone: Ints
     ladder: Ints
     sizes: Ints
+    filled: Ints
 
 
 _RUNS, _DECODES, _PLACE, _EVICTED = range(4)
@@ -140,14 +142,14 @@ class _Run(NamedTuple):
 _NOW, _FRUITLESS, _PATIENCE, _STANDING, _OVER = range(5)
 
 
-@compiled
 def _begin(problem: InstanceArrays, start: int) -> _Run:
     """Return a run of requests of which none is known, and which begins at ``start``."""
     number = problem.requests.arrival.size
     states, scratch = np.zeros((8, number), np.int64), np.zeros((5, number), np.int64)
     sizes, clock = np.zeros(7, np.int64), np.zeros(5, np.int64)
     jobs = _Jobs(states[0], states[1], states[2], states[3], states[4], states[5], states[6], states[7], sizes)
-    batch = _Batch(scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], np.zeros(4, np.int64))
+    filled = np.zeros(problem.limits.block, np.int64)
+    batch = _Batch(scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], np.zeros(4, np.int64), filled)
     clock[_NOW] = start
     return _Run(jobs, batch, new_log(), new_watch(number, start), np.zeros((2, number), np.int64), clock)
 
@@ -201,13 +203,13 @@ def _advance(problem: InstanceArrays, rule: Rule, run: _Run, until: int) -> _Run
     return _Run(jobs, batch, log, watch, ends, clock)
 
 
-@compiled
+@compiled_part
 def _waiting(sizes: Ints) -> int:
     """Return how many wait."""
     return int(sizes[_RETURNED] + sizes[_ARRIVED] - sizes[_FRESH])
 
 
-@compiled
+@compiled_part
 def _fewest_left(problem: InstanceArrays, jobs: _Jobs, batch: _Batch) -> int:
     """Return how many tokens are left to generate for whoever ends first of a batch."""
     fewest = MOST
@@ -217,13 +219,13 @@ def _fewest_left(problem: InstanceArrays, jobs: _Jobs, batch: _Batch) -> int:
     return fewest
 
 
-@compiled
+@compiled_part
 def _occupied(block: int, tokens: int) -> int:
     # Divisions take a third of the time.
     return tokens if block == 1 else -(-tokens // block) * block
 
 
-@compiled
+@compiled_part
 def _held(block: int, reserved: int, prompt: int, decoding: int, cached: int) -> int:
     """Return what a job takes of memory in the policy's view: the worst case if that is reserved, or the whole prompt.
 
@@ -232,7 +234,7 @@ def _held(block: int, reserved: int, prompt: int, decoding: int, cached: int) ->
     return _occupied(block, max(cached, reserved, 0 if decoding else prompt))
 
 
-@compiled
+@compiled_part
 def _decide(problem: InstanceArrays, rule: Rule, jobs: _Jobs, batch: _Batch) -> bool:
     """Form the next batch (Algorithm 1, GETNEXTBATCH); say whether the instance allows what it needs."""
     running, sizes = jobs.running, jobs.sizes
@@ -301,11 +303,12 @@ def _decide(problem: InstanceArrays, rule: Rule, jobs: _Jobs, batch: _Batch) -> 
     return True
 
 
-@compiled
+@compiled_part
 def _climb(rule: Rule, jobs: _Jobs, batch: _Batch) -> int:
     """Order everybody who runs by priority; return how many they are."""
     size = 0
-    for members in rule.members:
+    for group in range(rule.members.size):
+        members = rule.members[group]
         for i in range(jobs.sizes[_RUNNING]):
             rank = jobs.running[i]
             if members == RUNNING or (members != WAITING and jobs.decoding[rank] == (members == DECODING)):
@@ -314,7 +317,7 @@ def _climb(rule: Rule, jobs: _Jobs, batch: _Batch) -> int:
     return size
 
 
-@compiled
+@compiled_part
 def _evict(problem: InstanceArrays, jobs: _Jobs, batch: _Batch, log: Log) -> None:
     """Take the KV of whoever is to lose it."""
     for i in range(batch.sizes[_EVICTED]):
@@ -328,7 +331,7 @@ def _evict(problem: InstanceArrays, jobs: _Jobs, batch: _Batch, log: Log) -> Non
         log.totals[EVICTIONS] += 1
 
 
-@compiled
+@compiled_part
 def _insert(ranks: Ints, sizes: Ints, which: int, rank: int) -> None:
     place = sizes[which]
     while place > 0 and ranks[place - 1] > rank:
@@ -338,7 +341,7 @@ def _insert(ranks: Ints, sizes: Ints, which: int, rank: int) -> None:
     sizes[which] += 1
 
 
-@compiled
+@compiled_part
 def _remove(ranks: Ints, sizes: Ints, which: int, rank: int) -> None:
     place = sizes[which] - 1
     kept = rank
@@ -349,7 +352,7 @@ def _remove(ranks: Ints, sizes: Ints, which: int, rank: int) -> None:
     sizes[which] -= 1
 
 
-@compiled
+@compiled_part
 def _run(  # noqa: PLR0917 - compiled functions take positions
     problem: InstanceArrays, jobs: _Jobs, batch: _Batch, log: Log, watch: Watch, ends: Ints, now: int
 ) -> tuple[bool, int]:
@@ -408,7 +411,7 @@ def _run(  # noqa: PLR0917 - compiled functions take positions
     return generated, end
 
 
-@compiled
+@compiled_part
 def _decode(  # noqa: PLR0917 - compiled functions take positions
     problem: InstanceArrays,
     rule: Rule,
@@ -427,7 +430,8 @@ def _decode(  # noqa: PLR0917 - compiled functions take positions
     runs, sizes, gaps, kv_tokens = batch.sizes[_RUNS], jobs.sizes, watch.gaps, watch.kv_tokens
     read, now, times = 0, start, 0
     first, gap, alike = start, 0, 0
-    filled = np.zeros(problem.limits.block, np.int64)
+    filled = batch.filled
+    filled[:] = 0
     for i in range(runs):
         rank = batch.rank[i]
         read += jobs.cached[rank]
@@ -470,7 +474,7 @@ def _decode(  # noqa: PLR0917 - compiled functions take positions
     return now
 
 
-@compiled
+@compiled_part
 def _let_go(problem: InstanceArrays, jobs: _Jobs, log: Log, ends: Ints, now: int) -> None:
     """Let those leave who have all their tokens."""
     running, sizes, generated, cached, decoding = jobs.running, jobs.sizes, jobs.generated, jobs.cached, jobs.decoding

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from optsched.compiled import compiled
+from optsched.compiled import compiled, compiled_helper, compiled_part
 from optsched.model.ints import Ints
 from optsched.model.metrics import Tally
-from optsched.model.schedule import Batch, Schedule
-from optsched.model.state import Step
+from optsched.model.schedule import Schedule
+from optsched.model.table import BatchTable
 from optsched.simulator.watch import Watch, spread
 
 ShortInts = npt.NDArray[np.int32]
@@ -25,6 +24,8 @@ TOKENS, RUNS, RESIDENT, PEAK, BATCHES, EVICTIONS, FINISHED = range(6, 13)
 """Totals: rows of the arrays, sums over batches, most KV tokens, and how many batches, evictions and ends there are."""
 SHIFT = 20
 """KV tokens times duration exceed 64 bits: the sum is kept in two parts, of which the lower has so many."""
+_STRETCH = 1 << 20
+"""Runs of one table, if a batch does not have more."""
 
 
 class Log(NamedTuple):
@@ -49,7 +50,6 @@ class Log(NamedTuple):
     totals: Ints
 
 
-@compiled
 def new_log() -> Log:
     """Return an empty log."""
     return Log(
@@ -60,7 +60,7 @@ def new_log() -> Log:
     )
 
 
-@compiled
+@compiled_helper
 def with_room(log: Log, steps: int, changes: int) -> Log:
     """Return the log with room for one more entry and so many more rows."""
     entries, noted, changed = log.entries, log.steps, log.changes
@@ -73,7 +73,7 @@ def with_room(log: Log, steps: int, changes: int) -> Log:
     return Log(entries, noted, changed, log.totals)
 
 
-@compiled
+@compiled_part
 def note_step(log: Log, rank: int, tokens: int) -> None:
     """Note a run that is no decode step."""
     row = log.totals[NOTED_STEPS]
@@ -81,7 +81,7 @@ def note_step(log: Log, rank: int, tokens: int) -> None:
     log.totals[NOTED_STEPS] = row + 1
 
 
-@compiled
+@compiled_part
 def note_change(log: Log, rank: int, kind: int) -> None:
     """Note that somebody is evicted (0), decodes from now on (1), or has ended (2)."""
     row = log.totals[NOTED_CHANGES]
@@ -89,7 +89,7 @@ def note_change(log: Log, rank: int, kind: int) -> None:
     log.totals[NOTED_CHANGES] = row + 1
 
 
-@compiled
+@compiled_part
 def note_batch(  # noqa: PLR0917 - compiled functions take positions
     totals: Ints, duration: int, tokens: int, runs: int, resident: int, occupied: int
 ) -> None:
@@ -105,7 +105,7 @@ def note_batch(  # noqa: PLR0917 - compiled functions take positions
     totals[BATCHES] += 1
 
 
-@compiled
+@compiled_part
 def note_entry(  # noqa: PLR0917 - compiled functions take positions
     log: Log, start: int, stop: int, repeat: int, decodes: int, place: int
 ) -> None:
@@ -116,7 +116,7 @@ def note_entry(  # noqa: PLR0917 - compiled functions take positions
     log.totals[ENTRIES] += 1
 
 
-@compiled
+@compiled_part
 def join_entries(log: Log) -> None:
     """Make one of the latest two decisions, the same decode steps before and after a pause."""
     last = log.totals[ENTRIES] - 1
@@ -168,31 +168,82 @@ class Record:
 
     def schedule(self) -> Schedule:
         """Return the schedule, equal batches in a row as one."""
-        return Schedule(tuple(self._batches()))
+        return Schedule.of_tables(self)
 
-    def _batches(self) -> Iterator[Batch]:
-        order, log = self._order, self._log
-        steps, changes = log.steps.tolist(), log.changes.tolist()
-        decode: list[Step] = [(index, 1) for index in order]
-        decoding: list[int] = []
-        step = change = 0
-        for start, stop, repeat, decodes, place, last_step, last_change in log.entries[: log.totals[ENTRIES]].tolist():
-            evict = []
-            while change < last_change and changes[change][1] == 0:
-                rank = changes[change][0]
-                # Whoever was still filling is not there.
-                at = bisect_left(decoding, rank)
-                if at < len(decoding) and decoding[at] == rank:
-                    del decoding[at]
-                evict.append(order[rank])
-                change += 1
-            run: list[Step] = [(order[rank], tokens) for rank, tokens in steps[step:last_step]]
-            run[place:place] = [decode[rank] for rank in decoding[:decodes]]
-            step = last_step
-            for rank, kind in changes[change:last_change]:
-                if kind == 1:
-                    insort(decoding, rank)
-                elif (at := bisect_left(decoding, rank)) < len(decoding) and decoding[at] == rank:
-                    del decoding[at]
-            change = last_change
-            yield Batch(start, stop, tuple(run), tuple(evict), repeat=repeat)
+    def __iter__(self) -> Iterator[BatchTable]:
+        """Yield the schedule in stretches (`optsched.model.table.Tables`)."""
+        log, order = self._log, np.array(self._order, np.int32)
+        entries = log.entries[: log.totals[ENTRIES]]
+        evictions = np.append(0, np.cumsum(log.changes[:, 1] == 0))
+        runs = np.append(0, np.cumsum(entries[:, DECODES]) + entries[:, STEPS])
+        evicted = np.append(0, evictions[entries[:, CHANGES]])
+        decoding, size = np.zeros(len(order), np.int32), np.zeros(1, np.int64)
+        first = 0
+        while first < len(entries):
+            last = max(int(np.searchsorted(runs, runs[first] + _STRETCH, side="right")) - 1, first + 1)
+            part = slice(first, last + 1)
+            table = BatchTable(
+                entries[first:last, START],
+                entries[first:last, STOP],
+                entries[first:last, REPEAT],
+                runs[part] - runs[first],
+                np.empty(runs[last] - runs[first], np.int32),
+                np.ones(runs[last] - runs[first], np.int32),
+                evicted[part] - evicted[first],
+                np.empty(evicted[last] - evicted[first], np.int32),
+            )
+            _expand(log, order, decoding, size, first, last, table)
+            yield table
+            first = last
+
+
+@compiled
+def _expand(  # noqa: PLR0917 - compiled functions take positions
+    log: Log, order: ShortInts, decoding: ShortInts, size: Ints, first: int, last: int, table: BatchTable
+) -> None:
+    """Write down what some decisions run and evict, given the ranks that decode before, in order, and how many.
+
+    Both are afterwards as they are after the last of them.
+    """
+    step = log.entries[first - 1, STEPS] if first else 0
+    change = log.entries[first - 1, CHANGES] if first else 0
+    row = lost = 0
+    for entry in range(first, last):
+        decodes, place = log.entries[entry, DECODES], log.entries[entry, PLACE]
+        while change < log.entries[entry, CHANGES] and log.changes[change, 1] == 0:
+            table.evict[lost] = order[log.changes[change, 0]]
+            _take_out(decoding, size, log.changes[change, 0])
+            lost, change = lost + 1, change + 1
+        before = step + place
+        while step < before:
+            table.request[row], table.tokens[row] = order[log.steps[step, 0]], log.steps[step, 1]
+            row, step = row + 1, step + 1
+        for i in range(decodes):
+            table.request[row + i] = order[decoding[i]]
+        row += decodes
+        while step < log.entries[entry, STEPS]:
+            table.request[row], table.tokens[row] = order[log.steps[step, 0]], log.steps[step, 1]
+            row, step = row + 1, step + 1
+        while change < log.entries[entry, CHANGES]:
+            rank = log.changes[change, 0]
+            if log.changes[change, 1] == 1:
+                at = size[0]
+                while at > 0 and decoding[at - 1] > rank:
+                    decoding[at] = decoding[at - 1]
+                    at -= 1
+                decoding[at] = rank
+                size[0] += 1
+            else:
+                _take_out(decoding, size, rank)
+            change += 1
+
+
+@compiled_part
+def _take_out(decoding: ShortInts, size: Ints, rank: int) -> None:
+    """Take a rank out; one that was still filling is not there."""
+    kept = 0
+    for i in range(size[0]):
+        if decoding[i] != rank:
+            decoding[kept] = decoding[i]
+            kept += 1
+    size[0] = kept

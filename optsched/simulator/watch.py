@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optsched.compiled import compiled
+from optsched.compiled import compiled_helper, compiled_part
 from optsched.model.ints import Ints
 from optsched.model.spread import Spread
 
@@ -39,20 +39,19 @@ class Watch(NamedTuple):
     until: Ints
 
 
-@compiled
 def new_watch(requests: int, start: int) -> Watch:
     """Return what has seen nothing of ``requests`` requests, the first of which arrives at ``start``."""
     queue, until = np.zeros(requests + 1, np.int64), np.full(2, start, np.int64)
     return Watch(_new_table(1024), _new_table(1024), _new_table(1024), queue, until)
 
 
-@compiled
+@compiled_helper
 def _new_table(length: int) -> Ints:
     """Return an empty table of ``length`` rows, a power of two."""
     return np.zeros((length + 1, 2), np.int64)
 
 
-@compiled
+@compiled_helper
 def ready(watch: Watch, runs: int, batches: int) -> Watch:
     """Return the same with room for ``batches`` batches of ``runs`` runs."""
     # Each run of the first batch may have a gap of its own, those of a later one have one; idle time is one more value.
@@ -60,7 +59,7 @@ def ready(watch: Watch, runs: int, batches: int) -> Watch:
     return Watch(gaps, kv_tokens, _with_room(watch.batch_tokens, 2), watch.queue, watch.until)
 
 
-@compiled
+@compiled_helper
 def _with_room(table: Ints, more: int) -> Ints:
     """Return a table that is at most half full with ``more`` more values."""
     rows = length = len(table) - 1
@@ -74,7 +73,7 @@ def _with_room(table: Ints, more: int) -> Ints:
     return larger
 
 
-@compiled
+@compiled_part
 def weigh(table: Ints, value: int, weight: int) -> None:
     """Add to the weight of a value ≥ 0."""
     if weight == 0:
@@ -89,14 +88,14 @@ def weigh(table: Ints, value: int, weight: int) -> None:
     table[row, 1] += weight
 
 
-@compiled
+@compiled_part
 def note_queue(watch: Watch, waiting: int, until: int) -> None:
     """Note how many have been waiting until then."""
     watch.queue[waiting] += until - watch.until[QUEUED]
     watch.until[QUEUED] = until
 
 
-@compiled
+@compiled_part
 def note_start(watch: Watch, start: int, waiting: int, occupied: int) -> None:
     """Note, when a batch starts, how many have been waiting until then, and what has been kept since the latest one."""
     note_queue(watch, waiting, start)
@@ -106,7 +105,7 @@ def note_start(watch: Watch, start: int, waiting: int, occupied: int) -> None:
         weigh(watch.batch_tokens, 0, idle)
 
 
-@compiled
+@compiled_part
 def note_tokens(watch: Watch, start: int, end: int, tokens: int) -> None:
     """Note how many tokens each batch of a decision runs."""
     weigh(watch.batch_tokens, tokens, end - start)

@@ -46,6 +46,13 @@ def check_schedule(
     if instance.is_distributed or instance.is_cached:
         return _check_cluster(instance, schedule, restrictions)
     problem = problem_of(instance, restrictions)
+    if schedule.tables is not None:
+        # Compiled code takes a while to load, and most schedules are made of batches.
+        from optsched.check.schedule.arrays import replay_tables  # noqa: PLC0415
+
+        found = replay_tables(problem, schedule.tables)
+        if found is not None:
+            return [], metrics_of(problem, found) | (swaps_of(found) if instance.rules.swap else {})
     replay = Replay(problem)
     replay.violations += _beyond_one_machine(schedule)
     for batch in schedule.batches:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optsched.check.problem import Problem, percentile_of
 from optsched.check.schedule.over_time import weighted_distribution
 from optsched.check.schedule.replay import Replay
 from optsched.model.instance import Request
 
+if TYPE_CHECKING:
+    from optsched.check.schedule.arrays import ArrayReplay
+
 _PS_PER_S = 10**12
 
 
-def metrics_of(problem: Problem, replay: Replay) -> dict[str, Any]:
+def metrics_of(problem: Problem, replay: Replay | ArrayReplay) -> dict[str, Any]:
     """Return all objectives and metrics of a complete legal replay, each ratio rounded once.
 
     For the meaning of each see `optsched.model.metrics.evaluate`, of which this is the second writing.
@@ -101,15 +105,11 @@ class Latencies:
         requests, waits, stays, met = self.requests, self.waits, self.stays, len(self.requests) - self._missed
         return {
             "ttft_ps": _distribution(waits),
-            "tpot_ps": _distribution([Fraction(time, tokens) for time, tokens in self._spacing]),
+            "tpot_ps": _quotients(self._spacing),
             "tbt_ps": self.between,
             "e2e_ps": _distribution(stays),
-            "ttft_per_input_ps": _distribution(
-                [Fraction(wait, r.input) for r, wait in zip(requests, waits, strict=True)]
-            ),
-            "e2e_per_output_ps": _distribution(
-                [Fraction(stay, r.output) for r, stay in zip(requests, stays, strict=True)]
-            ),
+            "ttft_per_input_ps": _quotients([(wait, r.input) for r, wait in zip(requests, waits, strict=True)]),
+            "e2e_per_output_ps": _quotients([(stay, r.output) for r, stay in zip(requests, stays, strict=True)]),
             "output_tokens_per_s": ratio(sum(r.output for r in requests) * _PS_PER_S, self.makespan),
             "requests_per_s": ratio(len(requests) * _PS_PER_S, self.makespan),
             "goodput_requests_per_s": ratio(met * _PS_PER_S, self.makespan),
@@ -117,7 +117,7 @@ class Latencies:
         }
 
 
-def swaps_of(replay: Replay) -> dict[str, int]:
+def swaps_of(replay: Replay | ArrayReplay) -> dict[str, int]:
     """Return what is said of swaps where the instance allows them."""
     return {
         "swaps": replay.totals.swaps,
@@ -137,13 +137,23 @@ def ratio(numerator: int, denominator: int) -> float | None:
     return float(Fraction(numerator, denominator)) if denominator else None
 
 
-def _distribution(values: Sequence[int | Fraction]) -> dict[str, int | float] | None:
+def _distribution(values: Sequence[int]) -> dict[str, int | float] | None:
     """Return mean, percentiles and maximum; None of no values."""
-    if not values:
-        return None
-    # Rounding keeps the order, and what is sorted is quick to sort once more.
-    ordered = sorted(value if isinstance(value, int) else float(value) for value in values)
-    found: dict[str, int | float] = {"mean": float(Fraction(sum(values)) / len(values))}
+    return _ranked(sorted(values), Fraction(sum(values))) if values else None
+
+
+def _quotients(pairs: Sequence[tuple[int, int]]) -> dict[str, int | float] | None:
+    """Return the same of quotients of two integers, each rounded once, as is their exact mean."""
+    sums = Counter[int]()
+    for numerator, denominator in pairs:
+        sums[denominator] += numerator
+    total = sum((Fraction(numerator, denominator) for denominator, numerator in sums.items()), Fraction(0))
+    # The quotient of two integers is rounded once, and rounding keeps the order.
+    return _ranked(sorted(numerator / denominator for numerator, denominator in pairs), total) if pairs else None
+
+
+def _ranked(ordered: Sequence[int | float], total: Fraction) -> dict[str, int | float]:
+    found: dict[str, int | float] = {"mean": float(total / len(ordered))}
     for q in (50, 90, 95, 99):
         found[f"p{q}"] = percentile_of(ordered, q)
     return found | {"max": ordered[-1]}

@@ -81,6 +81,12 @@ class OverTime:
         self._growing += kv_blocks
         self._now = until_ps
 
+    def add(self, tokens: Mapping[int, int], kv_blocks: Mapping[int, int], waiting: Mapping[int, int]) -> None:
+        """Add for how long how many tokens run and blocks are occupied, and how many more wait from when on."""
+        self._tokens.update(tokens)
+        self._blocks.update(kv_blocks)
+        self._changes.update(waiting)
+
     def metrics(self, last_tokens: Sequence[int]) -> dict[str, Any]:
         """Return the metrics that weigh time, given when each request has its last token, in ps."""
         changes = self._changes.copy()
