@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def simulate(
     restrictions: Restrictions | None = None,
     predictor: str | None = None,
     router: str | RouterFactory | None = None,
+    evictor: str | None = None,
     routers: int = 1,
     seed: int = 0,
 ) -> Result:
@@ -85,6 +87,8 @@ def simulate(
         Of an instance of several machines: a router's name; or ``FILE.py:NAME``, where the file defines a function that
         takes an `optsched.routers.router.RouterSetting` and returns a router, or a `Router` without parameters; or such
         a function. None for ``round_robin``.
+    evictor
+        Which cached blocks are dropped first (`optsched.cache.blocks.EVICTOR_NAMES`); None for ``lru``.
     routers
         How many routers there are (`optsched.simulator.cluster.run_cluster`).
     seed
@@ -99,7 +103,8 @@ def simulate(
     Raises
     ------
     InputError
-        For an unknown policy, instance, objective, predictor or router, or a router where there is one machine.
+        For an unknown policy, instance, objective, predictor, router or evictor; a router where there is one machine,
+        or an evictor where nothing is cached.
     InfeasibleInstanceError
         If no schedule exists.
     DefectError
@@ -107,7 +112,7 @@ def simulate(
     """
     question = Question(*read_problem(instance, objective, restrictions, clusters=True))
     seed = read_seed(seed)
-    routing = read_routing(question.instance, router, read_integer("routers", routers, 1))
+    routing = read_routing(question.instance, router, evictor, read_integer("routers", routers, 1))
     try:
         return play(question, policy, predictor=predictor, routing=routing, seed=seed)
     except PolicyCrashError as crash:
@@ -190,7 +195,10 @@ def _route(question: Question, policy: Policy | Preparing, routing: Routing, see
         # Each machine has an object of its own, which may remember things.
         return ready_policy(copy.deepcopy(policy), alone, question.objective, question.restrictions, seed)
 
-    return run_cluster(question.restricted, of_machine, routing.factory, seed=seed, routers=routing.routers)
+    restricted, setting = question.restricted, routing.setting
+    if routing.name is None:
+        return run_policy(restricted, of_machine(restricted), setting=setting)
+    return run_cluster(restricted, of_machine, routing.factory, setting=setting, seed=seed, routers=routing.routers)
 
 
 def _name(policy: str | Policy | Preparing) -> str:
@@ -308,6 +316,8 @@ def simulate_each(
     *,
     restrictions: Restrictions,
     predictor: str | None = None,
+    routers: Sequence[str | None] = (None,),
+    evictors: Sequence[str | None] = (None,),
     seed: int = 0,
     workers: int = 1,
     schedules: bool = True,
@@ -316,12 +326,15 @@ def simulate_each(
 
     Parameters
     ----------
+    routers, evictors
+        Of several machines, and of caches: each router with each policy, and each of these with each evictor.
     workers
         How many processes share the work, if it is worth starting them. The results are the same.
     schedules
         Whether results keep their schedules, which take memory, and time between processes.
     """
-    pairs = [(instance, policy) for instance in instances for policy in policies]
+    setups = list(product(routers, policies, evictors))
+    pairs = [(instance, setup) for instance in instances for setup in setups]
     for instance in instances:
         require_feasible(instance, restrictions)
     run = partial(
@@ -332,7 +345,7 @@ def simulate_each(
         seed=seed,
         schedules=schedules,
     )
-    tokens = len(policies) * sum(request.output for instance in instances for request in instance.requests)
+    tokens = len(setups) * sum(request.output for instance in instances for request in instance.requests)
     if workers == 1 or tokens < _PARALLEL_TOKENS:
         yield from map(run, pairs)
         return
@@ -344,7 +357,7 @@ def simulate_each(
 
 
 def _simulate(
-    pair: tuple[Instance, str],
+    pair: tuple[Instance, tuple[str | None, str, str | None]],
     objective: Objective,
     *,
     restrictions: Restrictions,
@@ -352,7 +365,17 @@ def _simulate(
     seed: int,
     schedules: bool,
 ) -> Result:
-    result = simulate(*pair, objective, restrictions=restrictions, predictor=predictor, seed=seed)
+    instance, (router, policy, evictor) = pair
+    result = simulate(
+        instance,
+        policy,
+        objective,
+        restrictions=restrictions,
+        predictor=predictor,
+        router=router,
+        evictor=evictor,
+        seed=seed,
+    )
     return result if schedules else replace(result, schedule=None)
 
 

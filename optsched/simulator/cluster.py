@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import NamedTuple
 
+from optsched.cache.blocks import CacheSetting
 from optsched.cache.contents import Piece
 from optsched.model.cluster import Role
 from optsched.model.errors import InputError
@@ -26,6 +27,7 @@ from optsched.simulator.machine_run import Happening, Instant, MachineRun, Notic
 from optsched.simulator.replica import COMPILED_TOKENS, Compiled, Policy
 from optsched.simulator.sight import Clock, views_of
 
+_LRU = CacheSetting()
 PolicyMaker = Callable[[Instance], Policy]
 """Makes the policy of one machine, given what the machine would have to do alone (`Instance.on`)."""
 
@@ -75,6 +77,7 @@ def run_cluster(
     policy: PolicyMaker,
     router: RouterFactory,
     *,
+    setting: CacheSetting = _LRU,
     seed: int = 0,
     routers: int = 1,
     jumps: bool = True,
@@ -93,6 +96,8 @@ def run_cluster(
         Makes a policy object for each machine.
     router
         Makes a router.
+    setting
+        How machines keep their caches.
     seed
         Of the routers' random numbers.
     routers
@@ -112,7 +117,7 @@ def run_cluster(
         If a router answers what is none of its machines.
     """
     require_feasible(instance)
-    cluster = _Cluster(instance, policy, router, seed=seed, routers=routers, jumps=jumps)
+    cluster = _Cluster(instance, policy, router, setting, seed=seed, routers=routers, jumps=jumps)
     for index in arrival_order(instance):
         cluster.arrive(index, record)
     return cluster.schedule()
@@ -168,6 +173,7 @@ class _Cluster:
         instance: Instance,
         policy: PolicyMaker,
         router: RouterFactory,
+        setting: CacheSetting,
         *,
         seed: int,
         routers: int,
@@ -187,7 +193,9 @@ class _Cluster:
         alone = alone_instances(instance)
         self._policies = [policy(problem) for problem in alone]
         self._runs = [
-            MachineRun(problem, own, machine, jumps=jumps, notices=self._notifies)
+            MachineRun(
+                problem, own, machine, setting, jumps=jumps, notices=self._notifies, remembers=instance.view.is_aged
+            )
             for machine, (problem, own) in enumerate(zip(alone, self._policies, strict=True))
         ]
         self._clock = Clock()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from enum import Enum, auto
 from typing import NamedTuple
 
+from optsched.cache.blocks import CacheSetting
 from optsched.model.instance import Instance, Request
 from optsched.model.schedule import Assignment, Batch
 from optsched.model.state import RequestState
 from optsched.routers.router import RoutedRequest
-from optsched.routers.views import Snapshot
+from optsched.routers.views import Snapshot, nothing_cached
 from optsched.simulator.engine import PolicyRun
 from optsched.simulator.replica import Policy
 
@@ -63,20 +64,42 @@ class MachineRun(PolicyRun):
         Its own object.
     machine
         Its index.
+    setting
+        How it keeps its cache.
     jumps
         As `optsched.simulator.engine.run_policy` takes it.
     notices
         Whether what routers are notified of is collected.
+    remembers
+        Whether what is cached is remembered, for `snapshot`.
     """
 
-    def __init__(self, instance: Instance, policy: Policy, machine: int, *, jumps: bool, notices: bool) -> None:
-        super().__init__(instance, policy, jumps=jumps, machine=machine)
+    def __init__(
+        self,
+        instance: Instance,
+        policy: Policy,
+        machine: int,
+        setting: CacheSetting,
+        *,
+        jumps: bool,
+        notices: bool,
+        remembers: bool,
+    ) -> None:
+        # Between the batches of a jump nothing could be remembered.
+        jumps &= not (remembers and instance.is_cached)
+        super().__init__(instance, policy, jumps=jumps, setting=setting, machine=machine)
         self._instance = instance
-        self._noting = notices
+        self._noting, self._remembers = notices, remembers
         self._noted: deque[Notice] = deque()
         self._numbers = 0
         self._latest: Assignment | None = None
         self._ending: list[Request] = []
+        self._free = 0
+        """Blocks that were free in the latest batch."""
+        self._past: set[Hashable] = set()
+        """What was cached when the machine was last seen by a router that sees it later."""
+        self._changes: deque[tuple[int, Collection[Hashable], Collection[Hashable]]] = deque()
+        """What is dropped, and what is cached from a time on."""
         self.is_begun = False
         """Whether it has been asked to carry out batches; if not, all that it has are submitted requests."""
 
@@ -121,8 +144,11 @@ class MachineRun(PolicyRun):
         return there + sum(request.peak_tokens for request in self._arrived_by(at)) + self._under_way(at)
 
     def kv_used(self, at: Instant) -> int:
-        """Return the tokens of memory in use, in whole blocks."""
-        size = self._instance.limits.occupied
+        """Return the tokens of memory in use, in whole blocks; a cached block that can be dropped is not."""
+        size, under_way = self._instance.limits.occupied, self.now_ps > at.now_ps
+        if self._cache is not None:
+            free = self._free if under_way else self._cache.free
+            return self.kv_capacity - free * self._instance.limits.kv_block
         held = sum(size(job.cached) for job in self._replica.running)
         return held + sum(size(request.peak_tokens) for request in self._ended(at))
 
@@ -132,9 +158,11 @@ class MachineRun(PolicyRun):
         left = sum(self._alone_ps(state) for states in (self._jobs(), coming) for state in states)
         return left + max(0, self.now_ps - at.now_ps)
 
-    def cached(self, request: RoutedRequest) -> int:
-        """Return the leading prompt tokens of a request that are cached."""
-        return 0
+    def cached(self, request: RoutedRequest, at: Instant) -> int:
+        """Return the leading prompt tokens of a request that it would find."""
+        if self._cache is None:
+            return 0
+        return self._cache.known(request.index, request.input, under_way=self.now_ps > at.now_ps)
 
     def snapshot(self, name: int, at: Instant) -> Snapshot:
         """Return all of this at once, under a name for the machine."""
@@ -147,7 +175,7 @@ class MachineRun(PolicyRun):
             self.kv_used(at),
             self.kv_capacity,
             self.work_ps(at),
-            self.cached,
+            nothing_cached if self._cache is None else self._remembered(at),
         )
 
     @property
@@ -187,18 +215,38 @@ class MachineRun(PolicyRun):
             return prefill
         return prefill + cost.repeated_ps(1, request.input + generated - 1, request.output - generated)
 
+    def _remembered(self, at: Instant) -> Callable[[RoutedRequest], int]:
+        """Return what a prompt would have found then."""
+        cache = self._cache
+        assert cache is not None
+        while self._changes and self._changes[0][0] <= at.now_ps:
+            _, dropped, added = self._changes.popleft()
+            self._past.difference_update(dropped)
+            self._past.update(added)
+        past = self._past
+        return lambda request: cache.leading(past, request.index, request.input)
+
     # Batches ----------------------------------------------------------------------------------------------------
 
     def _carry_out(self, assignment: Assignment, until_ps: int | None) -> None:
         present = self._present
         fresh = [index for index, _ in assignment.run if (job := present.get(index)) and not job.generated]
+        start = self.now_ps
         super()._carry_out(assignment, until_ps)
         self._latest = assignment
+        if self._cache is not None and self._remembers:
+            self._changes.append((start, self._cache.dropped, ()))
+            self._changes.append((self.now_ps, (), self._cache.published))
         ended = [index for index, _ in assignment.run if index not in present]
         self._ending = [self._requests[index] for index in ended]
         if self._noting:
             self._note(Happening.FIRST_TOKEN, (i for i in fresh if i not in present or present[i].generated))
             self._note(Happening.FINISHED, ended)
+
+    def _let_go(self, finished: Iterable[int]) -> None:
+        if self._cache is not None:
+            self._free = self._cache.free
+        super()._let_go(finished)
 
     def _note(self, happening: Happening, requests: Iterable[int]) -> None:
         for request in requests:

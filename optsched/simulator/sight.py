@@ -77,8 +77,7 @@ class ExactView:
 
     def cached(self, request: RoutedRequest) -> int:
         """Return the leading prompt tokens of ``request`` that are cached there."""
-        self.look()
-        return self._run.cached(request)
+        return self._run.cached(request, self.look())
 
 
 class AgedView:
@@ -148,6 +147,6 @@ class AgedView:
 
 def views_of(runs: Sequence[MachineRun], clock: Clock, age: ViewAge) -> list[ExactView] | list[AgedView]:
     """Return views of machines, which are called by their place among them."""
-    if age.every_ps or age.delay_ps:
+    if age.is_aged:
         return [AgedView(place, run, clock, age) for place, run in enumerate(runs)]
     return [ExactView(place, run, clock) for place, run in enumerate(runs)]
