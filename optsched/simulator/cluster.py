@@ -17,14 +17,14 @@ from typing import NamedTuple
 from optsched.cache.blocks import CacheSetting
 from optsched.cache.contents import Piece
 from optsched.model.cluster import Role
-from optsched.model.errors import InputError
+from optsched.model.errors import shown
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance, Request, entries_of
 from optsched.model.schedule import Batch, Schedule
 from optsched.routers.router import RoutedRequest, Router, RouterFactory, RouterSetting, prefill_time
 from optsched.simulator.engine import arrival_order
 from optsched.simulator.machine_run import Happening, Instant, MachineRun, Notice
-from optsched.simulator.replica import COMPILED_TOKENS, Compiled, Policy
+from optsched.simulator.replica import COMPILED_TOKENS, Compiled, Policy, PolicyFailureError
 from optsched.simulator.sight import Clock, views_of
 
 _LRU = CacheSetting()
@@ -112,9 +112,8 @@ def run_cluster(
     InfeasibleInstanceError
         If a request fits no machine.
     PolicyFailureError
-        If a policy fails on its machine (`optsched.simulator.engine.run_policy`).
-    InputError
-        If a router answers what is none of its machines.
+        If a policy fails on its machine (`optsched.simulator.engine.run_policy`), or a router answers what is no
+        machine, or none that can serve the request.
     """
     require_feasible(instance)
     cluster = _Cluster(instance, policy, router, setting, seed=seed, routers=routers, jumps=jumps)
@@ -228,8 +227,8 @@ class _Cluster:
         views = self._views if len(places) == len(self._entries) else [self._views[place] for place in places]
         place = self._routers[number].route(self._requests[index], views)
         if place not in places:
-            label = self._instance.label(index)
-            raise InputError("router", place, f"one of the places of machines that can serve {label}: {list(places)}")
+            reason = f"the router answers {shown(place)}, expected one of {list(places)}, where it can be served"
+            raise PolicyFailureError(index, self._clock.now_ps, reason)
         return self._entries[place]
 
     def _places(self, index: int) -> Sequence[int]:
