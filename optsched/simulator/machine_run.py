@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from optsched.cache.blocks import CacheSetting
 from optsched.model.instance import Instance, Request
+from optsched.model.memory import PrivateBlocks
 from optsched.model.schedule import Assignment, Batch
 from optsched.model.state import RequestState
 from optsched.routers.router import RoutedRequest
 from optsched.routers.views import Snapshot, nothing_cached
 from optsched.simulator.engine import PolicyRun
-from optsched.simulator.replica import Policy
+from optsched.simulator.replica import Job, Policy
 
 
 class Happening(Enum):
@@ -72,6 +73,8 @@ class MachineRun(PolicyRun):
         Whether what routers are notified of is collected.
     remembers
         Whether what is cached is remembered, for `snapshot`.
+    prefills
+        Whether requests have to go when they have their first token (`optsched.model.cluster.Role`).
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class MachineRun(PolicyRun):
         jumps: bool,
         notices: bool,
         remembers: bool,
+        prefills: bool = False,
     ) -> None:
         # Between the batches of a jump nothing could be remembered.
         jumps &= not (remembers and instance.is_cached)
@@ -94,12 +98,21 @@ class MachineRun(PolicyRun):
         self._numbers = 0
         self._latest: Assignment | None = None
         self._ending: list[Request] = []
+        self._memory = PrivateBlocks(instance.limits)
+        self._replica.memory = self._memory
+        self._held: dict[int, int] = {}
+        """Requests that the policy does not see, and the memory that they take."""
+        self.expected: dict[int, Job] = {}
+        """Requests that are to come from other machines."""
+        self.left: deque[tuple[int, Job]] = deque()
+        """Where only prefills run: requests that have their first token and must go, and since when."""
         self._free = 0
         """Blocks that were free in the latest batch."""
         self._past: set[Hashable] = set()
         """What was cached when the machine was last seen by a router that sees it later."""
         self._changes: deque[tuple[int, Collection[Hashable], Collection[Hashable]]] = deque()
         """What is dropped, and what is cached from a time on."""
+        self.prefills = prefills
         self.is_begun = False
         """Whether it has been asked to carry out batches; if not, all that it has are submitted requests."""
 
@@ -123,15 +136,82 @@ class MachineRun(PolicyRun):
         while self._noted and self._noted[0].time_ps <= until_ps:
             yield self._noted.popleft()
 
+    # Moves ------------------------------------------------------------------------------------------------------
+
+    def is_under_way(self, index: int, now_ps: int) -> bool:
+        """Whether a request runs in the batch that is under way."""
+        return self.now_ps > now_ps and self._latest is not None and any(index == run for run, _ in self._latest.run)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the policy has not said that it finds no batch for what is there."""
+        return bool(self.unfinished) and self._stuck is None
+
+    def job(self, index: int) -> Job | None:
+        """Return a request that is there, with KV or without."""
+        return self._present.get(index)
+
+    def shortest(self) -> Job | None:
+        """Return the decoding request with the fewest tokens of KV; None if none is decoding."""
+        decoding = (job for job in self._replica.running if job.decoding)
+        return min(decoding, key=lambda job: (job.cached, job.index), default=None)
+
+    def take(self, index: int, now_ps: int) -> Job:
+        """Take a request with KV away from the policy. What it holds is still in use, until `free`."""
+        job = self._present.pop(index)
+        self._replica.drop(job)
+        self.hold(index, job.cached, now_ps)
+        return job
+
+    def hold(self, index: int, tokens: int, now_ps: int) -> None:
+        """Set memory aside for so many tokens of a request that the policy does not see."""
+        self._held[index] = self._instance.limits.occupied(tokens)
+        self._set_capacity(now_ps)
+
+    def free(self, index: int, now_ps: int) -> None:
+        """Free what `hold` or `take` has set aside."""
+        del self._held[index]
+        self._set_capacity(now_ps)
+
+    def land(self, job: Job, now_ps: int) -> None:
+        """Let a request come with its KV, for which memory was set aside."""
+        self.expected.pop(job.index, None)
+        job.rank = self._arrived
+        self._arrived += 1
+        self._present[job.index] = job
+        self._replica.running.append(job)
+        self.free(job.index, now_ps)
+
+    def has_room(self, job: Job, at: Instant) -> bool:
+        """Whether a request can come now: it fits beside all that is in use, with the token that it runs next.
+
+        Requests that were evicted here go first. Where none can be evicted, there has to be room for all to finish.
+        """
+        if any(waiting.generated for waiting in self._replica.waiting):
+            return False
+        size = self._instance.limits.occupied
+        if self._instance.rules.eviction:
+            return self.kv_used(at) + size(job.cached + 1) <= self.kv_capacity
+        coming = [other for index, other in self.expected.items() if index in self._held]
+        there = [other.request for other in (*self._replica.running, *coming, job)] + self._ended(at)
+        return sum(size(request.peak_tokens) for request in there) <= self.kv_capacity
+
+    def _set_capacity(self, now_ps: int) -> None:
+        """Let the policy see the memory that is left, and decide anew."""
+        self._memory.capacity = self.kv_capacity - sum(self._held.values())
+        self._stuck = self._standing = None
+        self._replica.now_ps = max(self._replica.now_ps, now_ps)
+
     # What is seen at a time that it has been advanced to --------------------------------------------------------
 
     def waiting(self, at: Instant) -> int:
-        """Return how many requests are there without KV."""
-        return len(self._replica.waiting) + sum(1 for _ in self._arrived_by(at))
+        """Return how many requests are there without KV, or are to come with it."""
+        return len(self._replica.waiting) + sum(1 for _ in self._arrived_by(at)) + len(self.expected)
 
     def running(self, at: Instant) -> int:
         """Return how many requests are there with KV."""
-        return len(self._replica.running) + len(self._ended(at))
+        leaving = sum(index not in self.expected for index in self._held)
+        return len(self._replica.running) + len(self._ended(at)) + leaving
 
     def queued_tokens(self, at: Instant) -> int:
         """Return the tokens that waiting requests have to prefill."""
@@ -149,7 +229,7 @@ class MachineRun(PolicyRun):
         if self._cache is not None:
             free = self._free if under_way else self._cache.free
             return self.kv_capacity - free * self._instance.limits.kv_block
-        held = sum(size(job.cached) for job in self._replica.running)
+        held = sum(size(job.cached) for job in self._replica.running) + sum(self._held.values())
         return held + sum(size(request.peak_tokens) for request in self._ended(at))
 
     def work_ps(self, at: Instant) -> int:
@@ -186,6 +266,7 @@ class MachineRun(PolicyRun):
     def _jobs(self) -> Iterator[RequestState]:
         yield from self._replica.waiting
         yield from self._replica.running
+        yield from self.expected.values()
 
     def _arrived_by(self, at: Instant) -> Iterator[Request]:
         """Yield the requests that have arrived and that the policy has not seen yet."""
@@ -238,9 +319,13 @@ class MachineRun(PolicyRun):
             self._changes.append((start, self._cache.dropped, ()))
             self._changes.append((self.now_ps, (), self._cache.published))
         ended = [index for index, _ in assignment.run if index not in present]
+        if self.prefills:
+            for index, _ in assignment.run:
+                if index in present and present[index].generated:
+                    self.left.append((self.now_ps, self.take(index, self.now_ps)))
         self._ending = [self._requests[index] for index in ended]
         if self._noting:
-            self._note(Happening.FIRST_TOKEN, (i for i in fresh if i not in present or present[i].generated))
+            self._note(Happening.FIRST_TOKEN, [i for i in fresh if i not in present or present[i].generated])
             self._note(Happening.FINISHED, ended)
 
     def _let_go(self, finished: Iterable[int]) -> None:

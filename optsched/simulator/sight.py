@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from optsched.model.cluster import ViewAge
 from optsched.routers.router import RoutedRequest
-from optsched.routers.views import Snapshot
+from optsched.routers.views import Snapshot, SnapshotHistory
 from optsched.simulator.machine_run import Instant, MachineRun
 
 
@@ -80,35 +80,15 @@ class ExactView:
         return self._run.cached(request, self.look())
 
 
-class AgedView:
-    """A machine as it was at the moment that a `ViewAge` names, before any moment as if it were empty.
+class _SeenView:
+    """A machine of which a `Snapshot` is seen."""
 
-    A machine that is polled is seen as it was before the requests that arrive at the moment of the poll.
-
-    Parameters
-    ----------
-    machine, run, clock
-        As of `ExactView`. The machine must not be further than the moment when it is looked at.
-    age
-        How old what is seen is.
-    """
-
-    def __init__(self, machine: int, run: MachineRun, clock: Clock, age: ViewAge) -> None:
-        self.machine = machine
-        self.kv_capacity = run.kv_capacity
-        self._run, self._clock, self._age = run, clock, age
-        self._moment = -1
-        self._seen = Snapshot(machine, kv_capacity=run.kv_capacity)
+    machine: int
+    kv_capacity: int
 
     def look(self) -> Snapshot:
         """Return what is seen now."""
-        moment = self._age.moment(self._clock.now_ps)
-        if moment > self._moment:
-            self._run.advance(moment)
-            arrived = moment - 1 if self._age.every_ps else moment
-            self._seen = self._run.snapshot(self.machine, Instant(moment, arrived))
-            self._moment = moment
-        return self._seen
+        raise NotImplementedError
 
     @property
     def waiting(self) -> int:
@@ -145,7 +125,65 @@ class AgedView:
         return self.look().cached(request)
 
 
-def views_of(runs: Sequence[MachineRun], clock: Clock, age: ViewAge) -> list[ExactView] | list[AgedView]:
+class AgedView(_SeenView):
+    """A machine as it was at the moment that a `ViewAge` names, before any moment as if it were empty.
+
+    A machine that is polled is seen as it was before the requests that arrive at the moment of the poll.
+
+    Parameters
+    ----------
+    machine, run, clock
+        As of `ExactView`. The machine must not be further than the moment when it is looked at.
+    age
+        How old what is seen is.
+    """
+
+    def __init__(self, machine: int, run: MachineRun, clock: Clock, age: ViewAge) -> None:
+        self.machine = machine
+        self.kv_capacity = run.kv_capacity
+        self._run, self._clock, self._age = run, clock, age
+        self._moment = -1
+        self._seen = Snapshot(machine, kv_capacity=run.kv_capacity)
+
+    def look(self) -> Snapshot:
+        """Return what is seen now."""
+        moment = self._age.moment(self._clock.now_ps)
+        if moment > self._moment:
+            self._run.advance(moment)
+            arrived = moment - 1 if self._age.every_ps else moment
+            self._seen = self._run.snapshot(self.machine, Instant(moment, arrived))
+            self._moment = moment
+        return self._seen
+
+
+class RecordedView(_SeenView):
+    """A machine as it was at the moment that a `ViewAge` names, among the times at which it was recorded.
+
+    Parameters
+    ----------
+    machine, run, clock, age
+        As of `AgedView`.
+    """
+
+    def __init__(self, machine: int, run: MachineRun, clock: Clock, age: ViewAge) -> None:
+        self.machine = machine
+        self.kv_capacity = run.kv_capacity
+        self._clock = clock
+        self._history = SnapshotHistory(Snapshot(machine, kv_capacity=run.kv_capacity), age)
+
+    def record(self, run: MachineRun, at: Instant) -> None:
+        """Record what the machine is now."""
+        self._history.record(at.now_ps, run.snapshot(self.machine, at))
+
+    def look(self) -> Snapshot:
+        """Return what is seen now."""
+        return self._history.seen(self._clock.now_ps)
+
+
+View = ExactView | AgedView | RecordedView
+
+
+def views_of(runs: Sequence[MachineRun], clock: Clock, age: ViewAge) -> list[View]:
     """Return views of machines, which are called by their place among them."""
     if age.is_aged:
         return [AgedView(place, run, clock, age) for place, run in enumerate(runs)]
