@@ -18,7 +18,7 @@ from optsched.model.errors import shown
 from optsched.model.instance import Instance
 from optsched.model.schedule import Move, Schedule
 from optsched.simulator.machine_run import Instant, MachineRun
-from optsched.simulator.replica import Job, PolicyFailureError
+from optsched.simulator.replica import Job, PolicyFailureError, keeps_records
 from optsched.simulator.routed import RoutedCluster
 from optsched.simulator.sight import RecordedView, View
 
@@ -58,6 +58,7 @@ class MovingCluster(RoutedCluster):
         self._records_all = age.delay_ps > 0 and not age.every_ps
         self._recorded: list[tuple[MachineRun, RecordedView]] = []
         super().__init__(instance, *rest, jumps=jumps and not self._records_all, **others)
+        self._refuse(instance)
         machines = instance.machines
         self._receivers = [index for index, machine in enumerate(machines) if machine.role is not Role.PREFILL]
         self._receiving = self._views_of(self._receivers)
@@ -69,6 +70,16 @@ class MovingCluster(RoutedCluster):
         self._under_way: list[tuple[int, int, _Wish]] = []
         self._busy: set[tuple[int, int]] = set()
         self._moves: list[Move] = []
+
+    def _refuse(self, instance: Instance) -> None:
+        """Raise `PolicyFailureError` for what does not cover moves."""
+        if any(map(keeps_records, self._policies)):
+            reason = "the policy keeps records of requests and memory, and covers no machines between which these move"
+        elif instance.is_cached:
+            reason = "moves between machines that cache prefixes are not simulated yet"
+        else:
+            return
+        raise PolicyFailureError(0, instance.requests[0].arrival_ps, reason)
 
     def run(self, order: Sequence[int]) -> Schedule:
         """Let all requests arrive, in this order, and all machines finish."""
