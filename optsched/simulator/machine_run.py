@@ -11,7 +11,7 @@ from optsched.cache.blocks import CacheSetting
 from optsched.model.instance import Instance, Request
 from optsched.model.memory import PrivateBlocks
 from optsched.model.schedule import Assignment, Batch
-from optsched.model.state import RequestState
+from optsched.model.state import RequestState, Work
 from optsched.routers.router import RoutedRequest
 from optsched.routers.views import Snapshot, nothing_cached
 from optsched.simulator.engine import PolicyRun
@@ -104,6 +104,8 @@ class MachineRun(PolicyRun):
         """Requests that the policy does not see, and the memory that they take."""
         self.expected: dict[int, Job] = {}
         """Requests that are to come from other machines."""
+        self._fences: dict[int, int] = {}
+        """Requests that are copied while they run, and the ends of the stages."""
         self.left: deque[tuple[int, Job]] = deque()
         """Where only prefills run: requests that have their first token and must go, and since when."""
         self._free = 0
@@ -151,6 +153,15 @@ class MachineRun(PolicyRun):
         """Return a request that is there, with KV or without."""
         return self._present.get(index)
 
+    def fence(self, index: int, time_ps: int) -> None:
+        """Let a request run in no batch that starts before a time and ends after it."""
+        self._fences[index] = time_ps
+        self._standing = None
+
+    def unfence(self, index: int) -> None:
+        """Forget a `fence`, if there is one."""
+        self._fences.pop(index, None)
+
     def shortest(self) -> Job | None:
         """Return the decoding request with the fewest tokens of KV; None if none is decoding."""
         decoding = (job for job in self._replica.running if job.decoding)
@@ -182,8 +193,8 @@ class MachineRun(PolicyRun):
         self._replica.running.append(job)
         self.free(job.index, now_ps)
 
-    def has_room(self, job: Job, at: Instant) -> bool:
-        """Whether a request can come now: it fits beside all that is in use, with the token that it runs next.
+    def has_room(self, job: Job, tokens: int, at: Instant) -> bool:
+        """Whether a request can come now: so many tokens of it fit beside all that is in use.
 
         Requests that were evicted here go first. Where none can be evicted, there has to be room for all to finish.
         """
@@ -191,7 +202,7 @@ class MachineRun(PolicyRun):
             return False
         size = self._instance.limits.occupied
         if self._instance.rules.eviction:
-            return self.kv_used(at) + size(job.cached + 1) <= self.kv_capacity
+            return self.kv_used(at) + size(tokens) <= self.kv_capacity
         coming = [other for index, other in self.expected.items() if index in self._held]
         there = [other.request for other in (*self._replica.running, *coming, job)] + self._ended(at)
         return sum(size(request.peak_tokens) for request in there) <= self.kv_capacity
@@ -309,8 +320,34 @@ class MachineRun(PolicyRun):
 
     # Batches ----------------------------------------------------------------------------------------------------
 
+    def _repeats(self, assignment: Assignment) -> int:
+        return 1 if self._fences else super()._repeats(assignment)
+
+    def _within_fences(self, assignment: Assignment) -> Assignment:
+        """Return a batch without the requests that must not run in it, because it would not end in time."""
+        tokens, prefills, read = 0, list[tuple[int, int]](), list[int]()
+        for index, count in assignment.run:
+            job = self._present[index]
+            tokens += count
+            if job.decoding:
+                read.append(job.cached)
+            else:
+                prefills.append((count, job.cached))
+        work = Work(tokens, len(read), sum(read), prefills)
+        end = self.now_ps + work.duration_ps(self._cost, self._besides, assignment.considered)
+        # Of swaps it is not known here what they take.
+        late = {index for index, time_ps in self._fences.items() if assignment.actions or end > time_ps}
+        return assignment._replace(run=[step for step in assignment.run if step[0] not in late])
+
     def _carry_out(self, assignment: Assignment, until_ps: int | None) -> None:
         present = self._present
+        if self._fences:
+            assignment = self._within_fences(assignment)
+            if not assignment.run:
+                self._decided = self._latest = None
+                self._ending = []
+                self._replica.now_ps = min(time_ps for time_ps in self._fences.values() if time_ps > self.now_ps)
+                return
         fresh = [index for index, _ in assignment.run if (job := present.get(index)) and not job.generated]
         start = self.now_ps
         super()._carry_out(assignment, until_ps)

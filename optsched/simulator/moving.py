@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
@@ -21,6 +21,9 @@ from optsched.simulator.machine_run import Instant, MachineRun
 from optsched.simulator.replica import Job, PolicyFailureError, keeps_records
 from optsched.simulator.routed import RoutedCluster
 from optsched.simulator.sight import RecordedView, View
+
+_FEW_BLOCKS = 16
+"""A live move stops the request if no more blocks are left to copy, as Llumnix does."""
 
 
 def has_moves(instance: Instance) -> bool:
@@ -49,6 +52,34 @@ class _Wish:
     is_free: bool
 
 
+@dataclass(eq=False)
+class _Transfer:
+    """A move that is under way.
+
+    Parameters
+    ----------
+    wish
+        What was wished.
+    number
+        Its place among all moves.
+    start_ps
+        When it starts.
+    copied
+        Tokens that are copied when the stage ends.
+    stages
+        When earlier stages have ended.
+    is_last
+        Whether this is the last stage.
+    """
+
+    wish: _Wish
+    number: int
+    start_ps: int
+    copied: int = 0
+    stages: list[int] = field(default_factory=list)
+    is_last: bool = False
+
+
 class MovingCluster(RoutedCluster):
     """All machines and routers, while requests arrive and move (`optsched.simulator.routed.RoutedCluster`)."""
 
@@ -67,9 +98,10 @@ class MovingCluster(RoutedCluster):
         self._period_ps = self._routers[0].rebalance_ps if any(m.rules.migration for m in machines) else 0
         self._poll_ps = age.every_ps
         self._wishes: list[_Wish] = []
-        self._under_way: list[tuple[int, int, _Wish]] = []
+        self._under_way: list[tuple[int, int, _Transfer]] = []
+        self._live: list[_Transfer] = []
         self._busy: set[tuple[int, int]] = set()
-        self._moves: list[Move] = []
+        self._moves: list[Move | None] = []
 
     def _refuse(self, instance: Instance) -> None:
         """Raise `PolicyFailureError` for what does not cover moves."""
@@ -90,6 +122,7 @@ class MovingCluster(RoutedCluster):
             for run in self._runs:
                 run.advance(now)
             self._record_views(now)
+            self._abort(now, evicted=False)
             self._end_moves(now)
             if self._notifies:
                 self._notify()
@@ -101,12 +134,13 @@ class MovingCluster(RoutedCluster):
             self._start_moves(now)
             for machine in self._watched():
                 self._runs[machine].advance(now + 1)
+            self._abort(now, evicted=True)
             now = self._next_instant(now, coming)
         schedule = self._schedule()
         if self._wishes:
             wish = self._wishes[0]
             raise PolicyFailureError(wish.job.index, self._clock.now_ps, f"machine {wish.target} never has room for it")
-        return Schedule(schedule.batches, schedule.routes, tuple(self._moves))
+        return Schedule(schedule.batches, schedule.routes, tuple(move for move in self._moves if move))
 
     def _views_of(self, machines: Sequence[int]) -> Sequence[View]:
         age = self._instance.view
@@ -130,6 +164,7 @@ class MovingCluster(RoutedCluster):
         watched = {machine for machine, run in enumerate(self._runs) if run.prefills}
         for wish in self._wishes:
             watched.add(wish.target if wish.is_free else wish.source)
+        watched.update(transfer.wish.source for transfer in self._live)
         return sorted(watched)
 
     def _next_instant(self, now_ps: int, coming: Sequence[int]) -> int | None:
@@ -153,7 +188,7 @@ class MovingCluster(RoutedCluster):
             if not (self._machines[source].rules.migration and source in self._receivers and target in self._receivers):
                 continue
             job = self._runs[source].shortest()
-            wished = {wish.job.index for wish in self._wishes}
+            wished = {wish.job.index for wish in (*self._wishes, *(each.wish for each in self._live))}
             if job is None or job.index in wished or not self._machines[target].has_room(job.request):
                 continue
             self._wish(_Wish(job, source, target, is_free=False))
@@ -197,7 +232,7 @@ class MovingCluster(RoutedCluster):
                     continue
             pair = wish.source, wish.target
             is_busy = self._instance.links.exclusive and pair in self._busy
-            if is_busy or not target.has_room(wish.job, Instant(now_ps, now_ps)):
+            if is_busy or not target.has_room(wish.job, self._needed(wish), Instant(now_ps, now_ps)):
                 if wish.is_free:
                     full.add(wish.target)
                     left.append(wish)
@@ -205,25 +240,88 @@ class MovingCluster(RoutedCluster):
             self._start(wish, now_ps)
         self._wishes = left
 
+    def _needed(self, wish: _Wish) -> int:
+        """Return the tokens for which the target needs room: with the next one, or all if it goes on running."""
+        return wish.job.request.peak_tokens if self._is_live(wish) else wish.job.cached + 1
+
+    def _is_live(self, wish: _Wish) -> bool:
+        links = self._instance.links
+        return links.live and links.stages > 1 and not wish.is_free
+
     def _start(self, wish: _Wish, now_ps: int) -> None:
         """Start a move, and end it if it takes no time."""
-        job, links = wish.job, self._instance.links
-        if not wish.is_free:
-            self._runs[wish.source].take(job.index, now_ps)
-            self._runs[wish.target].expected[job.index] = job
-        self._runs[wish.target].hold(job.index, job.cached, now_ps)
+        job = wish.job
+        self._runs[wish.target].expected[job.index] = job
         self._busy.add((wish.source, wish.target))
-        end = now_ps + links.base_ps + links.kv_ps * job.cached
-        stages = (end,) if links.live else ()
-        self._moves.append(Move(job.index, wish.source, wish.target, now_ps, end, stages_ps=stages))
-        heappush(self._under_way, (end, len(self._moves), wish))
-        if end == now_ps:
-            self._end_moves(now_ps)
+        transfer = _Transfer(wish, len(self._moves), now_ps)
+        self._moves.append(None)
+        if not self._is_live(wish):
+            if not wish.is_free:
+                self._runs[wish.source].take(job.index, now_ps)
+            self._runs[wish.target].hold(job.index, job.cached, now_ps)
+            transfer.is_last = True
+            self._start_stage(transfer, job.cached, now_ps)
+        else:
+            # It may grow until it has moved.
+            self._runs[wish.target].hold(job.index, job.request.peak_tokens, now_ps)
+            self._live.append(transfer)
+            self._start_stage(transfer, job.cached, now_ps)
+        self._end_moves(now_ps)
+
+    def _start_stage(self, transfer: _Transfer, tokens: int, now_ps: int) -> None:
+        """Copy what there is of so many tokens and is not copied yet."""
+        links, wish = self._instance.links, transfer.wish
+        end = now_ps + links.base_ps + links.kv_ps * (tokens - transfer.copied)
+        transfer.copied = tokens
+        # The next stage may be the last, in which it does not run.
+        if not transfer.is_last:
+            self._runs[wish.source].fence(wish.job.index, end)
+        heappush(self._under_way, (end, transfer.number, transfer))
 
     def _end_moves(self, now_ps: int) -> None:
-        """End the moves whose time has come."""
+        """End the stages whose time has come, and start the next ones."""
         while self._under_way and self._under_way[0][0] <= now_ps:
-            _, _, wish = heappop(self._under_way)
-            self._busy.discard((wish.source, wish.target))
-            self._runs[wish.source].free(wish.job.index, now_ps)
-            self._runs[wish.target].land(wish.job, now_ps)
+            _, _, transfer = heappop(self._under_way)
+            wish = transfer.wish
+            source, target = self._runs[wish.source], self._runs[wish.target]
+            if self._moves[transfer.number] is not None:
+                continue  # it was aborted
+            transfer.stages.append(now_ps)
+            if transfer.is_last:
+                source.free(wish.job.index, now_ps)
+                target.land(wish.job, now_ps)
+                self._note(transfer, now_ps, aborted=False)
+                continue
+            source.unfence(wish.job.index)
+            left = wish.job.cached - transfer.copied
+            few = left <= _FEW_BLOCKS * self._machines[wish.target].limits.kv_block
+            if few or len(transfer.stages) + 1 == self._instance.links.stages:
+                source.take(wish.job.index, now_ps)
+                transfer.is_last = True
+                self._live.remove(transfer)
+            self._start_stage(transfer, wish.job.cached, now_ps)
+
+    def _abort(self, now_ps: int, *, evicted: bool) -> None:
+        """Abort the moves of requests that have ended now, or that were evicted in a batch that starts now."""
+        for transfer in tuple(self._live):
+            wish = transfer.wish
+            source = self._runs[wish.source]
+            job = source.job(wish.job.index)
+            has_ended = job is None and source.now_ps <= now_ps
+            is_over = job is not None and not job.cached if evicted else has_ended
+            if is_over:
+                source.unfence(wish.job.index)
+                target = self._runs[wish.target]
+                del target.expected[wish.job.index]
+                target.free(wish.job.index, now_ps)
+                self._live.remove(transfer)
+                self._note(transfer, now_ps, aborted=True)
+
+    def _note(self, transfer: _Transfer, now_ps: int, *, aborted: bool) -> None:
+        """Write down a move that is over."""
+        wish = transfer.wish
+        self._busy.discard((wish.source, wish.target))
+        stages = tuple(transfer.stages) if self._instance.links.live else ()
+        self._moves[transfer.number] = Move(
+            wish.job.index, wish.source, wish.target, transfer.start_ps, now_ps, stages_ps=stages, aborted=aborted
+        )

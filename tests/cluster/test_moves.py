@@ -114,7 +114,7 @@ def drawn(seed: int) -> Instance:
         MachineGroup(rng.randint(1, 2), role=Role.DECODE),
         MachineGroup(1, limits=replace(limits, kv_tokens=limits.kv_tokens + 9)),
     )
-    links = Link(rng.randint(0, 9), rng.randint(0, 3), exclusive=rng.random() < 0.5)
+    links = Link(rng.randint(0, 9), rng.randint(0, 3), exclusive=rng.random() < 0.5, live=rng.random() < 0.5, stages=3)
     view = rng.choice([ViewAge(), ViewAge(50, 0), ViewAge(0, 30), ViewAge(40, 25)])
     rules = Rules(migration=migration, eviction=rng.random() < 0.8)
     return Instance(
@@ -136,6 +136,72 @@ def test_moves_are_legal_with_jumps_or_without(router: str, policy: str) -> None
         violations, metrics = check_schedule(instance, steps)
         assert not violations
         assert metrics == result.metrics
+
+
+class OffTheFirst(AllOnTheFirst):
+    """Requests are to leave machine 0 every 37 ps."""
+
+    rebalance_ps = 37
+
+    def rebalance(self, views: Sequence[MachineView]) -> Sequence[tuple[int, int]]:
+        return [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("output", "move", "batches"),
+    [
+        # Batches take 10. The request runs until 40 and has 43 tokens, which take 43. It runs on until 80; the batch
+        # after that would not end by 83. Then the 4 new tokens follow, and it goes on at 87 with 8 of 9 tokens.
+        (9, Move(0, 0, 1, 40, 87, stages_ps=(83, 87)), (Batch(87, 97, ((0, 1),), replica=1),)),
+        # It has its last token at 60.
+        (6, Move(0, 0, 1, 40, 60, aborted=True), ()),
+        # It ends as the first stage does not: at 80.
+        (8, Move(0, 0, 1, 40, 80, aborted=True), ()),
+    ],
+)
+def test_a_live_move(output: int, move: Move, batches: tuple[Batch, ...]) -> None:
+    links = Link(kv_ps=1, live=True)
+    rules, cost = Rules(migration=True), CostModel(base=10, token=0)
+    instance = Instance("live", Limits(100, 100, 100), rules, cost, (Request(40, output),), replicas=2, links=links)
+    result = simulate(instance, "vllm_v1", router=lambda _: OffTheFirst())
+    assert result.schedule is not None, result.message
+    assert result.schedule.moves == (move,)
+    assert tuple(batch for batch in result.schedule.batches if batch.replica == 1) == batches
+    assert max(batch.end_ps for batch in result.schedule.batches if batch.replica == 0) <= 80
+
+
+class Restless(Llumnix):
+    """Moves requests from any machine to any other, every 37 ps."""
+
+    rebalance_ps = 37
+
+    def __init__(self) -> None:
+        self._rng = Random(7)
+
+    def rebalance(self, views: Sequence[MachineView]) -> Sequence[tuple[int, int]]:
+        return [tuple(self._rng.sample(range(len(views)), 2)) for _ in range(2)]  # type: ignore[misc]
+
+
+def restless(_: RouterSetting) -> Router:
+    return Restless()
+
+
+def test_live_moves_and_aborts_are_legal() -> None:
+    stages, aborted = set[int](), 0
+    for seed in range(60):
+        rng = Random(seed)
+        requests = tuple(Request(rng.randint(1, 40), rng.randint(1, 60), rng.randrange(400)) for _ in range(12))
+        limits = Limits(rng.randint(110, 200), 64, 64, kv_block=rng.choice([1, 2]))
+        links = Link(rng.randint(0, 20), rng.randint(0, 9), rng.random() < 0.5, live=True, stages=rng.randint(1, 3))
+        view = rng.choice([ViewAge(), ViewAge(50, 0), ViewAge(0, 30)])
+        cost = CostModel(base=rng.randint(1, 20), token=1)
+        instance = Instance("live", limits, Rules(migration=True), cost, requests, 3, links=links, view=view)
+        result = simulate(instance, ("vllm_v1", "sarathi")[seed % 2], router=restless)
+        assert result.schedule is not None, (seed, result.message)
+        stages.update(len(move.stages_ps) for move in result.schedule.moves if not move.aborted)
+        aborted += sum(move.aborted for move in result.schedule.moves)
+    assert stages == {1, 2, 3}
+    assert aborted > 10
 
 
 @pytest.mark.parametrize("policy", ["rr", "fastserve", "multires", "econoserve", "planner"])
