@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from optsched.model.cost import CostModel
 from optsched.model.instance import Instance
@@ -187,3 +187,52 @@ def cluster_metrics(instance: Instance, schedule: Schedule, tally: ClusterTally 
         "goodput_requests_per_s": per_second(count - misses),
         "slo_attainment": (count - misses) / count,
     }
+
+
+class RequestRow(NamedTuple):
+    """What happens to one request.
+
+    Parameters
+    ----------
+    request
+        Its index.
+    machine
+        The machine that it was routed to; 0 where there is one.
+    hit_tokens
+        Tokens that it found in the cache when it first ran.
+    ttft_ps, e2e_ps
+        From its arrival to its first, and to its last token.
+    moves
+        How often it has moved.
+    """
+
+    request: int
+    machine: int
+    hit_tokens: int
+    ttft_ps: int
+    e2e_ps: int
+    moves: int
+
+
+def request_rows(instance: Instance, schedule: Schedule) -> list[RequestRow]:
+    """Return what happens to each request in a legal schedule."""
+    tally = cluster_tally(instance, schedule)
+    hits = dict[int, int]()
+    ran = set[int]()
+    for batch in schedule.batches:
+        if batch.hits:
+            hits.update((index, found) for index, found in batch.hits if index not in ran)
+        ran.update(index for index, _ in batch.run)
+    moves = Counter(move.request for move in schedule.moves if not move.aborted)
+    routes = schedule.routes or (0,) * len(instance.requests)
+    return [
+        RequestRow(
+            index,
+            routes[index],
+            hits.get(index, 0),
+            tally.first[index] - request.arrival_ps,
+            tally.last[index] - request.arrival_ps,
+            moves[index],
+        )
+        for index, request in enumerate(instance.requests)
+    ]

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from optsched.model.cluster_metrics import RequestRow, request_rows
 from optsched.model.display import html_table, one_line
 from optsched.model.domain import domain
 from optsched.model.instance import Instance
@@ -122,6 +123,13 @@ class Result:
     def gap(self) -> float | None:
         """``(value - bound) / value``, 0 if equal, None if either is missing."""
         return gap(self.value, self.bound)
+
+    def requests(self) -> list[RequestRow]:
+        """Return a row for each request: machine, tokens found in the cache, TTFT, e2e latency, moves.
+
+        Empty without a schedule.
+        """
+        return [] if self.schedule is None else request_rows(self.instance, self.schedule)
 
     @property
     def value_s(self) -> float | None:

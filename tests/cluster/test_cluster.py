@@ -20,6 +20,7 @@ from optsched.routers.router import MachineView, RoutedRequest, Router, RouterSe
 from optsched.routers.simple import Direct
 from optsched.simulator.cluster import run_cluster
 from optsched.simulator.engine import run_policy
+from optsched.simulator.routed import Decision, DecisionRecord
 
 COST = CostModel(base=10, token=1)
 ROUTERS = tuple(name for name in router_names() if name != "direct")
@@ -47,6 +48,30 @@ def test_three_requests_on_two_machines_in_turn() -> None:
     assert result.metrics["objectives"]["max_load"] == 28
     assert result.metrics["imbalance"] == 28 / 20
     assert (result.metrics["computed_tokens"], result.metrics["prefill_tokens"]) == (10, 9)
+
+
+def test_a_row_for_each_request() -> None:
+    tree = PrefixTree((PrefixNode("a", 4),))
+    requests = Request(5, 2, prefix=("a",)), Request(6, 1, arrival_ps=100, prefix=("a",)), Request(2, 1)
+    limits, cache = Limits(100, 100, 100), CacheRules(CacheMode.PREFIX)
+    instance = Instance("rows", limits, Rules(), COST, requests, replicas=2, prefixes=tree, cache=cache)
+    result = simulate(instance, "vllm_v1", router=lambda _: Direct([1, 1, 0]))
+    # Request 1 finds the four tokens of node a, and runs two.
+    assert [tuple(row) for row in result.requests()] == [
+        (0, 1, 0, 15, 26, 0),
+        (1, 1, 4, 12, 12, 0),
+        (2, 0, 0, 12, 12, 0),
+    ]
+    assert result.metrics is not None
+    assert (result.metrics["hit_tokens"], result.metrics["computed_tokens"]) == (4, 5 + 1 + 2 + 2)
+
+
+def test_regret_of_decisions() -> None:
+    # Request 0 takes 13 and 11 more. When request 1 comes at 5, machine 0 still has 8 + 11 to do.
+    instance = cluster(Request(3, 2), Request(2, 1, arrival_ps=5))
+    record = DecisionRecord([])
+    run_cluster(instance, lambda alone: ready("vllm_v1", alone), lambda _: Direct([0, 0]), record=record)
+    assert record.decisions == [Decision(0, 0, 0, 0), Decision(1, 0, 1, 8 + 11)]
 
 
 @pytest.mark.parametrize(
