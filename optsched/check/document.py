@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from optsched.check.certificates.proofs import proved_bound
-from optsched.check.problem import feasible, problem_of
+from optsched.check.problem import feasible, feasible_cluster, problem_of
 from optsched.check.reading import UnprovedError, shown
 from optsched.check.schedule.check import check_schedule
 from optsched.model.documents import ClaimedResult, instance_sha256
@@ -81,7 +81,10 @@ def _check_solution(result: Result) -> Iterator[str]:
         yield "metrics is null, but there is a schedule"
     if metrics is None:
         return
-    value = metrics["objectives"][result.objective.value]
+    value = metrics["objectives"].get(result.objective.value)
+    if value is None:
+        yield f"objective is {result.objective.value}, which only instances of several machines have"
+        return
     if result.value is not None and result.value != value:
         yield f"value is {result.value}, but {result.objective.value} of the schedule is {value}"
     at_most = result.restrictions.at_most
@@ -145,7 +148,7 @@ def _check_status(result: Result) -> Iterator[str]:
             yield "status is bound_only, but the bound is null or there is a schedule"
         case Status.BOUND_ONLY if too_much:
             yield f"status is bound_only, but the bound {bound} exceeds the {at_most} allowed, which is infeasible"
-        case Status.INFEASIBLE if not too_much and feasible(problem_of(result.instance, result.restrictions)):
+        case Status.INFEASIBLE if not too_much and _is_feasible(result):
             claim = "status is infeasible, but each request can be served, so one after another is a schedule"
             yield claim if at_most is None else f"{claim}, and the bound {bound} does not exceed the {at_most} allowed"
         case Status.UNKNOWN if bound is not None:
@@ -154,6 +157,13 @@ def _check_status(result: Result) -> Iterator[str]:
         yield f"status is {status.value}, but value and bound are both {value}, which is optimal"
     if value is not None and status in {Status.INFEASIBLE, Status.FAILED, Status.UNKNOWN}:
         yield f"status is {status.value}, but there is a value of {value}"
+
+
+def _is_feasible(result: Result) -> bool:
+    instance, restrictions = result.instance, result.restrictions
+    if instance.is_distributed or instance.is_cached:
+        return feasible_cluster(instance, restrictions)
+    return feasible(problem_of(instance, restrictions))
 
 
 def _check_badge(result: Result) -> Iterator[str]:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from optsched.model.cluster import Role
 from optsched.model.cost import CostModel
-from optsched.model.instance import Instance, Limits, Request
+from optsched.model.instance import Instance, Limits, Machine, Request, Rules
 from optsched.model.restrictions import Restrictions
 
 Number = TypeVar("Number", int, int | float)
@@ -53,21 +54,40 @@ class Problem:
 def problem_of(instance: Instance, restrictions: Restrictions) -> Problem:
     """Return what an instance of one machine and the restrictions leave."""
     instance.require_plain()
+    return _restricted(instance.machines[0], instance.requests, restrictions)
+
+
+def problems_of(instance: Instance, restrictions: Restrictions) -> tuple[Problem, ...]:
+    """Return what every machine of an instance and the restrictions leave, each for all requests.
+
+    Evictions are limited together, and what a problem says of them counts for the sum.
+    """
+    found: dict[tuple[Limits, Rules, CostModel], Problem] = {}
+    problems = []
+    for machine in instance.machines:
+        key = machine.limits, machine.rules, machine.cost
+        if key not in found:
+            found[key] = _restricted(machine, instance.requests, restrictions)
+        problems.append(found[key])
+    return tuple(problems)
+
+
+def _restricted(machine: Machine, requests: tuple[Request, ...], restrictions: Restrictions) -> Problem:
     forbidden = set(restrictions.forbid)
-    eviction = instance.rules.eviction and "eviction" not in forbidden and restrictions.max_evictions != 0
-    caps = [cap for cap in (instance.limits.batch_requests, restrictions.max_batch) if cap is not None]
+    eviction = machine.rules.eviction and "eviction" not in forbidden and restrictions.max_evictions != 0
+    caps = [cap for cap in (machine.limits.batch_requests, restrictions.max_batch) if cap is not None]
     queue = restrictions.order
     if "reordering" in forbidden:
-        arrivals = [(request.arrival_ps, index) for index, request in enumerate(instance.requests)]
+        arrivals = [(request.arrival_ps, index) for index, request in enumerate(requests)]
         queue = tuple(index for _, index in sorted(arrivals))
     return Problem(
-        requests=instance.requests,
-        limits=instance.limits,
-        cost=instance.cost,
-        hybrid=instance.rules.hybrid and "hybrid" not in forbidden,
-        chunked=instance.rules.chunked_prefill and "chunked" not in forbidden,
+        requests=requests,
+        limits=machine.limits,
+        cost=machine.cost,
+        hybrid=machine.rules.hybrid and "hybrid" not in forbidden,
+        chunked=machine.rules.chunked_prefill and "chunked" not in forbidden,
         eviction=eviction,
-        swap=instance.rules.swap and "swap" not in forbidden,
+        swap=machine.rules.swap and "swap" not in forbidden,
         runs=min(caps, default=None),
         evictions=restrictions.max_evictions if eviction else None,
         queue=queue,
@@ -81,6 +101,32 @@ def feasible(problem: Problem) -> bool:
         and (problem.chunked or request.input <= problem.limits.prefill_tokens)
         for request in problem.requests
     )
+
+
+def feasible_cluster(instance: Instance, restrictions: Restrictions) -> bool:
+    """Whether each request, alone and with nothing cached, fits a machine that it may be routed to.
+
+    A machine of role ``prefill`` needs room for I tokens, and, unless the first token is the last, there must be one of
+    another role with room for I + O − 1.
+    """
+    pairs = list(dict.fromkeys(zip(instance.machines, problems_of(instance, restrictions), strict=True)))
+
+    def fits(problem: Problem, tokens: int) -> bool:
+        return problem.blocks_of(tokens) <= problem.blocks
+
+    def served(request: Request) -> bool:
+        whole = request.input + request.output - 1
+        ends = request.output == 1 or any(
+            machine.role is not Role.PREFILL and fits(problem, whole) for machine, problem in pairs
+        )
+        return any(
+            machine.role is not Role.DECODE
+            and (problem.chunked or request.input <= problem.limits.prefill_tokens)
+            and (fits(problem, whole) if machine.role is Role.BOTH else ends and fits(problem, request.input))
+            for machine, problem in pairs
+        )
+
+    return all(map(served, instance.requests))
 
 
 def pieces_of(cost: CostModel) -> tuple[tuple[int, int], ...]:

@@ -20,6 +20,7 @@ from optsched.cli.live import LiveLine
 from optsched.cli.options import (
     arrivals_option,
     blaming,
+    cache_option,
     decision_options,
     deterministic_limit_option,
     fraction_option,
@@ -28,16 +29,21 @@ from optsched.cli.options import (
     ledger_option,
     limit_option,
     load_option,
+    machines_option,
     naming_options,
     objective_option,
     out_option,
+    read_evictors,
     read_objective,
     read_policies,
+    read_routers,
     refuse_options,
     require_method,
     restriction_options,
     results_option,
+    router_option,
     seed_option,
+    shaped,
     start_option,
     time_limit_option,
     timeline_option,
@@ -257,6 +263,9 @@ def bound(
     metavar="NAME",
     help="all, standard, names, or FILE.py:NAME; may repeat.",
 )
+@router_option
+@machines_option
+@cache_option
 @objective_option
 @restriction_options
 @click.option(
@@ -270,6 +279,9 @@ def bound(
 def simulate(
     instance: str,
     policies: tuple[str, ...],
+    routers: tuple[str, ...],
+    machines: int | None,
+    caches: tuple[str, ...],
     objective: str,
     restrictions: Restrictions,
     predictor: str | None,
@@ -279,21 +291,28 @@ def simulate(
     timeline: str | None,
     as_json: bool,
 ) -> None:
-    """Run policies on the cost-model simulator; INSTANCE may also be a suite."""
+    """Run policies on the cost-model simulator; INSTANCE may also be a suite.
+
+    Of several routers, policies or caches each is run with each of the others.
+    """
     if timeline == "-" and (as_json or out == "-"):
         raise InputError("--timeline", timeline, "a file, as the result document goes to standard output")
     names, goal = read_policies(policies, "--policy"), read_objective(objective)
-    problems = library.load_instances(instance)
+    given, evictors = read_routers(routers), read_evictors(caches)
+    problems = [shaped(problem, machines, caching=bool(caches)) for problem in library.load_instances(instance)]
     results: list[Result] = []
     tables: list[str] = []
     processes = workers or os.cpu_count() or 1
-    with Line(instance, len(problems) * len(names)) as live, blaming(source=instance), naming_options():
+    setups = len(given) * len(names) * len(evictors)
+    with Line(instance, len(problems) * setups) as live, blaming(source=instance), naming_options():
         runs = simulate_each(
             problems,
             names,
             goal,
             restrictions=restrictions,
             predictor=predictor,
+            routers=given,
+            evictors=evictors,
             seed=seed,
             workers=processes,
             schedules=as_json or out is not None or timeline is not None,
@@ -301,8 +320,8 @@ def simulate(
         for result in runs:
             results.append(result)
             live.advance()
-            if len(results) % len(names) == 0:
-                tables.append(policy_comparison(results[-len(names) :], terminal_width()))
+            if len(results) % setups == 0:
+                tables.append(policy_comparison(results[-setups:], terminal_width()))
     if timeline is not None:
         with blaming("--timeline"):
             write_text(timeline, timeline_csv(results))
@@ -347,6 +366,7 @@ def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -
     "Give each request a deadline for its e2e latency: this multiple of its time alone (docs/traces.md).",
 )
 @click.option("--name", help="Name of the instance.  [default: the source's name]")
+@machines_option
 @out_option
 def trace(
     source: str,
@@ -365,6 +385,7 @@ def trace(
     swap: str | None,
     slo_scale: Fraction | None,
     name: str | None,
+    machines: int | None,
     out: str | None,
 ) -> None:
     """Make an instance of a request trace; rejected rows are named on stderr with the reason.
@@ -390,6 +411,7 @@ def trace(
             instance = replace(instance, rules=Rules(swap=True))
         if slo_scale is not None:
             instance = with_deadlines(instance, slo_scale)
+        instance = shaped(instance, machines)
     if replayed is not None:
         _report_bad(*replayed)
     _report_bad(source, found)

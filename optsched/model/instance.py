@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Annotated
 
@@ -168,6 +168,28 @@ class Machine:
     name: Name | None = None
     cache: CacheRules = _NO_CACHE
 
+    def has_room(self, request: Request) -> bool:
+        """Whether its blocks hold all of a request: I + O − 1 tokens."""
+        return self.limits.occupied(request.peak_tokens) <= self.limits.kv_capacity
+
+    def obstacles(self, request: Request) -> list[str]:
+        """Return why it cannot serve a request, alone; of role ``prefill`` up to its first token."""
+        limits, broken = self.limits, []
+        output = 1 if self.role is Role.PREFILL else request.output
+        peak = limits.occupied(request.input + output - 1)
+        if peak > limits.kv_capacity:
+            broken.append(
+                f"needs {peak} KV tokens (input {request.input} + output "
+                f"{output} - 1, in blocks of {limits.kv_block}), the cache holds "
+                f"{limits.kv_capacity} (kv_tokens = {limits.kv_tokens})"
+            )
+        if not self.rules.chunked_prefill and request.input > limits.prefill_tokens:
+            broken.append(
+                f"has a prompt of {request.input} tokens, more than "
+                f"prefill_tokens = {limits.prefill_tokens}, and chunked prefill is forbidden"
+            )
+        return broken
+
 
 @domain
 class MachineGroup:
@@ -301,6 +323,11 @@ class Instance:
         """Whether it has more than its one own machine."""
         return self.replicas > 1 or bool(self.machine_groups)
 
+    @property
+    def is_cluster(self) -> bool:
+        """Whether it has several machines, or one with a cache: not all methods cover these."""
+        return self.is_distributed or self.is_cached
+
     def require_one_machine(self) -> None:
         """Raise `InputError` if it has more than its one own machine: what asks covers no others."""
         if self.is_distributed:
@@ -363,22 +390,12 @@ class Instance:
 
     def infeasibilities(self) -> tuple[str, ...]:
         """Name every request that no schedule can serve, with the limits that it breaks; a cache changes nothing."""
-        self.require_one_machine()
-        limits, found = self.limits, []
+        machines, found = self.machines, []
         for index, request in enumerate(self.requests):
-            broken = []
-            peak = limits.occupied(request.peak_tokens)
-            if peak > limits.kv_capacity:
-                broken.append(
-                    f"needs {peak} KV tokens (input {request.input} + output "
-                    f"{request.output} - 1, in blocks of {limits.kv_block}), the cache holds "
-                    f"{limits.kv_capacity} (kv_tokens = {limits.kv_tokens})"
-                )
-            if not self.rules.chunked_prefill and request.input > limits.prefill_tokens:
-                broken.append(
-                    f"has a prompt of {request.input} tokens, more than "
-                    f"prefill_tokens = {limits.prefill_tokens}, and chunked prefill is forbidden"
-                )
+            if self.is_distributed:
+                broken = [] if entries_of(machines, request) else [_fits_nowhere(machines, request)]
+            else:
+                broken = machines[0].obstacles(request)
             if broken:
                 found.append(f"{self.label(index)} {', and '.join(broken)}")
         return tuple(found)
@@ -398,3 +415,25 @@ class Instance:
             batch_tokens=max(limits.batch_tokens, prefill),
             prefill_tokens=prefill,
         )
+
+
+def entries_of(machines: Sequence[Machine], request: Request) -> tuple[int, ...]:
+    """Return the machines that a request may be routed to: those that serve it alone, with what it can move to.
+
+    A machine of role ``prefill`` needs room for the prompt, and another one that it can move to for the rest.
+    """
+    alone = {id(machine): not machine.obstacles(request) for machine in machines}
+    chosen = [index for index, machine in enumerate(machines) if machine.role is not Role.DECODE and alone[id(machine)]]
+    if request.output == 1 or any(
+        machine.role is not Role.PREFILL and machine.has_room(request) for machine in machines
+    ):
+        return tuple(chosen)
+    return tuple(index for index in chosen if machines[index].role is not Role.PREFILL)
+
+
+def _fits_nowhere(machines: Sequence[Machine], request: Request) -> str:
+    """Return why a request fits no machine that it may be routed to: the obstacle at the first of them."""
+    for index, machine in enumerate(machines):
+        if machine.role is not Role.DECODE and (broken := machine.obstacles(request)):
+            return f"fits no machine that it may be routed to: on machine {index} it {', and '.join(broken)}"
+    return f"has no machine to move to with room for its {request.peak_tokens} KV tokens"

@@ -13,7 +13,7 @@ from pydantic import Field
 from optsched.model.display import html_table, one_line
 from optsched.model.domain import domain
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, gap, in_seconds
+from optsched.model.objectives import Objective, gap, in_seconds, require_objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Schedule
 
@@ -114,6 +114,9 @@ class Result:
     time_limit_s: Annotated[float, Field(ge=0)] | None = None
     options: dict[str, str] = Field(default_factory=dict)
     found_by: dict[str, str] = Field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_objective(self.instance, self.objective)
 
     @property
     def gap(self) -> float | None:

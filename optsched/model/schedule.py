@@ -180,13 +180,14 @@ class Assignment(NamedTuple):
         """What happens before the runs, in this order: KV is lost, goes to the host, comes back."""
         return _actions(self.evict, self.swap_out, self.swap_in)
 
-    def between(self, start_ps: int, end_ps: int, repeat: int = 1) -> Batch:
-        """Return the batch that does it from start to end, ``repeat`` times."""
+    def between(self, start_ps: int, end_ps: int, repeat: int = 1, replica: int = 0) -> Batch:
+        """Return the batch of a machine that does it from start to end, ``repeat`` times."""
         return Batch(
             start_ps,
             end_ps,
             tuple(self.run),
             tuple(self.evict),
+            replica=replica,
             repeat=repeat,
             swap_out=tuple(self.swap_out),
             swap_in=tuple(self.swap_in),

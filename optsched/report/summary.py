@@ -127,17 +127,38 @@ _SWAPS: tuple[str, Callable[[dict[str, Any]], str]] = ("swap", lambda m: str(m["
 """Where the instance allows them, after the evictions."""
 
 
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f}" if whole else "–"
+
+
+_OF_CLUSTERS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
+    *_COLUMNS[:3],
+    *_COLUMNS[4:10],
+    ("hits\n(%)", lambda m: _share(m["hit_tokens"], m["hit_tokens"] + m["prefill_tokens"])),
+    ("load max\n/ mean", lambda m: "–" if m["imbalance"] is None else f"{m['imbalance']:.2f}"),
+    ("moves", lambda m: str(m["moves"])),
+)
+"""Of several machines, or one with a cache. Hits are a share of the prompt tokens, found or run."""
+
+
 def policy_comparison(results: Sequence[Result], width: int) -> str:
     """Compare policies on one instance; failures stand below with their reason."""
 
     def column(header: str, cells: Iterable[str], key: bool = False) -> Column:
         return Column(header, "", tuple(Cell(text, text) for text in cells), key=key, left=key)
 
-    columns = [column("policy", [result.method for result in results], key=True)]
+    instance = results[0].instance
+    columns = [
+        column(option, [result.options[option] for result in results], key=True)
+        for option in ("router", "evictor")
+        if option in results[0].options
+    ]
+    columns.append(column("policy", [result.method for result in results], key=True))
+    shown = (*_COLUMNS[:3], *([_SWAPS] if instance.rules.swap else []), *_COLUMNS[3:])
     columns += [
         column(header, [NOT_AVAILABLE if result.metrics is None else show(result.metrics) for result in results])
-        for header, show in (*_COLUMNS[:3], *([_SWAPS] if results[0].instance.rules.swap else []), *_COLUMNS[3:])
+        for header, show in (_OF_CLUSTERS if instance.is_cluster else shown)
     ]
     text = columns_text(columns, width)
     failures = [f"n/a: {printable(result.message or '')}\n" for result in results if result.status == Status.FAILED]
-    return f"{results[0].instance.name}\n\n{text}" + ("\n" + "".join(failures) if failures else "")
+    return f"{instance.name}\n\n{text}" + ("\n" + "".join(failures) if failures else "")

@@ -168,10 +168,19 @@ class Record:
 
     def schedule(self) -> Schedule:
         """Return the schedule, equal batches in a row as one."""
-        return Schedule(tuple(self._batches()))
+        return Schedule(tuple(self.batches()))
 
-    def _batches(self) -> Iterator[Batch]:
-        order, log = self._order, self._log
+    def batches(self, machine: int = 0, names: Sequence[int] = ()) -> Iterator[Batch]:
+        """Yield the batches of the schedule.
+
+        Parameters
+        ----------
+        machine
+            Which machine has run them.
+        names
+            What each request is called in them; empty for its index.
+        """
+        order, log = [names[index] for index in self._order] if names else self._order, self._log
         steps, changes = log.steps.tolist(), log.changes.tolist()
         decode: list[Step] = [(index, 1) for index in order]
         decoding: list[int] = []
@@ -195,4 +204,4 @@ class Record:
                 elif (at := bisect_left(decoding, rank)) < len(decoding) and decoding[at] == rank:
                     del decoding[at]
             change = last_change
-            yield Batch(start, stop, tuple(run), tuple(evict), repeat=repeat)
+            yield Batch(start, stop, tuple(run), tuple(evict), machine, repeat)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from optsched.simulator.record import Record
 
+COMPILED_TOKENS = 50_000
+"""With fewer tokens to generate the engine has finished before compiled code is loaded."""
 _rank = attrgetter("rank")
 
 

@@ -38,6 +38,8 @@ def proved_bound(
     if certificate is None:
         raise UnprovedError("there is none, but the badge is certified")
     require_form(certificate)
+    if instance.is_distributed or instance.is_cached:
+        raise UnprovedError("no kind covers several machines or a cache")
     return _prove(problem_of(instance, restrictions), objective, certificate)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from optsched.check.cluster.metrics import cluster_metrics
+from optsched.check.cluster.replay import ClusterReplay
 from optsched.check.problem import problem_of
 from optsched.check.schedule.metrics import metrics_of, swaps_of
 from optsched.check.schedule.replay import Replay
@@ -18,7 +21,7 @@ _UNRESTRICTED = Restrictions()
 def check_schedule(
     instance: Instance, schedule: Schedule, restrictions: Restrictions = _UNRESTRICTED
 ) -> tuple[list[str], dict[str, Any] | None]:
-    """Replay a schedule batch by batch.
+    """Replay a schedule batch by batch, on one machine or several.
 
     After a violation the replay goes on with what the schedule states: a request that should not run runs
     all the same, the next batch follows the stated end of the last one. Only what cannot be carried out is
@@ -40,8 +43,11 @@ def check_schedule(
     require_type("instance", instance, Instance, "an Instance")
     require_type("schedule", schedule, Schedule, "a Schedule")
     require_type("restrictions", restrictions, Restrictions, "Restrictions")
+    if instance.is_distributed or instance.is_cached:
+        return _check_cluster(instance, schedule, restrictions)
     problem = problem_of(instance, restrictions)
     replay = Replay(problem)
+    replay.violations += _beyond_one_machine(schedule)
     for batch in schedule.batches:
         replay.play(batch)
     replay.require_completion()
@@ -49,3 +55,25 @@ def check_schedule(
     if replay.violations:
         return replay.violations, None
     return [], metrics_of(problem, replay) | (swaps_of(replay) if instance.rules.swap else {})
+
+
+def _check_cluster(
+    instance: Instance, schedule: Schedule, restrictions: Restrictions
+) -> tuple[list[str], dict[str, Any] | None]:
+    replay = ClusterReplay(instance, restrictions)
+    replay.play(schedule)
+    if replay.record.violations:
+        return replay.record.violations, None
+    return [], cluster_metrics(replay)
+
+
+def _beyond_one_machine(schedule: Schedule) -> Iterator[str]:
+    """Say what a schedule states that an instance of one machine without a cache has not."""
+    if schedule.routes:
+        yield f"routes has {len(schedule.routes)} machines, but there is only one, to which nothing is routed"
+    if schedule.moves:
+        yield f"moves has {len(schedule.moves)} moves, but there is only one machine"
+    for number, batch in enumerate(schedule.batches):
+        for name, pairs in (("hits", batch.hits), ("drop", batch.drop)):
+            if pairs:
+                yield f"batches[{number}].{name} has {len(pairs)} entries, but nothing is cached"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -20,49 +21,100 @@ def metrics_of(problem: Problem, replay: Replay) -> dict[str, Any]:
     For the meaning of each see `optsched.model.metrics.evaluate`, of which this is the second writing.
     """
     requests, limits, totals, states = problem.requests, problem.limits, replay.totals, replay.states
-    waits = [state.first_token_ps - state.request.arrival_ps for state in states]
-    stays = [state.last_token_ps - state.request.arrival_ps for state in states]
-    makespan = replay.end_ps - min(request.arrival_ps for request in requests)
-    missed = sum(map(_misses_slo, requests, waits, stays))
+    latencies = Latencies(
+        requests,
+        [state.first_token_ps - state.request.arrival_ps for state in states],
+        [state.last_token_ps - state.request.arrival_ps for state in states],
+        replay.end_ps - min(request.arrival_ps for request in requests),
+        weighted_distribution(replay.gaps, replay.repeated_gaps),
+    )
     kv_time = limits.kv_block * totals.block_time
-    spacing = [
-        (stay - wait, r.output - 1) for r, wait, stay in zip(requests, waits, stays, strict=True) if r.output > 1
-    ]
-    between = weighted_distribution(replay.gaps, replay.repeated_gaps)
     return {
-        "objectives": {
-            "makespan": makespan,
+        "objectives": latencies.objectives(),
+        "batches": totals.batches,
+        "evictions": totals.evictions,
+        "recomputed_tokens": totals.tokens - sum(r.input + r.output - 1 for r in requests),
+        "peak_kv_tokens": totals.most_blocks * limits.kv_block,
+        **latencies.metrics(),
+        "kv_utilisation": ratio(kv_time, limits.kv_tokens * totals.busy_ps),
+        "token_utilisation": ratio(totals.tokens, limits.batch_tokens * totals.batches),
+        **replay.time.metrics([state.last_token_ps for state in states]),
+        "mean_resident_requests": ratio(totals.resident, totals.batches),
+        "mean_batch_requests": ratio(totals.runs, totals.batches),
+    }
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """What a schedule means for its requests, on whatever machines.
+
+    Parameters
+    ----------
+    requests
+        The requests.
+    waits, stays
+        TTFT and e2e latency of each, ps.
+    makespan
+        From the earliest arrival to the end of the last batch, ps.
+    between
+        The distribution of the times between tokens.
+    """
+
+    requests: Sequence[Request]
+    waits: Sequence[int]
+    stays: Sequence[int]
+    makespan: int
+    between: dict[str, int | float] | None
+
+    @property
+    def _missed(self) -> int:
+        return sum(map(_misses_slo, self.requests, self.waits, self.stays))
+
+    @property
+    def _spacing(self) -> list[tuple[int, int]]:
+        """Time from the first token to the last, and the tokens after the first, where there are any."""
+        return [
+            (stay - wait, r.output - 1)
+            for r, wait, stay in zip(self.requests, self.waits, self.stays, strict=True)
+            if r.output > 1
+        ]
+
+    def objectives(self) -> dict[str, int]:
+        """Return the objectives."""
+        requests, waits, stays = self.requests, self.waits, self.stays
+        return {
+            "makespan": self.makespan,
             "mean_ttft": sum(waits),
             "max_ttft": max(waits),
             "mean_e2e": sum(stays),
             "max_e2e": max(stays),
             "weighted_e2e": sum(r.weight * stay for r, stay in zip(requests, stays, strict=True)),
-            "slo_misses": missed,
+            "slo_misses": self._missed,
             **{f"p{q}_ttft": percentile_of(waits, q) for q in (50, 95, 99)},
             **{f"p{q}_e2e": percentile_of(stays, q) for q in (50, 95, 99)},
-            "mean_tpot": sum(time // tokens for time, tokens in spacing),
-            "p99_tbt": 0 if between is None else between["p99"],
-        },
-        "batches": totals.batches,
-        "evictions": totals.evictions,
-        "recomputed_tokens": totals.tokens - sum(r.input + r.output - 1 for r in requests),
-        "peak_kv_tokens": totals.most_blocks * limits.kv_block,
-        "ttft_ps": _distribution(waits),
-        "tpot_ps": _distribution([Fraction(time, tokens) for time, tokens in spacing]),
-        "tbt_ps": between,
-        "e2e_ps": _distribution(stays),
-        "ttft_per_input_ps": _distribution([Fraction(wait, r.input) for r, wait in zip(requests, waits, strict=True)]),
-        "e2e_per_output_ps": _distribution([Fraction(stay, r.output) for r, stay in zip(requests, stays, strict=True)]),
-        "output_tokens_per_s": _ratio(sum(r.output for r in requests) * _PS_PER_S, makespan),
-        "requests_per_s": _ratio(len(requests) * _PS_PER_S, makespan),
-        "goodput_requests_per_s": _ratio((len(requests) - missed) * _PS_PER_S, makespan),
-        "slo_attainment": _ratio(len(requests) - missed, len(requests)),
-        "kv_utilisation": _ratio(kv_time, limits.kv_tokens * totals.busy_ps),
-        "token_utilisation": _ratio(totals.tokens, limits.batch_tokens * totals.batches),
-        **replay.time.metrics([state.last_token_ps for state in states]),
-        "mean_resident_requests": _ratio(totals.resident, totals.batches),
-        "mean_batch_requests": _ratio(totals.runs, totals.batches),
-    }
+            "mean_tpot": sum(time // tokens for time, tokens in self._spacing),
+            "p99_tbt": 0 if self.between is None else int(self.between["p99"]),
+        }
+
+    def metrics(self) -> dict[str, Any]:
+        """Return distributions, throughputs and how many requests meet their SLOs."""
+        requests, waits, stays, met = self.requests, self.waits, self.stays, len(self.requests) - self._missed
+        return {
+            "ttft_ps": _distribution(waits),
+            "tpot_ps": _distribution([Fraction(time, tokens) for time, tokens in self._spacing]),
+            "tbt_ps": self.between,
+            "e2e_ps": _distribution(stays),
+            "ttft_per_input_ps": _distribution(
+                [Fraction(wait, r.input) for r, wait in zip(requests, waits, strict=True)]
+            ),
+            "e2e_per_output_ps": _distribution(
+                [Fraction(stay, r.output) for r, stay in zip(requests, stays, strict=True)]
+            ),
+            "output_tokens_per_s": ratio(sum(r.output for r in requests) * _PS_PER_S, self.makespan),
+            "requests_per_s": ratio(len(requests) * _PS_PER_S, self.makespan),
+            "goodput_requests_per_s": ratio(met * _PS_PER_S, self.makespan),
+            "slo_attainment": ratio(met, len(requests)),
+        }
 
 
 def swaps_of(replay: Replay) -> dict[str, int]:
@@ -80,7 +132,7 @@ def _misses_slo(request: Request, wait: int, stay: int) -> bool:
     return late_start or late_end
 
 
-def _ratio(numerator: int, denominator: int) -> float | None:
+def ratio(numerator: int, denominator: int) -> float | None:
     """Return the quotient, rounded once; None if it is undefined."""
     return float(Fraction(numerator, denominator)) if denominator else None
 

@@ -1,0 +1,502 @@
+"""Replaying the batches of one machine.
+
+A batch is carried out when it starts: from then on m, g and phases are those after its steps, as memory counts them,
+and `State.held_at` says what is there until it has ended. When it ends, blocks are published and requests finish.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from optsched.check.cluster.memory import Hold, Memory
+from optsched.check.cluster.record import Record, State
+from optsched.check.problem import Problem, pieces_of
+from optsched.check.schedule.over_time import Progression
+from optsched.model.cluster import Role
+from optsched.model.schedule import Batch
+
+
+@dataclass(slots=True)
+class Part:
+    """A batch of the schedule, or some of the last of its repeats: ``times`` of them, the first at ``start_ps``."""
+
+    number: int
+    batch: Batch
+    start_ps: int
+    times: int
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What one batch runs."""
+
+    prefills: int = 0
+    decodes: int = 0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    read: int = 0
+    fills_ps: int = 0
+    left: int = 0
+    back: int = 0
+    finished: list[State] = field(default_factory=list)
+    completing: list[Hold] = field(default_factory=list)
+    hits: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        return self.prefill_tokens + self.decode_tokens
+
+
+class Machine:
+    """One machine: its blocks, its clock, and the batch under way.
+
+    Parameters
+    ----------
+    index
+        Its index.
+    problem, role
+        What it permits.
+    memory
+        Its blocks.
+    record
+        What is written down for all machines.
+    """
+
+    def __init__(self, index: int, problem: Problem, role: Role, memory: Memory, record: Record) -> None:
+        self.index, self.problem, self.role, self.memory = index, problem, role, memory
+        self._record, self._pieces = record, pieces_of(problem.cost)
+        self.events: list[int] = []
+        self.end_ps = self.load_ps = 0
+        self.first_runs: dict[int, int] = {}
+        self._open: _Tally | None = None
+        self._played = 0
+
+    @property
+    def running(self) -> bool:
+        """Whether a batch is under way."""
+        return self._open is not None
+
+    def start(self, part: Part) -> Part | None:
+        """Start a batch, and return those of its repeats that come later than the next event of a move, if any.
+
+        What lies between two such events is carried out at once: only moves join machines.
+        """
+        batch, start_ps = part.batch, part.start_ps
+        if start_ps < self.end_ps:
+            self._note(part, f"starts at {start_ps} ps, before the previous batch has ended at {self.end_ps} ps")
+        self.end()
+        times, end_ps = part.times, batch.end_ps
+        if times > 1:
+            if not self._may_repeat(part):
+                times = part.times = 1
+            else:
+                times = self._before_next_event(part)
+                start_ps = self._repeat(part, times - 1)
+        rest = part.times - times
+        end_ps = self._play(part, start_ps, batch.end_ps if not rest else None)
+        self.end_ps = max(start_ps, end_ps)
+        return Part(part.number, batch, self.end_ps, rest) if rest else None
+
+    def end(self) -> None:
+        """End the batch under way, if there is one: publish, then finish."""
+        tally, self._open = self._open, None
+        if tally is None:
+            return
+        for hold in tally.completing:
+            self.memory.publish(hold)
+        for state in tally.finished:
+            self.memory.release(state.hold)
+            if state.move is not None:
+                self._record.aborts.append((state, "ends", self.end_ps))
+
+    def _note(self, part: Part, text: str) -> None:
+        self._record.violations.append(f"batch {part.number} of machine {self.index}: {text}")
+
+    # Repeats ---------------------------------------------------------------------------------------------------
+
+    def _may_repeat(self, part: Part) -> bool:
+        batch = part.batch
+        others = {
+            "evicts": batch.evict,
+            "swaps out": batch.swap_out,
+            "swaps in": batch.swap_in,
+            "drops blocks of": [request for request, _ in batch.drop],
+            "has hits of": [request for request, _ in batch.hits],
+        }
+        wrong = next((f"it {name} request {indices[0]}" for name, indices in others.items() if indices), "")
+        seen: set[int] = set()
+        for index, count in batch.run:
+            state = self._record.states.get(index)
+            if (
+                state is None
+                or state.machine != self.index
+                or state.filling
+                or state.swapped
+                or state.finished
+                or count != 1
+                or index in seen
+            ):
+                wrong = wrong or f"it runs {count} tokens of request {index} in what is no decode step"
+            elif state.request.output - state.generated < part.times:
+                wrong = wrong or f"request {index} has only {state.request.output - state.generated} tokens to generate"
+            seen.add(index)
+        if wrong:
+            self._note(part, f"is repeated {part.times} times, but {wrong}")
+        return not wrong
+
+    def _first_ps(self, part: Part) -> tuple[int, int]:
+        """Return what the first of repeated batches takes, and by how much longer each takes than the one before."""
+        cost, decodes = self.problem.cost, len(part.batch.run)
+        read = sum(self._record.states[index].hold.tokens for index, _ in part.batch.run)
+        first_ps = self._linear_ps(decodes) + cost.decode_kv * read + cost.decode_req * decodes
+        return first_ps + cost.cpu_request * part.batch.considered, cost.decode_kv * decodes
+
+    def _before_next_event(self, part: Part) -> int:
+        """Return how many repeats to carry out now: those that have ended by the next event, or the one under way."""
+        following = bisect_right(self.events, part.start_ps)
+        if following == len(self.events):
+            return part.times
+        first_ps, growth_ps = self._first_ps(part)
+        span_ps = self.events[following] - part.start_ps
+        ended = bisect_right(
+            range(1, part.times + 1),
+            span_ps,
+            key=lambda times: times * first_ps + times * (times - 1) // 2 * growth_ps,
+        )
+        return max(1, ended)
+
+    def _repeat(self, part: Part, times: int) -> int:
+        """Carry out the first ``times`` repeats, and return when they end.
+
+        Memory only grows with them: each cached block stays, and each run adds its token. So the last, which is played
+        like any other batch, shows whether it suffices.
+        """
+        if times == 0:
+            return part.start_ps
+        record, decodes = self._record, len(part.batch.run)
+        first_ps, growth_ps = self._first_ps(part)
+        span_ps = times * first_ps + times * (times - 1) // 2 * growth_ps
+        end_ps = part.start_ps + span_ps
+        for index, _ in part.batch.run:
+            state = record.states[index]
+            record.gaps[part.start_ps + first_ps - state.last_token_ps] += 1
+            state.generated += times
+            state.last_token_ps = state.ran_ps = end_ps
+            self.memory.grow(state.hold, state.hold.tokens + times)
+            self.memory.publish(state.hold)
+        if times > 1:
+            record.repeated_gaps.append(Progression(first_ps + growth_ps, growth_ps, times - 1, decodes, 0))
+        record.totals.batches += times
+        record.totals.computed_tokens += times * decodes
+        self.load_ps += span_ps
+        self._played += times
+        return end_ps
+
+    # One batch -------------------------------------------------------------------------------------------------
+
+    def _play(self, part: Part, start_ps: int, stated_ps: int | None) -> int:
+        """Carry out one batch, and return its end: that which is stated, or else that which follows."""
+        batch, tally, totals = part.batch, _Tally(), self._record.totals
+        self._check_shape(part)
+        for index in dict.fromkeys(batch.evict):
+            self._evict(part, index, start_ps)
+        for index in dict.fromkeys(batch.swap_out):
+            self._swap_out(part, index, tally)
+        for index in dict.fromkeys(batch.swap_in):
+            self._swap_in(part, index, tally)
+        if batch.drop:
+            if any(not 0 <= index < self._record.requests for index, _ in batch.drop):
+                self._note(
+                    part, f"drops blocks of requests that are not numbered from 0 to {self._record.requests - 1}"
+                )
+            else:
+                for wrong in self.memory.drop(batch.drop):
+                    self._note(part, wrong)
+        late = self._run_all(part, start_ps, tally)
+        self.memory.end_matches()
+        self._check_limits(part, tally)
+        self._check_hits(part, tally)
+        duration_ps = self._duration_ps(batch, tally)
+        end_ps = start_ps + duration_ps
+        if stated_ps is not None and stated_ps != end_ps:
+            self._note(
+                part,
+                f"ends at {stated_ps} ps, but it starts at {start_ps} ps and takes {duration_ps} ps, so it must end at "
+                f"{end_ps} ps",
+            )
+            end_ps = stated_ps
+        for state, token in late:
+            self._end_run(state, token, end_ps, tally)
+        totals.batches += 1
+        totals.computed_tokens += tally.tokens
+        totals.prefill_tokens += tally.prefill_tokens
+        self.load_ps += duration_ps
+        self._open = tally
+        self._played += 1
+        return end_ps
+
+    def _check_shape(self, part: Part) -> None:
+        batch = part.batch
+        if not batch.run:
+            self._note(part, "has 0 runs, at least 1 is required")
+        lists = {
+            "runs": [index for index, _ in batch.run],
+            "is evicted": batch.evict,
+            "is swapped out": batch.swap_out,
+            "is swapped in": batch.swap_in,
+        }
+        seen: dict[int, str] = {}
+        for name, indices in lists.items():
+            for index, times in Counter(indices).items():
+                if times > 1:
+                    self._note(part, f"request {index} {name} {times} times, at most 1 is allowed")
+                if index in seen and (seen[index], name) != ("runs", "is swapped in"):
+                    self._note(part, f"request {index} {seen[index]} and {name}, only 1 of both is allowed")
+                seen.setdefault(index, name)
+
+    def _present(self, part: Part, index: int, name: str) -> State | None:
+        """Return the state of a request that is here and unfinished; else note why it cannot be ``name``."""
+        if not 0 <= index < self._record.requests:
+            last = self._record.requests - 1
+            self._note(part, f"request {index} {name}, but requests are numbered from 0 to {last}")
+            return None
+        state = self._record.states.get(index)
+        if state is None:
+            return None  # its route is wrong, which is noted
+        if state.finished:
+            self._note(
+                part,
+                f"request {index} {name}, but it is finished: it has generated {state.generated} of "
+                f"{state.request.output} tokens",
+            )
+            return None
+        if state.machine != self.index:
+            self._note(part, f"request {index} {name}, but it is on machine {state.machine}")
+            return None
+        if state.move is not None and state.move.in_last_stage:
+            self._note(
+                part, f"request {index} {name}, but move {state.move.number} takes it to machine {state.move.target}"
+            )
+            return None
+        return state
+
+    def _evict(self, part: Part, index: int, start_ps: int) -> None:
+        state = self._present(part, index, "is evicted")
+        if state is None:
+            return
+        totals = self._record.totals
+        totals.evictions += 1
+        if not self.problem.eviction:
+            self._note(part, f"request {index} is evicted, but eviction is forbidden")
+        elif self.problem.evictions is not None and totals.evictions > self.problem.evictions:
+            self._note(
+                part,
+                f"request {index} is evicted, which is eviction number {totals.evictions} of the schedule, at most "
+                f"{self.problem.evictions} are allowed",
+            )
+        if state.hold.tokens < 1:
+            self._note(part, f"request {index} is evicted with 0 cached tokens, at least 1 is required")
+        if self.role is Role.PREFILL and state.generated > 0:
+            self._note(
+                part,
+                f"request {index} is evicted after its first token, but a machine of role prefill keeps it until it "
+                "has moved",
+            )
+        self.memory.release(state.hold)
+        state.filling = True
+        if state.move is not None:
+            self._record.aborts.append((state, "is evicted", start_ps))
+
+    def _swap_out(self, part: Part, index: int, tally: _Tally) -> None:
+        state = self._present(part, index, "is swapped out")
+        if state is None:
+            return
+        if not self.problem.swap:
+            self._note(part, f"request {index} is swapped out, but swapping is forbidden")
+        if state.hold.tokens < 1 or state.move is not None:
+            self._note(part, f"request {index} is swapped out, but it holds 0 cached tokens or moves")
+            return
+        tally.left += state.hold.tokens
+        state.swapped = state.hold.tokens
+        self.memory.release(state.hold)
+
+    def _swap_in(self, part: Part, index: int, tally: _Tally) -> None:
+        state = self._present(part, index, "is swapped in")
+        if state is None:
+            return
+        if not state.swapped:
+            self._note(part, f"request {index} is swapped in, but it has no tokens on the host")
+            return
+        tally.back += state.swapped
+        self.memory.grow(state.hold, state.swapped)
+        state.swapped = 0
+
+    def _run_all(self, part: Part, start_ps: int, tally: _Tally) -> list[tuple[State, bool]]:
+        """Carry out the runs, and return whose they are and whether each generates a token."""
+        carried = []
+        seen: set[int] = set()
+        for index, count in part.batch.run:
+            state = self._present(part, index, "runs")
+            if state is None or index in seen:
+                continue
+            seen.add(index)
+            if state.swapped:
+                self._note(part, f"request {index} runs, but its {state.swapped} tokens are on the host")
+                continue
+            if state.filling:
+                self._prefill(part, start_ps, state, count, tally)
+                carried.append((state, state.hold.tokens == state.request.input + state.generated))
+                continue
+            hold = state.hold
+            if count != 1:
+                self._note(part, f"request {index} runs {count} tokens in a decode step, exactly 1 is allowed")
+            if self.role is Role.PREFILL:
+                self._note_role(part, index)
+            tally.decodes += 1
+            tally.decode_tokens += count
+            tally.read += hold.tokens
+            state.ran = 1
+            self._step(hold, 1, tally)
+            carried.append((state, True))
+        return carried
+
+    def _note_role(self, part: Part, index: int) -> None:
+        self._note(part, f"request {index} runs after its first token, but the machine has role prefill")
+
+    def _step(self, hold: Hold, count: int, tally: _Tally) -> None:
+        block = self.problem.limits.kv_block
+        before = hold.tokens // block
+        self.memory.grow(hold, hold.tokens + count)
+        if hold.segments and hold.tokens // block > before:
+            self.memory.announce(hold)
+            tally.completing.append(hold)
+
+    def _prefill(self, part: Part, start_ps: int, state: State, count: int, tally: _Tally) -> None:
+        """Match if a fill begins, then check and carry out a prefill step."""
+        index, hold, cost = state.index, state.hold, self.problem.cost
+        if not state.started:
+            state.started = True
+            self.first_runs[index] = self._played
+        if state.request.arrival_ps > start_ps:
+            self._note(
+                part,
+                f"request {index} runs before it arrives: the batch starts at {start_ps} ps, the request arrives at "
+                f"{state.request.arrival_ps} ps",
+            )
+        if self.role is Role.PREFILL and state.generated > 0:
+            self._note_role(part, index)
+        if hold.tokens == 0:
+            block = self.problem.limits.kv_block
+            found = self.memory.match(hold.segments, (state.missing - 1) // block)
+            self.memory.pin(hold, found)
+            tally.hits[index] = hold.tokens
+            self._record.totals.hit_tokens += hold.tokens
+        missing = state.missing
+        if count > missing:
+            self._note(
+                part,
+                f"request {index} runs {count} tokens in a prefill step, at most the {missing} tokens that exist and "
+                "are not cached are allowed",
+            )
+        elif count < missing and not self.problem.chunked:
+            self._note(
+                part,
+                f"request {index} runs {count} tokens in a prefill step, but without chunked prefill all {missing} "
+                "missing tokens must run",
+            )
+        tally.prefills += 1
+        tally.prefill_tokens += count
+        tally.fills_ps += cost.prefill_sq * (count**2 + 2 * hold.tokens * count)
+        tally.fills_ps += cost.prefill_kv * hold.tokens + cost.prefill_req
+        state.ran = min(count, missing)
+        self._step(hold, state.ran, tally)
+
+    def _end_run(self, state: State, token: bool, end_ps: int, tally: _Tally) -> None:
+        """Note when a run ends, and give a request whose tokens are all cached one more token then."""
+        state.ran_ps = end_ps
+        if not token:
+            return
+        state.generated += 1
+        state.filling = False
+        if state.generated == 1:
+            state.first_token_ps = end_ps
+        else:
+            self._record.gaps[end_ps - state.last_token_ps] += 1
+        state.last_token_ps = end_ps
+        if state.generated == state.request.output:
+            state.finished = True
+            tally.finished.append(state)
+
+    def _check_limits(self, part: Part, tally: _Tally) -> None:
+        limits, runs = self.problem.limits, len(part.batch.run)
+        if tally.tokens > limits.batch_tokens:
+            self._note(part, f"runs {tally.tokens} tokens, at most {limits.batch_tokens} are allowed")
+        if tally.prefill_tokens > limits.prefill_tokens:
+            self._note(
+                part,
+                f"runs {tally.prefill_tokens} tokens in prefill steps, at most {limits.prefill_tokens} are allowed",
+            )
+        if self.problem.runs is not None and runs > self.problem.runs:
+            self._note(part, f"has {runs} runs, at most {self.problem.runs} are allowed")
+        self.check_memory(f"batch {part.number} of machine {self.index}")
+        if not self.problem.hybrid and tally.prefills and tally.decodes:
+            self._note(
+                part,
+                f"mixes {tally.prefills} prefill and {tally.decodes} decode steps, but hybrid batches are forbidden",
+            )
+
+    def check_memory(self, cause: str) -> None:
+        """Note if more blocks are occupied than there are."""
+        limits, used = self.problem.limits, self.memory.used
+        if used > self.problem.blocks:
+            self._record.violations.append(
+                f"{cause}: {used * limits.kv_block} KV tokens are occupied on machine {self.index} "
+                f"({self.memory.cached_blocks} cached blocks and {self.memory.private_blocks} of single requests), at "
+                f"most {self.problem.blocks * limits.kv_block} are allowed (blocks of {limits.kv_block} in "
+                f"{limits.kv_tokens})"
+            )
+
+    def _check_hits(self, part: Part, tally: _Tally) -> None:
+        stated: dict[int, int] = {}
+        for index, tokens in part.batch.hits:
+            if index in stated:
+                self._note(part, f"the hit of request {index} is stated twice")
+            stated[index] = tokens
+            if index not in tally.hits:
+                self._note(part, f"a hit of request {index} is stated, which has no first step of a fill here")
+        for index, tokens in tally.hits.items():
+            if stated.get(index, 0) != tokens:
+                self._note(
+                    part,
+                    f"request {index} is stated to find {stated.get(index, 0)} tokens in the cache, it finds {tokens}",
+                )
+
+    def _duration_ps(self, batch: Batch, tally: _Tally) -> int:
+        cost = self.problem.cost
+        steps_ps = self._linear_ps(tally.tokens) + tally.fills_ps
+        steps_ps += cost.decode_kv * tally.read + cost.decode_req * tally.decodes
+        link_ps = cost.swap_out_kv * tally.left + cost.swap_in_kv * tally.back
+        hidden_ps = min(link_ps, steps_ps * cost.swap_overlap // 100)
+        return steps_ps + link_ps - hidden_ps + cost.cpu_request * batch.considered
+
+    def _linear_ps(self, tokens: int) -> int:
+        return max(base + token * tokens for base, token in self._pieces)
+
+    def require_queue(self, queue: Sequence[int]) -> None:
+        """Note every request whose first run here is in an earlier batch than that of one before it in the order."""
+        latest = None
+        for index in queue:
+            number = self.first_runs.get(index)
+            if number is None:
+                continue
+            if latest is None or number >= self.first_runs[latest]:
+                latest = index
+            else:
+                self._record.violations.append(
+                    f"machine {self.index}: request {index} has its first run in batch {number} of the machine, before "
+                    f"that of request {latest} in batch {self.first_runs[latest]}, but request {latest} is before it "
+                    "in the order"
+                )
