@@ -14,6 +14,7 @@ from optsched import Assignment, InputError, Instance, NoBatchError, Request, po
 from optsched.cache.blocks import EVICTOR_NAMES, CacheSetting
 from optsched.cache.contents import BlockNames
 from optsched.cache.sequences import BlockSequences
+from optsched.check import check_schedule
 from optsched.model.cluster import CacheMode, CacheRules
 from optsched.model.instance import Limits, Rules
 from optsched.model.prefixes import PrefixNode, PrefixTree
@@ -314,8 +315,10 @@ def test_the_planner_says_that_it_plans_for_no_cache() -> None:
 
 
 def spelled(instance: Instance, schedule: Schedule) -> list[tuple[object, ...]]:
-    """Return batches one by one, without their times; the rules have checked these."""
-    followed(instance, schedule)
+    """Return batches one by one, without their times; the checker and the rules told once more have seen these."""
+    violations, found = check_schedule(instance, schedule)
+    assert violations == []
+    assert found["hit_tokens"] == followed(instance, schedule).found_tokens
     return [
         (batch.run, batch.evict, batch.hits, batch.drop, batch.considered)
         for batch in schedule.batches
