@@ -20,7 +20,7 @@ Where the papers are *silent*:
 
 It *differs*:
 
-- Everything but the order is as in vLLM (`optsched.policies.vllm`), so that results differ by the order alone: chunks
+- Everything but the order is as in vLLM (`optsched.policies.vllm`), because then results differ by it alone: chunks
   of prefills share batches with decode steps, the prompt of a request that is admitted has to fit, and the last that
   arrived is preempted. SGLang runs prefills by themselves, reserves memory for outputs that it estimates, and retracts
   requests with few output tokens.

@@ -318,6 +318,7 @@ def spelled(instance: Instance, schedule: Schedule) -> list[tuple[object, ...]]:
     """Return batches one by one, without their times; the checker and the rules told once more have seen these."""
     violations, found = check_schedule(instance, schedule)
     assert violations == []
+    assert found is not None
     assert found["hit_tokens"] == followed(instance, schedule).found_tokens
     return [
         (batch.run, batch.evict, batch.hits, batch.drop, batch.considered)
