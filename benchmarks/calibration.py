@@ -19,7 +19,7 @@ import numpy as np
 from tabulate import tabulate
 
 from optsched.calibrate.assemble import Choices, calibrate
-from optsched.calibrate.columns import Row, read_table
+from optsched.calibrate.columns import TableRow, read_table
 from optsched.calibrate.library import Part, load_profile
 from optsched.calibrate.llmservingsim import read_llmservingsim
 from optsched.calibrate.shipped import LAYERS, RTX_FOLDER, RTX_KV_TOKENS, build
@@ -148,7 +148,7 @@ def decode_ticks(folder: Path, run: MeasuredRun, cost: CostModel) -> tuple[str, 
     return table(headers, chosen), float(np.mean(ratios)) - 1
 
 
-def _prefilled(tick: Row) -> bool:
+def _prefilled(tick: TableRow) -> bool:
     """Return whether a prompt may still be under way when the tick ends."""
     return tick.integer("waiting", 0) == 0 and float(tick.text("prompt_throughput")) > 0
 

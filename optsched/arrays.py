@@ -5,16 +5,16 @@ The compiled functions here are those that both need: blocks, and the two parts 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from optsched.compiled import compiled_part
-from optsched.model.instance import Instance
+from optsched.model.cost import CostModel
+from optsched.model.instance import Instance, Request
+from optsched.model.ints import Ints
 from optsched.model.restrictions import Restrictions
-
-Ints = npt.NDArray[np.int64]
 
 _NO_LIMIT = 1 << 40
 """N where there is no limit."""
@@ -72,42 +72,54 @@ class InstanceArrays(NamedTuple):
 
 def arrays_of(instance: Instance, restrictions: Restrictions) -> InstanceArrays:
     """Return the arrays of an instance to whose rules the restrictions have been applied; its numbers fit 64 bits."""
-    requests, limits, rules, cost = instance.requests, instance.limits, instance.rules, instance.cost
     order = list(restrictions.first_runs(instance))
     queue = np.empty(len(order), dtype=np.int64)
     queue[order] = np.arange(len(order))
-    return InstanceArrays(
-        RequestArrays(
-            np.array([request.arrival_ps for request in requests], dtype=np.int64),
-            np.array([request.input for request in requests], dtype=np.int64),
-            np.array([request.output for request in requests], dtype=np.int64),
-        ),
-        Capacities(
-            limits.kv_blocks,
-            limits.kv_block,
-            limits.batch_tokens,
-            limits.prefill_tokens,
-            limits.batch_requests or _NO_LIMIT,
-            rules.hybrid,
-            rules.chunked_prefill,
-            rules.eviction and restrictions.max_evictions is None,
-        ),
-        Coefficients(
-            np.array([base for base, _ in cost.affine], dtype=np.int64),
-            np.array([token for _, token in cost.affine], dtype=np.int64),
-            cost.decode_kv,
-            cost.decode_req,
-            cost.prefill_sq,
-            cost.prefill_kv,
-            cost.prefill_req,
-        ),
-        queue,
+    requests = request_arrays(instance.requests)
+    return InstanceArrays(requests, _capacities(instance, restrictions), _coefficients(instance.cost), queue)
+
+
+def machine_arrays(instance: Instance, requests: RequestArrays) -> InstanceArrays:
+    """Return the same for other requests, which may first run in any order."""
+    queue = np.empty(0, dtype=np.int64)
+    return InstanceArrays(requests, _capacities(instance, Restrictions()), _coefficients(instance.cost), queue)
+
+
+def request_arrays(requests: Iterable[Request]) -> RequestArrays:
+    """Return the arrays of requests."""
+    rows = [(request.arrival_ps, request.input, request.output) for request in requests]
+    return RequestArrays(*np.array(rows, dtype=np.int64).reshape(-1, 3).T.copy())
+
+
+def _capacities(instance: Instance, restrictions: Restrictions) -> Capacities:
+    limits, rules = instance.limits, instance.rules
+    return Capacities(
+        limits.kv_blocks,
+        limits.kv_block,
+        limits.batch_tokens,
+        limits.prefill_tokens,
+        limits.batch_requests or _NO_LIMIT,
+        rules.hybrid,
+        rules.chunked_prefill,
+        rules.eviction and restrictions.max_evictions is None,
+    )
+
+
+def _coefficients(cost: CostModel) -> Coefficients:
+    return Coefficients(
+        np.array([base for base, _ in cost.affine], dtype=np.int64),
+        np.array([token for _, token in cost.affine], dtype=np.int64),
+        cost.decode_kv,
+        cost.decode_req,
+        cost.prefill_sq,
+        cost.prefill_kv,
+        cost.prefill_req,
     )
 
 
 @compiled_part
 def blocks_of(tokens: int, block: int) -> int:
-    """Return the number of blocks that hold so many tokens."""
+    """Return the number of blocks that hold a number of tokens."""
     # Divisions take a third of the kernel's time.
     return tokens if block == 1 else (tokens + block - 1) // block
 

@@ -13,6 +13,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -168,7 +169,7 @@ def _serve(jobs: Sequence[_Job], prefills: Sequence[_Worker], decodes: Sequence[
         at(now, 2, lambda time: start(worker, time))
 
     for job in jobs:
-        at(job.arrival, 0, lambda time, job=job: arrive(job, time))  # type: ignore[misc]
+        at(job.arrival, 0, partial(arrive, job))
     while events:
         time, _, _, action = heapq.heappop(events)
         action(time)

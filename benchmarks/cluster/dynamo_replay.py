@@ -6,19 +6,25 @@ robin the machines are those that it chose, as it breaks ties at random without 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cluster.mooncake_rows import TraceRow, assign, read_trace
 from cluster.outcome import Outcome, Sources, compared
-from cluster.vllm_engine import Batch, Job, VllmEngine
-from optsched.cache.contents import BlockNames
+from cluster.prompts import prefix_tree
+from cluster.vllm_prefix import VLLM_CACHE
+from optsched.cache.blocks import CacheSetting
+from optsched.model.cost import CostModel
 from optsched.model.errors import InputError
+from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.schedule import Schedule
+from optsched.policies.vllm import VLLM_V1
+from optsched.simulator.engine import run_policy
 
-Timing = Callable[[Batch], float]
-"""The time of a pass, in ms."""
 _SAME_MS = 1e-3
+_MS = 10**9
+"""ps."""
 
 
 def recognises(document: Any) -> bool:
@@ -69,71 +75,68 @@ def _times(rows: Sequence[Mapping[str, Any]], served: Sequence[_Served]) -> Iter
 
 def _serve(run: Mapping[str, Any], rows: Sequence[TraceRow], machines: Sequence[int]) -> list[_Served]:
     served = [_Served() for _ in rows]
-    names = BlockNames(run["block_size"])
-    jobs = []
-    for index, row in enumerate(rows):
-        contents = names.of([*row.prompt, (("output", index), 0, row.output)])
-        jobs.append((row.time_ms, Job(index, row.input, row.output, contents)))
-    for machine in range(run["workers"]):
-        engine = VllmEngine(
-            run["num_gpu_blocks"], run["block_size"], run["max_num_batched_tokens"], run["max_num_seqs"]
-        )
-        mine = [job for job, chosen in zip(jobs, machines, strict=True) if chosen == machine]
-        _run(engine, mine, _timing(run), served)
+    tree, paths = prefix_tree([row.prompt for row in rows])
+    requests = tuple(
+        Request(row.input, row.output, round(row.time_ms * _MS), prefix=path)
+        for row, path in zip(rows, paths, strict=True)
+    )
+    size, budget = run["block_size"], run["max_num_batched_tokens"]
+    limits = Limits(run["num_gpu_blocks"] * size, budget, budget, run["max_num_seqs"], size)
+    whole = Instance(run["trace"], limits, Rules(), CostModel(0, 0), requests, prefixes=tree, cache=VLLM_CACHE)
+    cost = _Passes(run)
+    for machine in sorted(set(machines)):
+        mine = [index for index, chosen in enumerate(machines) if chosen == machine]
+        instance = whole.on(0, mine)
+        schedule = run_policy(instance, VLLM_V1, cost=cost, setting=CacheSetting("vllm"))
+        _note(schedule, [served[index] for index in mine], [rows[index].input for index in mine])
     return served
 
 
-def _run(engine: VllmEngine, jobs: Sequence[tuple[float, Job]], timing: Timing, served: list[_Served]) -> None:
-    """Serve the requests of one machine."""
-    pending = list(jobs)[::-1]
-    now = 0.0
-    while pending or engine.busy:
-        if not engine.busy:
-            now = max(now, pending[-1][0])
-        while pending and pending[-1][0] <= now:
-            engine.add(pending.pop()[1])
-        batch = engine.schedule()
-        for index, found in batch.admitted:
-            if served[index].admitted < 0:
-                served[index].admitted, served[index].reused = now, found
-        end = now + timing(batch)
-        for job in engine.end(batch):
-            if job.generated == 1:
-                served[job.index].first = end
-            if job.generated == job.output:
-                served[job.index].last = end
-        now = end
+def _note(schedule: Schedule, served: Sequence[_Served], prompts: Sequence[int]) -> None:
+    """Note what a schedule does with the requests of its machine."""
+    held = [0] * len(prompts)
+    for batch in schedule.batches:
+        for index in batch.evict:
+            held[index] = 0
+        hits = dict(batch.hits)
+        for index, count in batch.run:
+            each = served[index]
+            if each.admitted < 0:
+                each.admitted, each.reused = batch.start_ps / _MS, hits.get(index, 0)
+            held[index] = (held[index] or hits.get(index, 0)) + count * batch.repeat
+            each.last = batch.end_ps / _MS
+            if each.first < 0 and held[index] >= prompts[index]:
+                each.first = each.last
 
 
-def _timing(run: Mapping[str, Any]) -> Timing:
-    timing = run["timing"]
-    if timing["type"] == "fixed":
-        return _passes(lambda _: timing["prefill_ms"], lambda _: timing["decode_ms"])
-    if timing["type"] == "polynomial":
-        capacity = run["num_gpu_blocks"] * run["block_size"]
-        return _passes(
-            lambda tokens: 4.209989e-7 * tokens**2 + 1.518344e-2 * tokens + 16.50142,
-            lambda context: max(1.0, -25.74 * (context / capacity) ** 2 + 54.01 * context / capacity + 5.74),
-        )
-    raise InputError("timing.type", timing["type"], "fixed or polynomial")
-
-
-def _passes(prefill: Callable[[int], float], decode: Callable[[int], float]) -> Timing:
-    """Return the time of a pass from the times of its new prefill tokens and of its decodes' context tokens.
+class _Passes:
+    """The time of a pass, from the times of its new prefill tokens and of its decodes' context tokens.
 
     Prefill tokens are the requests times the difference of their mean ends and starts, both in whole tokens; each of
     the two times is rounded to ns.
     """
 
-    def time_ms(batch: Batch) -> float:
-        steps = list(zip(batch.run, batch.context, batch.decodes, strict=True))
-        starts = [start for _, start, decodes in steps if not decodes]
-        ends = [start + count for (_, count), start, decodes in steps if not decodes]
-        contexts = [job.tokens for (job, _), _, decodes in steps if decodes]
-        count = len(starts)
-        total = 0.0
-        if count:
-            total += round(prefill(count * (sum(ends) // count - sum(starts) // count)), 6)
-        return total + (round(decode(sum(contexts)), 6) if contexts else 0.0)
+    def __init__(self, run: Mapping[str, Any]) -> None:
+        timing = run["timing"]
+        capacity = run["num_gpu_blocks"] * run["block_size"]
+        self._prefill: Callable[[int], float]
+        self._decode: Callable[[int], float]
+        if timing["type"] == "fixed":
+            self._prefill, self._decode = lambda _: timing["prefill_ms"], lambda _: timing["decode_ms"]
+        elif timing["type"] == "polynomial":
+            self._prefill = lambda tokens: 4.209989e-7 * tokens**2 + 1.518344e-2 * tokens + 16.50142
+            self._decode = lambda context: max(
+                1.0, -25.74 * (context / capacity) ** 2 + 54.01 * context / capacity + 5.74
+            )
+        else:
+            raise InputError("timing.type", timing["type"], "fixed or polynomial")
 
-    return time_ms
+    def batch_ps(self, tokens: int, decodes: int, decode_kv_tokens: int, prefills: Iterable[tuple[int, int]]) -> int:
+        """Return the time of a pass in ps."""
+        steps, total = list(prefills), 0.0
+        if count := len(steps):
+            starts, ends = sum(start for _, start in steps), sum(start + run for run, start in steps)
+            total += round(self._prefill(count * (ends // count - starts // count)), 6)
+        if decodes:
+            total += round(self._decode(decode_kv_tokens + decodes), 6)
+        return round(total * 1_000_000) * 1000

@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster.outcome import Outcome, Sources, compared, together
 from optsched.routers.e2_code import E2Code, E2CodeOptions
-from optsched.routers.router import Piece, RoutedRequest
+from optsched.routers.router import Piece, RoutedRequest, RouterSetting
 
 UNITS = ("decisions", "loads", "cached tokens")
 _MICROSECOND_PS = 10**6
@@ -50,7 +50,7 @@ def _replay(run: Mapping[str, Any]) -> Iterator[Outcome]:
         rebalancing=run["enable_rebalancing"],
         capacity=run["max_tokens_gpu"],
     )
-    router = E2Code(run["gpus"], mistral_a6000_ps, options)
+    router = E2Code(RouterSetting(run["gpus"], prefill_ps=mistral_a6000_ps), options)
     requests = [
         RoutedRequest(index, sum(tokens for _, tokens in row["path"]), row["max_new_tokens"], pieces(row["path"]))
         for index, row in enumerate(run["requests"])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace as tuned
+from functools import partial
 from itertools import product
 from math import inf
 from statistics import mean
 
 from optsched.methods.bound import bound
 from optsched.methods.simulate import simulate
+from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.instance import Instance
 from optsched.policies.coupled import MULTIRES, SYNC_COUPLED
@@ -20,7 +22,19 @@ from optsched.policies.grouped import Margins
 from optsched.policies.infermax import VLLM_SWAP
 from optsched.policies.predictors import TRUTH, Padded, Rated
 from optsched.policies.shortest import TRAIL
-from papers.econoserve_setup import LOADS, MACHINE, OPT_13B, SEEDS, family, outcome, run, sustained, workload
+from optsched.simulator.replica import Policy, Preparing
+from papers.econoserve_setup import (
+    KV_TOKENS,
+    LOADS,
+    MACHINE,
+    OPT_13B,
+    SEEDS,
+    family,
+    outcome,
+    run,
+    sustained,
+    workload,
+)
 from papers.finding import Finding
 
 _DRAWS = range(1, 7)
@@ -31,61 +45,91 @@ def experiments() -> Iterator[Finding]:
     """Return them all."""
     yield from capacities()
     yield from memories()
+    yield from fillings()
+    yield from errors()
     yield from guests()
     yield from prices()
     yield from queues()
     yield from batches()
 
 
+def experiment(claim: str, values: Iterable[float]) -> Finding:
+    """Return the outcome of an experiment, which no paper reports."""
+    return Finding(claim, "experiment", "not reported", tuple(values))
+
+
 def capacities() -> Iterator[Finding]:
     """Bound the throughput of any schedule, if all requests are there at once."""
     for trace in LOADS:
-        instance = workload(trace, 1, inf)
-        least = bound(instance).bound
-        assert least is not None
+        instances = [workload(trace, seed, inf) for seed in SEEDS]
         for name, policy in (("vLLM", VLLM_SWAP), ("ORCA", ORCA)):
-            ratio = (simulate(instance, policy).value or 0) / least
-            claim = f"At most so many times {name}'s throughput has any schedule, {trace} at once (certified)"
-            yield Finding(claim, "experiment", "not reported", (ratio,))
-    instance = workload("sharegpt", 1, inf)
-    ends = [simulate(instance, policy).value or 0 for policy in (VLLM_SWAP, "planner")]
-    yield Finding(
-        "The planner, which knows all: throughput, times vLLM's, sharegpt at once",
-        "experiment",
-        "not reported",
-        (ends[0] / ends[1],),
-    )
+            claim = f"Throughput of any schedule, times {name}'s, at most, {trace} at once (certified)"
+            yield experiment(claim, (_end(one, policy) / (bound(one).bound or 0) for one in instances))
+    instances = [workload("sharegpt", seed, inf) for seed in SEEDS]
+    claim = "The planner, which knows all: throughput, times vLLM's, sharegpt at once"
+    yield experiment(claim, (_end(one, VLLM_SWAP) / _end(one, "planner") for one in instances))
+
+
+def _end(instance: Instance, policy: Policy | Preparing | str) -> int:
+    """Return the makespan."""
+    value = simulate(instance, policy).value
+    assert value is not None
+    return value
 
 
 def memories() -> Iterator[Finding]:
     """Vary memory, vLLM's cap, and the order."""
-    for tokens, count, ours, theirs in ((8_000, 300, 3.5, 4.7), (60_000, 900, 25, 18)):
-        rates = [
-            sustained(lambda rate: workload("sharegpt", 1, rate, kv_tokens=tokens, count=count), policy, 1, near)  # noqa: B023
-            for policy, near in ((_SHAREGPT, ours), (VLLM_SWAP, theirs))
-        ]
-        claim = f"Sustained rate, times that of vLLM, sharegpt, {tokens:,} KV tokens"
-        yield Finding(claim, "experiment", "not reported", (rates[0] / rates[1],))
     capped = tuned(VLLM_SWAP, margins=Margins(residents=8))
-    rates = [
-        sustained(lambda rate: workload("sharegpt", 1, rate), policy, 1, near)
-        for policy, near in ((_SHAREGPT, 4.8), (capped, 2.3))
-    ]
-    claim = "Sustained rate, times that of vLLM with at most 8 requests, sharegpt"
-    yield Finding(claim, "experiment", "not reported", (rates[0] / rates[1],))
-    held = run(workload("sharegpt", 1), capped).throughput
-    ratio = held / outcome("sharegpt", 1, LOADS["sharegpt"].rate, "Sarathi").throughput
-    yield Finding(
-        "vLLM with at most 8 requests: throughput, times Sarathi's, sharegpt", "experiment", "not reported", (ratio,)
+    for where, policy, tokens, count, ours, theirs in (
+        ("vLLM, sharegpt, 8,000 KV tokens", VLLM_SWAP, 8_000, 300, 3.5, 4.7),
+        ("vLLM, sharegpt, 60,000 KV tokens", VLLM_SWAP, 60_000, 900, 25, 18),
+        ("vLLM with at most 8 requests, sharegpt", capped, KV_TOKENS, 300, 4.8, 2.3),
+    ):
+        rates = [
+            [
+                sustained(partial(_sharegpt, seed, kv_tokens=tokens, count=count), tried, seed, near)
+                for tried, near in ((_SHAREGPT, ours), (policy, theirs))
+            ]
+            for seed in SEEDS
+        ]
+        yield experiment(f"Sustained rate, times that of {where}", (mine / other for mine, other in rates))
+    usual = partial(outcome, "sharegpt", rate=LOADS["sharegpt"].rate)
+    held = (
+        run(workload("sharegpt", seed), capped).throughput / usual(seed, policy="Sarathi").throughput for seed in SEEDS
     )
-    values = tuple(
-        run(workload("sharegpt", seed), TRAIL, seed).per_token
-        / outcome("sharegpt", seed, LOADS["sharegpt"].rate, "vLLM").per_token
-        for seed in SEEDS
+    yield experiment("vLLM with at most 8 requests: throughput, times Sarathi's, sharegpt", held)
+    shortest = (
+        run(workload("sharegpt", seed), TRAIL, seed).per_token / usual(seed, policy="vLLM").per_token for seed in SEEDS
     )
-    yield Finding(
-        "Shortest first (TRAIL): normalised latency, times vLLM's, sharegpt", "experiment", "not reported", values
-    )
+    yield experiment("Shortest first (TRAIL): normalised latency, times vLLM's, sharegpt", shortest)
+
+
+def _sharegpt(seed: int, rate: float, *, kv_tokens: int, count: int) -> Instance:
+    return workload("sharegpt", seed, rate, kv_tokens=kv_tokens, count=count)
+
+
+def fillings() -> Iterator[Finding]:
+    """Compare the tokens a batch of EconoServe's parts."""
+    for factor, where in ((1, ""), (4, ", four times the memory")):
+        sizes = [[_forwards(trace, seed, factor * KV_TOKENS) for trace in LOADS] for seed in SEEDS]
+        for part in ("D", "SD", "SDO"):
+            ratios = (mean(each[part] / each["EconoServe"] for each in traces) for traces in sizes)
+            yield experiment(f"{part}: tokens a batch, times EconoServe's{where}", ratios)
+
+
+def _forwards(trace: str, seed: int, kv_tokens: int) -> dict[str, float]:
+    instance = workload(trace, seed, kv_tokens=kv_tokens)
+    return {name: run(instance, policy, seed).forward for name, policy in family(PER_TRACE[trace]).items()}
+
+
+def errors() -> Iterator[Finding]:
+    """Draw the prediction errors anew for the same requests."""
+    for trace, rate, where in (*((trace, None, "") for trace in LOADS), ("sharegpt", 6, ", 6 requests/s")):
+        instance = workload(trace, 1, rate)
+        known = run(instance, tuned(PER_TRACE[trace], predictor=TRUTH)).attained
+        met = (run(instance, PER_TRACE[trace], draw).attained / known for draw in _DRAWS)
+        claim = f"Share of SLOs met, times Oracle's, {trace}{where}, the same requests, six draws of the errors"
+        yield experiment(claim, met)
 
 
 def guests() -> Iterator[Finding]:
@@ -98,73 +142,63 @@ def guests() -> Iterator[Finding]:
         prompts = [run(workload("sharegpt", seed, rate, slo_scale=scale), variant, seed).e2e for seed in _DRAWS]
         for kind, latencies in (("EconoServe", usual), ("a variant with guests from the prompt queue", prompts)):
             claim = f"SDO: mean e2e, times that of {kind}, sharegpt, {rate:g} requests/s, six draws{where}"
-            values = tuple(one / other for one, other in zip(without, latencies, strict=True))
-            yield Finding(claim, "experiment", "not reported", values)
+            yield experiment(claim, (one / other for one, other in zip(without, latencies, strict=True)))
     known, ratios = tuned(variant, predictor=TRUTH), []
     for seed in _DRAWS:
         instance = workload("sharegpt", seed, 28, slo_scale=None)
         ratios.append(run(instance, tuned(known, piped=False)).e2e / run(instance, known).e2e)
-    yield Finding(f"{claim}, lengths known", "experiment", "not reported", tuple(ratios))
+    yield experiment(f"{claim}, lengths known", ratios)
 
 
 def prices() -> Iterator[Finding]:
     """Vary the price of a request considered."""
     dear = replace(MACHINE, cpu_request=80_000_000)
-    value = mean(run(workload(trace, 1, cost=dear), MULTIRES).scheduling for trace in LOADS)
-    yield Finding(
-        "MultiRes: scheduling, share of e2e, at 80 µs for each request considered",
-        "experiment",
-        "not reported",
-        (value,),
-    )
-    dear = replace(MACHINE, cpu_request=1_000_000_000)
-    ratios = []
-    for trace in LOADS:
-        parts, instance = family(PER_TRACE[trace]), workload(trace, 1, cost=dear)
-        ratios.append(run(instance, parts["D"], 1).e2e / run(instance, parts["SD"], 1).e2e)
-    yield Finding(
-        "D: mean e2e, times SD's, at 1 ms for each request considered", "experiment", "not reported", (mean(ratios),)
-    )
+    shares = (mean(run(workload(trace, seed, cost=dear), MULTIRES).scheduling for trace in LOADS) for seed in SEEDS)
+    yield experiment("MultiRes: scheduling, share of e2e, at 80 µs for each request considered", shares)
+    dearer = replace(MACHINE, cpu_request=1_000_000_000)
+    ratios = (mean(_latencies(trace, seed, "D", "SD", cost=dearer) for trace in LOADS) for seed in SEEDS)
+    yield experiment("D: mean e2e, times SD's, at 1 ms for each request considered", ratios)
+
+
+def _latencies(
+    trace: str, seed: int, part: str, more: str, *, cost: CostModel = MACHINE, slo_scale: float | None = 2
+) -> float:
+    """Return the mean e2e latency of a part of EconoServe, times that of another."""
+    instance, parts = workload(trace, seed, cost=cost, slo_scale=slo_scale), family(PER_TRACE[trace])
+    return run(instance, parts[part], seed).e2e / run(instance, parts[more], seed).e2e
 
 
 def queues() -> Iterator[Finding]:
     """Vary the length of runs, the queue, and deadlines."""
-    longer = workload("sharegpt", 1, count=1200)
+    longer = [workload("sharegpt", seed, count=1200) for seed in SEEDS]
     for name, policy in (("vLLM", VLLM_SWAP), ("Sarathi", FASTGEN)):
         claim = f"{name}: share of the requests that memory fails, 1,200 of sharegpt"
-        yield Finding(claim, "experiment", "not reported", (run(longer, policy).failing,))
+        yield experiment(claim, (run(one, policy).failing for one in longer))
         runs = [[outcome(trace, seed, LOADS[trace].rate, name) for trace in LOADS] for seed in SEEDS]
-        values = tuple(mean(one.paused / (1 - one.waiting) for one in each) for each in runs)
-        yield Finding(f"{name}: preempted share of e2e after the first batch", "experiment", "not reported", values)
-    sizes = run(workload("alpaca", 1, inf), SYNC_COUPLED).groups
-    share = sum(size for size in sizes if size >= 4) / sum(sizes)
-    yield Finding(
-        "SyncCoupled: share of the requests in groups of at least 4, alpaca at once",
-        "experiment",
-        "not reported",
-        (share,),
-    )
-    ratios = []
-    for trace in LOADS:
-        parts, instance = family(PER_TRACE[trace]), workload(trace, 1, slo_scale=None)
-        ratios.append(run(instance, parts["SD"], 1).e2e / run(instance, parts["SDO"], 1).e2e)
-    yield Finding("SD: mean e2e, times SDO's, without SLOs", "experiment", "not reported", (mean(ratios),))
+        values = (mean(one.paused / (1 - one.waiting) for one in each) for each in runs)
+        yield experiment(f"{name}: preempted share of e2e after the first batch", values)
+    sizes = [run(workload("alpaca", seed, inf), SYNC_COUPLED).groups for seed in SEEDS]
+    shares = (sum(size for size in each if size >= 4) / sum(each) for each in sizes)
+    yield experiment("SyncCoupled: share of the requests in groups of at least 4, alpaca at once", shares)
+    ratios = (mean(_latencies(trace, seed, "SD", "SDO", slo_scale=None) for trace in LOADS) for seed in SEEDS)
+    yield experiment("SD: mean e2e, times SDO's, without SLOs", ratios)
 
 
 def batches() -> Iterator[Finding]:
     """Look at time between tokens, at what is run again, and at what runs out of its prediction."""
-    times = [run(workload(trace, 1, cost=OPT_13B), PER_TRACE[trace], 1).tbt for trace in LOADS]
-    claim = "Mean time between tokens, ms, costs scaled to OPT-13B"
-    yield Finding(claim, "experiment", "not reported", (mean(times),))
-    again = mean(mean(refills(workload(trace, 1))) for trace in LOADS)
-    claim = "Sarathi: batches in which an evicted request runs its tokens again, mean"
-    yield Finding(claim, "experiment", "not reported", (again,))
+    times = (
+        mean(run(workload(trace, seed, cost=OPT_13B), PER_TRACE[trace], seed).tbt for trace in LOADS) for seed in SEEDS
+    )
+    yield experiment("Mean time between tokens, ms, costs scaled to OPT-13B", times)
+    again = ([refills(workload(trace, seed)) for trace in LOADS] for seed in SEEDS)
+    claim = "Sarathi: batches in which an evicted request runs its tokens again, mean over the traces with evictions"
+    yield experiment(claim, (mean(mean(found) for found in each if found) for each in again))
     assert isinstance(_SHAREGPT.predictor, Rated)
     bare = Padded(1 / 1.15 - 1, _SHAREGPT.predictor)
     unpadded = tuned(_SHAREGPT, ordered=False, piped=False, predictor=bare)
-    paused = run(workload("sharegpt", 1), unpadded, 1).paused
+    paused = (run(workload("sharegpt", seed), unpadded, seed).paused for seed in SEEDS)
     claim = "SyncDecoupled without padding: share of e2e in which a request is preempted, sharegpt"
-    yield Finding(claim, "experiment", "not reported", (paused,))
+    yield experiment(claim, paused)
 
 
 def refills(instance: Instance) -> list[int]:

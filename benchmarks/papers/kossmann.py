@@ -142,21 +142,21 @@ def others() -> Iterator[Finding]:
     def ttft(lengths: str, policy: str, share: str, seed: int) -> float:
         return float(found("70B", lengths, seed, policy)["ttft_ps"][share])
 
+    def relative(lengths: str, policy: str, share: str, seed: int) -> float:
+        return ttft(lengths, policy, share, seed) / ttft(lengths, "fcfs", share, seed)
+
     def spread(lengths: str, seed: int) -> float:
         times = [found("70B", lengths, seed, name)["e2e_ps"]["p50"] for name in POLICIES[:-1]]
         return float(max(times) / min(times))
 
     source = "section 6"
-    values = over_seeds(lambda seed: ttft("sw-chat", "trail", "p50", seed) / ttft("sw-chat", "fcfs", "p50", seed))
+    values = over_seeds(partial(relative, "sw-chat", "trail", "p50"))
     yield Finding("TRAIL+: p50 TTFT, times that of FCFS, 70B, sw-chat", source, "similar", values, 0.8, 1.25, _ALIKE)
-    values = over_seeds(lambda seed: ttft("sw-chat", "trail", "p99", seed) / ttft("sw-chat", "fcfs", "p99", seed))
+    values = over_seeds(partial(relative, "sw-chat", "trail", "p99"))
     claim = "TRAIL+: p99 TTFT, times that of FCFS, 70B, sw-chat (starvation of large requests)"
     yield Finding(claim, source, "> 1", values, 1)
     beyond = {
-        lengths: over_seeds(
-            lambda seed, lengths=lengths: ttft(lengths, "no_preempt", "p50", seed) / ttft(lengths, "fcfs", "p50", seed)  # type: ignore[misc]
-        )
-        for lengths in ("sw-chat", "sw-code")
+        lengths: over_seeds(partial(relative, lengths, "no_preempt", "p50")) for lengths in ("sw-chat", "sw-code")
     }
     claim = "No-Preempt: p50 TTFT, times that of FCFS, 70B, sw-chat (beyond the plot)"
     yield Finding(claim, source, "> 1", beyond["sw-chat"], 1)
@@ -164,7 +164,7 @@ def others() -> Iterator[Finding]:
     claim = "No-Preempt: that ratio on sw-chat, times that on sw-code (significantly better)"
     yield Finding(claim, source, "> 1", better, 1.05)
     for policy in POLICIES[:-1]:
-        values = over_seeds(lambda seed, policy=policy: found("70B", "sw-chat", seed, policy)["evictions"] / 10)  # type: ignore[misc]
+        values = tuple(found("70B", "sw-chat", seed, policy)["evictions"] / 10 for seed in SEEDS)
         yield Finding(f"{policy}: preemptions, % of the requests, 70B, sw-chat", source, "< 0.1", values, None, 0.1, _M)
     values = over_seeds(partial(spread, "sw-chat"))
     claim = "p50 TGT, longest over shortest of LARRY, FCFS, TRAIL+, 70B, sw-chat"
@@ -186,15 +186,21 @@ def alphas() -> Iterator[Finding]:
     def ttft(deployment: str, share: str, alpha: int, seed: int, unit: MemoryUnit = MemoryUnit.TOKENS) -> float:
         return float(found(deployment, "sw-chat", seed, Larry(alpha, unit=unit))["ttft_ps"][share])
 
-    def fcfs(deployment: str, share: str, seed: int) -> float:
-        return float(found(deployment, "sw-chat", seed, "fcfs")["ttft_ps"][share])
+    def fcfs(share: str, seed: int) -> float:
+        return float(found("70B", "sw-chat", seed, "fcfs")["ttft_ps"][share])
+
+    def changed(deployment: str, share: str, alpha: int, other: int, seed: int) -> float:
+        return ttft(deployment, share, alpha, seed) / ttft(deployment, share, other, seed)
+
+    def below_fcfs(share: str, alpha: int, unit: MemoryUnit, seed: int) -> float:
+        return fcfs(share, seed) / ttft("70B", share, alpha, seed, unit)
 
     for deployment in DEPLOYMENTS:
         for alpha in (500, 1000):
-            values = over_seeds(lambda s, d=deployment, a=alpha: ttft(d, "p50", a, s) / ttft(d, "p50", 1, s))  # type: ignore[misc]
+            values = over_seeds(partial(changed, deployment, "p50", alpha, 1))
             claim = f"LARRY, tokens: p50 TTFT with α = {alpha:,}, times that with α = 1, {deployment}"
             yield Finding(claim, "Figure 9", "> 1", values, 1)
-            values = over_seeds(lambda s, d=deployment, a=alpha: ttft(d, "p99", 1, s) / ttft(d, "p99", a, s))  # type: ignore[misc]
+            values = over_seeds(partial(changed, deployment, "p99", 1, alpha))
             claim = f"LARRY, tokens: p99 TTFT with α = 1, times that with α = {alpha:,}, {deployment}"
             yield Finding(claim, "Figure 9", "> 1", values, 1)
     for unit, alpha, paper in (
@@ -203,12 +209,12 @@ def alphas() -> Iterator[Finding]:
         (MemoryUnit.BLOCKS, 1000, "nearly 1 from α > 1,000 on"),
         (MemoryUnit.SHARE, 1, "more than 1: LARRY with α = 1"),
     ):
-        values = over_seeds(lambda s, u=unit, a=alpha: fcfs("70B", "p50", s) / ttft("70B", "p50", a, s, u))  # type: ignore[misc]
+        values = over_seeds(partial(below_fcfs, "p50", alpha, unit))
         claim = f"FCFS: p50 TTFT, times that of LARRY, α = {alpha:,}, {unit.value}, 70B"
         least, most = (1.5, None) if alpha == 1 else (0.8, 1.25)
         yield Finding(claim, "section 6, Figure 9", paper, values, least, most, _UNIT)
     for share in ("p50", "p95", "p99"):
-        values = over_seeds(lambda s, q=share: fcfs("70B", q, s) / ttft("70B", q, 1, s))  # type: ignore[misc]
+        values = over_seeds(partial(below_fcfs, share, 1, MemoryUnit.TOKENS))
         claim = f"FCFS: {share} TTFT, times that of LARRY with α = 1, 70B, sw-chat"
         yield Finding(claim, "section 6, Figure 9", "> 1", values, 1, None, _TAIL)
 
@@ -290,17 +296,18 @@ def experiments() -> Iterator[Finding]:
 def lengths() -> Iterator[Finding]:
     """Compare the lengths of the workloads (section 4.2, Figures 5 and 6)."""
     for name, mean_input, mean_output in (("sw-chat", 1365, 211), ("sw-code", 2074, 27)):
-        drawn = {seed: draw_workload(name, 20_000, seed).rows for seed in SEEDS}
-        inputs = {seed: np.array([row.input for row in rows]) for seed, rows in drawn.items()}
-        outputs = {seed: np.array([row.output for row in rows]) for seed, rows in drawn.items()}
+        drawn = [draw_workload(name, 20_000, seed).rows for seed in SEEDS]
+        inputs = [np.array([row.input for row in rows]) for rows in drawn]
+        outputs = [np.array([row.output for row in rows]) for rows in drawn]
         for label, mean, found_tokens in (("input", mean_input, inputs), ("output", mean_output, outputs)):
-            values = over_seeds(lambda seed, tokens=found_tokens: tokens[seed].mean())  # type: ignore[misc]
+            values = tuple(float(tokens.mean()) for tokens in found_tokens)
             claim = f"Mean {label} tokens of {name}"
             yield Finding(claim, "section 4.2", f"{mean:,}", values, 0.95 * mean, 1.05 * mean, _MEAN)
-        values = over_seeds(lambda seed, i=inputs, o=outputs: (i[seed] / (i[seed] + o[seed]) > 0.7).mean())  # type: ignore[misc]
+        pairs = list(zip(inputs, outputs, strict=True))
+        values = tuple(float((prompts / (prompts + others) > 0.7).mean()) for prompts, others in pairs)
         claim = f"Share of {name}'s requests with over 70 % of their KV from the prompt"
         yield Finding(claim, "section 4.1, Figure 5", "most", values, 0.5, None, "")
-        values = over_seeds(lambda seed, i=inputs, o=outputs: spearmanr(i[seed], o[seed]).statistic)  # type: ignore[misc]
+        values = tuple(float(spearmanr(*pair).statistic) for pair in pairs)
         yield Finding(f"Rank correlation of input and output, {name}", "section 6", "slight", values, 0.05, 0.5, _NONE)
 
 

@@ -172,7 +172,7 @@ def sweep() -> Iterator[Finding]:
         for seed in SEEDS
     }
     for which, label in ((0, "TTFT"), (1, "e2e")):
-        values = over_seeds(lambda seed, which=which: spearmanr(STEPS, means[seed][:, which]).statistic)  # type: ignore[misc]
+        values = tuple(float(spearmanr(STEPS, means[seed][:, which]).statistic) for seed in SEEDS)
         claim = f"Rank correlation of tokens before preemption, 5 to 200, with mean {label}"
         yield Finding(claim, "section 3.3, Figure 2", "positive", values, 0.5)
     values = over_seeds(lambda seed: means[seed][0, 0] / means[seed][:, 0].min())
@@ -199,11 +199,12 @@ def noise() -> Iterator[Finding]:
             ("rr_sjf", 1, 50, "nearly 1", 0.9, 1.1),
             ("sjf", 1, 50, "nearly 1", 0.9, 1.1),
         ):
-            values = over_seeds(
-                lambda seed, policy=policy, of=of, share=share, sigma=sigma: (  # type: ignore[misc]
+            values = tuple(
+                float(
                     np.percentile(runs[policy, sigma, seed][of], share)
                     / np.percentile(runs[policy, 0, seed][of], share)
                 )
+                for seed in SEEDS
             )
             label = f"{policy.upper().replace('_', '-')}: {share}th percentile of {('TTFT', 'e2e')[of]}"
             claim = f"{label} with σ = {sigma}, times that without noise"
@@ -241,7 +242,7 @@ def rates() -> Iterator[Finding]:
         values = over_seeds(partial(above_sjf, rate))
         yield Finding(f"Median TTFT, times that of SJF, {label}", "section 3.6", "> 1", values, 1, None, _ARRIVALS)
     for of, label in ((0, "TTFT"), (1, "e2e")):
-        values = over_seeds(lambda seed, of=of: median("rr_sjf", 50, seed, of) / median("rr_sjf", 25, seed, of))  # type: ignore[misc]
+        values = tuple(median("rr_sjf", 50, seed, of) / median("rr_sjf", 25, seed, of) for seed in SEEDS)
         claim = f"Median {label} at 50 requests/s, times that at 25"
         yield Finding(claim, "section 3.6", "more stable", values, 0.8, 1.25, _ARRIVALS)
 
@@ -255,7 +256,7 @@ def swaps() -> Iterator[Finding]:
         return float(latencies(instance, RR_SJF)[1].mean() / swapped)
 
     for link_ps, label in ((LINK_PS, "25 GB/s"), (10 * LINK_PS, "2.5 GB/s")):
-        values = over_seeds(lambda seed, link_ps=link_ps: compare(seed, link_ps))  # type: ignore[misc]
+        values = tuple(compare(seed, link_ps) for seed in SEEDS)
         claim = f"Mean e2e with recompute, times that with swaps over {label}"
         yield Finding(claim, "section 4.2", "not reported", values)
 

@@ -15,7 +15,7 @@ Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Job:
+class TrialJob:
     """One request: tokens, ps, and SLOs that may be missing."""
 
     prompt: int
@@ -50,7 +50,7 @@ class Case:
         The link in ps per token, its overlap in percent, and the scheduler's time per batch.
     """
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[TrialJob, ...]
     blocks: int
     block: int
     tokens: int
@@ -106,7 +106,7 @@ def read_case(document: Document, restrictions: Document | None = None) -> Case:
     allowed = restrictions or {}
     jobs = []
     for entry in document["requests"]:
-        job = Job(
+        job = TrialJob(
             entry["input"],
             entry["output"],
             entry.get("arrival_ps", 0),

@@ -11,7 +11,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from trial.case import BETWEEN_TOKENS, OBJECTIVES, Case, Job
+from trial.case import BETWEEN_TOKENS, OBJECTIVES, Case, TrialJob
 from trial.odd import ANY, Wanted
 
 Certificate = dict[str, Any]
@@ -71,7 +71,7 @@ def _non_attention(case: Case, tokens: int) -> int:
     return case.lasts(tokens, 0, 0, 0)
 
 
-def _fill(case: Case, job: Job) -> int:
+def _fill(case: Case, job: TrialJob) -> int:
     return case.lasts(job.prompt, case.attends(False, job.prompt, 0), 0, 0)
 
 

@@ -22,7 +22,7 @@ from trial.case import OBJECTIVES, IllegalError, play, read_case, value
 from trial.exhaustive import Exhaustive, TooLargeError
 from trial.grammar import GRAMMARS, About, leaves, put, spoiled
 from trial.odd import ANY
-from trial.tried import Problem, SlowError, Tally, drawn, limited
+from trial.tried import SlowError, Tally, TriedProblem, drawn, limited
 
 _MUTATIONS = 40
 _MOST_OUTPUT = 12
@@ -47,7 +47,7 @@ def documents(rng: Random, tally: Tally) -> None:
                 check(tally, json.dumps(_foreign(rng, given, objective)))
 
 
-def _result(rng: Random, given: Problem, objective: str, name: str) -> dict[str, Any]:
+def _result(rng: Random, given: TriedProblem, objective: str, name: str) -> dict[str, Any]:
     """Return the document of a right result with the optimal schedule, with a certificate where one is accepted."""
     best = given.optimum(objective)
     batches = tuple(
@@ -87,7 +87,7 @@ def _result(rng: Random, given: Problem, objective: str, name: str) -> dict[str,
     )
 
 
-def _foreign(rng: Random, given: Problem, objective: str) -> dict[str, Any]:
+def _foreign(rng: Random, given: TriedProblem, objective: str) -> dict[str, Any]:
     """Return a document with a schedule that is right but for one rule, and its values, or that says there is none."""
     loose = deepcopy(given.document)
     limits, rules = loose["limits"], loose["rules"]

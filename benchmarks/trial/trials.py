@@ -26,7 +26,7 @@ from trial.exhaustive import TooLargeError
 from trial.grammar import GRAMMARS, About, nudged, spoiled
 from trial.mutated import documents
 from trial.odd import ANY, Wanted, changed, many
-from trial.tried import EnoughError, Problem, SlowError, Tally, as_batches, drawn, limited, prove
+from trial.tried import EnoughError, SlowError, Tally, TriedProblem, as_batches, drawn, limited, prove
 
 LIMIT_S = 3.0
 SLOW_S = 150.0
@@ -88,7 +88,7 @@ def bounds(rng: Random, tally: Tally) -> None:
                 _best_bound(tally, given, objective)
 
 
-def _bound(tally: Tally, name: str, given: Problem, objective: str) -> Fraction | None:
+def _bound(tally: Tally, name: str, given: TriedProblem, objective: str) -> Fraction | None:
     """Hold a bound against the optimum and its certificate against the bound; return their ratio."""
     try:
         with limited():
@@ -114,7 +114,7 @@ def _bound(tally: Tally, name: str, given: Problem, objective: str) -> Fraction 
     return Fraction(found.value, best) if best else Fraction(found.value > 0)
 
 
-def _best_bound(tally: Tally, given: Problem, objective: str) -> None:
+def _best_bound(tally: Tally, given: TriedProblem, objective: str) -> None:
     try:
         result = bound(given.instance, objective, restrictions=given.allowed)
     except Exception:
@@ -128,7 +128,7 @@ def _best_bound(tally: Tally, given: Problem, objective: str) -> None:
 def bounds_of_many(rng: Random, tally: Tally) -> None:
     """Hold bounds on more requests, of which no search finds the optimum, against what policies reach."""
     for _ in range(2):
-        given = Problem(many(rng), {})
+        given = TriedProblem(many(rng), {})
         for objective in ("makespan", "mean_e2e", rng.choice(OBJECTIVES)):
             reached: list[int] = []
             for policy in _POLICIES:
@@ -144,7 +144,7 @@ def bounds_of_many(rng: Random, tally: Tally) -> None:
                 _bound_of_many(tally, name, given, objective, min(reached))
 
 
-def _bound_of_many(tally: Tally, name: str, given: Problem, objective: str, reached: int) -> None:
+def _bound_of_many(tally: Tally, name: str, given: TriedProblem, objective: str, reached: int) -> None:
     label, told = f"many/{name}", {"instance": given.document, "objective": objective, "reached": reached}
     try:
         with limited(SLOW_S):
@@ -206,19 +206,19 @@ def optima_in_floats(rng: Random, tally: Tally) -> None:
             _formulation(tally, name, given, "makespan")
 
 
-def _small(given: Problem) -> bool:
+def _small(given: TriedProblem) -> bool:
     """Whether the paper's programme takes less than seconds."""
     jobs = given.case.jobs
     steps = sum(job.output * (job.prompt if given.case.chunked else 1) for job in jobs)
     return steps * len(jobs) <= (8 if given.case.chunked else 14)
 
 
-def _asked(given: Problem, at_most: int | None) -> Restrictions:
+def _asked(given: TriedProblem, at_most: int | None) -> Restrictions:
     return given.allowed if at_most is None else replace(given.allowed, at_most=at_most)
 
 
 def _formulation(
-    tally: Tally, name: str, given: Problem, objective: str, at_most: int | None = None, limit_s: float = LIMIT_S
+    tally: Tally, name: str, given: TriedProblem, objective: str, at_most: int | None = None, limit_s: float = LIMIT_S
 ) -> Fraction | None:
     """Hold what a formulation says against the optimum; return bound / optimum."""
     if name == _PAPER and not _small(given):
@@ -272,7 +272,7 @@ def _contradictions(bound: int | None, found: int | None, best: int, at_most: in
     return wrong
 
 
-def _played(tally: Tally, label: str, given: Problem, objective: str, schedule: Any) -> int | None:
+def _played(tally: Tally, label: str, given: TriedProblem, objective: str, schedule: Any) -> int | None:
     """Return the value of a schedule that both the trial and the checker find legal, and agree about."""
     batches = as_batches(schedule)
     found, reason = None, ""
@@ -288,7 +288,9 @@ def _played(tally: Tally, label: str, given: Problem, objective: str, schedule: 
     return found
 
 
-def _solve(tally: Tally, given: Problem, objective: str, at_most: int | None = None, limit_s: float = LIMIT_S) -> None:
+def _solve(
+    tally: Tally, given: TriedProblem, objective: str, at_most: int | None = None, limit_s: float = LIMIT_S
+) -> None:
     try:
         with limited(SLOW_S):
             result = solve(
@@ -348,11 +350,11 @@ def _climb(
     objective: str,
     steps: int,
     name: str,
-    ask: Callable[[Tally, str, Problem, str], Fraction | None],
+    ask: Callable[[Tally, str, TriedProblem, str], Fraction | None],
 ) -> None:
     given, ratio = drawn(rng, wanted, restrict=False), None
     for _ in range(steps):
-        other = Problem(changed(rng, given.document), {})
+        other = TriedProblem(changed(rng, given.document), {})
         try:
             other.optimum(objective)
         except TooLargeError:

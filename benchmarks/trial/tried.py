@@ -58,7 +58,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Problem:
+class TriedProblem:
     """A problem as a document, as a case of the trial's own, and as what is tried takes it."""
 
     document: Document
@@ -99,10 +99,10 @@ class Problem:
         } | more
 
 
-def drawn(rng: Random, wanted: Wanted, restrict: bool = True) -> Problem:
+def drawn(rng: Random, wanted: Wanted, restrict: bool = True) -> TriedProblem:
     """Draw a problem."""
     document = problem(rng, wanted)
-    return Problem(document, restricted(rng, document) if restrict else {})
+    return TriedProblem(document, restricted(rng, document) if restrict else {})
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def limited(seconds: float = SLOW_S) -> Iterator[None]:
 
 
 def prove(
-    tally: Tally, name: str, given: Problem, objective: str, certificate: Any, malformed: bool = False
+    tally: Tally, name: str, given: TriedProblem, objective: str, certificate: Any, malformed: bool = False
 ) -> int | None:
     """Ask the checker what a certificate proves, and hold it against the optimum; None if it proves nothing."""
     counted = f"{'malformed' if malformed else 'certificates'}/{name}"

@@ -103,7 +103,7 @@ def _later_ps(instance: Instance, prompt: int, output: int) -> int:
 
 
 def _decode_ps(instance: Instance, size: int) -> int:
-    """Return what a decode takes alone in its batch, after which a request has so many cached tokens."""
+    """Return what a decode takes alone in its batch, after which a request has that number of cached tokens."""
     return instance.cost.linear_ps(1) + instance.cost.decode_ps(size - 1)
 
 

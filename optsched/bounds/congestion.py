@@ -1,7 +1,7 @@
 r"""Congestion: the sum of e2e latencies by a price of machine time that follows the load.
 
 A request waits for its own tokens and for what its batches run for others; `alone` sees the first, `machine` queues. In
-between, at loads that can be sustained, everybody runs in nearly every batch, and the more requests are alive, the
+between, at loads that can be sustained, every request runs in nearly every batch, and the more requests are alive, the
 longer the batches. This bound counts that: a batch that runs q requests has at least q alive that wait for it.
 
 Theorem
@@ -61,8 +61,8 @@ other term is affine in x, so that the minimum over i is concave, and its sum at
 Prices near :math:`n^2 A / \mathrm{base}`, with n the number alive, balance both sides of the batch inequality; where
 requests queue, prices start at ε times the number that a loss of time in the window would delay, if that is more. They
 are then adjusted by how much machine time the least of every request takes of each window. What is lost most is that
-a prompt may run where few are *surely* alive: prices cannot tell a window in which everybody decodes from one that is
-empty for half of its time.
+a prompt may run where few are *surely* alive: prices cannot distinguish a window in which every request decodes from
+one that is empty for half of its time.
 
 Conditions
 ----------

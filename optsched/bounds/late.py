@@ -2,8 +2,8 @@ r"""How many requests can be in time: a bound on missed SLOs.
 
 Take the machine of `machine`: request r needs at least :math:`p_r` of its time between its arrival :math:`T_r` and its
 deadline :math:`d_r = T_r + \mathrm{SLO}_r`, until its last token, or where there is no SLO on e2e latency until its
-first. Who could not be in time even `alone` misses an SLO. Of the others, those that are in time in a schedule are in
-time on the machine, with preemption.
+first. A request that could not be in time even `alone` misses its SLO. Of the others, those that are in time in a
+schedule are in time on the machine, with preemption.
 
 *Agreeing deadlines.* Let later arrivals never have earlier deadlines; where they do, deadlines are put off to the
 latest so far, which only helps. Earliest deadline first is then first come, first served, so a set of requests can be
@@ -16,7 +16,7 @@ and i the one left out. First come, first served, the machine has done a set A �
 
 .. math:: g(A) = \max_{k ≤ j} \Bigl(T_k + \sum_{l ∈ A,\, l ≥ k} p_l\Bigr).
 
-N ∖ i is in time: nobody before j was late, and if j stays it ends at :math:`g(N ∖ i) ≤ g(N ∖ j)`, which is when j
+N ∖ i is in time: no request before j was late, and if j stays it ends at :math:`g(N ∖ i) ≤ g(N ∖ j)`, which is when j
 arrives or j − 1 ends, both by the deadline of j.
 
 Some largest set in time leaves i out. Let F be one with i. N is not in time, so there is a first u in N that is not in
@@ -28,7 +28,7 @@ D, so at most :math:`g(N ∖ i) - p(D) ≤ g(N ∖ u) - p(D) ≤ g(F ∩ N)` by 
 If i were not there the rule would take and leave out the same others; by induction it leaves a largest set. ∎
 
 Without i the machine is free earlier by :math:`\min(p_i, \min_{i < k ≤ j} (S_k - T_k))`, with :math:`S_k` the starts:
-nobody starts before its arrival.
+no request starts before its arrival.
 
 *Conditions.* Those of `machine`, tested by the same functions (`work.rate_of`, `work.step_of`, `machine.needs_of`);
 `optsched.check.certificates.late.late_bound` takes the deadlines from the instance, and nothing else from the
@@ -63,7 +63,7 @@ def late_bound(instance: Instance, objective: Objective) -> Bound | None:
     needs = Needs(instance, [1 if request.slo_e2e_ps is None else request.output for request in requests])
 
     def misses(needed: list[int]) -> int:
-        jobs = [Job(requests[r].arrival_ps, needed[r], deadline) for r, deadline in deadlines.items()]
+        jobs = [DueJob(requests[r].arrival_ps, needed[r], deadline) for r, deadline in deadlines.items()]
         return sum(missed) + len(jobs) - most_in_time(jobs)
 
     return best_share(needs, "late", misses)
@@ -74,7 +74,7 @@ def _slo(request: Request) -> int | None:
     return request.slo_ttft_ps if request.slo_e2e_ps is None else request.slo_e2e_ps
 
 
-class Job(NamedTuple):
+class DueJob(NamedTuple):
     """A request on the machine: arrival, need and deadline."""
 
     arrival: int
@@ -82,13 +82,13 @@ class Job(NamedTuple):
     deadline: int
 
 
-def most_in_time(jobs: Iterable[Job]) -> int:
+def most_in_time(jobs: Iterable[DueJob]) -> int:
     """Return how many jobs can be in time at most (see the module)."""
     ordered = sorted(jobs, key=lambda job: (job.arrival, job.deadline))
     return len(ordered) - sum(1 for _ in crowded_out(ordered))
 
 
-def crowded_out(jobs: list[Job]) -> Iterator[Job]:
+def crowded_out(jobs: list[DueJob]) -> Iterator[DueJob]:
     """Yield the jobs, given by arrival and deadline, that would be late; whenever one would be, one is left out."""
     taken = _Taken(len(jobs), sum(job.need for job in jobs))
     latest = 0
@@ -102,8 +102,8 @@ def crowded_out(jobs: list[Job]) -> Iterator[Job]:
 class _Taken:
     """The jobs taken since the machine was last idle, first come, first served.
 
-    They stand in groups: a group begins with a job that waits less than all later ones. Whoever goes, the least wait
-    after it is that of the next group's first job; so in a group who needs most goes first.
+    They form groups: a group begins with a job that waits less than all later ones. Whichever job is dropped, the
+    least wait after it is that of the next group's first job; so of a group the job with the largest need is dropped.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class _Taken:
         self._needs: list[list[int]] = []
         """All needs in every group, negative, as heaps."""
 
-    def append(self, job: Job) -> int:
+    def append(self, job: DueJob) -> int:
         """Take a job; return its end."""
         wait = self._end - job.arrival
         if wait <= 0:

@@ -17,7 +17,7 @@ token 1 needs. Rounded down, :math:`p_r` is an integer.
 
 *Makespan.* A machine that is never idle while there is work ends first.
 
-*Sums.* The i-th completion is earliest, for all i at once, if whoever has the least work left goes first (Schrage
+*Sums.* The i-th completion is earliest, for all i at once, if the request with the least work left goes first (Schrage
 1968). No request ends before its time `alone`, either, so that the i-th completion is no earlier than the i-th of
 these. The sum over i of the later one of the two, less the arrivals, bounds the sum of latencies.
 
@@ -200,7 +200,7 @@ def _shortest_first(jobs: list[_Job]) -> list[int]:
 
 def _weighted_ends(jobs: list[_Job], weights: list[int]) -> int:
     """Return the least weighted sum of completions that mean busy times allow, rounded down for every request."""
-    # Whoever needs nothing goes at once, and is busy when it arrives.
+    # A job that needs nothing ends at once: its busy time is its arrival.
     ranks = [Fraction(-weight, max(need, 1)) for weight, (_, need) in zip(weights, jobs, strict=True)]
     squares = [0] * len(jobs)
     for job, (begin, end), _ in _preemptive(jobs, lambda job, _: ranks[job]):
@@ -213,7 +213,7 @@ def _weighted_ends(jobs: list[_Job], weights: list[int]) -> int:
 
 
 def _preemptive(jobs: list[_Job], rank: Callable[[int, int], Any]) -> Iterator[tuple[int, tuple[int, int], int | None]]:
-    """Yield who runs from when to when, and the end if it is done; the smallest rank of job and work left goes."""
+    """Yield stretches of one job: its index, begin and end, and its completion if it is done; the least rank runs."""
     waiting: list[tuple[Any, int, int]] = []
     clock, coming = 0, 0
     while waiting or coming < len(jobs):

@@ -21,8 +21,8 @@ shares of bases adds up to at least
 with :math:`\mathrm{decode}_k = \mathrm{decode} + \mathrm{decode\_kv} (I + k - 2) + \mathrm{decode\_req}` and
 :math:`\mathrm{refill}_k = w_1` of a prompt of I + k − 1 tokens, where eviction and P allow it: the quadratic terms of
 chunks telescope, and a prompt needs at least ⌈I/P⌉ of them (one if prefills are whole). Where more than 131,072 tokens
-of a request may be refilled, they are compared in about so many blocks, of which all tokens count as the first unless
-all are decoded: both times never fall with k.
+of a request may be refilled, they are compared in about that number of blocks, whose tokens all count as the first
+unless all are decoded: both times never fall with k.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class OwnTimes:
         return least_later(self._instance, prompt, output, self._fill, self._decode)
 
     def _decode(self, size: int) -> int:
-        """Return the own time of a decode that holds so many tokens, its own included."""
+        """Return the own time of a decode that holds that number of tokens, its own included."""
         return self._rate.decode + self._rate.scale * self._instance.cost.decode_ps(size - 1)
 
     def _decodes_are_cheapest(self, prompt: int, output: int) -> bool:
@@ -150,8 +150,8 @@ def least_later(
 ) -> int:
     """Return the sum over tokens 2 to O of the lesser of a refill and a decode, by the size I + k - 1.
 
-    Of more sizes than `MOST_COMPARED`, so many at a time count as the first of them, which takes least: both times do
-    not fall with the size, and decodes rise evenly.
+    Of more sizes than `MOST_COMPARED`, stretches of equal length count as their first one, which takes least: both
+    times do not fall with the size, and decodes rise evenly.
     """
     last, most = prompt + output - 1, prompt
     if instance.rules.eviction:
@@ -193,12 +193,12 @@ def turns(instance: Instance, most: int) -> list[int]:
 
 
 def fewest_steps(instance: Instance, tokens: int) -> int:
-    """Return the fewest prefill steps of so many tokens: ⌈tokens/P⌉, or 1 if prefills are whole."""
+    """Return the fewest prefill steps of a number of tokens: ⌈tokens/P⌉, or 1 if prefills are whole."""
     return -(-tokens // instance.limits.prefill_tokens) if instance.rules.chunked_prefill else 1
 
 
 def may_refill(instance: Instance, tokens: int) -> bool:
-    """Whether a request may be evicted and then refilled with so many tokens."""
+    """Whether a request may be evicted and then refilled with that number of tokens."""
     return instance.rules.eviction and (instance.rules.chunked_prefill or tokens <= instance.limits.prefill_tokens)
 
 

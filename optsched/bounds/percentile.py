@@ -4,12 +4,12 @@ r"""Percentiles of latencies: how many requests any schedule can finish within a
 or until its last, by `late`. If :math:`K(x) < ⌈q n / 100⌉`, then percentile q of the n latencies exceeds x in every
 schedule.
 
-*Proof.* If it does not, the ⌈q n / 100⌉ smallest latencies are at most x: so many requests are in time. ∎
+*Proof.* If it does not, the ⌈q n / 100⌉ smallest latencies are at most x: that number of requests is in time. ∎
 
-Deadlines :math:`T_r + x` rise with arrivals, so none is put off. Who is in time within x is so within more: K rises
-with x. The bound is the least x at which K(x) is enough, found by bisection to the picosecond, for the rate and split
-(`machine`) at which it is largest. It is no less than the percentile of what requests take `alone`, as K counts none
-that takes longer, and that of rank n is their largest latency first come, first served.
+Deadlines :math:`T_r + x` rise with arrivals, so none is put off. A request that is in time within x is so within more:
+K rises with x. The bound is the least x at which K(x) is enough, found by bisection to the picosecond, for the rate and
+split (`machine`) at which it is largest. It is no less than the percentile of what requests take `alone`, as K counts
+none that takes longer, and that of rank n is their largest latency first come, first served.
 
 *Conditions.* Those of `machine`, tested by the same functions; besides,
 `optsched.check.certificates.percentile.percentile_bound` computes itself how many requests can be in time, and refuses
@@ -24,7 +24,7 @@ from itertools import islice
 
 from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
-from optsched.bounds.late import Job, crowded_out
+from optsched.bounds.late import DueJob, crowded_out
 from optsched.bounds.machine import Needs, share_certificate
 from optsched.model.instance import Instance
 from optsched.model.objectives import Latency, Objective, percentile, percentile_rank
@@ -43,7 +43,7 @@ def percentile_bound(instance: Instance, objective: Objective) -> Bound | None:
     def enough(needed: list[int], within: int) -> bool:
         """Whether enough requests can have such a latency at most."""
         reachable = ((requests[r].arrival_ps, needed[r]) for r in order if least[r] <= within)
-        jobs = [Job(arrival, need, arrival + within) for arrival, need in reachable]
+        jobs = [DueJob(arrival, need, arrival + within) for arrival, need in reachable]
         spare = len(jobs) - rank
         return spare >= 0 and next(islice(crowded_out(jobs), spare, None), None) is None
 

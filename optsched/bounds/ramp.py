@@ -7,7 +7,7 @@ Theorem
 -------
 Take the requests S that arrive at :math:`t_0` or later, and the batches from their first run to their last end,
 J of them. Give the batches *layers* φ(1) ≤ … ≤ φ(J) from 1, …, H: either J ≤ H and φ(i) = i, or J ≥ H, and a layer p
-stands for J − H + 1 batches in a row and all others for one each. In layer j let a block that is held cost
+represents J − H + 1 batches in a row and each other one batch. In layer j let a block that is held cost
 :math:`λ_j`, a token that is run :math:`μ_j`, a token of a prefill :math:`ν_j` more, and a run :math:`ρ_j`, all ≥ 0. Let
 f(x) be the batch time of x tokens without attention, Q the most decodes in a batch, 0 ≤ φ ≤ prefill_req, and
 
@@ -60,9 +60,9 @@ from bisect import bisect_left
 from typing import Any
 
 from optsched.bounds.bound import Bound
-from optsched.bounds.priced.crowd import Crowd, Kinds, between, each, sketch
+from optsched.bounds.priced.demand import Demand, Kinds, between, each, sketch
 from optsched.bounds.priced.prompt_paths import Prices
-from optsched.bounds.priced.proof import Part, Proof, bound_of, prove, weakest
+from optsched.bounds.priced.proof import Part, PricedProof, bound_of, prove, weakest
 from optsched.bounds.priced.search import Range, best_prices
 from optsched.bounds.volume import volume_bound
 from optsched.model.instance import Instance
@@ -106,7 +106,7 @@ def ramp_bound(instance: Instance, objective: Objective) -> Bound | None:
 
 
 def usual_output(kinds: Kinds) -> int:
-    """Return the mean O of tokens held, not of requests: that of whoever is in the cache."""
+    """Return the mean O of tokens held, not of requests: the mean over what is in the cache."""
     held = {kind: count * kind[1] * (2 * kind[0] + kind[1]) for kind, count in kinds.items()}
     return -(-sum(output * tokens for (_, output), tokens in held.items()) // sum(held.values()))
 
@@ -126,17 +126,17 @@ def priced_bound(*parts: Part) -> Bound | None:
 def _search(part: Part) -> _Search | None:
     """Return the search for proofs of a part; None if there are too many kinds of requests."""
     usual = usual_output(part.kinds)
-    crowd = _crowd(part, min(part.fewest, _MANY * usual) + usual)
-    return None if crowd is None else _Search(part, crowd, usual)
+    demand = _demand(part, min(part.fewest, _MANY * usual) + usual)
+    return None if demand is None else _Search(part, demand, usual)
 
 
 class _Search:
     """Proofs for ranges of numbers of batches; ``usual`` is a usual output."""
 
-    def __init__(self, part: Part, crowd: Crowd, usual: int) -> None:
-        self._part, self._crowd, self._usual = part, crowd, usual
-        self._like = crowd if len(part.kinds) <= _MOST_KINDS else sketch(part.kinds, _MOST_KINDS)
-        self._proofs: list[Proof] = []
+    def __init__(self, part: Part, demand: Demand, usual: int) -> None:
+        self._part, self._demand, self._usual = part, demand, usual
+        self._like = demand if len(part.kinds) <= _MOST_KINDS else sketch(part.kinds, _MOST_KINDS)
+        self._proofs: list[PricedProof] = []
         self._steps = self._enough = 0
         self._splits = part.fewest < _MANY * usual
         self._beyond = part.fewest + max(1, 3 * usual // 4) if self._splits else _MANY * usual
@@ -150,7 +150,7 @@ class _Search:
         """Add what prices prove that are found for a range; return how much, 0 if there are none."""
         prices, rounds = best_prices(self._part, self._like, range_, enough_ps)
         self._steps += rounds * self._like.steps * range_.layers
-        proof = prices and prove(self._part, self._crowd, prices, self._part.paths(self._crowd, prices))
+        proof = prices and prove(self._part, self._demand, prices, self._part.paths(self._demand, prices))
         if not proof:
             return 0
         self._proofs.append(proof)
@@ -198,16 +198,16 @@ class _Search:
 
     def bound(self) -> Bound | None:
         """Return what is proved; None if that is no more than `volume` says."""
-        proofs, part, crowd = self._needed(), self._part, self._crowd
+        proofs, part, demand = self._needed(), self._part, self._demand
         if not proofs:
             return None
         value = part.release_ps - part.instance.start_ps + bound_of(part, proofs)
-        prompts = {} if crowd.gap == 1 else {"prompts": [prompt.tokens for prompt in crowd.numbers]}
+        prompts = {} if demand.gap == 1 else {"prompts": [prompt.tokens for prompt in demand.numbers]}
         stated = [_stated(proof.prices) for proof in proofs]
         terms = {"release_ps": part.release_ps, "prefill_step_ps": part.step_ps, **prompts}
         return Bound(value, {"kind": "ramp", **terms, "prices": stated})
 
-    def _needed(self) -> list[Proof]:
+    def _needed(self) -> list[PricedProof]:
         """Return proofs without those that add next to nothing."""
         needed = list(self._proofs)
         enough = weakest(self._part, needed)[1] * (1 - _NEXT_TO_NOTHING)
@@ -218,12 +218,12 @@ class _Search:
         return needed
 
 
-def _crowd(part: Part, layers: int) -> Crowd | None:
+def _demand(part: Part, layers: int) -> Demand | None:
     """Return all kinds, or if they are too many prompts between which they lie; None if these are too many, too."""
-    crowd = each(part.kinds)
-    if crowd.steps * layers <= _MOST_STEPS:
-        return crowd
-    prompts = _MOST_STEPS // (crowd.longest * layers)
+    demand = each(part.kinds)
+    if demand.steps * layers <= _MOST_STEPS:
+        return demand
+    prompts = _MOST_STEPS // (demand.longest * layers)
     return None if prompts < 2 or part.instance.limits.kv_block > 1 else between(part.kinds, prompts)
 
 

@@ -100,7 +100,7 @@ class Totals:
             self.work[piece] += own.of(prompt, output)
 
     def busy_ps(self, batches: int) -> list[int]:
-        """Return how long so many batches last at least, for every piece."""
+        """Return how long a number of batches lasts at least, for every piece."""
         pieces = zip(self._instance.cost.affine, self.work, strict=True)
         return [base * batches + work for (base, _), work in pieces]
 

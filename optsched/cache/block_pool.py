@@ -58,7 +58,8 @@ class BlockPool:
         They have lost a block, and all that hold them now have been named in this batch: by the contract they were
         dropped and are completed again.
         """
-        return [content for content in self._lost if self._named.issuperset(self._copies.get(content, ()))]
+        copies, named = self._copies, self._named
+        return [content for content in self._lost if (left := copies.get(content)) is None or named.issuperset(left)]
 
     def leading(self, contents: Sequence[Hashable]) -> list[int]:
         """Return the blocks that hold the longest cached leading run of ``contents``."""
@@ -84,21 +85,23 @@ class BlockPool:
     def take(self, count: int) -> tuple[list[int], list[Hashable]]:
         """Take blocks from the front of the queue; return them, and the contents that these held until now."""
         taken, lost = [], []
+        free, contents, all_copies, users = self._free, self._content, self._copies, self._users
         for _ in range(count):
-            block, _ = self._free.popitem(last=False)
-            content = self._content[block]
+            block, _ = free.popitem(last=False)
+            content = contents[block]
             if content is None:
                 self._blank -= 1
             else:
                 lost.append(content)
-                self._lost[content] = None
-                self._content[block] = None
-                copies = self._copies[content]
-                del copies[block]
-                if not copies:
-                    del self._copies[content]
-            self._users[block] = 1
+                contents[block] = None
+                copies = all_copies[content]
+                if len(copies) == 1:
+                    del all_copies[content]
+                else:
+                    del copies[block]
+            users[block] = 1
             taken.append(block)
+        self._lost.update(dict.fromkeys(lost))
         return taken, lost
 
     def name(self, block: int, content: Hashable) -> None:

@@ -164,6 +164,14 @@ EVICTORS: dict[str, Evictor] = {
 """Evictors by name; `Belady` is not here, as it needs to know the future."""
 
 
+_ALIKE = (lru, lfu, fifo, filo, mru, priority)
+
+
+def alike(evictor: Evictor) -> bool:
+    """Whether all blocks of a leaf have the same key, so that its key stays what it is while they are dropped."""
+    return evictor in _ALIKE or isinstance(evictor, SegmentedLru)
+
+
 def evictor(name: str) -> Evictor:
     """Return the evictor called ``name``.
 

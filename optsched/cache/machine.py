@@ -169,12 +169,16 @@ class MachineCache:
         if whole <= known:
             return
         node, names = resident.node, resident.sequence.names
-        cached = self.tree.leading(names[:whole], node) if node.children else node.depth
-        for place in range(known, whole):
-            if place < cached or names[place] in self._completed:
-                self._copied.append(names[place])
-            else:
-                self._completed.add(names[place])
+        cached = self.tree.leading(names[:whole], node) if node.children else known
+        new = names[known:whole]
+        if cached <= known and self._completed.isdisjoint(new):
+            self._completed.update(new)
+        else:
+            for place, name in enumerate(new, known):
+                if place < cached or name in self._completed:
+                    self._copied.append(name)
+                else:
+                    self._completed.add(name)
         if node.depth == known:
             self._grown.append(resident)
         resident.counted = whole

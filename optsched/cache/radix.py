@@ -17,7 +17,7 @@ import heapq
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import count
 
-from optsched.cache.evictors import Evictor, Key
+from optsched.cache.evictors import Evictor, Key, alike
 
 
 class RadixNode:
@@ -87,6 +87,7 @@ class RadixTree:
         self.pinned = 0
         """Cached blocks with a pin."""
         self._evictor = evictor
+        self._alike = alike(evictor)
         self._whole_nodes = whole_nodes
         self._now = 0
         self._order: list[tuple[Key, int, RadixNode]] = []
@@ -210,7 +211,9 @@ class RadixTree:
         while len(dropped) < wanted and self._order:
             _, number, node = heapq.heappop(self._order)
             if number == node.number and not node.children and not node.pins:
-                dropped += self._cut(node, len(node.blocks) if self._whole_nodes else 1)
+                size = len(node.blocks)
+                each = size if self._whole_nodes else min(wanted - len(dropped), size) if self._alike else 1
+                dropped += self._cut(node, each)
         return dropped
 
     def drop_last(self, blocks: Sequence[Hashable]) -> bool:

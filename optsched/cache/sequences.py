@@ -8,7 +8,7 @@ of their own, and nothing need be compared.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable
+from collections.abc import Iterable
 
 from optsched.cache.machine import BlockSequence
 from optsched.model.instance import Instance
@@ -49,12 +49,18 @@ class BlockSequences:
         """Free the memory of a sequence that will hardly be asked for again; its names stay what they are."""
         self._made.pop(index, None)
 
-    def owner(self, name: Hashable) -> tuple[int, int]:
-        """Return a request that has a block, the first that was asked for, and the block's place in its sequence."""
-        assert isinstance(name, int)
-        stretch = bisect_right(self._firsts, name) - 1
-        index, place = self._owners[stretch]
-        return index, place + name - self._firsts[stretch]
+    def owners(self, names: Iterable[int]) -> list[tuple[int, int]]:
+        """Return for each block a request that has it, the first that was asked for, and its place there."""
+        found = []
+        first = end = index = place = 0
+        for name in names:
+            if not first <= name < end:
+                stretch = bisect_right(self._firsts, name) - 1
+                first = self._firsts[stretch]
+                end = self._firsts[stretch + 1] if stretch + 1 < len(self._firsts) else self._next
+                index, place = self._owners[stretch]
+            found.append((index, place + name - first))
+        return found
 
     def _sequence(self, index: int) -> BlockSequence:
         request, size = self._requests[index], self.block

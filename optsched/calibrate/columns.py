@@ -20,7 +20,7 @@ than its reader declares is 1,000 times beside it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A line of a table, whose fields are checked as they are taken."""
 
     path: Path
@@ -63,14 +63,14 @@ class Row:
         return value * PS[unit]
 
 
-def read_table(path: Path, header: Sequence[str] | None = None) -> Iterator[Row]:
+def read_table(path: Path, header: Sequence[str] | None = None) -> Iterator[TableRow]:
     """Yield the rows of a CSV file, or of a packed one (``.gz``), after its header; it may have to be a given one."""
     records = read_records(read_text(path), str(path), header)
     columns = next(records, (1, []))[1] if header is None else header
     for line, record in records:
         if len(record) != len(columns):
             raise InputError(f"line {line}", Said(f"{len(record)} fields"), f"{len(columns)}", str(path))
-        yield Row(path, line, dict(zip(columns, record, strict=True)))
+        yield TableRow(path, line, dict(zip(columns, record, strict=True)))
 
 
 def require_rows(path: Path, rows: Sequence[object], expected: str) -> None:

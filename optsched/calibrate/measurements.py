@@ -1,7 +1,7 @@
 """Reader of what ``optsched profile`` writes: a folder with ``measurements.csv`` and ``environment.json``.
 
-Times are **integer nanoseconds of the whole model**, medians with their 10th and 90th percentiles. A row's `Kind` says
-what was timed, its sizes how much of it; a size that does not apply is empty or 0.
+Times are **integer nanoseconds of the whole model**, medians with their 10th and 90th percentiles. A row's
+`MeasurementKind` says what was timed, its sizes how much of it; a size that does not apply is empty or 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from optsched.calibrate.columns import Row, read_table, require_rows
+from optsched.calibrate.columns import TableRow, read_table, require_rows
 from optsched.calibrate.library import Part, file_source
 from optsched.calibrate.timings import Measurements, SourceOptions, Timings
 from optsched.model.documents import read_bytes
@@ -27,7 +27,7 @@ HEADER = (*SIZES, "median_ns", "p10_ns", "p90_ns", "samples")
 _PS_PER_NS = 1000
 
 
-class Kind(StrEnum):
+class MeasurementKind(StrEnum):
     """What a row times; each is the whole model, all layers.
 
     ``dense``: all but attention of a batch of ``tokens`` tokens, LM head and sampling of one row included. ``decode``:
@@ -44,33 +44,33 @@ class Kind(StrEnum):
     SWAP_IN = "swap_in"
 
 
-_SWAPS = {Kind.SWAP_OUT: Part.SWAP_OUT, Kind.SWAP_IN: Part.SWAP_IN}
+_SWAPS = {MeasurementKind.SWAP_OUT: Part.SWAP_OUT, MeasurementKind.SWAP_IN: Part.SWAP_IN}
 
 
 def read_measurements(source: str, options: SourceOptions) -> Measurements:
     """Read a folder of measurements."""
     folder = Path(source)
     environment = read_environment(folder / ENVIRONMENT)
-    rows: defaultdict[Kind, list[tuple[float, float, float, float, float, float]]] = defaultdict(list)
+    rows: defaultdict[MeasurementKind, list[tuple[float, float, float, float, float, float]]] = defaultdict(list)
     for row in read_table(folder / TABLE, HEADER):
         text = row.text("kind")
-        if text not in set(Kind):
-            raise row.error("kind", text, one_of(text, tuple(Kind)))
-        rows[Kind(text)].append(_sizes(row, Kind(text)))
-    for kind in (Kind.DENSE, Kind.DECODE, Kind.PREFILL):
+        if text not in set(MeasurementKind):
+            raise row.error("kind", text, one_of(text, tuple(MeasurementKind)))
+        rows[MeasurementKind(text)].append(_sizes(row, MeasurementKind(text)))
+    for kind in (MeasurementKind.DENSE, MeasurementKind.DECODE, MeasurementKind.PREFILL):
         require_rows(folder / TABLE, rows[kind], f"a row of kind {kind}")
     return Measurements(
         hardware=f"{environment['device']}, tensor parallel {environment.get('tensor_parallel', 1)}",
         model=_shape(environment),
         sources=tuple(file_source(folder, name, (None, None, None)) for name in (TABLE, ENVIRONMENT)),
-        dense=Timings.dense(*zip(*((row[0], row[5]) for row in sorted(rows[Kind.DENSE])), strict=True)),
-        attention=Timings.attention([row[1:] for row in rows[Kind.DECODE] + rows[Kind.PREFILL]]),
+        dense=Timings.dense(*zip(*((row[0], row[5]) for row in sorted(rows[MeasurementKind.DENSE])), strict=True)),
+        attention=Timings.attention([row[1:] for row in rows[MeasurementKind.DECODE] + rows[MeasurementKind.PREFILL]]),
         swaps={
             part: Timings.dense(*zip(*((row[0], row[5]) for row in sorted(rows[kind])), strict=True))
             for kind, part in _SWAPS.items()
             if rows[kind]
         },
-        batches=_batches(rows[Kind.BATCH]) if rows[Kind.BATCH] else None,
+        batches=_batches(rows[MeasurementKind.BATCH]) if rows[MeasurementKind.BATCH] else None,
         notes=(f"Measured on {environment.get('date', 'a day that the file does not name')} by optsched profile.",),
     )
 
@@ -97,13 +97,15 @@ def _shape(environment: dict[str, Any]) -> str:
     return f"{named}, {environment.get('dtype', 'unknown dtype')}"
 
 
-def _sizes(row: Row, kind: Kind) -> tuple[float, float, float, float, float, float]:
+def _sizes(row: TableRow, kind: MeasurementKind) -> tuple[float, float, float, float, float, float]:
     """Return tokens, decode steps, KV tokens that they read, c, m, and the median in ps."""
     tokens, decodes, decode_kv, chunk, cached = (row.integer(name, 0) if row.text(name) else 0 for name in SIZES[1:])
-    needed = {Kind.DECODE: ("decodes", decodes), Kind.PREFILL: ("chunk", chunk)}.get(kind, ("tokens", tokens))
+    needed = {MeasurementKind.DECODE: ("decodes", decodes), MeasurementKind.PREFILL: ("chunk", chunk)}.get(
+        kind, ("tokens", tokens)
+    )
     if needed[1] < 1:
         raise row.error(needed[0], row.text(needed[0]), f"an integer ≥ 1 in a row of kind {kind}")
-    if kind == Kind.BATCH and tokens != decodes + chunk:
+    if kind == MeasurementKind.BATCH and tokens != decodes + chunk:
         raise row.error("tokens", tokens, f"decodes + chunk = {decodes + chunk}")
     low, middle, high = (row.integer(name, 1) for name in ("p10_ns", "median_ns", "p90_ns"))
     if not low <= middle <= high:

@@ -3,7 +3,7 @@
 A row is a batch of ``batch_size`` requests of ``prompt_size`` prompt tokens each, all prefilled together, which then
 generate ``token_size`` tokens each (Patel et al., "Splitwise", ISCA 2024; Mutinifni/splitwise-sim). The table holds
 **milliseconds of the whole model**: ``prompt_time`` of the prefill batch, ``token_time`` of a decode batch (the mean
-over the request's life) and ``e2e_time``. Two whole batches come of each row, b the batch, p the prompt, o the
+from arrival to completion) and ``e2e_time``. Two whole batches come of each row, b the batch, p the prompt, o the
 output::
 
     prompt   b p tokens, b prefill steps of p tokens on none
@@ -59,7 +59,7 @@ class Setting:
 
 
 def read_settings(path: Path, hardware: str, tensor_parallel: int) -> tuple[Setting, ...]:
-    """Read the settings measured on this hardware with so many GPUs, ascending."""
+    """Read the settings measured on this hardware with that number of GPUs, ascending."""
     found: defaultdict[tuple[int, int, int], list[tuple[float, float, float]]] = defaultdict(list)
     known = set()
     for row in read_table(path):

@@ -23,7 +23,7 @@ import numpy as np
 
 from optsched.calibrate.columns import (
     KERNEL_PS,
-    Row,
+    TableRow,
     read_table,
     require_plausible,
     require_rows,
@@ -156,7 +156,7 @@ def read_cpu(path: Path, model: str | None, tensor_parallel: int) -> Timings:
     """Read ``cpu_overheads.csv``: CPU time of a batch by its number of requests."""
     rows: list[tuple[int, float]] = []
     for line in read_table(path):
-        row = Row(path, line.line, {name.lower(): value for name, value in line.fields.items()})
+        row = TableRow(path, line.line, {name.lower(): value for name, value in line.fields.items()})
         if row.text("model_name") == model and row.integer("tensor_parallel_degree", 1) == tensor_parallel:
             between = next((name for name in _BETWEEN_WORKERS if name in row.fields), _BETWEEN_WORKERS[0])
             steps = [*(f"{step}_median" for step in _CPU_STEPS), between]

@@ -201,7 +201,7 @@ def file_option(name: str, meaning: str) -> Decorator:
 
 
 limit_option: Decorator = click.option(
-    "--limit", callback=_integer(1), metavar="INTEGER", help="Only so many requests, the first to arrive."
+    "--limit", callback=_integer(1), metavar="INTEGER", help="Only this many requests, the first to arrive."
 )
 load_option: Decorator = fraction_option(
     "--load", "Scale arrivals to this multiple of the rate that the volume bound can sustain."

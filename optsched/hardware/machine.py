@@ -33,7 +33,7 @@ class Clock(Protocol):
     """Tells how long work takes."""
 
     def times(self, work: Work, count: int, before: Work = _nothing) -> list[int]:
-        """Do the work so often, wait each time until it is done, and return how long it took each time, in ns.
+        """Do the work ``count`` times, wait each time until it is done, and return how long it took each time, in ns.
 
         Doing the work again must change nothing. ``before`` is done before each time, and does not count.
         """
@@ -56,7 +56,7 @@ class HostClock:
         self._now = time.thread_time_ns if threads == 1 else time.perf_counter_ns
 
     def times(self, work: Work, count: int, before: Work = _nothing) -> list[int]:
-        """Do the work so often, and return how long it took each time, in ns (see `Clock`)."""
+        """Do the work ``count`` times, and return how long it took each time, in ns (see `Clock`)."""
         taken = []
         gc.disable()
         try:
@@ -78,7 +78,7 @@ class DeviceClock:
     """
 
     def times(self, work: Work, count: int, before: Work = _nothing) -> list[int]:
-        """Do the work so often, and return how long the device took each time, in ns (see `Clock`)."""
+        """Do the work ``count`` times, and return how long the device took each time, in ns (see `Clock`)."""
         import torch  # noqa: PLC0415
 
         work()  # whatever loads or compiles cannot be recorded
@@ -118,7 +118,7 @@ class Machine:
 
     @property
     def free_bytes(self) -> int:
-        """Memory that nobody uses, as the system says."""
+        """Free memory, as the system says."""
         if self.device.type == "cuda":
             import torch  # noqa: PLC0415
 

@@ -81,8 +81,8 @@ def simulate(
     restrictions
         A smaller class of schedules that the policy must stay in.
     predictor
-        Who predicts output lengths for a policy that needs them, as `optsched.policies.predictors.read_predictor` reads
-        it; None for the policy's own choice, the truth. Other policies do not mind.
+        What predicts output lengths for a policy that needs them, as `optsched.policies.predictors.read_predictor`
+        reads it; None for the policy's own choice, the truth. Other policies do not mind.
     router
         Of an instance of several machines: a router's name; or ``FILE.py:NAME``, where the file defines a function that
         takes an `optsched.routers.router.RouterSetting` and returns a router, or a `Router` without parameters; or such

@@ -35,7 +35,7 @@ class RepeatedCost(Protocol):
     """What many batches of the same decode steps cost, if there is a closed form."""
 
     def repeated_ps(self, decodes: int, decode_kv_tokens: int, times: int) -> int:
-        """Return the duration of so many batches in a row in ps.
+        """Return the duration of ``times`` batches in a row in ps.
 
         Parameters
         ----------
@@ -145,6 +145,6 @@ class CostModel:
         return max(0, link - batch_ps * self.swap_overlap // 100) + self.cpu_request * considered
 
     def repeated_ps(self, decodes: int, decode_kv_tokens: int, times: int) -> int:
-        """Return the duration in ps of so many batches of the same decode steps (see `RepeatedCost`)."""
+        """Return the duration in ps of ``times`` batches of the same decode steps (see `RepeatedCost`)."""
         first = self.batch_ps(decodes, decodes, decode_kv_tokens, ())
         return times * first + self.decode_kv * decodes * (times * (times - 1) // 2)

@@ -117,7 +117,7 @@ def _refuse(_: str) -> NoReturn:
 
 
 def _has_long_number(text: str) -> bool:
-    """Whether so many digits follow each other; a hundred times as fast as looking at every number."""
+    """Whether more than `MAX_DIGITS` digits follow each other; a hundred times as fast as looking at every number."""
     digits = MAX_DIGITS + 1
     parts = (text[start : start + _PART + digits] for start in range(0, len(text), _PART))
     return any("0" * digits in part.translate(_AS_ZEROS) for part in parts)

@@ -6,12 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from optsched.model.instance import Instance, Limits
-
-    Ints = npt.NDArray[np.int64]
+    from optsched.model.ints import Ints
 
 
 class Holding(Protocol):

@@ -41,7 +41,7 @@ class Tally:
     gaps
         Times between consecutive tokens of a request, ps; None if there are none.
     waiting, kv_tokens, batch_tokens
-        Queue length, KV tokens occupied and tokens that run (`optsched.model.timeline.Moment`), each for so many ps
+        Queue length, KV tokens occupied and tokens that run (`optsched.model.timeline.Moment`), weighted by time,
         from the earliest arrival to the end of the last batch; None if these are the same.
     swaps, swapped_tokens
         How often KV leaves for the host, and how many tokens in all.

@@ -117,7 +117,7 @@ def gap(value: int | None, bound: int | None) -> float | None:
 
 
 def percentile_rank(q: int, count: int) -> int:
-    """Return which of so many values, counted from 1 in ascending order, is percentile q: ceil(q n / 100)."""
+    """Return which of ``count`` values, counted from 1 in ascending order, is percentile q: ceil(q n / 100)."""
     return -(-q * count // 100)
 
 

@@ -35,7 +35,7 @@ class Batch:
         Index of the machine that runs it.
     repeat
         How many batches it is, each right after the one before. More than 1 only for decode steps of requests none of
-        which finishes before the last, and if nobody is evicted or swapped.
+        which finishes before the last, and if no request is evicted or swapped.
     swap_out, swap_in
         Indices of the requests whose KV cache leaves for the host, and of those whose KV cache comes back before it.
     considered
@@ -177,11 +177,11 @@ class Assignment(NamedTuple):
 
     @property
     def actions(self) -> Sequence[Action]:
-        """What happens before the runs, in this order: who loses KV, whose goes to the host, whose comes back."""
+        """What happens before the runs, in this order: KV is lost, goes to the host, comes back."""
         return _actions(self.evict, self.swap_out, self.swap_in)
 
     def between(self, start_ps: int, end_ps: int, repeat: int = 1, replica: int = 0) -> Batch:
-        """Return the batch of a machine that does it from start to end, so often."""
+        """Return the batch of a machine that does it from start to end, ``repeat`` times."""
         return Batch(
             start_ps,
             end_ps,
@@ -258,7 +258,7 @@ class Followed(NamedTuple):
     Parameters
     ----------
     batch, work
-        The batch, and what it does; of a repeated one what the first does, but who finishes in the last.
+        The batch, and what it does; of a repeated one what the first does, but what finishes in the last.
     cached
         KV tokens of each run before a repeated batch; of another batch nothing.
     begin, held, kept

@@ -234,11 +234,16 @@ class MachineState(Generic[_State]):
             if hold is not None:
                 hold(index, cached + count)
             if cached and state.decoding and count == 1:
+                # As `RequestState.decode`, without a call for the step that is by far the most common.
                 decodes += 1
                 read += cached
                 generated.append(index)
-                if state.decode():
+                state.generated += 1
+                if state.generated == state.request.output:
+                    state.cached = 0
                     finished.append(index)
+                else:
+                    state.cached = cached + 1
                 continue
             if require is not None:
                 require(index, count)

@@ -1,4 +1,4 @@
-"""What happens over time: who waits, who holds KV, what the KV cache holds and what a batch runs."""
+"""What happens over time: how many requests wait and hold KV, what the KV cache holds and what a batch runs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Moment(NamedTuple):
     running
         Requests that the batch runs; 0 between batches.
     kv_tokens
-        KV tokens occupied, in whole blocks: in a batch as after its steps, so that whoever finishes in it still counts;
-        between batches what is kept.
+        KV tokens occupied, in whole blocks: in a batch as after its steps, so that a request that finishes in it still
+        counts; between batches what is kept.
     tokens
         Tokens that the batch runs; 0 between batches.
     """
@@ -80,7 +80,7 @@ class Rise(NamedTuple):
     first_ps, slower_ps
         What the first takes, and how much longer each takes than the one before.
     kv_tokens
-        KV tokens occupied, each for so many ps.
+        KV tokens occupied, weighted by time.
     """
 
     load: Load
@@ -194,7 +194,7 @@ def _every_moment(instance: Instance, loads: Iterable[Load]) -> Iterator[Moment]
         while arrived < len(arrivals) and arrivals[arrived] <= load.start_ps:
             arrived, waiting = arrived + 1, waiting + 1
             yield Moment(arrivals[arrived - 1], waiting, *state)
-        # Nobody finishes when a batch starts: who gets KV has waited, and who loses it waits.
+        # No request finishes when a batch starts: one that gets KV has waited, and one that loses it waits.
         waiting += before.kept - load.resident
         state = load.resident, load.running, load.kv_tokens, load.tokens
         yield Moment(load.start_ps, waiting, *state)

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from optsched.arrays import InstanceArrays, Ints, blocks_of, prefill_ps
+from optsched.arrays import InstanceArrays, blocks_of, prefill_ps
 from optsched.compiled import compiled, compiled_part
+from optsched.model.ints import Ints
 from optsched.planner.plan import BATCHES, SPANS, ScheduleArrays, add_chunk, room_for, write
 from optsched.planner.steps import ListRule, Sums, effective, most_chunks_of, no_sums, run_of
 

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optsched.arrays import InstanceArrays, Ints, blocks_of, linear_ps, prefill_ps
+from optsched.arrays import InstanceArrays, blocks_of, linear_ps, prefill_ps
 from optsched.compiled import compiled, compiled_part
+from optsched.model.ints import Ints
 from optsched.planner.plan import (
     BATCHES,
     CHUNKS,

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from optsched.arrays import InstanceArrays, Ints, RequestArrays, blocks_of, linear_ps, prefill_ps
+from optsched.arrays import InstanceArrays, RequestArrays, blocks_of, linear_ps, prefill_ps
 from optsched.compiled import compiled, compiled_part
+from optsched.model.ints import Ints
 from optsched.planner.forward import forward
 from optsched.planner.plan import BATCHES, ScheduleArrays, add_batch, add_chunk, add_eviction, room_for
 from optsched.planner.sizes import LEAST_CHUNK

@@ -51,7 +51,7 @@ class Planner:
         best = search.best
         if best is None or (task.incumbent_value is not None and task.incumbent_value <= best.value):
             return Outcome(Termination.LIMIT, task.incumbent, None, Badge.HEURISTIC)
-        return Outcome(Termination.LIMIT, best.plan.schedule(), None, Badge.HEURISTIC)
+        return Outcome(Termination.LIMIT, best.plan.schedule(task.instance), None, Badge.HEURISTIC)
 
 
 def _search(task: Task, search: RuleSearch, started: float, stopped: Event) -> None:

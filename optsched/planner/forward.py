@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from optsched.arrays import Capacities, InstanceArrays, Ints, blocks_of, linear_ps, prefill_ps
+from optsched.arrays import Capacities, InstanceArrays, blocks_of, linear_ps, prefill_ps
 from optsched.compiled import compiled, compiled_part
+from optsched.model.ints import Ints
 from optsched.planner.plan import BATCHES, CHUNKS, SPANS, STEPS, ScheduleArrays, add_batch, add_chunk, room_for, write
 from optsched.planner.steps import (
     ARRIVED,

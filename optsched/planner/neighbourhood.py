@@ -22,10 +22,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from ortools.sat.python import cp_model
 
-from optsched.arrays import Ints
+from optsched.model.ints import Ints
 from optsched.model.objectives import Objective
 from optsched.planner.backward import backward
 from optsched.planner.forward import forward
@@ -181,7 +180,7 @@ class _Clock:
     """Ends of batches; batches beyond the last one take as long as the mean."""
 
     def __init__(self, plan: ScheduleArrays) -> None:
-        self._end: npt.NDArray[np.int64] = plan.end_ps
+        self._end: Ints = plan.end_ps
         self._mean = int(plan.end_ps[-1] - plan.start_ps[0]) // len(plan.end_ps)
 
     def at(self, batch: int) -> int:

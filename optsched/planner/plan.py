@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from optsched.arrays import Ints
 from optsched.compiled import compiled, compiled_part
-from optsched.model.schedule import Batch, Schedule
+from optsched.model.instance import Instance
+from optsched.model.ints import Ints
+from optsched.model.schedule import Assignment, Schedule, timed
 
 
 class ScheduleArrays(NamedTuple):
@@ -59,20 +62,19 @@ class ScheduleArrays(NamedTuple):
             end_ps=self.end_ps[:batches],
         )
 
-    def schedule(self) -> Schedule:
-        """Return the schedule; prefill steps first in every batch."""
+    def schedule(self, instance: Instance) -> Schedule:
+        """Return the schedule, timed anew: the loops add durations of their own, and start batches just as early."""
+        return timed(instance, self._assignments())
+
+    def _assignments(self) -> Iterator[Assignment]:
+        """Return what every batch does, prefill steps first."""
         offsets, requests, tokens = _by_batch(len(self.start_ps), self.chunks, self.spans, self.steps)
         evicted: list[list[int]] = [[] for _ in self.start_ps]
         for request, batch in self.evictions.tolist():
             evicted[batch].append(request)
-        bounds, starts, ends = offsets.tolist(), self.start_ps.tolist(), self.end_ps.tolist()
-        pairs = list(zip(requests.tolist(), tokens.tolist(), strict=True))
-        return Schedule(
-            tuple(
-                Batch(starts[b], ends[b], tuple(pairs[bounds[b] : bounds[b + 1]]), tuple(sorted(evicted[b])))
-                for b in range(len(starts))
-            )
-        )
+        runs = list(zip(requests.tolist(), tokens.tolist(), strict=True))
+        for (begin, end), leaving in zip(pairwise(offsets.tolist()), evicted, strict=True):
+            yield Assignment(runs[begin:end], sorted(leaving))
 
 
 CHUNKS, SPANS, STEPS, EVICTIONS, BATCHES = range(5)
@@ -81,7 +83,7 @@ CHUNKS, SPANS, STEPS, EVICTIONS, BATCHES = range(5)
 def room_for(
     requests: int, chunks: int, batches: int, *, spans: int = 0, steps: int = 0, evictions: int = 0
 ) -> ScheduleArrays:
-    """Return arrays with room for so many rows, of which none is written."""
+    """Return arrays with room for these numbers of rows, of which none is written."""
     return ScheduleArrays(
         np.empty((chunks, 3), dtype=np.int64),
         np.empty((spans, 3), dtype=np.int64),

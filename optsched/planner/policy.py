@@ -18,6 +18,8 @@ class PlannerPolicy:
         instance = occasion.instance
         if not occasion.objective.is_monotone:
             raise PolicyFailureError(0, instance.start_ps, f"it does not plan for {occasion.objective.value}")
+        if instance.is_cached:
+            raise PolicyFailureError(0, instance.start_ps, "it does not plan what a machine's cache holds")
         try:
             search = RuleSearch(instance, occasion.objective, occasion.restrictions, occasion.rng)
         except TooLargeToPlanError as error:
@@ -25,7 +27,7 @@ class PlannerPolicy:
         for _ in search.start():
             pass
         assert search.best is not None, "there is always a list to schedule by"
-        return _PlanFollower(search.best.plan.schedule())
+        return _PlanFollower(search.best.plan.schedule(instance))
 
 
 class _PlanFollower:

@@ -6,8 +6,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from optsched.arrays import Ints
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched.model.objectives import Objective
 
 _BITS = 40

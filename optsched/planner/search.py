@@ -12,8 +12,9 @@ from itertools import cycle, pairwise
 
 import numpy as np
 
-from optsched.arrays import InstanceArrays, Ints
+from optsched.arrays import InstanceArrays
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched.model.objectives import Latency, Objective, value_at
 from optsched.model.restrictions import Restrictions
 from optsched.planner.backward import backward
@@ -32,7 +33,7 @@ _LATE = 30
 _PATIENCE = 1000
 """Changes without a better plan after which the search starts anew from another scheme."""
 _PROPOSALS = 50_000_000
-"""After so many runs in plans another order is proposed from outside: some hundred plans of 2,000 requests."""
+"""Runs in plans after which another order is proposed from outside: those of some hundred plans of 2,000 requests."""
 _SHARES = (0, 4, 8, 12)
 """Sixteenths of the requests with long prompts that are kept for the start of the schedule."""
 

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optsched.arrays import Capacities, InstanceArrays, Ints
+from optsched.arrays import Capacities, InstanceArrays
 from optsched.compiled import compiled_part
+from optsched.model.ints import Ints
 
 
 class ListRule(NamedTuple):
@@ -23,7 +24,7 @@ class ListRule(NamedTuple):
     tries
         Number of requests that do not fit and are passed over for a batch.
     ahead
-        Where requests are evicted: a request is admitted if all residents could then grow for so many batches.
+        Where requests are evicted: a request is admitted if all residents could then grow for that number of batches.
     """
 
     level: int
@@ -117,7 +118,7 @@ class Sums(NamedTuple):
 
 
 def no_sums(batches: int) -> Sums:
-    """Return the sums of so many batches, all 0."""
+    """Return the sums of a number of batches, all 0."""
     return Sums(*(np.zeros(batches, dtype=np.int64) for _ in Sums._fields))
 
 

@@ -18,14 +18,14 @@ from operator import attrgetter
 from typing import Any
 
 from optsched.model.memory import Memory
-from optsched.policies.standing import Standing
+from optsched.policies.stable_queue import StableQueue
 from optsched.simulator.replica import Job, Replica
 
 Order = Callable[[Job, Replica], Any]
 """Sort key of the members of a group; the smallest goes first.
 
-Until somebody arrives, ends, starts or is evicted, time must not change the order of those who wait, nor of those who
-decode together, nor bring anybody who waits before one of these.
+Until a request arrives, ends, starts or is evicted, time must not change the order of waiting requests, nor of those
+that decode together, nor bring a waiting one before one of these.
 """
 
 Filter = Callable[[Job], bool]
@@ -127,7 +127,7 @@ class Group:
 
     def candidates(self, replica: Replica) -> Iterable[Job]:
         """Return the members, first candidate first."""
-        if self.members.wait and isinstance(self.order, Standing):
+        if self.members.wait and isinstance(self.order, StableQueue):
             running = replica.running if self.members is Members.ALL else ()
             standing = self.order.candidates(replica.waiting, running)
             return standing if self.where is None else filter(self.where, standing)
@@ -152,7 +152,7 @@ class Margins:
     padded
         Whether every prefill of a batch counts as many tokens as its longest.
     together
-        Whether requests are admitted only when nobody holds KV.
+        Whether requests are admitted only when no request holds KV.
     """
 
     residents: int | None = None

@@ -48,7 +48,7 @@ class _Supervised:
         return self._estimate(job) << self._doubled.get(job.index, 0)
 
     def next_batch(self, replica: Replica) -> Assignment:
-        """Stop whoever has used its allocation up, and let the others run."""
+        """Stop each request that has used its allocation up, and let the others run."""
         over = [job for job in replica.running if job.decoding and job.generated >= self._output(job)]
         for job in over:
             while job.generated >= self._output(job):
@@ -64,7 +64,7 @@ class _Supervised:
         return self._base.next_batch(replica)
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:
-        """Say how long: until memory is full or somebody has used its allocation up."""
+        """Say how long: until memory is full or a request has used its allocation up."""
         ends = (self._output(job) - job.generated for job in replica.running)
         return max(1, min(self._base.stands(replica, assignment), *ends))
 
@@ -81,7 +81,7 @@ class Pia:
     size
         Requests of a batch, at most.
     predictor
-        Who predicts.
+        What predicts.
     """
 
     size: int = 16

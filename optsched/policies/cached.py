@@ -40,6 +40,9 @@ class FirstCome:
         return replica.waiting
 
 
+FIRST_COME = FirstCome()
+
+
 class _Forming:
     """One batch, as it is formed on a cache."""
 
@@ -144,7 +147,7 @@ class CachedPolicy(GroupedPolicy):
         Of the waiting requests on a machine with a cache.
     """
 
-    order: Order = FirstCome()
+    order: Order = FIRST_COME
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Form the next batch."""

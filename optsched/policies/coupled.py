@@ -28,7 +28,7 @@ from math import hypot
 from typing import NamedTuple
 
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicted, Predicting, Predictor
-from optsched.policies.tasks import Allocating, Forming, Tasks, by_arrival
+from optsched.policies.tasks import Allocating, TaskBatch, Tasks, by_arrival
 from optsched.simulator.replica import Job, Occasion, Policy
 
 
@@ -43,7 +43,7 @@ class Coupled:
     forward_tokens
         Target forward size; None for that which nearly saturates the machine.
     predictor
-        Who predicts.
+        What predicts.
     """
 
     synced: bool
@@ -63,7 +63,7 @@ class Coupled:
         return Predicting(policy, self.predictor).prepared(occasion)
 
 
-def _go_on(tasks: Tasks, forming: Forming) -> None:
+def _go_on(tasks: Tasks, forming: TaskBatch) -> None:
     """Let the requests generate that have their first token, in a group when all of it have."""
     filling = {tasks.group.get(job.index) for job in tasks.memory.owners() if not job.decoding} - {None}
     for job in forming.running:
@@ -72,7 +72,7 @@ def _go_on(tasks: Tasks, forming: Forming) -> None:
             tasks.let_generate(job)
 
 
-def _admit(job: Job, tasks: Tasks, forming: Forming) -> bool:
+def _admit(job: Job, tasks: Tasks, forming: TaskBatch) -> bool:
     """Give a request memory for prompt and output, if there is enough."""
     peak = tasks.peak(job)
     if not tasks.memory.fits(job, peak) or len(tasks.memory) == forming.most_decodes:
@@ -97,7 +97,7 @@ class _Nearest:
         self._tasks, self._changes = tasks, changes
         self._demands: dict[int, _Demand] = {}
 
-    def choose(self, forming: Forming) -> None:
+    def choose(self, forming: TaskBatch) -> None:
         """Start the requests whose demands are nearest to what is left."""
         _go_on(self._tasks, forming)
 
@@ -116,7 +116,7 @@ class _Nearest:
         self._demands[job.index] = _Demand(job, job.missing, peak, self._tasks.memory.size(job, peak))
         return self._demands[job.index]
 
-    def _nearest(self, tokens: int, forming: Forming) -> Iterator[Job]:
+    def _nearest(self, tokens: int, forming: TaskBatch) -> Iterator[Job]:
         """Yield the requests whose demands are nearest to what is left, while both suffice."""
         chunked, tasks = forming.replica.rules.chunked_prefill, self._tasks
         target, capacity = tasks.target, tasks.capacity
@@ -141,7 +141,7 @@ class _Nearest:
             yield best.job
 
 
-def _choose_groups(tasks: Tasks, forming: Forming) -> None:
+def _choose_groups(tasks: Tasks, forming: TaskBatch) -> None:
     """Start groups (the policy `sync_coupled`), and run their prompts."""
     _go_on(tasks, forming)
     if not tasks.group or tasks.ended or tasks.emptied:
@@ -151,7 +151,7 @@ def _choose_groups(tasks: Tasks, forming: Forming) -> None:
         tasks.run_prompts(room, by_arrival(promised), forming, admit=lambda _: False)
 
 
-def _admit_groups(tasks: Tasks, forming: Forming) -> None:
+def _admit_groups(tasks: Tasks, forming: TaskBatch) -> None:
     """Promise memory to groups of requests of the same length."""
     queue = [job for job in forming.replica.waiting if job not in tasks.memory]
     chosen: list[Job] = []

@@ -61,8 +61,8 @@ from optsched.model.instance import Instance
 from optsched.model.memory import Memory, memory_of
 from optsched.policies.pipelining import lend
 from optsched.policies.predictors import Estimate, Online, Predicting, Predictor, Rated
-from optsched.policies.standing import Standing
-from optsched.policies.tasks import Allocating, Forming, Tasks, by_arrival
+from optsched.policies.stable_queue import StableQueue
+from optsched.policies.tasks import Allocating, TaskBatch, Tasks, by_arrival
 from optsched.simulator.replica import Job, Occasion, Policy, Replica
 
 _DEADLINES_PS = (2 * 10**11, 5 * 10**11, 2 * 10**12)
@@ -118,7 +118,7 @@ class EconoServe:
 class _Decoupled:
     """The queues of PTs and GTs.
 
-    ``_guests`` says what each guest is lent: what it has been given itself is what it had before. ``_standing``
+    ``_guests`` says what each guest is lent: what it has been given itself is what it had before. ``_stable``
     keeps those PTs in order whose place only changes when they start.
     """
 
@@ -129,7 +129,7 @@ class _Decoupled:
         self.tasks = Tasks(instance, settings.forward_tokens, estimate, lambda job: self._guests.pop(job, None))
         self._settings = settings
         self._reserve = ceil(self.tasks.capacity * settings.reserved)
-        self._standing = Standing(self._place)
+        self._stable = StableQueue(self._place)
         self._now_ps = 0
         self._safe = _Safety(memory_of(instance), 0)
 
@@ -155,11 +155,11 @@ class _Decoupled:
             return merge(filling, fresh, key=lambda job: job.rank)
         due = [job for job in fresh if job.request.slo_e2e_ps is not None]
         standing = [job for job in fresh if job.request.slo_e2e_ps is None] if due else fresh
-        return self._standing.candidates(standing, [*filling, *due])
+        return self._stable.candidates(standing, [*filling, *due])
 
     # Before a choice ----------------------------------------------------------------------------------------
 
-    def settle(self, forming: Forming) -> None:
+    def settle(self, forming: TaskBatch) -> None:
         """Take note of the requests that have ended; guests without a host have memory of their own then, or wait."""
         self.tasks.settle()
         self._now_ps = forming.replica.now_ps
@@ -186,13 +186,13 @@ class _Decoupled:
             elif job.decoding:
                 self.tasks.stop(job)
 
-    def outlive(self, job: Job, forming: Forming) -> None:
+    def outlive(self, job: Job, forming: TaskBatch) -> None:
         """Give more to a request that outlives its prediction, or stop it; a guest without memory of its own leaves."""
         guest = self._guests.pop(job, None) is not None
         if not (guest and not self.tasks.memory.fits(job, job.cached) and self.tasks.preempt(job, forming)):
             self.tasks.outlive(job)
 
-    def choose(self, forming: Forming) -> None:
+    def choose(self, forming: TaskBatch) -> None:
         """Give memory to GTs if it is time for that, and run PTs."""
         if not self._settings.synced or not self.tasks.until or self.tasks.ended or self.tasks.emptied:
             self._choose_generating(forming)
@@ -200,7 +200,7 @@ class _Decoupled:
 
     # Generation tasks ---------------------------------------------------------------------------------------
 
-    def _choose_generating(self, forming: Forming) -> None:
+    def _choose_generating(self, forming: TaskBatch) -> None:
         """Give memory to GTs until it is full."""
         settings, memory, replica = self._settings, self.tasks.memory, forming.replica
         waiting = [job for job in forming.running if job.decoding and job.index not in self.tasks.until]
@@ -225,7 +225,7 @@ class _Decoupled:
         forming.considered += len(chosen) + len(guests) + (len(guests) < len(left))
         self.tasks.note_choice([*chosen, *guests], len(guests) == len(left))
 
-    def _lend(self, hosts: list[Job], left: list[Job], places: int, forming: Forming) -> list[Job]:
+    def _lend(self, hosts: list[Job], left: list[Job], places: int, forming: TaskBatch) -> list[Job]:
         """Let GTs that are left go on in memory that hosts do not use yet, and return them."""
         replica, buffer = forming.replica, self._settings.buffer
         jobs = {job.index: job for job in left if job.cached}
@@ -255,7 +255,7 @@ class _Decoupled:
 
     # Prompt tasks -------------------------------------------------------------------------------------------
 
-    def _choose_prompts(self, forming: Forming) -> None:
+    def _choose_prompts(self, forming: TaskBatch) -> None:
         """Run PTs until the batch has its target size."""
         replica, room = forming.replica, self.tasks.room(forming)
         fresh = [job for job in replica.waiting if not job.swapped] if replica.rules.swap else replica.waiting
@@ -285,7 +285,7 @@ class _Decoupled:
         self.tasks.memory.give(job, job.missing)
         return True
 
-    def _safety(self, forming: Forming) -> _Safety:
+    def _safety(self, forming: TaskBatch) -> _Safety:
         """Return what those hold that wait for memory, and the most that one of them may want besides."""
         waiting = [job for job in forming.running if job.index not in self.tasks.until and job not in self._guests]
         short = any(job.decoding for job in waiting)
@@ -309,7 +309,7 @@ class _Loan(NamedTuple):
 class _Safety:
     """Whether any of those that wait for memory could go on if all that run had ended.
 
-    They hold some tokens in all, at most so many, and none of them wants more than so many besides.
+    They hold some tokens in all, at most ``most``, and each wants no more than a known number in addition.
     """
 
     def __init__(self, memory: Memory, most: int) -> None:
@@ -322,7 +322,7 @@ class _Safety:
         return self._allowed - self._held
 
     def count(self, job: Job, tokens: int, peak: int) -> None:
-        """Count one that holds so many tokens now, and so many at the end."""
+        """Count one that holds ``tokens`` now, and ``peak`` at the end."""
         held = self._memory.size(job, tokens)
         self._held += held
         self._most = max(self._most, self._memory.size(job, peak) - held)

@@ -37,6 +37,7 @@ from itertools import islice
 from operator import itemgetter
 
 from optsched.model.instance import Instance
+from optsched.model.memory import memory_of
 from optsched.model.schedule import Assignment
 from optsched.model.state import Action, Place
 from optsched.policies.fcfs import largest_allocation
@@ -86,7 +87,7 @@ Turn = tuple[int, int]
 
 
 class _Levels:
-    """The queue, with a memory of who was served for how long.
+    """The queue, which remembers for how long each request was served.
 
     Only those that ran change their place, or how much they hold, and those that lose it; so a decision takes time for
     them, and not for all that wait.
@@ -108,7 +109,8 @@ class _Levels:
         self._free = instance.limits.kv_capacity
         self._batch: list[Turn] = []
         self._newest = -1
-        self._reserve = largest_allocation(instance) if settings.maximal else _nothing
+        reserve = largest_allocation(instance) if settings.maximal else _nothing
+        self._size = memory_of(instance).reserving(reserve)
         self._begun_ps = self._batches = self._generated = 0
 
     def next_batch(self, replica: Replica) -> Assignment:
@@ -130,33 +132,35 @@ class _Levels:
         return Assignment.of(run, actions, len(replica.waiting))
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:
-        """Say how long everybody can decode, if nobody else is there: levels do not matter, memory does."""
+        """Say how long all can decode, if no other request is there: levels do not matter, memory does."""
         jobs = replica.running
         if replica.waiting or len(assignment.run) < len(jobs):
             return 1
         return while_memory_lasts(jobs, replica.memory, min(job.request.output - job.generated for job in jobs))
 
-    # Who stands where ---------------------------------------------------------------------------------------
+    # Places in the queue ------------------------------------------------------------------------------------
 
     def _account(self, replica: Replica) -> None:
-        """Count the time of the last batch, or of those that were repeated, and move who was in it."""
-        now, passed = replica.now_ps, replica.now_ps - self._begun_ps
+        """Count the time of the last batch, or of those that were repeated, and move those that were in it."""
+        now, passed, quanta = replica.now_ps, replica.now_ps - self._begun_ps, self._quanta
+        jobs, times, ran_ps, lowest = self._jobs, self._served, self._ran_ps, len(quanta)
         if self._batch:
-            self._batches += max(1, self._jobs[self._batch[0]].generated - self._generated)
+            self._batches += max(1, jobs[self._batch[0]].generated - self._generated)
         for place in self._batch:
-            job = self._jobs[place]
-            level, served = place[0], self._served[job.rank] + passed
-            while level < len(self._quanta) and served > self._quanta[level]:
-                served -= self._quanta[level]
+            job = jobs[place]
+            level, rank = place
+            served = times[rank] + passed
+            while level < lowest and served > quanta[level]:
+                served -= quanta[level]
                 level += 1
-            self._served[job.rank], self._ran_ps[job.rank] = served, now
+            times[rank], ran_ps[rank] = served, now
             if job.finished:
                 self._leave(place)
             elif level != place[0]:
                 self._leave(place)
-                self._enter(level, job, self._allocated(job, job.cached, replica))
+                self._enter(level, job, self._allocated(job, job.cached))
             else:
-                self._hold(place, self._allocated(job, job.cached, replica))
+                self._hold(place, self._allocated(job, job.cached))
         self._batch = []
 
     def _welcome(self, replica: Replica) -> None:
@@ -173,7 +177,7 @@ class _Levels:
             self._newest = max(self._newest, replica.waiting[-1].rank)
 
     def _promote(self, now_ps: int) -> None:
-        """Let those go to the highest level who have not run for long."""
+        """Let those that have not run for long go to the highest level."""
         starved = [place for place in self._queue if now_ps - self._ran_ps[place[1]] >= self._settings.starvation_ps]
         for place in starved:
             job, held = self._jobs[place], self._occupied.get(place, 0)
@@ -182,7 +186,7 @@ class _Levels:
             self._enter(0, job, held)
 
     def _enter(self, level: int, job: Job, held: int) -> None:
-        """Put a request, which holds so many tokens, where it belongs."""
+        """Put a request, which holds ``tokens`` tokens, where it belongs."""
         place = level, job.rank
         insort(self._queue, place)
         self._jobs[place] = job
@@ -196,6 +200,8 @@ class _Levels:
     def _hold(self, place: Turn, tokens: int) -> None:
         """Note how many tokens a request holds, in whole blocks."""
         before = self._occupied.get(place, 0)
+        if tokens == before:
+            return
         self._free += before - tokens
         if tokens:
             self._occupied[place] = tokens
@@ -227,11 +233,11 @@ class _Levels:
         return chosen
 
     def _make_room(self, chosen: dict[Turn, int], replica: Replica) -> list[int]:
-        """Return who loses its KV, from the lowest priority up; at last the batch itself gets smaller."""
+        """Return the requests that lose their KV, the lowest priority first; at last the batch itself gets smaller."""
         rules = replica.rules
         ahead = self._settings.size * self._settings.free_tokens if rules.swap else 0
         may_lose = rules.swap or rules.eviction
-        more = sum(self._more(place, count, replica) for place, count in chosen.items())
+        more = sum(self._more(place, count) for place, count in chosen.items())
         victims: list[int] = []
         if self._free - more < ahead and may_lose:
             for place in reversed(tuple(self._holders)):
@@ -243,7 +249,7 @@ class _Levels:
                 self._hold(place, 0)
         while self._free < more and chosen:
             place, count = chosen.popitem()
-            more -= self._more(place, count, replica)
+            more -= self._more(place, count)
             if place in self._occupied and may_lose:
                 victims.append(self._jobs[place].index)
                 self._hold(place, 0)
@@ -253,24 +259,24 @@ class _Levels:
             raise NoBatchError(job.index, replica.now_ps, reason)
         return victims
 
-    def _more(self, place: Turn, count: int, replica: Replica) -> int:
-        """Return the KV tokens that a request takes more if it runs so many."""
+    def _more(self, place: Turn, count: int) -> int:
+        """Return the KV tokens that a request takes more if it runs ``count`` tokens."""
         job = self._jobs[place]
-        return self._allocated(job, job.cached + job.swapped + count, replica) - self._occupied.get(place, 0)
+        return self._size(job, job.cached + job.swapped + count) - self._occupied.get(place, 0)
 
-    def _allocated(self, job: Job, tokens: int, replica: Replica) -> int:
-        """Return what one that holds so many tokens is allocated, in whole blocks."""
-        return replica.memory.size(job, max(tokens, self._reserve(job)) if tokens else 0)
+    def _allocated(self, job: Job, tokens: int) -> int:
+        """Return what one that holds that number of tokens is allocated, in whole blocks."""
+        return self._size(job, tokens) if tokens else 0
 
     def _ahead(self, chosen: dict[Turn, int], replica: Replica) -> list[int]:
-        """Return who gets its KV back although it does not run: of the next in the queue those that fit."""
+        """Return the requests that get their KV back without running: of the next in the queue those that fit."""
         size = self._settings.size
-        free = self._free - sum(self._more(place, count, replica) for place, count in chosen.items())
+        free = self._free - sum(self._more(place, count) for place, count in chosen.items())
         free -= size * self._settings.free_tokens
         found: list[int] = []
         for place in islice((place for place in self._queue if place not in chosen), size):
             job = self._jobs[place]
-            held = self._allocated(job, job.swapped, replica)
+            held = self._allocated(job, job.swapped)
             if 0 < held <= free:
                 found.append(job.index)
                 free -= held

@@ -13,13 +13,13 @@ from optsched.simulator.replica import Job, NoBatchError, PolicyFailureError, Re
 _FULL = "no more requests may hold KV now"
 
 
-class Forming:
+class GroupedBatch:
     """A batch that a policy forms, group by group (see `optsched.policies.grouped.GroupedPolicy`).
 
     Parameters
     ----------
     policy, replica
-        Who forms it, and on which replica.
+        The policy that forms it, and the replica.
     """
 
     def __init__(self, policy: Parts, replica: Replica) -> None:
@@ -103,7 +103,7 @@ class Forming:
         Raises
         ------
         NoBatchError
-            If nobody runs in it.
+            If no request runs in it.
         """
         if self._run:
             lost = Place.HOST if self._swaps else Place.NOWHERE
@@ -116,7 +116,7 @@ class Forming:
         raise NoBatchError(job.index, replica.now_ps, f"no legal batch for {step}: {reason}")
 
     def _block(self, job: Job, reason: str) -> None:
-        """Remember who did not fit first, and why."""
+        """Remember the first request that did not fit, and why."""
         self._blocked = self._blocked or (job, reason)
 
     def _has_room(self) -> bool:
@@ -186,8 +186,8 @@ class Forming:
     def _victims(self, candidate: Job) -> Iterator[Job]:
         """Take jobs with KV off the ladder of priorities, the lowest first, down to the candidate itself.
 
-        What is taken off stays off: it is evicted, or waits. Whoever asks next has lower priority than this candidate
-        had; if it was taken off, nobody is left below it. What is in the batch stands above and stays on.
+        What is taken off stays off: it is evicted, or waits. The next candidate has lower priority than this one
+        had; if it was taken off, none is left below it. What is in the batch is above and stays on.
         """
         ladder = self._ladder
         place = ladder.index(candidate) if candidate in ladder else len(ladder)

@@ -22,7 +22,7 @@ from optsched.policies.algorithm import (
     whole_prompt,
     worst_case,
 )
-from optsched.policies.forming import Forming
+from optsched.policies.forming import GroupedBatch
 from optsched.simulator.engine import arrival_order
 from optsched.simulator.replica import Job, Replica
 
@@ -76,7 +76,7 @@ class GroupedPolicy(Parts):
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Form the next batch (Algorithm 1, GETNEXTBATCH)."""
-        forming = Forming(self, replica)
+        forming = GroupedBatch(self, replica)
         for group in self.groups:
             forming.go_through(group)
         assignment = forming.result()
@@ -137,9 +137,9 @@ class GroupedPolicy(Parts):
     def stands(self, replica: Replica, assignment: Assignment) -> int:
         """Say for how many batches the same requests decode: as long as memory lasts.
 
-        Then nobody is evicted. Whoever did not run in this batch will not in the next: there is no more left of any
-        budget, and of memory there is less. The order of those who run does not change either (see `Order`); where an
-        order may change between those who run and those who do not, the decision stands for one batch.
+        Then none is evicted. A request that did not run in this batch will not in the next: no more is left of any
+        budget, and less of memory. The order of those that run does not change either (see `Order`); where an order may
+        change between those that run and those that do not, the decision is valid for one batch.
         """
         ran = {index for index, _ in assignment.run}
         held = replica.memory.reserving(self.reserve)
@@ -165,7 +165,7 @@ def longest(most: int, lasts: Callable[[int], bool]) -> int:
 
 
 def while_memory_lasts(jobs: Sequence[Job], memory: Memory, most: int) -> int:
-    """Return for how many batches, up to ``most`` and at least 1, all of these and nobody else can decode."""
+    """Return for how many batches, up to ``most`` and at least 1, all of these and no others can decode."""
     return longest(most, lambda times: sum(memory.size(job, job.cached + times) for job in jobs) <= memory.capacity)
 
 

@@ -148,7 +148,7 @@ class _Estimates:
         return self.after(job, job.generated)
 
     def after(self, job: Job, generated: int) -> int:
-        """Return the estimate once a request has generated so many tokens."""
+        """Return the estimate once a request has generated that number of tokens."""
         return min(job.request.input + self._histogram.expected(generated) - 1, self._capacity)
 
     def next_batch(self, policy: GroupedPolicy, replica: Replica) -> Assignment:

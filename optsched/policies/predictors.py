@@ -80,7 +80,7 @@ TRUTH = Truth()
 
 @domain
 class Gaussian:
-    r"""Errs by so many tokens, whatever the length: :math:`O + \mathcal N(0, σ^2)`, from 1 to a ceiling.
+    r"""Errs by a number of tokens, whatever the length: :math:`O + \mathcal N(0, σ^2)`, from 1 to a ceiling.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class Bucketed:
     width
         Of a bucket, in tokens: the first one is 1 to ``width``.
     wrong
-        How often it is a neighbour, each as often; there is none below the first.
+        Share of the predictions that are a neighbour, either with the same chance; there is none below the first.
     """
 
     width: Tokens
@@ -147,7 +147,7 @@ class Bucketed:
 
 @domain
 class Rated:
-    """Predicts a bucket of lengths as often right, and too low, as was measured, and says its upper end.
+    """Predicts a bucket of lengths, right and too low with the measured shares, and says its upper end.
 
     What is right, then, or too high, suffices. A wrong bucket is the one beside the right one; below the first there is
     half of it.
@@ -183,7 +183,7 @@ class Rated:
 
 @domain
 class Ranked:
-    r"""Ranks requests by length, with errors; who has rank i is said to have the i-th smallest length.
+    r"""Ranks requests by length, with errors; the request of rank i is said to have the i-th smallest length.
 
     The normal scores of the true ranks are mixed with noise so that the correlation is :math:`\sin(π τ / 2)`, which
     gives two normal variables a Kendall correlation of τ. Equal lengths are ranked by chance.
@@ -256,9 +256,9 @@ class Padded:
 
 @dataclass(frozen=True)
 class Online:
-    """Predicts from those that have ended: the mean output of who was longer than what a request has generated.
+    """Predicts from those that have ended: the mean output of those longer than what a request has generated.
 
-    Until somebody was, the next token is expected to be the last. So all newcomers look alike, and predictions change
+    Until there is one, the next token is expected to be the last. So all newcomers look alike, and predictions change
     from batch to batch.
 
     Parameters
@@ -285,7 +285,7 @@ class _Learning:
         return ceil(self._histogram.expected(job.generated) * (1 + self._ratio))
 
     def next_batch(self, replica: Replica) -> Assignment:
-        """Count who has ended, then let the policy decide."""
+        """Count the requests that have ended, then let the policy decide."""
         self._histogram.count()
         assignment = self._policy.next_batch(replica)
         self._histogram.watch(replica, assignment)
@@ -301,7 +301,7 @@ class Predicting:
     make
         Makes the policy of a run from what is expected of jobs.
     predictor
-        Who expects it.
+        What expects it.
     """
 
     make: Callable[[Estimate], Policy]

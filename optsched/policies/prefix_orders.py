@@ -3,21 +3,29 @@
 - `lpm` (SGLang 0.5.23): longest cached match first. While more than 128 wait it is first come, first served. Of a
   request at most 32 of whose tokens are cached, and which shares 32 or more with an earlier one of this kind, it is
   better to wait until that one has computed them: it goes last.
-- `preble_local` (Srivatsa et al., *Preble*, section 4.3): requests are in ten groups by the share of their prompts that
-  is cached, and a batch takes from the groups in proportion to their rank. `preble_local_code` is what its program does:
-  one group each batch, and a request stays in the group to which it came.
-- `mooncake` (Qin et al., *Mooncake*, FAST 2025): its conductor refuses requests whose TTFT objective cannot be met. Here
-  none is refused: a request that would miss it, if its prefill began now and ran alone, waits for those that would not.
+- `preble_local` (Srivatsa et al., *Preble*, section 4.3): requests are in ten groups by the share of their prompts
+  that is cached, and a batch takes from the groups in proportion to their rank. `preble_local_code` is what its program
+  does: one group each batch, and a request stays in the group to which it came.
+- `mooncake` (Qin et al., *Mooncake*, FAST 2025): its conductor refuses requests whose TTFT objective cannot be met.
+  Here none is refused: a request that would miss it, if its prefill began now and ran alone, waits for those that would
+  not.
 
-Everything else is as in vLLM (`optsched.policies.vllm`), so that only the order differs: chunks of prefills share
-batches with decode steps, the prompt of a request that is admitted has to fit, and the last that arrived is preempted.
-Where nothing is cached `lpm` and the two of Preble are first come, first served.
+On a machine without a cache `lpm` and the two of Preble are first come, first served.
 
 Where the papers are *silent*:
 
 - A request that was evicted has the tokens that it has to prefill again as its prompt; `mooncake` counts its objective
   as met if it has had its first token.
 - If the first in the order does not fit, none behind it is admitted.
+
+It *differs*:
+
+- Everything but the order is as in vLLM (`optsched.policies.vllm`), because then results differ by it alone: chunks
+  of prefills share batches with decode steps, the prompt of a request that is admitted has to fit, and the last that
+  arrived is preempted. SGLang runs prefills by themselves, reserves memory for outputs that it estimates, and retracts
+  requests with few output tokens.
+- `mooncake` refuses none, because the schedule of an instance serves all of its requests; it estimates no time between
+  tokens, for which requests have no objective.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from optsched.policies.algorithm import Order
 from optsched.policies.grouped import Group, GroupedPolicy, Members
 from optsched.policies.predictors import Estimate, Predicting
-from optsched.policies.standing import Standing, by_prediction
+from optsched.policies.stable_queue import StableQueue, by_prediction
 from optsched.simulator.replica import Occasion, Policy
 
 
@@ -40,7 +40,7 @@ class ByInput:
 
     def prepared(self, _: Occasion) -> Policy:
         """Return the policy of a run."""
-        return _ranked(Standing(lambda job: job.request.input))
+        return _ranked(StableQueue(lambda job: job.request.input))
 
 
 RANK_ORG = _ranked(None)

@@ -1,7 +1,7 @@
 """Round robin between requests, and RR-SJF (Gogineni et al., Algorithm 1).
 
 The request that has waited longest goes next, ties by priority. While memory is short for it, or all N places are
-taken, requests are preempted that have generated at least so many tokens since they started or resumed, the worst
+taken, requests are preempted that have generated at least a number of tokens since they started or resumed, the worst
 priority first; they stay preempted, even if it still does not fit. In `rr_sjf` the priority is the predicted output, in
 `rr` the order of arrival.
 
@@ -35,7 +35,7 @@ from optsched.model.schedule import Assignment
 from optsched.model.state import Action, Place, Step
 from optsched.policies.grouped import while_memory_lasts
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicted, Predicting, Predictor
-from optsched.policies.standing import Standing
+from optsched.policies.stable_queue import StableQueue
 from optsched.simulator.replica import Job, NoBatchError, Occasion, Policy, PolicyFailureError, Replica
 
 
@@ -79,7 +79,7 @@ class _Slices:
     def __init__(self, priority: Estimate, stays: bool, steps: int, swaps: bool) -> None:
         self._priority, self._steps, self._swaps = priority, steps, swaps
         self._begun: dict[int, int] = {}
-        self._standing = Standing(self._turn) if stays else None
+        self._stable = StableQueue(self._turn) if stays else None
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Preempt for the request that has waited longest, start what fits, and let all others decode."""
@@ -115,10 +115,10 @@ class _Slices:
         return job.queued_ps, self._priority(job)
 
     def _queue(self, waiting: list[Job]) -> Iterable[Job]:
-        """Return those who wait in order."""
-        if self._standing is not None:
-            return self._standing.candidates(waiting)
-        return sorted(waiting, key=self._turn)  # they stand in order of arrival
+        """Return the waiting requests in order."""
+        if self._stable is not None:
+            return self._stable.candidates(waiting)
+        return sorted(waiting, key=self._turn)  # they are in order of arrival
 
     def _preempted(self, first: Job, replica: Replica) -> list[Job]:
         """Return the requests that are preempted for the first of the queue."""

@@ -42,7 +42,7 @@ from optsched.policies.algorithm import Admission, Order
 from optsched.policies.fcfs import FCFS, FCFS_HY, largest_allocation
 from optsched.policies.grouped import Group, GroupedPolicy, Members
 from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
-from optsched.policies.standing import by_prediction
+from optsched.policies.stable_queue import by_prediction
 from optsched.simulator.replica import Job, Occasion, Policy
 
 
@@ -153,8 +153,8 @@ TRAIL = Trail()
 def fits_until_the_end(estimate: Estimate, memory: Memory) -> Admission:
     r"""Return whether all that hold KV, and one more, will fit until they have ended, if all run in every batch.
 
-    After k batches whoever has :math:`r ≥ k` tokens left holds :math:`m + k` tokens; who starts holds its prompt after
-    the first, and one more after each later one. What all hold is most in a batch in which somebody ends.
+    After k batches a request with :math:`r ≥ k` tokens left holds :math:`m + k` tokens; one that starts holds its
+    prompt after the first, and one more after each later one. What all hold is most in a batch in which one ends.
     """
 
     def admits(job: Job, others: Sequence[Job]) -> bool:
@@ -178,7 +178,7 @@ class MemoryChecked:
     order
         The order of those that wait, given what is predicted.
     predictor
-        Who predicts.
+        What predicts.
     """
 
     order: Callable[[Estimate], Order]

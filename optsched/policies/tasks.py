@@ -61,17 +61,17 @@ class Memory:
         return self._tokens.keys()
 
     def fits(self, job: Job, tokens: int, reserve: int = 0) -> bool:
-        """Say whether a request can be given so many tokens in all, with a reserve that stays free."""
+        """Say whether a request can be given ``tokens`` in all, with a reserve that stays free."""
         return self.size(job, tokens) - self.size(job, self._tokens.get(job, 0)) + reserve <= self.free
 
     def give(self, job: Job, tokens: int) -> None:
-        """Give a request so many tokens in all; 0 takes everything."""
+        """Give a request ``tokens`` in all; 0 takes everything."""
         self.free += self.size(job, self._tokens.pop(job, 0)) - self.size(job, tokens)
         if tokens:
             self._tokens[job] = tokens
 
 
-class Forming:
+class TaskBatch:
     """A batch that is being formed."""
 
     def __init__(self, replica: Replica) -> None:
@@ -109,7 +109,7 @@ class Room(NamedTuple):
 
 
 class Tasks:
-    """The tasks of a run, who has been given how much memory, and what is known of their lengths.
+    """The tasks of a run, how much memory each has been given, and what is known of their lengths.
 
     Parameters
     ----------
@@ -175,9 +175,9 @@ class Tasks:
         """Return the tokens that are left to generate."""
         return self._length(job) - job.generated
 
-    # Who may generate ---------------------------------------------------------------------------------------
+    # Requests that may generate -----------------------------------------------------------------------------
 
-    def generating(self, forming: Forming) -> list[Job]:
+    def generating(self, forming: TaskBatch) -> list[Job]:
         """Return the running requests that may generate."""
         return [job for job in forming.running if job.index in self.until]
 
@@ -218,7 +218,7 @@ class Tasks:
             self.stop(job)
             self.memory.give(job, job.cached)
 
-    def preempt(self, job: Job, forming: Forming) -> bool:
+    def preempt(self, job: Job, forming: TaskBatch) -> bool:
         """Take a request's memory away, if the instance allows it."""
         if not forming.take_away(job):
             return False
@@ -248,7 +248,7 @@ class Tasks:
 
     # Prompts ------------------------------------------------------------------------------------------------
 
-    def room(self, forming: Forming) -> Room | None:
+    def room(self, forming: TaskBatch) -> Room | None:
         """Return what is left for PTs, besides those that generate; None if it is nothing."""
         replica, limits = forming.replica, forming.replica.limits
         decodes = len(self.until) if replica.rules.hybrid else 0
@@ -257,7 +257,7 @@ class Tasks:
         return Room(tokens, budget, places) if budget > 0 and places > 0 else None
 
     def run_prompts(
-        self, room: Room, queue: Iterable[Job], forming: Forming, admit: Callable[[Job], bool], skips: bool = False
+        self, room: Room, queue: Iterable[Job], forming: TaskBatch, admit: Callable[[Job], bool], skips: bool = False
     ) -> None:
         """Run PTs in order until the batch has its target size; one that does not fit is skipped, or ends the queue.
 
@@ -303,10 +303,10 @@ class Allocating:
     def __init__(
         self,
         tasks: Tasks,
-        choose: Callable[[Forming], None],
+        choose: Callable[[TaskBatch], None],
         order: Callable[[Iterable[Job]], list[Job]] = by_arrival,
-        settle: Callable[[Forming], None] | None = None,
-        outlive: Callable[[Job, Forming], None] | None = None,
+        settle: Callable[[TaskBatch], None] | None = None,
+        outlive: Callable[[Job, TaskBatch], None] | None = None,
     ) -> None:
         self._tasks, self._choose, self._order = tasks, choose, order
         self._settle = settle or (lambda _: tasks.settle())
@@ -314,7 +314,7 @@ class Allocating:
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Let the requests go on that may, and choose further ones."""
-        forming, tasks = Forming(replica), self._tasks
+        forming, tasks = TaskBatch(replica), self._tasks
         tasks.calm = not tasks.ended
         self._settle(forming)
         for job in tasks.generating(forming):
@@ -333,7 +333,7 @@ class Allocating:
         running = {job.index: job for job in replica.running}
         return max(1, min(self._tasks.until[index] - running[index].cached for index, _ in assignment.run))
 
-    def _insist(self, forming: Forming) -> None:
+    def _insist(self, forming: TaskBatch) -> None:
         """Let the first of those that hold KV go on, with all that is free; if need be, at the cost of the last."""
         replica, tasks = forming.replica, self._tasks
         holders = [job for job in chain(forming.running, replica.waiting) if job.decoding or job.cached]
@@ -358,7 +358,7 @@ class Allocating:
             if count <= limits.prefill_tokens:
                 forming.prompts.append((first.index, count))
 
-    def _result(self, forming: Forming) -> Assignment:
+    def _result(self, forming: TaskBatch) -> Assignment:
         replica, tasks = forming.replica, self._tasks
         generating = by_arrival(tasks.generating(forming)) if replica.rules.hybrid or not forming.prompts else []
         run = [*((job.index, 1) for job in generating), *forming.prompts]

@@ -3,7 +3,7 @@
 Vidur (Agrawal et al., MLSys 2024; microsoft/vidur at 7d47513, ``vidur/scheduler/replica_scheduler``) has blocks of 16,
 a cap of 128 requests that hold KV, and a watermark: admission leaves 1 % of the blocks free. A decode step needs a free
 block even if it takes none. Its vLLM counts all prompts of a batch as long as the longest. Its evicted requests go to
-the front of the queue, which is where the order of arrival has them. Whoever is longer than the context of 4,096 has a
+the front of the queue, which is where the order of arrival has them. A request longer than the context of 4,096 has a
 shorter prompt (`clipped`).
 """
 

@@ -29,7 +29,7 @@ Runs = Mapping[str, Sequence[Record]]
 
 
 def solved_within(records: Sequence[Record], seconds: float) -> int:
-    """Count the optima proved within so many seconds."""
+    """Count the optima proved within ``seconds`` seconds."""
     return sum(record.solved_s is not None and record.solved_s <= seconds for record in records)
 
 

@@ -23,7 +23,7 @@ exploits whenever anything is cached.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -107,30 +107,20 @@ class _Machine:
 
 
 class E2(Router):
-    """The router.
+    """E2 as the paper describes it.
 
     Parameters
     ----------
-    machines
-        How many there are.
-    prefill_ps
-        Time of prefilling ``new`` tokens that end a context of ``context`` tokens.
-    decode_ps
-        Time of a token before any request has ended.
+    setting
+        What it is made for: machines, and times of a prefill and of a decode.
     options
         Constants and parts.
     """
 
-    def __init__(
-        self,
-        machines: int,
-        prefill_ps: Callable[[int, int], int],
-        decode_ps: int,
-        options: E2Options,
-    ) -> None:
-        self._machines = [_Machine() for _ in range(machines)]
-        self._prefill_ps = prefill_ps
-        self._token_ps = decode_ps
+    def __init__(self, setting: RouterSetting, options: E2Options) -> None:
+        self._machines = [_Machine() for _ in range(setting.machines)]
+        self._prefill_ps = setting.prefill_ps
+        self._token_ps = setting.decode_ps
         self._options = options
         self._tree: PromptTree[_Data] = PromptTree(_Data, _split)
         self._keys: dict[int, _Node] = {}
@@ -334,4 +324,4 @@ class E2(Router):
 
 def e2(setting: RouterSetting) -> E2:
     """Return the router with all its parts."""
-    return E2(setting.machines, setting.prefill_ps, setting.decode_ps, E2Options())
+    return E2(setting, E2Options())

@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -186,21 +186,19 @@ class _Loads:
 
 
 class E2Code(Router):
-    """The router.
+    """E2 as Preble's program runs it.
 
     Parameters
     ----------
-    machines
-        How many there are.
-    prefill_ps
-        Time of prefilling ``new`` tokens that end a context of ``context`` tokens.
+    setting
+        What it is made for: machines, and the time of a prefill.
     options
         Constants and parts.
     """
 
-    def __init__(self, machines: int, prefill_ps: Callable[[int, int], int], options: E2CodeOptions) -> None:
-        self._machines = machines
-        self._prefill_ps = prefill_ps
+    def __init__(self, setting: RouterSetting, options: E2CodeOptions) -> None:
+        self._machines = machines = setting.machines
+        self._prefill_ps = setting.prefill_ps
         self._options = options
         self._numbers = count()
         self._moves = 0
@@ -543,4 +541,4 @@ class E2Code(Router):
 
 def e2_code(setting: RouterSetting) -> E2Code:
     """Return the router with the program's constants."""
-    return E2Code(setting.machines, setting.prefill_ps, E2CodeOptions())
+    return E2Code(setting, E2CodeOptions())

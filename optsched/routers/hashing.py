@@ -53,26 +53,31 @@ class Ring:
                 yield machine
 
 
-class PrefixHash(Router):
-    """sglang-router's ``prefix_hash``.
-
-    A request goes where the hash of its first `tokens` tokens falls if the load there is at most `bound` (Σ + 1) / R,
-    else to the least loaded machine within that bound, else where the hash falls.
+class HashingRouter(Router):
+    """A router that looks for a machine clockwise from the hash of a prompt's beginning, and bounds loads.
 
     Parameters
     ----------
     machines
         R, how many there are.
     tokens
-        256 there.
+        Length of the beginning.
     bound
-        As (numerator, denominator); 1.25 there.
+        Factor by which a load may exceed the mean, as (numerator, denominator).
     """
 
-    def __init__(self, machines: int, tokens: int = 256, bound: tuple[int, int] = (5, 4)) -> None:
+    def __init__(self, machines: int, tokens: int, bound: tuple[int, int]) -> None:
         self._ring = Ring(machines)
         self._tokens = tokens
         self._bound = bound
+
+
+class PrefixHash(HashingRouter):
+    """sglang-router's ``prefix_hash``.
+
+    A request goes where the hash of its first `tokens` tokens falls if the load there is at most `bound` (Σ + 1) / R,
+    else to the least loaded machine within that bound, else where the hash falls.
+    """
 
     def route(self, request: RoutedRequest, views: Sequence[MachineView]) -> int:
         """Return the machine to which ``request`` goes."""
@@ -86,26 +91,12 @@ class PrefixHash(Router):
         return min(fitting, key=lambda each: loads[each])
 
 
-class BoundedConsistent(Router):
+class BoundedConsistent(HashingRouter):
     """Consistent hashing with bounded loads (Mirrokni et al., SODA 2018).
 
     A request goes to the first machine clockwise from its hash whose load, with this request, is at most `bound` times
     the mean, this request included. Its hash is that of its session, or of its first `tokens` tokens.
-
-    Parameters
-    ----------
-    machines
-        How many there are.
-    tokens
-        See above.
-    bound
-        As (numerator, denominator).
     """
-
-    def __init__(self, machines: int, tokens: int = 256, bound: tuple[int, int] = (3, 2)) -> None:
-        self._ring = Ring(machines)
-        self._tokens = tokens
-        self._bound = bound
 
     def route(self, request: RoutedRequest, views: Sequence[MachineView]) -> int:
         """Return the machine to which ``request`` goes."""
@@ -118,10 +109,10 @@ class BoundedConsistent(Router):
 
 
 def prefix_hash(setting: RouterSetting) -> Router:
-    """Return `PrefixHash` with its defaults."""
-    return PrefixHash(setting.machines)
+    """Return `PrefixHash` with the program's 256 tokens and bound of 1.25."""
+    return PrefixHash(setting.machines, 256, (5, 4))
 
 
 def bounded_consistent(setting: RouterSetting) -> Router:
-    """Return `BoundedConsistent` with its defaults."""
-    return BoundedConsistent(setting.machines)
+    """Return `BoundedConsistent` with 256 tokens and a bound of 1.5."""
+    return BoundedConsistent(setting.machines, 256, (3, 2))

@@ -1,12 +1,13 @@
 """What a router is, and what it sees.
 
 A router is one method, `Router.route`. It sees a `RoutedRequest` and a sequence of `MachineView`, one for each machine
-that the request may be routed to. The simulator decides how old these views are: exact, polled every so often, or
+that the request may be routed to. The simulator decides how old these views are: exact, polled at intervals, or
 delayed. A router may remember what it has sent itself.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -85,12 +86,12 @@ class MachineView(Protocol):
         """Return the leading prompt tokens of ``request`` that are cached there."""
 
 
-class Router:
+class Router(ABC):
     """Decides on the machine of each request; subclasses define `route`, and the notifications that they need."""
 
+    @abstractmethod
     def route(self, request: RoutedRequest, views: Sequence[MachineView]) -> int:
         """Return the machine to which ``request`` goes."""
-        raise NotImplementedError
 
     def move(self, request: RoutedRequest, views: Sequence[MachineView]) -> int:
         """Return the machine to which ``request`` moves when it has its first token: the one with the fewest requests.
@@ -108,13 +109,13 @@ class Router:
         """Return pairs of machines: from each first one the shortest decoding request moves to the second."""
         raise NotImplementedError
 
-    def first_token(self, request: RoutedRequest, machine: int, now_ps: int, hit: int) -> None:
+    def first_token(self, request: RoutedRequest, machine: int, now_ps: int, hit: int) -> None:  # noqa: B027 - may stay empty
         """Take note that a request has generated its first token, and that ``hit`` tokens of its prompt were cached."""
 
-    def finished(self, request: RoutedRequest, machine: int, now_ps: int, ttft_ps: int, tpot_ps: int | None) -> None:
+    def finished(self, request: RoutedRequest, machine: int, now_ps: int, ttft_ps: int, tpot_ps: int | None) -> None:  # noqa: B027 - may stay empty
         """Take note that a request has ended; its TPOT is None if it had one output token."""
 
-    def dropped(self, machine: int, prompt: Sequence[Piece], kept: int, now_ps: int) -> None:
+    def dropped(self, machine: int, prompt: Sequence[Piece], kept: int, now_ps: int) -> None:  # noqa: B027 - may stay empty
         """Take note that a machine has dropped what it cached of a prompt behind the first ``kept`` tokens."""
 
 

@@ -2,7 +2,7 @@
 
 The load of machine s after request r is max(β (mem(r) − free(s)), queued(s, r) / C): mem(r) is its prompt in tokens,
 queued(s, r) are the prompt tokens that wait at s and those of r, and β = (μ_in + μ_out) / μ_out from running means of
-all requests. The first term is negative while memory is free. Machines are polled every so often; between two polls the
+all requests. The first term is negative while memory is free. Machines are polled at intervals; between two polls the
 router adds what it has sent, and assumes that nothing ends.
 """
 

@@ -1,9 +1,9 @@
-"""A machine's cache as policies and the engine use it: a batch is formed on it run by run, carried out, and repeated."""
+"""A machine's cache as policies and the engine use it: a batch is formed on it, carried out, and repeated."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from optsched.cache.blocks import CacheSetting, blocks_of
 from optsched.cache.sequences import BlockSequences
@@ -89,6 +89,11 @@ class BatchCache:
             return self.blocks.takes(self._sequences.of(job.index), self.found(job), tokens)
         return -(-(held + tokens) // self._block) + -held // self._block
 
+    def owners(self, names: Sequence[Hashable]) -> list[Step]:
+        """Return for each block a request that has it, and the block's number there, from 0."""
+        # It is this cache that has numbered the blocks.
+        return self._sequences.owners(cast("Sequence[int]", names)) if names else []
+
     def evict(self, job: Job) -> None:
         """Evict a request that holds KV and does not run in this batch. What is cached of it stays."""
         index = job.index
@@ -147,7 +152,7 @@ class BatchCache:
         """What has been done in this batch; None if nothing."""
         if not (self._run or self._evicted):
             return None
-        drop = [self._sequences.owner(name) for name in self.blocks.dropped]
+        drop = self.owners(self.blocks.dropped)
         return Assignment(list(self._run.items()), self._evicted, hits=self._hits, drop=drop)
 
     def begin(self) -> None:
@@ -158,14 +163,16 @@ class BatchCache:
     def apply(self, assignment: Assignment, jobs: Mapping[int, Job]) -> int | None:
         """Form the batch that a policy answers which knows of no cache; return a request for which memory is short.
 
-        A run is cut to what is left of its request behind what it finds.
+        The first run of a fill is cut to what is left of its request behind what it finds.
         """
         for index in assignment.evict:
             self.evict(jobs[index])
         for index, tokens in assignment.run:
             job = jobs[index]
-            left = job.missing if index in self._tokens else job.missing - self.found(job)
-            if not self.run(job, min(tokens, left)):
+            count = tokens
+            if index not in self._tokens and tokens <= job.missing:
+                count = min(tokens, job.missing - self.found(job))
+            if not self.run(job, count):
                 return index
         return None
 

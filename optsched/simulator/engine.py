@@ -19,7 +19,6 @@ from optsched.model.state import Action, MachineState, Place
 from optsched.simulator.caching import BatchCache
 from optsched.simulator.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica, Steady
 
-
 _LRU = CacheSetting()
 
 
@@ -212,10 +211,10 @@ class PolicyRun:
             raise TypeError(f"next_batch answers {shown(assignment)}, which is no Assignment")
         if not assignment.run:
             raise PolicyFailureError(next(iter(self._present)), self.now_ps, "the policy's batch runs nothing")
+        if self._cache is not None:
+            return self._formed(self._cache, assignment)
         # Without a price nobody counts who is considered.
-        if not self._besides.cpu_request:
-            assignment = Assignment(*assignment[:4])
-        return assignment if self._cache is None else self._formed(self._cache, assignment)
+        return assignment if self._besides.cpu_request else Assignment(*assignment[:4])
 
     def _formed(self, cache: BatchCache, assignment: Assignment) -> Assignment:
         """Return what is done on a machine that caches, which is formed there now if the policy did not."""
@@ -237,7 +236,7 @@ class PolicyRun:
         elif (list(assignment.run), list(assignment.evict)) != (formed.run, formed.evict):
             index = assignment.run[0][0]
             raise self._failure(index, "the policy answers another batch than it has formed in the cache")
-        return formed._replace(considered=assignment.considered)
+        return formed._replace(considered=assignment.considered) if self._besides.cpu_request else formed
 
     @property
     def _next_arrival_ps(self) -> int:

@@ -15,7 +15,7 @@ here                                     there
 `_let_go`                                `MachineState.finish`
 `_advance`, `CompiledRun`                `optsched.simulator.engine.PolicyRun`
 `_occupied`, `_held`                     `optsched.model.memory.PrivateBlocks`: ``size``, ``reserving``
-`_decide`, `_climb`, `_fewest_left`      `optsched.policies.forming.Forming`, `GroupedPolicy.stands`
+`_decide`, `_climb`, `_fewest_left`      `optsched.policies.forming.GroupedBatch`, `GroupedPolicy.stands`
 notes to `Log` and `Watch`               `optsched.model.metrics.tally_of`
 =======================================  =====================================================================
 """
@@ -27,10 +27,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optsched.arrays import InstanceArrays, Ints, RequestArrays, arrays_of, linear_ps, prefill_ps
+from optsched.arrays import InstanceArrays, RequestArrays, linear_ps, machine_arrays, prefill_ps
 from optsched.compiled import compiled
 from optsched.model.instance import Instance
-from optsched.model.restrictions import Restrictions
+from optsched.model.ints import Ints
 from optsched.simulator.record import (
     CHANGES,
     ENTRIES,
@@ -507,8 +507,7 @@ class CompiledRun:
     def __init__(self, instance: Instance, rule: Rule) -> None:
         number = len(instance.requests)
         self._requests, self._rule, self._order = instance.requests, rule, list[int]()
-        arrays = arrays_of(instance, Restrictions())
-        self._problem = arrays._replace(requests=RequestArrays(*np.zeros((3, number), np.int64)))
+        self._problem = machine_arrays(instance, RequestArrays(*np.zeros((3, number), np.int64)))
         self._run: _Run | None = None
 
     def submit(self, indices: Sequence[int]) -> None:

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.compiled import compiled
+from optsched.model.ints import Ints
 from optsched.model.metrics import Tally
 from optsched.model.schedule import Batch, Schedule
 from optsched.model.state import Step
-from optsched.simulator.watch import Ints, Watch, spread
+from optsched.simulator.watch import Watch, spread
 
 ShortInts = npt.NDArray[np.int32]
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from optsched.compiled import compiled
+from optsched.model.ints import Ints
 from optsched.model.spread import Spread
-
-Ints = npt.NDArray[np.int64]
 
 QUEUED, ENDED = range(2)
 """Until when the queue has been noted, and when the latest batch has ended, ps."""
@@ -27,9 +25,9 @@ class Watch(NamedTuple):
     gaps
         How often which time lies between two tokens of a request.
     kv_tokens, batch_tokens
-        For how long so many KV tokens are occupied, and so many tokens run.
+        For how long each number of KV tokens is occupied, and each number of tokens runs.
     queue
-        For how long so many requests wait, by their number.
+        For how long each number of requests waits.
     until
         How far they reach.
     """
@@ -43,20 +41,20 @@ class Watch(NamedTuple):
 
 @compiled
 def new_watch(requests: int, start: int) -> Watch:
-    """Return what has seen nothing of so many requests, the first of which arrives at ``start``."""
+    """Return what has seen nothing of ``requests`` requests, the first of which arrives at ``start``."""
     queue, until = np.zeros(requests + 1, np.int64), np.full(2, start, np.int64)
     return Watch(_new_table(1024), _new_table(1024), _new_table(1024), queue, until)
 
 
 @compiled
 def _new_table(length: int) -> Ints:
-    """Return an empty table of so many rows, a power of two."""
+    """Return an empty table of ``length`` rows, a power of two."""
     return np.zeros((length + 1, 2), np.int64)
 
 
 @compiled
 def ready(watch: Watch, runs: int, batches: int) -> Watch:
-    """Return the same with room for so many batches of so many runs."""
+    """Return the same with room for ``batches`` batches of ``runs`` runs."""
     # Each run of the first batch may have a gap of its own, those of a later one have one; idle time is one more value.
     gaps, kv_tokens = _with_room(watch.gaps, runs + batches), _with_room(watch.kv_tokens, 1 + batches)
     return Watch(gaps, kv_tokens, _with_room(watch.batch_tokens, 2), watch.queue, watch.until)
@@ -64,7 +62,7 @@ def ready(watch: Watch, runs: int, batches: int) -> Watch:
 
 @compiled
 def _with_room(table: Ints, more: int) -> Ints:
-    """Return a table that is at most half full with so many more values."""
+    """Return a table that is at most half full with ``more`` more values."""
     rows = length = len(table) - 1
     while length < 2 * (table[-1, 0] + more):
         length *= 2

@@ -147,7 +147,7 @@ class Values:
 
 
 def least_sum(parts: Iterable[Part], least: int) -> int | None:
-    """Return the least sum that is at least ``least``, of coefficients ≥ 0, each up to so often.
+    """Return the least sum that is at least ``least``, of coefficients ≥ 0, each up to a number of times.
 
     None if there is none. Half of the parts make one list of sums, the others another (Horowitz and Sahni 1974); if
     one has too many, the least multiple of what divides all coefficients is returned, which no such sum is below.

@@ -110,7 +110,7 @@ def minimize_cpsat(
     solver.parameters.cp_model_probing_level = 0
     if task.deterministic_limit is not None:
         solver.parameters.max_deterministic_time = task.deterministic_limit
-    # Left to CP-SAT, Ctrl-C would end the search without a word to Python, and with it to who asked.
+    # Left to CP-SAT, Ctrl-C would end the search without a word to Python, and so to the caller.
     solver.parameters.catch_sigint_signal = False
     watcher = _Watcher(task, objective, to_value)
     solver.best_bound_callback = watcher.on_bound

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from optsched.model.errors import InputError
 from optsched.traces.json_lines import Entry, as_entry, member, read_json_lines
-from optsched.traces.rows import Row, Rows, plain, time_ps, token_count
+from optsched.traces.rows import Rows, TraceRow, plain, time_ps, token_count
 
 
 def read_agentic(text: str) -> Rows:
@@ -19,7 +19,7 @@ def read_agentic(text: str) -> Rows:
     return read_json_lines(text, _conversation)
 
 
-def _conversation(entry: Entry, number: int) -> Iterator[Row | InputError]:
+def _conversation(entry: Entry, number: int) -> Iterator[TraceRow | InputError]:
     pending = _requests(entry, 0, "")
     while pending:
         request, start_ps, where = pending.pop()
@@ -30,7 +30,7 @@ def _conversation(entry: Entry, number: int) -> Iterator[Row | InputError]:
                 pending += _requests(entry, arrival_ps, where)
                 continue
             inputs, outputs = (token_count(member(entry, name), name) for name in ("in", "out"))
-            yield Row(arrival_ps, inputs, outputs, conversation=number)
+            yield TraceRow(arrival_ps, inputs, outputs, conversation=number)
         except InputError as error:
             yield error.within(where)
 

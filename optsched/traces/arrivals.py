@@ -101,7 +101,7 @@ class Mmpp:
 
     def _gaps(self, rng: Random) -> Iterator[float]:
         rates, stays = (self.rate, self.burst_rate), (self.stay, self.burst_stay)
-        # A request finds the process in a state as often as the state has requests.
+        # A request finds the process in a state in proportion to the state's requests.
         quiet, burst = (rate * stay for rate, stay in zip(rates, stays, strict=True))
         state = int(rng.random() * (quiet + burst) < burst)
         gap = 0.0

@@ -10,7 +10,7 @@ import re
 from datetime import datetime
 
 from optsched.model.errors import InputError
-from optsched.traces.rows import SECOND_PS, Row, Rows, tokens
+from optsched.traces.rows import SECOND_PS, Rows, TraceRow, tokens
 from optsched.traces.tables import Cells, read_table
 
 _TIME, _INPUT, _OUTPUT = "TIMESTAMP", "ContextTokens", "GeneratedTokens"
@@ -23,8 +23,8 @@ def read_azure(text: str) -> Rows:
     return read_table(text, (_TIME, _INPUT, _OUTPUT), _row)
 
 
-def _row(cells: Cells) -> Row:
-    return Row(_stamp_ps(cells[_TIME]), tokens(cells[_INPUT], _INPUT), tokens(cells[_OUTPUT], _OUTPUT))
+def _row(cells: Cells) -> TraceRow:
+    return TraceRow(_stamp_ps(cells[_TIME]), tokens(cells[_INPUT], _INPUT), tokens(cells[_OUTPUT], _OUTPUT))
 
 
 def _stamp_ps(text: str) -> int:

@@ -7,7 +7,7 @@ first. Times are whole seconds, which requests share, and do not start at 0. A r
 from __future__ import annotations
 
 from optsched.model.errors import InputError
-from optsched.traces.rows import Row, Rows, time_ps, tokens
+from optsched.traces.rows import Rows, TraceRow, time_ps, tokens
 from optsched.traces.tables import Cells, read_table, require_sum
 
 _TIME, _INPUT, _OUTPUT, _TOTAL = "Timestamp", "Request tokens", "Response tokens", "Total tokens"
@@ -18,9 +18,9 @@ def read_burstgpt(text: str) -> Rows:
     return read_table(text, (_TIME, _INPUT, _OUTPUT, _TOTAL), _row)
 
 
-def _row(cells: Cells) -> Row:
+def _row(cells: Cells) -> TraceRow:
     if cells[_INPUT].strip() == cells[_OUTPUT].strip() == "0":
         raise InputError(_INPUT, cells[_INPUT], "an integer ≥ 1; without input and output, the request failed")
-    row = Row(time_ps(cells[_TIME], _TIME), tokens(cells[_INPUT], _INPUT), tokens(cells[_OUTPUT], _OUTPUT))
+    row = TraceRow(time_ps(cells[_TIME], _TIME), tokens(cells[_INPUT], _INPUT), tokens(cells[_OUTPUT], _OUTPUT))
     require_sum(cells, _TOTAL, (row.input, row.output))
     return row

@@ -9,12 +9,12 @@ from typing import Any
 
 from optsched.model.errors import InputError, Said
 from optsched.model.json_text import NotJSONError, load_json
-from optsched.traces.rows import Row, Rows, collect, plain
+from optsched.traces.rows import Rows, TraceRow, collect, plain
 
 Entry = dict[str, Any]
 
 
-def read_json_lines(text: str, rows: Callable[[Entry, int], Iterable[Row | InputError]]) -> Rows:
+def read_json_lines(text: str, rows: Callable[[Entry, int], Iterable[TraceRow | InputError]]) -> Rows:
     """Read a file with an object in each line.
 
     Parameters
@@ -27,7 +27,9 @@ def read_json_lines(text: str, rows: Callable[[Entry, int], Iterable[Row | Input
     return collect(_rows(StringIO(text, newline=None), rows))
 
 
-def _rows(lines: Iterable[str], rows: Callable[[Entry, int], Iterable[Row | InputError]]) -> Iterator[Row | InputError]:
+def _rows(
+    lines: Iterable[str], rows: Callable[[Entry, int], Iterable[TraceRow | InputError]]
+) -> Iterator[TraceRow | InputError]:
     for number, line in enumerate(lines, 1):
         try:
             for item in rows(_entry(line), number):

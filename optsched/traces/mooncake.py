@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from optsched.model.errors import InputError, Said
 from optsched.traces.json_lines import Entry, member, read_json_lines
-from optsched.traces.rows import SECOND_PS, Row, Rows, plain, time_ps, token_count
+from optsched.traces.rows import SECOND_PS, Rows, TraceRow, plain, time_ps, token_count
 
 _BLOCK = 512
 _TIME, _INPUT, _OUTPUT, _HASHES = "timestamp", "input_length", "output_length", "hash_ids"
@@ -20,8 +20,8 @@ def read_mooncake(text: str) -> Rows:
     return read_json_lines(text, lambda entry, _: (_row(entry),))
 
 
-def _row(entry: Entry) -> Row:
-    row = Row(
+def _row(entry: Entry) -> TraceRow:
+    row = TraceRow(
         time_ps(member(entry, _TIME), _TIME, SECOND_PS // 1000),
         token_count(member(entry, _INPUT), _INPUT),
         token_count(member(entry, _OUTPUT), _OUTPUT),

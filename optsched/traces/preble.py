@@ -24,7 +24,7 @@ from optsched.model.errors import InputError, one_of
 from optsched.model.prefixes import Path, PrefixNode, PrefixTree
 from optsched.traces.lengths import lognormal
 from optsched.traces.prefixed import PrefixedRows
-from optsched.traces.rows import SECOND_PS, Row
+from optsched.traces.rows import SECOND_PS, TraceRow
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def draw_prefixed(name: str, count: int, seed: int, rate: float) -> PrefixedRows
             path.append(turn.name)
             chains[group] = ([*chain, turn], length + turn.tokens)
         time_s += rng.expovariate(rate)
-        rows.append(Row(round(time_s * SECOND_PS), before + new, tokens))
+        rows.append(TraceRow(round(time_s * SECOND_PS), before + new, tokens))
         paths.append(tuple(path))
     return PrefixedRows(tuple(rows), tuple(paths), PrefixTree(tuple(nodes)))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optsched.cache.evictors import fifo
 from optsched.cache.radix import RadixNode, RadixTree
 from optsched.model.prefixes import Path, PrefixNode, PrefixTree
-from optsched.traces.rows import Row
+from optsched.traces.rows import TraceRow
 
 Chunk = tuple[Hashable, int]
 """Tokens that are shared as a whole or not at all: what they are, and how many."""
@@ -28,7 +28,7 @@ class PrefixedRows:
         The tree.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[TraceRow, ...]
     paths: tuple[Path, ...]
     tree: PrefixTree
 
@@ -40,7 +40,7 @@ class PrefixedRows:
         )
 
 
-def share(rows: Sequence[Row], sequences: Sequence[Sequence[Chunk]]) -> PrefixedRows:
+def share(rows: Sequence[TraceRow], sequences: Sequence[Sequence[Chunk]]) -> PrefixedRows:
     """Return rows with paths in the smallest tree in which equal leading chunks are the same nodes.
 
     Parameters

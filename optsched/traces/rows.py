@@ -18,7 +18,7 @@ _TOKENS = f"an integer from 1 to {MAX_TOKENS}"
 
 
 @dataclass(frozen=True)
-class Row:
+class TraceRow:
     """A request of a trace.
 
     Parameters
@@ -45,13 +45,13 @@ class Row:
 class Rows:
     """The usable rows of a file, and the errors of the others, by line."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[TraceRow, ...]
     bad: tuple[InputError, ...]
 
 
-def collect(found: Iterator[Row | InputError]) -> Rows:
+def collect(found: Iterator[TraceRow | InputError]) -> Rows:
     """Separate rows from errors."""
-    rows: list[Row] = []
+    rows: list[TraceRow] = []
     bad: list[InputError] = []
     for item in found:
         if isinstance(item, InputError):

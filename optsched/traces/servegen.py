@@ -32,7 +32,7 @@ from optsched.model.documents import read_text
 from optsched.model.errors import InputError, Said
 from optsched.model.json_text import NotJSONError, load_json
 from optsched.traces.json_lines import as_entry, member
-from optsched.traces.rows import SECOND_PS, Row, Rows, token_count
+from optsched.traces.rows import SECOND_PS, Rows, TraceRow, token_count
 
 STEP_S = 600
 """Length of a window."""
@@ -208,7 +208,7 @@ def draw_clients(clients: Iterable[Client], start_s: int, limit: int | None, see
         Seed of the random streams.
     """
     streams = (_requests(client, start_s, Random(f"{seed} {client.name}")) for client in clients)
-    return Rows(tuple(Row(*request) for request in islice(merge(*streams), limit)), bad=())
+    return Rows(tuple(TraceRow(*request) for request in islice(merge(*streams), limit)), bad=())
 
 
 def _requests(client: Client, start_s: int, rng: Random) -> Iterator[tuple[int, int, int]]:

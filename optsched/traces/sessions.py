@@ -10,7 +10,7 @@ from optsched.model.prefixes import Path, PrefixNode, PrefixTree
 from optsched.traces.json_lines import Entry, as_entry, member, read_json_lines
 from optsched.traces.mooncake import read_mooncake
 from optsched.traces.prefixed import Chunk, PrefixedRows, share
-from optsched.traces.rows import SECOND_PS, Row, plain, time_ps, token_count
+from optsched.traces.rows import SECOND_PS, TraceRow, plain, time_ps, token_count
 
 _MOONCAKE_BLOCK = 512
 _CODING_BLOCK = 64
@@ -54,7 +54,7 @@ def read_coding_prefixes(text: str) -> PrefixedRows:
     InputError
         For the first line that cannot be read.
     """
-    rows: list[Row] = []
+    rows: list[TraceRow] = []
     sequences: list[list[Chunk]] = []
 
     def conversation(entry: Entry, number: int) -> tuple[()]:
@@ -78,7 +78,7 @@ def read_coding_prefixes(text: str) -> PrefixedRows:
                         raise InputError("hash_ids", plain(hashes), f"at most one for every {_CODING_BLOCK} of in")
                     if not all(type(name) is int for name in hashes):
                         raise InputError("hash_ids", hashes, "integers")
-                    rows.append(Row(arrival, tokens, output, conversation=number))
+                    rows.append(TraceRow(arrival, tokens, output, conversation=number))
                     sequences.append([known.setdefault(name, ((number, name), _CODING_BLOCK)) for name in hashes])
         return ()
 
@@ -88,7 +88,7 @@ def read_coding_prefixes(text: str) -> PrefixedRows:
     return share(rows, sequences)
 
 
-def conversations(turns: Sequence[Row], mean_turns: float, think_s: float, rate: float, seed: int) -> PrefixedRows:
+def conversations(turns: Sequence[TraceRow], mean_turns: float, think_s: float, rate: float, seed: int) -> PrefixedRows:
     """Make conversations of single turns, such as ShareGPT's, whose trace does not record which belong together.
 
     The prompt of a turn is all that was said before and its own input; the node of a turn holds its own input and its
@@ -108,7 +108,7 @@ def conversations(turns: Sequence[Row], mean_turns: float, think_s: float, rate:
         Of all random numbers.
     """
     rng = Random(f"{seed} conversations")
-    rows, paths, nodes = list[Row](), list[Path](), list[PrefixNode]()
+    rows, paths, nodes = list[TraceRow](), list[Path](), list[PrefixNode]()
     begin_s, index, number = 0.0, 0, 0
     while index < len(turns):
         begin_s += rng.expovariate(rate)
@@ -119,7 +119,7 @@ def conversations(turns: Sequence[Row], mean_turns: float, think_s: float, rate:
             node = PrefixNode(f"c{number}t{len(path)}", turn.input + turn.output, path[-1] if path else None)
             nodes.append(node)
             path = (*path, node.name)
-            rows.append(Row(round(time_s * SECOND_PS), before + turn.input, turn.output, conversation=number))
+            rows.append(TraceRow(round(time_s * SECOND_PS), before + turn.input, turn.output, conversation=number))
             paths.append(path)
             before += node.tokens
             index += 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from optsched.traces.rows import Row, Rows, tokens
+from optsched.traces.rows import Rows, TraceRow, tokens
 from optsched.traces.tables import Cells, read_table
 from optsched.traces.vidur import LENGTHS, vidur_row
 
@@ -19,5 +19,5 @@ def read_sharegpt(text: str) -> Rows:
     return read_table(text, (*LENGTHS, _PREDICTED), _row)
 
 
-def _row(cells: Cells) -> Row:
+def _row(cells: Cells) -> TraceRow:
     return replace(vidur_row(cells), predicted=tokens(cells[_PREDICTED], _PREDICTED))

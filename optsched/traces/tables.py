@@ -7,13 +7,13 @@ from io import StringIO
 
 from optsched.model.csv_text import by_column
 from optsched.model.errors import InputError
-from optsched.traces.rows import Row, Rows, collect
+from optsched.traces.rows import Rows, TraceRow, collect
 
 Cells = Mapping[str, str]
 """Column → its text."""
 
 
-def read_table(text: str, required: Sequence[str], row: Callable[[Cells], Row]) -> Rows:
+def read_table(text: str, required: Sequence[str], row: Callable[[Cells], TraceRow]) -> Rows:
     """Read a table whose columns are found by name.
 
     Parameters
@@ -34,7 +34,9 @@ def read_table(text: str, required: Sequence[str], row: Callable[[Cells], Row]) 
     return collect(_rows(lines, columns, row))
 
 
-def _rows(lines: Iterable[str], columns: Sequence[str], row: Callable[[Cells], Row]) -> Iterator[Row | InputError]:
+def _rows(
+    lines: Iterable[str], columns: Sequence[str], row: Callable[[Cells], TraceRow]
+) -> Iterator[TraceRow | InputError]:
     for number, line in enumerate(lines, 2):
         try:
             yield row(by_column(columns, line.rstrip("\n").split(",")))

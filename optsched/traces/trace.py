@@ -18,7 +18,7 @@ from optsched.traces.agentic import read_agentic
 from optsched.traces.azure import read_azure
 from optsched.traces.burstgpt import read_burstgpt
 from optsched.traces.mooncake import read_mooncake
-from optsched.traces.rows import Row, Rows
+from optsched.traces.rows import Rows, TraceRow
 from optsched.traces.sharegpt import read_sharegpt
 from optsched.traces.vidur import read_vidur
 
@@ -105,13 +105,13 @@ def make_trace(found: Rows, limit: int | None = None, starts: Iterable[int] | No
     return Trace(tuple(requests), found.bad)
 
 
-def _arrival_ps(row: Row) -> int:
+def _arrival_ps(row: TraceRow) -> int:
     return row.arrival_ps
 
 
-def _restarted(rows: list[Row], limit: int | None, starts: Iterable[int]) -> Iterator[Row]:
+def _restarted(rows: list[TraceRow], limit: int | None, starts: Iterable[int]) -> Iterator[TraceRow]:
     """Move conversations, and requests that are in none, to the starts, as far as the limit can reach."""
-    groups: dict[tuple[int | None, int], list[Row]] = {}
+    groups: dict[tuple[int | None, int], list[TraceRow]] = {}
     for index, row in enumerate(rows):
         alone = row.conversation is None
         groups.setdefault((row.conversation, index if alone else 0), []).append(row)

@@ -7,7 +7,7 @@ over input in another.
 
 from __future__ import annotations
 
-from optsched.traces.rows import Row, Rows, time_ps, tokens
+from optsched.traces.rows import Rows, TraceRow, time_ps, tokens
 from optsched.traces.tables import Cells, read_table, require_sum
 
 TIME, TOTAL = "arrived_at", "num_total_tokens"
@@ -19,10 +19,10 @@ def read_vidur(text: str) -> Rows:
     return read_table(text, LENGTHS, vidur_row)
 
 
-def vidur_row(cells: Cells) -> Row:
+def vidur_row(cells: Cells) -> TraceRow:
     """Return a line's row."""
     arrival = time_ps(cells[TIME], TIME) if TIME in cells else 0
     lengths = [tokens(cells[column], column) for column in LENGTHS]
     if TOTAL in cells:
         require_sum(cells, TOTAL, lengths)
-    return Row(arrival, *lengths)
+    return TraceRow(arrival, *lengths)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from optsched.model.errors import InputError, one_of
 from optsched.traces.infermax import GROUPS, MIXES, draw_mix
 from optsched.traces.lengths import Draw, geometric, lognormal
-from optsched.traces.rows import Row, Rows
+from optsched.traces.rows import Rows, TraceRow
 from optsched.traces.statistics import draw_lengths, shipped_statistics
 
 
@@ -28,7 +28,7 @@ class Workload:
     """
 
     source: str
-    draw: Callable[[int, Random], list[Row]]
+    draw: Callable[[int, Random], list[TraceRow]]
 
 
 def draw_workload(name: str, count: int, seed: int) -> Rows:
@@ -38,9 +38,9 @@ def draw_workload(name: str, count: int, seed: int) -> Rows:
     return Rows(tuple(WORKLOADS[name].draw(count, Random(f"{seed} {name}"))), bad=())
 
 
-def _independent(inputs: Draw, outputs: Draw) -> Callable[[int, Random], list[Row]]:
+def _independent(inputs: Draw, outputs: Draw) -> Callable[[int, Random], list[TraceRow]]:
     """Draw input and output of a request one after the other; their dependence is not published."""
-    return lambda count, rng: [Row(0, inputs(rng), outputs(rng)) for _ in range(count)]
+    return lambda count, rng: [TraceRow(0, inputs(rng), outputs(rng)) for _ in range(count)]
 
 
 def _econoserve(trace: str, inputs: Draw, outputs: Draw) -> Workload:
@@ -53,35 +53,35 @@ def _preble(workload: str, inputs: Draw, outputs: Draw) -> Workload:
     return Workload(f"Preble, Table 1: {workload}", _independent(inputs, outputs))
 
 
-def _azure(name: str, count: int, rng: Random) -> list[Row]:
+def _azure(name: str, count: int, rng: Random) -> list[TraceRow]:
     """Draw from the shipped quantiles of Azure's trace, which is what Kossmann et al. run (Figure 6)."""
     statistics = shipped_statistics(name)
-    return [Row(0, *draw_lengths(statistics, rng)) for _ in range(count)]
+    return [TraceRow(0, *draw_lengths(statistics, rng)) for _ in range(count)]
 
 
 _PIECE = 2048
 
 
-def _bookcorpus(count: int, rng: Random) -> list[Row]:
+def _bookcorpus(count: int, rng: Random) -> list[TraceRow]:
     """Cut prompts into pieces of 2,048 tokens (section 2.1), each a request of its own, the last with what is left."""
     inputs, outputs = geometric(18, 1952.11, 461_000), geometric(32, 681.2, 1041)
-    rows: list[Row] = []
+    rows: list[TraceRow] = []
     while len(rows) < count:
         prompt = inputs(rng)
-        rows += [Row(0, min(_PIECE, prompt - begin), outputs(rng)) for begin in range(0, prompt, _PIECE)]
+        rows += [TraceRow(0, min(_PIECE, prompt - begin), outputs(rng)) for begin in range(0, prompt, _PIECE)]
     return rows[:count]
 
 
 _MOST_OUTPUT = 1024
 
 
-def _rr_sjf(short: Draw, count: int, rng: Random) -> list[Row]:
+def _rr_sjf(short: Draw, count: int, rng: Random) -> list[TraceRow]:
     """Draw requests of sections 3.1 and 4.3: outputs of 4 to 1024 tokens, half of them cut off at 1024.
 
     The paper gives neither the other outputs, which are ``short`` here, nor inputs, which are geometric with mean 64.
     """
     prompt = geometric(1, 64, _MOST_OUTPUT)
-    return [Row(0, prompt(rng), _MOST_OUTPUT if rng.random() < 0.5 else short(rng)) for _ in range(count)]
+    return [TraceRow(0, prompt(rng), _MOST_OUTPUT if rng.random() < 0.5 else short(rng)) for _ in range(count)]
 
 
 def _uniform(rng: Random) -> int:
@@ -92,7 +92,7 @@ _FITTED = geometric(4, 190, _MOST_OUTPUT - 1)
 """Short outputs with which RR-SJF's 25th percentile of latency is as far below RR's as in Figure 4, nearly."""
 
 
-def _rr_sjf_noise(deviation: float, count: int, rng: Random) -> list[Row]:
+def _rr_sjf_noise(deviation: float, count: int, rng: Random) -> list[TraceRow]:
     """Predict outputs with the normal noise of section 3.5, at least 1 token and at most 1024."""
     return [
         replace(row, predicted=min(max(round(rng.gauss(row.output, deviation)), 1), _MOST_OUTPUT))
@@ -100,9 +100,9 @@ def _rr_sjf_noise(deviation: float, count: int, rng: Random) -> list[Row]:
     ]
 
 
-def _mix(mix: tuple[str, str], count: int, rng: Random) -> list[Row]:
+def _mix(mix: tuple[str, str], count: int, rng: Random) -> list[TraceRow]:
     requests = draw_mix(mix, GROUPS, count + count % 2, rng)[:count]
-    return [Row(0, request.input, request.output) for request in requests]
+    return [TraceRow(0, request.input, request.output) for request in requests]
 
 
 WORKLOADS: Mapping[str, Workload] = MappingProxyType(

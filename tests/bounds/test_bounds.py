@@ -1,4 +1,4 @@
-"""Bounds that scale: below every optimum, as the hand says, and recomputed by the checker, which is told no lies."""
+"""Bounds that scale: below every optimum, as worked by hand, and recomputed by the checker, which refuses lies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strategies import instances
 
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace, simulate
 from optsched.bounds.catalogue import BOUNDS, bound_method
-from optsched.bounds.late import Job, most_in_time
+from optsched.bounds.late import DueJob, most_in_time
 from optsched.check import UnprovedError, check_result, proved_bound
 from optsched.check.certificates import late
 from optsched.methods.bound import bound as solve_bound
@@ -122,7 +122,7 @@ def test_worked_shortest_first() -> None:
     assert optimum(instance, Objective.MEAN_E2E) == 30 + 55
 
 
-def in_time(jobs: Sequence[Job]) -> bool:
+def in_time(jobs: Sequence[DueJob]) -> bool:
     """Whether all jobs are in time first come, first served."""
     clock = 0
     for job in jobs:
@@ -132,7 +132,7 @@ def in_time(jobs: Sequence[Job]) -> bool:
     return True
 
 
-def most_by_trial(jobs: list[Job]) -> int:
+def most_by_trial(jobs: list[DueJob]) -> int:
     """Return the size of the largest set that is in time, deadlines put off where they disagree with arrivals."""
     ordered, latest = [], 0
     for job in sorted(jobs, key=lambda job: (job.arrival, job.deadline)):
@@ -143,25 +143,25 @@ def most_by_trial(jobs: list[Job]) -> int:
 
 
 @st.composite
-def jobs_on_a_machine(draw: st.DrawFn) -> list[Job]:
+def jobs_on_a_machine(draw: st.DrawFn) -> list[DueJob]:
     """Draw jobs, with times that fit 64 bits or not."""
     unit = draw(st.sampled_from([1, 1, 2**62]))
     drawn = draw(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 8), st.integers(0, 14)), max_size=8))
-    return [Job(unit * arrival, unit * need, unit * (arrival + due)) for arrival, need, due in drawn]
+    return [DueJob(unit * arrival, unit * need, unit * (arrival + due)) for arrival, need, due in drawn]
 
 
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(jobs_on_a_machine())
-@example([Job(0, 1, 100), Job(0, 10, 10), Job(0, 10, 10)])  # who has more time goes last, though it needs less
-def test_most_jobs_in_time_are_found(jobs: list[Job]) -> None:
+@example([DueJob(0, 1, 100), DueJob(0, 10, 10), DueJob(0, 10, 10)])  # the latest deadline goes last
+def test_most_jobs_in_time_are_found(jobs: list[DueJob]) -> None:
     most = most_by_trial(jobs)
     assert most_in_time(jobs) == most
     assert late.least_late([late.Job(job.arrival, job.deadline, job.need) for job in jobs]) == len(jobs) - most
 
 
 def test_worked_late_requests() -> None:
-    """One request at a time, each takes 10; four at 0, three with SLOs of 25, one of 9, which nobody can meet.
+    """One request at a time, each takes 10; four at 0, three with SLOs of 25, one of 9, which none can meet.
 
     Of the three, two end by 25. A fourth with an SLO on TTFT alone, 100, is in time.
     """
@@ -311,7 +311,7 @@ def test_whatever_weights_are_stated_no_more_than_the_optimum_is_proved(
 
 @pytest.mark.parametrize(("q", "rank"), [(50, 51), (95, 96), (99, 100)])
 def test_worked_percentiles(q: int, rank: int) -> None:
-    """Of 101 requests at 0, one at a time and each 10, so many are done at 10, 20, …: 95.95 of 101 are 96."""
+    """Of 101 requests at 0, one at a time and each 10, one more is done at 10, 20, …: 95.95 of 101 are 96."""
     requests = (Request(1, 1),) * 101
     instance = Instance("row", Limits(1, 8, 8), WHOLE, CostModel(10, 0), requests)
     for name in (f"p{q}_ttft", f"p{q}_e2e"):
@@ -363,7 +363,7 @@ def test_the_last_percentile_is_the_maximum(instance: Instance, latency: str) ->
 @settings(QUICK, max_examples=100)
 @given(instances(online=True), st.sampled_from(PERCENTILES))
 def test_a_percentile_is_where_enough_requests_meet_an_slo(instance: Instance, objective: Objective) -> None:
-    """As an SLO of everybody: 1 ps below the bound more have to miss it than the percentile leaves out, at it not."""
+    """As an SLO of all: 1 ps below the bound more have to miss it than the percentile leaves out, at it not."""
     found = bound("percentile", instance, objective)
     assert found is not None
     name = "slo_ttft_ps" if objective.endswith("ttft") else "slo_e2e_ps"

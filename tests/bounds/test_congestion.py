@@ -51,7 +51,7 @@ PAIR = Instance(
     [
         # ε = 0, no prices: a decode is worth min over y of y (10/y + 5), 15 if it is alone; a prompt 5 of its own.
         ((60, 0, 0), [[1, 0, 0]], 2 * (5 + 2 * 15)),
-        # ε = g = 1/2, D = 0; 60 ps at a price of 1, nobody is alive for certain. There n = 3/2, and decodes are worth
+        # ε = g = 1/2, D = 0; 60 ps at a price of 1, none is alive for certain. There n = 3/2, and decodes are worth
         # the least of s + 5 S = 20 + 10, 15 + 15 and l + 5 L = 15 + 7.5, 10 + 10: 20, more with prompts; afterwards
         # 5 + 2.5, and ε (1 - g)/2 of 60 are kept: 15 in all. A prompt is worth 7.5; afterwards 2.5, and 15 are kept.
         # Less 60.
@@ -90,23 +90,23 @@ def test_whatever_prices_are_stated_no_more_than_the_optimum_is_proved(instance:
     assert proved(instance, certificate) <= best
 
 
-def crowd(count: int) -> Instance:
+def busy(count: int) -> Instance:
     """Return requests that come ten to a lifetime, in batches of 10 µs and 1 µs for every run; prompts take 40 µs."""
     requests = tuple(Request(200 + 70 * i % 400, 30 + 11 * i % 31, arrival_ps=100_000_000 * i) for i in range(count))
     cost = CostModel(10_000_000, 20_000, decode_kv=1_000, decode_req=1_000_000, prefill_sq=50)
-    return Instance("crowd", Limits(20_000, 512, 512), Rules(), cost, requests)
+    return Instance("busy", Limits(20_000, 512, 512), Rules(), cost, requests)
 
 
 @cache
 def crowded_bound() -> Bound:
-    found = congestion_bound(crowd(100), Objective.MEAN_E2E)
+    found = congestion_bound(busy(100), Objective.MEAN_E2E)
     assert found is not None
     return found
 
 
 @pytest.mark.slow
-def test_more_is_proved_than_by_bounds_that_see_no_crowd() -> None:
-    instance = crowd(100)
+def test_more_is_proved_than_by_bounds_that_see_no_queue() -> None:
+    instance = busy(100)
     machine = machine_bound(instance, Objective.MEAN_E2E)
     assert machine is not None
     others = max(machine.value, alone_value(instance))
@@ -118,7 +118,7 @@ def test_more_is_proved_than_by_bounds_that_see_no_crowd() -> None:
 
 def test_where_requests_queue_more_is_proved_than_by_either_alone() -> None:
     """At 1.05 times what the machine can sustain."""
-    calm = crowd(100)
+    calm = busy(100)
     span = max(request.arrival_ps for request in calm.requests)
     share = Fraction(busy_ps(calm) * 20, span * 21)
     instance = replace(calm, requests=tuple(replace(r, arrival_ps=int(r.arrival_ps * share)) for r in calm.requests))
@@ -143,7 +143,7 @@ def test_whom_a_loss_of_machine_time_delays() -> None:
 
 
 def test_a_slower_clock_scales_it() -> None:
-    instance, cost = crowd(100), crowd(100).cost
+    instance, cost = busy(100), busy(100).cost
     slower = replace(
         instance,
         cost=CostModel(
@@ -158,7 +158,7 @@ def test_a_slower_clock_scales_it() -> None:
 
 def test_requests_of_one_token_have_prompts_alone() -> None:
     """Each takes a batch of 10 µs with its tokens' 20 ns and their squares' 50 ps at least; in all they are proved."""
-    instance = crowd(100)
+    instance = busy(100)
     ones = replace(instance, requests=tuple(replace(r, input=r.input % 500 + 1, output=1) for r in instance.requests))
     found = congestion_bound(ones, Objective.MEAN_E2E)
     assert found is not None
@@ -171,18 +171,18 @@ def test_requests_of_one_token_have_prompts_alone() -> None:
 @pytest.mark.parametrize("prompt", [1, 40])
 def test_whatever_is_chosen_can_be_proved(decode_req: int, prompt: int) -> None:
     """Short prompts make steps of prefills dear, and long decodes prices high; the last window is always empty."""
-    cost = replace(crowd(100).cost, decode_req=decode_req)
+    cost = replace(busy(100).cost, decode_req=decode_req)
     requests = tuple(Request(prompt + i % 7, 3 + 5 * i % 20, arrival_ps=300_000_000 * i) for i in range(100))
-    instance = replace(crowd(100), cost=cost, requests=requests)
+    instance = replace(busy(100), cost=cost, requests=requests)
     found = congestion_bound(instance, Objective.MEAN_E2E)
     assert found is not None
     assert proved(instance, found.certificate) == found.value
 
 
 def test_it_says_nothing_without_a_crowd_or_of_other_objectives() -> None:
-    assert congestion_bound(crowd(20), Objective.MEAN_E2E) is None
-    assert congestion_bound(crowd(100), Objective.MAKESPAN) is None
-    together = replace(crowd(100), requests=tuple(replace(r, arrival_ps=0) for r in crowd(100).requests))
+    assert congestion_bound(busy(20), Objective.MEAN_E2E) is None
+    assert congestion_bound(busy(100), Objective.MAKESPAN) is None
+    together = replace(busy(100), requests=tuple(replace(r, arrival_ps=0) for r in busy(100).requests))
     assert congestion_bound(together, Objective.MEAN_E2E) is None
 
 
@@ -205,13 +205,13 @@ def test_it_says_nothing_without_a_crowd_or_of_other_objectives() -> None:
 )
 def test_certificates_are_read_strictly(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnprovedError, match=reason):
-        proved(crowd(100), crowded_bound().certificate | change)
+        proved(busy(100), crowded_bound().certificate | change)
 
 
 @pytest.mark.parametrize("decode_kv", [10**9, 10**12, 10**15])
 def test_prices_stay_in_64_bits_where_decodes_cost_far_more_than_a_base(decode_kv: int) -> None:
     """The first guess of a price is n² own / base: times a decode's attention it wrapped."""
-    costly = replace(crowd(100), cost=CostModel(base=40, token=0, decode_kv=decode_kv))
+    costly = replace(busy(100), cost=CostModel(base=40, token=0, decode_kv=decode_kv))
     found = congestion_bound(costly, Objective.MEAN_E2E)
     if found is not None:
         served = simulate(costly, "sarathi", Objective.MEAN_E2E).value

@@ -13,7 +13,7 @@ from strategies import instances
 
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace
 from optsched.bounds.catalogue import BOUNDS, bound_method
-from optsched.bounds.priced.crowd import Crowd, between, each
+from optsched.bounds.priced.demand import Demand, between, each
 from optsched.bounds.priced.prompt_paths import Prices
 from optsched.bounds.priced.proof import Part, bound_of, prove
 from optsched.bounds.ramp import priced_bound, ramp_bound
@@ -42,12 +42,12 @@ def memory_bound(count: int, base: int, rules: Rules = STAY, prefill_req: int = 
 # By hand ---------------------------------------------------------------------------------------------------
 
 # Three requests take 9, which would fill 3 batches, but at first only halves of requests are there. At prices of 0, 2
-# and 1 a block lives cost 0 + 2·2 (batches 1, 2), 0 + 2 + 2·1 (1, kept in 2, 3) or 2 + 2·1 (2, 3): 3·4 in all, of
+# and 1 a block stays cost 0 + 2·2 (batches 1, 2), 0 + 2 + 2·1 (1, kept in 2, 3) or 2 + 2·1 (2, 3): 3·4 in all, of
 # which batches can take 3·(0 + 2 + 1) = 9. At 10/3 of these the other 3 are another batch of 10.
 SPIKE: Document = {"widths": [1, 1, 1], "repeated": None, "scale": 3, "memory": [0, 20, 10]}
 
 # Of any number of requests those that are first fill two batches like this, then all are full: at prices 0, 3 and, in
-# any number of batches, 2 a block, lives cost 3·2, 3 + 2·2 or 2 + 2·2, 6 at least, as much as they would if all
+# any number of batches, 2 a block, stays cost 3·2, 3 + 2·2 or 2 + 2·2, 6 at least, as much as they would if all
 # batches were full. Of 3·6 the batches of layers 1, 2 and 3 have 6, 6 - 9 and 6 - 6 left, 3 in all.
 RAMP: Document = {"widths": [1, 1, 1], "repeated": 2, "scale": 1, "memory": [0, 3, 2]}
 
@@ -59,7 +59,7 @@ def test_worked_spike() -> None:
 
 
 def test_worked_eviction() -> None:
-    """Evicted in batch 2 a life costs 2 of the prices, 20/3, and what a refill of 2 tokens takes more than a decode.
+    """Evicted in batch 2 a request costs 2 of the prices, 20/3, and what a refill of 2 tokens takes more than a decode.
 
     With 5 for a prefill step that is 5: 3 (20/3 + 5) of 3·10 are 5, besides 3·10 and 3·5. With 7 it is more than 40/3.
     """
@@ -80,7 +80,7 @@ def test_worked_ramp() -> None:
 def test_a_repeated_layer_has_no_prices_beyond_a_batch() -> None:
     """At a price of 3 a batch pays 9 of its 6; then nothing is known of 4 batches, and of 3 the same as before."""
     dear = RAMP | {"memory": [0, 3, 3]}
-    # Layers have 6 - 0, 6 - 9, 6 - 9 left; lives cost 3·2, 3 + 2·3 or 3 + 2·3.
+    # Layers have 6 - 0, 6 - 9, 6 - 9 left; stays cost 3·2, 3 + 2·3 or 3 + 2·3.
     assert proved(memory_bound(3, 6), dear | {"repeated": None}) == 0 + 3 * 6
     assert proved(memory_bound(4, 6), dear) == 4 * 6
 
@@ -129,9 +129,9 @@ def document(prices: Prices, *, runs: bool) -> Document:
     return {"widths": list(prices.widths), "repeated": prices.repeated, "scale": prices.scale, **rows}
 
 
-def counted(part: Part, crowd: Crowd, stated: list[Prices]) -> int:
+def counted(part: Part, demand: Demand, stated: list[Prices]) -> int:
     """Return what the producer says of some prices."""
-    proofs = [prove(part, crowd, one, part.paths(crowd, one)) for one in stated]
+    proofs = [prove(part, demand, one, part.paths(demand, one)) for one in stated]
     bound = bound_of(part, [proof for proof in proofs if proof is not None])
     return bound + part.release_ps - part.instance.start_ps
 
@@ -167,18 +167,18 @@ def test_prompts_between_others_prove_no_more_than_each_by_itself(
     alone = proved(instance, *documents, prefill_step_ps=step)
     low, high = min(prompt for prompt, _ in part.kinds), max(prompt for prompt, _ in part.kinds)
     others = data.draw(st.sets(st.integers(low, high + 3)))
-    # A prompt beyond all others stands for whatever is between.
+    # A prompt beyond all others represents whatever is between.
     assert proved(instance, *documents, prefill_step_ps=step, prompts=sorted({low, high + 1, *others})) <= alone
-    crowd = between(part.kinds, count)
+    demand = between(part.kinds, count)
     used = [replace(one, runs=(0,) * len(one.widths)) for one in stated]
-    prompts = [at.tokens for at in crowd.numbers]
-    assert counted(part, crowd, used) <= proved(instance, *documents, prefill_step_ps=step, prompts=prompts)
+    prompts = [at.tokens for at in demand.numbers]
+    assert counted(part, demand, used) <= proved(instance, *documents, prefill_step_ps=step, prompts=prompts)
 
 
 def test_worked_prompts() -> None:
-    """Prompts of 1 and 3 for one of 2: what lives pay is affine in I, so that nothing is lost.
+    """Prompts of 1 and 3 for one of 2: what stays pay is affine in I, so that nothing is lost.
 
-    In two batches, of 8 tokens, lives that begin in the first and end in the second pay 9 (I + 1): 18 + 27 + 36 of 72.
+    In two batches, of 8 tokens, stays that begin in the first and end in the second pay 9 (I + 1): 18 + 27 + 36 of 72.
     """
     requests = (Request(1, 2), Request(2, 2), Request(3, 2))
     instance = Instance("three", Limits(8, 9, 9), STAY, CostModel(10, 0), requests)
@@ -205,10 +205,10 @@ def test_prices_that_are_found_prove_no_more_than_the_optimum(instance: Instance
 # At scale --------------------------------------------------------------------------------------------------
 
 
-def crowd(count: int, factor: int = 1) -> Instance:
+def equal_requests(count: int, factor: int = 1) -> Instance:
     """Return equal requests; the base is most of a batch's time. Times are multiplied by a factor."""
     cost = CostModel(factor * 10**9, factor * 10**3, decode_kv=factor * 7)
-    return Instance("crowd", Limits(1000, 4096, 4096), Rules(), cost, (Request(1, 32),) * count)
+    return Instance("equal", Limits(1000, 4096, 4096), Rules(), cost, (Request(1, 32),) * count)
 
 
 def ramp(instance: Instance) -> int:
@@ -221,7 +221,7 @@ def ramp(instance: Instance) -> int:
 @pytest.mark.slow
 def test_many_requests_waste_a_fifth_of_the_batches() -> None:
     """Of 64 requests the volume fills 34 batches; in 41 they cannot grow up and end."""
-    instance = crowd(64)
+    instance = equal_requests(64)
     assert volume_bound(instance).batches == 34
     assert ramp(instance) >= 42 * 10**9
 
@@ -231,7 +231,7 @@ def test_a_further_request_does_not_lower_the_best_bound() -> None:
     """With the same prices it never does; those that are found may miss 2/10,000 of the bound."""
     bounds = []
     for count in range(64, 67):
-        found = [bound_method(name)(crowd(count), Objective.MAKESPAN) for name in BOUNDS]
+        found = [bound_method(name)(equal_requests(count), Objective.MAKESPAN) for name in BOUNDS]
         bounds.append(max(each.value for each in found if each is not None))
     assert all(after >= before * (1 - 2e-4) for before, after in pairwise(bounds))
 
@@ -251,12 +251,12 @@ def test_with_the_same_prices_a_further_request_never_lowers_what_they_prove(
 
 @pytest.mark.slow
 def test_a_slower_clock_scales_the_bound() -> None:
-    assert ramp(crowd(64, 1000)) == pytest.approx(1000 * ramp(crowd(64)), rel=1e-4)
+    assert ramp(equal_requests(64, 1000)) == pytest.approx(1000 * ramp(equal_requests(64)), rel=1e-4)
 
 
 def test_nothing_is_said_of_few_tokens_and_other_objectives() -> None:
-    assert ramp_bound(crowd(31), Objective.MAKESPAN) is None  # 31·32 < 1000
-    assert all(ramp_bound(crowd(64), other) is None for other in Objective if other != Objective.MAKESPAN)
+    assert ramp_bound(equal_requests(31), Objective.MAKESPAN) is None  # 31·32 < 1000
+    assert all(ramp_bound(equal_requests(64), other) is None for other in Objective if other != Objective.MAKESPAN)
 
 
 # Certificates ----------------------------------------------------------------------------------------------

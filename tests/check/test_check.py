@@ -7,12 +7,15 @@ import copy
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import playing
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from playing import COST
 
 import optsched_formulations
 from optsched import check
@@ -29,35 +32,10 @@ from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Assignment, Batch, Schedule, timed
 from optsched.model.state import RequestState
 
-# Non-attention time of x tokens: max(100 + 10 x, 40 x); the second piece counts from x = 4 on.
-# Decode attention on m cached tokens: m + 5. Prefill attention: 2 (c² + 2 m c) + 3 m + 7.
-COST = CostModel(
-    base=100,
-    token=10,
-    pieces=((0, 40),),
-    decode_kv=1,
-    decode_req=5,
-    prefill_sq=2,
-    prefill_kv=3,
-    prefill_req=7,
-)
 FREE = CostModel(base=0, token=0)
 UNRESTRICTED = Restrictions()
 Document = dict[str, Any]
-
-
-def problem(
-    *requests: Request,
-    kv: int = 100,
-    budget: int = 100,
-    prefill: int | None = None,
-    runs: int | None = None,
-    block: int = 1,
-    rules: Rules = Rules(),  # noqa: B008 - frozen
-    cost: CostModel = COST,
-) -> Instance:
-    limits = Limits(kv, budget, budget if prefill is None else prefill, runs, block)
-    return Instance("test", limits, rules, cost, requests)
+problem = partial(playing.problem, kv=100, budget=100, cost=COST)
 
 
 def plan(*batches: Batch) -> Schedule:

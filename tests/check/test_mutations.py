@@ -18,7 +18,7 @@ from test_check_patterns import stated as patterns
 from test_check_search import MEETING, MET
 from test_check_search import stated as searched
 from test_check_walk import TIGHT
-from test_congestion import crowd, crowded_bound
+from test_congestion import busy, crowded_bound
 from test_last_arrivals import QUEUE
 from test_last_arrivals import ask as ask_last_arrivals
 from test_ramp import RAMP, SPIKE, memory_bound
@@ -58,7 +58,7 @@ def witnesses() -> dict[str, Witness]:
     hurried = replace(QUEUE, requests=tuple(replace(request, slo_e2e_ps=15) for request in QUEUE.requests))
     last = ask_last_arrivals()[0].certificate
     assert last is not None
-    served = simulate(crowd(100), "planner", SUM).value
+    served = simulate(busy(100), "planner", SUM).value
     assert served is not None
     three, terms = memory_bound(3, 10), {"kind": "ramp", "release_ps": 0, "prefill_step_ps": 0}
     return {
@@ -67,7 +67,7 @@ def witnesses() -> dict[str, Witness]:
         "machine": _of_bound("machine", QUEUE, SUM),
         "late": _of_bound("late", hurried, Objective.SLO_MISSES),
         "percentile": _of_bound("percentile", QUEUE, Objective.P95_E2E),
-        "congestion": Witness(crowd(100), SUM, crowded_bound().certificate, served),
+        "congestion": Witness(busy(100), SUM, crowded_bound().certificate, served),
         "ramp": Witness(three, MAKESPAN, terms | {"prices": [SPIKE, RAMP]}, optimum(three)),
         "resident_walk": Witness(PAIR, MAKESPAN, TIGHT | {"scale": 1, "tracked": []}, BEST),
         "resident_search": Witness(MEETING, MAKESPAN, searched(MET, 0, 0, 0, 0, 0, 0), MET),

@@ -12,7 +12,7 @@ from optsched.model.errors import InputError
 from optsched.model.prefixes import PrefixNode, PrefixTree, path_tokens, read_prefixes
 from optsched.traces.preble import PREFIX_WORKLOADS, draw_prefixed
 from optsched.traces.prefixed import PrefixedRows, share
-from optsched.traces.rows import Row
+from optsched.traces.rows import TraceRow
 from optsched.traces.sessions import conversations, read_coding_prefixes, read_mooncake_prefixes
 
 DOCUMENT = {"sys": {"tokens": 40, "parent": None}, "doc3": {"tokens": 900, "parent": "sys"}, "q": {"tokens": 1}}
@@ -74,7 +74,7 @@ def checked(found: PrefixedRows) -> list[int]:
 def test_equal_leading_chunks_are_the_same_nodes() -> None:
     # ab, abc, ad, b: the tree has a; b, d behind it; c behind b; and a root b. Chunks have 2 tokens.
     sequences = [[(name, 2) for name in text] for text in ("ab", "abc", "ad", "b")]
-    found = share([Row(0, 10, 1)] * 4, sequences)
+    found = share([TraceRow(0, 10, 1)] * 4, sequences)
     first, second, third, fourth = found.paths
     assert checked(found) == [4, 6, 4, 2]
     assert (second[: len(first)], first[0] == third[0], set(fourth) & set(first)) == (first, True, set())
@@ -103,7 +103,7 @@ def test_coding_sessions_share_within_a_conversation_only() -> None:
 
 
 def test_a_turn_begins_with_all_that_was_said_before() -> None:
-    turns = [Row(0, 10 * (index + 1), index + 1) for index in range(40)]
+    turns = [TraceRow(0, 10 * (index + 1), index + 1) for index in range(40)]
     found = conversations(turns, mean_turns=4, think_s=30, rate=1, seed=1)
     tokens = checked(found)
     assert sorted(row.output for row in found.rows) == [row.output for row in turns]

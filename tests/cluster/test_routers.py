@@ -196,7 +196,7 @@ def test_conductor_may_copy_the_best_prefix() -> None:
 
 def test_hashes_look_at_the_beginning_and_bound_the_load() -> None:
     assert beginning((("a", 0, 200), ("b", 0, 100)), 256) == (("a", 0, 200), ("b", 0, 56))
-    router = PrefixHash(4)
+    router = PrefixHash(4, 256, (5, 4))
     long, other = request(0, ("a", 0, 256), ("b", 0, 9)), request(1, ("a", 0, 256), ("c", 0, 70))
     home = router.route(long, loads(1, 1, 1, 1))
     assert router.route(other, loads(1, 1, 1, 1)) == home
@@ -205,7 +205,7 @@ def test_hashes_look_at_the_beginning_and_bound_the_load() -> None:
     full[(home + 2) % 4] = 0
     assert router.route(long, loads(*full)) == (home + 2) % 4
     # Bounded: 1.5 · 13/4 = 4.9, so 9 is too many, and the others are taken clockwise, each as far as it has room.
-    bounded = BoundedConsistent(4)
+    bounded = BoundedConsistent(4, 256, (3, 2))
     assert bounded.route(long, loads(0, 0, 0, 0)) == bounded.route(other, loads(0, 0, 0, 0))
     assert bounded.route(long, loads(*full)) != home
 
@@ -237,7 +237,7 @@ def test_oracle_places_the_largest_key_portions_first() -> None:
 
 def e2(options: E2Options, machines: int = 2) -> E2:
     """Return an E2 whose prefill takes 1 a token and whose decode takes 1 a token before any has ended."""
-    return E2(machines, lambda new, _: new, 1, options)
+    return E2(RouterSetting(machines, prefill_ps=lambda new, _: new, decode_ps=1), options)
 
 
 BARE = E2Options(rebalancing=False, autoscaling=False, decode_share=None, eviction_cost=False)
@@ -299,7 +299,7 @@ def test_e2_explores_at_the_machine_that_decodes_most(limit: tuple[int, int] | N
 def test_e2_decides_as_its_definition(prompts: list[tuple[Piece, ...]], history: int) -> None:
     """Beside token by token: prefill 1 a token, decode 3 a request, no eviction cost, no rebalancing."""
     options = E2Options(history, eviction_cost=False, rebalancing=False, autoscaling=False, decode_share=None)
-    router = E2(3, lambda new, _: new, 3, options)
+    router = E2(RouterSetting(3, prefill_ps=lambda new, _: new, decode_ps=3), options)
     sent: list[list[tuple[tuple[Hashable, int], ...]]] = [[], [], []]
     costs: list[list[int]] = [[], [], []]
     for index, prompt in enumerate(prompts):
@@ -380,7 +380,7 @@ def test_e2_code_keeps_its_loads_up_to_date(drawn: list[tuple[int, int, int, int
 
     Prefill takes 1 ms a token; no TPOT is reported, so it is 150 ms.
     """
-    router = E2Code(3, lambda new, _: new * MS, E2CodeOptions(window_ps=4000 * MS, settled=1))
+    router = E2Code(RouterSetting(3, prefill_ps=lambda new, _: new * MS), E2CodeOptions(window_ps=4000 * MS, settled=1))
     now, there = 0, []
     for index, (tool, task, tokens, output) in enumerate(drawn):
         now += 400

@@ -34,7 +34,7 @@ LATENCIES = (Objective.MEAN_E2E, Objective.WEIGHTED_E2E, Objective.MAX_E2E)
 
 
 @dataclass(frozen=True)
-class Kind:
+class Family:
     """A kind of instances.
 
     Parameters
@@ -58,18 +58,18 @@ class Kind:
 FLOWS = frozenset({"token_cpsat", "infermax_milp", "class_flow", "class_flow_mip", "pattern_cg"})
 GENERAL = frozenset({"token_cpsat", "infermax_milp"})
 KINDS = {
-    "memory alone": Kind(memory_only(), MAKESPAN, 130, FLOWS | {"state_search"}),
-    "memory alone, latencies": Kind(memory_only(most_requests=3), LATENCIES, 60, GENERAL | {"state_search"}),
-    "memory alone, arrivals": Kind(
+    "memory alone": Family(memory_only(), MAKESPAN, 130, FLOWS | {"state_search"}),
+    "memory alone, latencies": Family(memory_only(most_requests=3), LATENCIES, 60, GENERAL | {"state_search"}),
+    "memory alone, arrivals": Family(
         memory_only(online=True, most_requests=3), MAKESPAN, 60, GENERAL | {"last_arrivals", "state_search"}
     ),
-    "memory alone, arrivals, latencies": Kind(
+    "memory alone, arrivals, latencies": Family(
         memory_only(online=True, most_requests=3), (Objective.MEAN_E2E,), 40, GENERAL | {"state_search"}
     ),
-    "whole prefills": Kind(instances(chunked=False), MAKESPAN, 130, FLOWS),
-    "arrivals": Kind(instances(chunked=False, online=True), OTHERS, 130, GENERAL),
-    "chunks": Kind(instances(chunked=True, online=True, most_requests=2, most_tokens=2), OTHERS, 130, GENERAL),
-    "percentiles": Kind(
+    "whole prefills": Family(instances(chunked=False), MAKESPAN, 130, FLOWS),
+    "arrivals": Family(instances(chunked=False, online=True), OTHERS, 130, GENERAL),
+    "chunks": Family(instances(chunked=True, online=True, most_requests=2, most_tokens=2), OTHERS, 130, GENERAL),
+    "percentiles": Family(
         instances(chunked=False, online=True) | instances(chunked=True, online=True, most_requests=2, most_tokens=2),
         PERCENTILES,
         100,
@@ -116,7 +116,7 @@ def require_truth(instance: Instance, objective: Objective, allowed: Restriction
         assert outcome.bound <= best
 
 
-def require_share(used: Counter[str], kind: Kind, examples: int) -> None:
+def require_share(used: Counter[str], kind: Family, examples: int) -> None:
     """Require that every formulation was used on enough examples of a kind that it covers."""
     for name in kind.covered & set(FORMULATIONS):
         assert 4 * used[name] >= examples, (name, used)

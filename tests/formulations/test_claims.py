@@ -72,7 +72,7 @@ def test_no_document_is_called_optimal_that_is_not(
 
 
 def test_patterns_that_no_request_can_live_by_are_not_offered(capsys: pytest.CaptureFixture[str]) -> None:
-    """Served at a price beyond all others, a class is offered no life that costs more than is possible."""
+    """Served at a price beyond all others, a class is offered no pattern that costs more than is possible."""
     file = DEFECTS / "pattern_crash.json"
     asked = 10714285714276
     options = ["--method", "pattern_cg", "--at-most", str(asked), "--workers", "1", "--json"]

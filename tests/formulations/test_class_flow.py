@@ -24,7 +24,7 @@ from optsched_formulations.batching import class_flow
 from optsched_formulations.batching.class_flow import ClassFlow, ClassFlowMip
 from optsched_formulations.batching.flow.engines import Answer, minimize_with_cpsat, minimize_with_highs
 from optsched_formulations.batching.flow.model import FlowModel, find_packing, pauses_may_pay
-from optsched_formulations.batching.packing import Held, packing
+from optsched_formulations.batching.packing import HeldClass, packing
 
 SLOW = settings(
     deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -176,7 +176,7 @@ def test_flows_agree_with_tokens_on_the_ladder(name: str) -> None:
     st.lists(st.tuples(st.integers(1, 3), st.lists(st.integers(1, 6), min_size=1, max_size=3)), min_size=1, max_size=3)
 )
 def test_no_pattern_is_heavier_than_a_packing_says(drawn: list[tuple[int, list[int]]]) -> None:
-    classes = [Held(count, sorted(blocks)) for count, blocks in drawn]
+    classes = [HeldClass(count, sorted(blocks)) for count, blocks in drawn]
     capacity = 7
     found = packing(classes, capacity, 9.0)
     assert found is not None
@@ -196,11 +196,11 @@ def test_no_pattern_is_heavier_than_a_packing_says(drawn: list[tuple[int, list[i
 
 def test_a_packing_sees_what_does_not_go_together() -> None:
     """Two of three blocks: six blocks of memory are enough for three requests by volume, three batches by packing."""
-    found = packing([Held(3, [2])], 3, 9.0)
+    found = packing([HeldClass(3, [2])], 3, 9.0)
     assert found is not None
     assert found.batches == 3
-    assert packing([Held(3, [2])], 3, 0.0) is None
-    assert packing([Held(1000, [1] * 100)], 10**6, 9.0) is None
+    assert packing([HeldClass(3, [2])], 3, 0.0) is None
+    assert packing([HeldClass(1000, [1] * 100)], 10**6, 9.0) is None
 
 
 def test_what_flows_do_not_cover_is_refused() -> None:
@@ -246,7 +246,7 @@ def test_a_solver_that_denies_what_is_known_is_not_believed(monkeypatch: pytest.
 @pytest.mark.slow
 @pytest.mark.parametrize("formulation", BOTH)
 def test_a_time_limit_keeps_schedule_and_bound(formulation: Formulation) -> None:
-    """Out of reach in two seconds: what is there then is legal, and told on the way."""
+    """Out of reach in two seconds: what is there then is legal, and reported on the way."""
     instance = LADDER["ladder-n12-LILO+SILO-k2"]
     start = simulate(instance, "vllm").schedule
     seen: list[ProgressEvent] = []

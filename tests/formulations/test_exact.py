@@ -50,7 +50,7 @@ def test_volume_bound_with_arrivals(instance: Instance) -> None:
 
 
 def test_tokens_are_spread_where_time_is_convex() -> None:
-    """Two batches can cost 35 or 30: counting batches alone would not tell.
+    """Two batches can cost 35 or 30: counting batches alone does not decide.
 
     Time max(10, 5 n). A has I = 1, O = 2, B and C have I = 2, O = 1. Everything first: 1 + 2 + 2 = 5 tokens, then
     1: 25 + 10 = 35. B with A's first token, C with its second: 3 tokens twice, 15 + 15 = 30.
@@ -66,7 +66,7 @@ def test_tokens_are_spread_where_time_is_convex() -> None:
 
 
 def test_a_refill_cheaper_than_a_decode_needs_a_batch_to_wait_in() -> None:
-    """Eviction takes a batch in which somebody else runs; alone, a request cannot use it.
+    """Eviction takes a batch in which another request runs; alone, a request cannot use it.
 
     Decode 100, prefill 1 per request, base 1, I = 1, O = 2. Alone: 1 + 1, then 1 + 100: 103. With a second request of
     I = 1, O = 1 in the batch between: three batches, no decode: (1 + 1) + (1 + 1) + (1 + 1) = 6.

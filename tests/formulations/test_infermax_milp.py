@@ -179,9 +179,24 @@ def test_a_time_limit_keeps_schedule_and_bound(solver: str) -> None:
         assert seen[-1].incumbent is not None
 
 
+def said_by(program: str) -> str:
+    """Return what a Python program prints, in a process of its own; it must end well, without an error message."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parent,
+        env=searching_here(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
 @pytest.mark.slow
 def test_an_interrupt_keeps_schedule_and_bound() -> None:
-    """In a process of its own, which Ctrl-C reaches while HiGHS searches; it must end well, too."""
+    """Ctrl-C reaches the process while HiGHS searches."""
     program = (
         "import signal\n"
         "from patience import interrupts\n"
@@ -194,16 +209,7 @@ def test_an_interrupt_keeps_schedule_and_bound() -> None:
         "assert outcome.schedule is not None and outcome.bound > 0\n"
         "print(outcome.termination.value, check_schedule(instance, outcome.schedule)[0])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=Path(__file__).parent,
-        env=searching_here(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "limit []\n", "")
+    assert said_by(program) == "limit []\n"
 
 
 def optimum_of_grid(instance: Instance) -> int:
@@ -221,7 +227,7 @@ def test_no_time_at_all_keeps_the_bound() -> None:
 
 @pytest.mark.slow
 def test_nothing_is_printed_and_ortools_loads_after_pulp() -> None:
-    """In a fresh process, since what a library prints does not pass Python's standard output."""
+    """In a process of its own: what a library prints does not pass Python's standard output."""
     program = (
         "from test_infermax_milp import *\n"
         "for solver in ('highs', 'cbc'):\n"
@@ -229,15 +235,7 @@ def test_nothing_is_printed_and_ortools_loads_after_pulp() -> None:
         "from ortools.sat.python import cp_model\n"
         "cp_model.CpSolver().solve(cp_model.CpModel())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=Path(__file__).parent,
-        env=searching_here(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == done.stderr == ""
+    assert said_by(program) == ""
 
 
 def test_highs_finds_the_optimum_that_its_version_1_14_missed() -> None:

@@ -28,7 +28,7 @@ from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Terminati
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.costs import interchangeable
 from optsched_formulations.batching.flow.model import FlowModel, find_packing
-from optsched_formulations.batching.packing import Held, Packing
+from optsched_formulations.batching.packing import HeldClass, Packing
 from optsched_formulations.batching.pattern.cuts import violated_packings
 from optsched_formulations.batching.pattern.dive import dive
 from optsched_formulations.batching.pattern.master import Duals, LinearMaster, Shape
@@ -252,8 +252,10 @@ def converged(network: Network, fewest: int, most: int) -> float:
         duals = master.solve(60.0)
         assert duals is not None
         prices, scale = network.whole(duals.shares)
-        lives = [Shortest(network, c, prices, scale) for c in range(len(network.kinds))]
-        new = [life for found in lives for life in found.lives(np.flatnonzero(found.cost < 2**60)) if life not in known]
+        shortest = [Shortest(network, c, prices, scale) for c in range(len(network.kinds))]
+        new = [
+            one for found in shortest for one in found.patterns(np.flatnonzero(found.cost < 2**60)) if one not in known
+        ]
         if not new:
             return duals.objective + network.work
 
@@ -276,8 +278,8 @@ def test_the_master_is_the_relaxation_of_class_flows(name: str, packed: bool) ->
 # Parts ------------------------------------------------------------------------------------------------------
 
 
-def every_life(output: int, batches: int, refill: list[bool]) -> list[tuple[tuple[int, ...], tuple[bool, ...]]]:
-    """Return every life of a request, by trying all."""
+def every_pattern(output: int, batches: int, refill: list[bool]) -> list[tuple[tuple[int, ...], tuple[bool, ...]]]:
+    """Return every pattern of a request, by trying all."""
     found = []
     for when in product(range(batches), repeat=output):
         for ways in product((False, True), repeat=output):
@@ -301,19 +303,19 @@ def test_shortest_lives_are_the_cheapest_of_all(instance: Instance, data: st.Dat
     for c, kind in enumerate(network.kinds):
         shortest = Shortest(network, c, prices, 2)
 
-        def cost(life: Pattern) -> int:
-            rows, when, amounts = network.taken(life)
-            return 2 * network.extra(life) + int((prices[rows, when] * amounts).sum())
+        def cost(pattern: Pattern) -> int:
+            rows, when, amounts = network.taken(pattern)
+            return 2 * network.extra(pattern) + int((prices[rows, when] * amounts).sum())
 
         refill = [bool(extra >= 0) for extra in kind.fill_extra]
-        lives = [Pattern(c, *life) for life in every_life(kind.output, batches, refill)]
+        patterns = [Pattern(c, *one) for one in every_pattern(kind.output, batches, refill)]
         for end in range(batches):
-            costs = [cost(life) for life in lives if life.batches[-1] == end]
+            costs = [cost(one) for one in patterns if one.batches[-1] == end]
             if not costs:
                 assert shortest.cost[end] >= 2**60
                 continue
-            (best,) = shortest.lives(np.array([end]))
-            assert best in lives
+            (best,) = shortest.patterns(np.array([end]))
+            assert best in patterns
             assert best.batches[-1] == end
             assert shortest.cost[end] == cost(best) == min(costs)
 
@@ -324,20 +326,20 @@ def test_dives_end_in_schedules_or_fail() -> None:
     network = Network(PAIR, members, 0)
     start = [Pattern(0, (0, 1), (True, False))]
 
-    def lives(batches: int, deadline: float) -> list[Pattern]:
+    def patterns(batches: int, deadline: float) -> list[Pattern]:
         def offered(duals: Duals, known: set[Pattern]) -> list[Pattern]:
             prices, scale = network.whole(duals.shares)
-            found = Shortest(network, 0, prices, scale).lives(np.arange(1, batches))
-            return [life for life in found if life not in known]
+            found = Shortest(network, 0, prices, scale).patterns(np.arange(1, batches))
+            return [one for one in found if one not in known]
 
         return dive(LinearMaster(Shape(network, batches, batches), 1, 0), start, offered, 2, deadline)
 
-    assert legal_value(PAIR, schedule_of(PAIR, members, lives(4, np.inf))) in {406, 484}
-    assert lives(2, np.inf) == lives(4, 0.0) == []
+    assert legal_value(PAIR, schedule_of(PAIR, members, patterns(4, np.inf))) in {406, 484}
+    assert patterns(2, np.inf) == patterns(4, 0.0) == []
 
 
 def test_evictions_keep_a_batch_of_their_own() -> None:
-    """Without the second batch, in which nobody runs, a refill would follow at once."""
+    """Without the second batch, in which no request runs, a refill would follow at once."""
     gap = Pattern(0, (0, 2), (True, True))
     assert not in_step([gap])
     assert in_step([gap, Pattern(0, (1, 3), (True, False))])
@@ -357,7 +359,7 @@ def test_an_interrupt_keeps_bound_and_schedule() -> None:
 
 def test_packing_inequalities_are_violated_and_hold() -> None:
     """Two of three blocks each: half of three requests and a bit more is too much for a batch."""
-    cache = [Held(3, [2, 2])], 3
+    cache = [HeldClass(3, [2, 2])], 3
     (cut,) = violated_packings(*cache, {(0, 1): np.array([1.0, 0.7]), (0, 2): np.array([0.0, 0.8])}, 9, np.inf)
     assert cut == Packing({(0, 1): 10_000, (0, 2): 10_000}, 10_000, 6)
     assert violated_packings(*cache, {(0, 1): np.array([1.0])}, 9, np.inf) == []

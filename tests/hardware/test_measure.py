@@ -22,7 +22,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from optsched.calibrate.measurements import HEADER, Kind
+from optsched.calibrate.measurements import HEADER, MeasurementKind
 from optsched.hardware.machine import Machine, Work, open_machine
 from optsched.hardware.measure.bench import Bench
 from optsched.hardware.measure.grid import Extent, Point, grid
@@ -74,21 +74,21 @@ def table(folder: Path) -> list[dict[str, str]]:
 
 def test_the_grid_covers_its_extent_geometrically() -> None:
     points = grid(Extent(2048, 256, 8192), 10**9, seed=0)
-    of = {kind: [point for point in points if point.kind == kind] for kind in Kind}
+    of = {kind: [point for point in points if point.kind == kind] for kind in MeasurementKind}
     assert len(points) == len(set(points))
     for sizes, most, ratio in (
-        ({point.tokens for point in of[Kind.DENSE]}, 2048, 2),
-        ({point.decodes for point in of[Kind.DECODE]}, 256, 2),
-        ({point.chunk for point in of[Kind.PREFILL]}, 2048, 2),
-        ({point.cached for point in of[Kind.PREFILL] if point.cached >= 64}, 4096, 4),
-        ({point.decode_kv // point.decodes for point in of[Kind.DECODE]}, 8192, 4),
+        ({point.tokens for point in of[MeasurementKind.DENSE]}, 2048, 2),
+        ({point.decodes for point in of[MeasurementKind.DECODE]}, 256, 2),
+        ({point.chunk for point in of[MeasurementKind.PREFILL]}, 2048, 2),
+        ({point.cached for point in of[MeasurementKind.PREFILL] if point.cached >= 64}, 4096, 4),
+        ({point.decode_kv // point.decodes for point in of[MeasurementKind.DECODE]}, 8192, 4),
     ):
         ordered = sorted(sizes)
         assert ordered[-1] == most
         assert all(high <= ratio * low for low, high in pairwise(ordered))
-    hybrid = [point for point in of[Kind.BATCH] if point.decodes and point.chunk]
+    hybrid = [point for point in of[MeasurementKind.BATCH] if point.decodes and point.chunk]
     assert {point.cached > 0 for point in hybrid} == {False, True}
-    assert all(point.tokens == point.decodes + point.chunk <= 2048 for point in of[Kind.BATCH])
+    assert all(point.tokens == point.decodes + point.chunk <= 2048 for point in of[MeasurementKind.BATCH])
 
 
 def test_the_order_is_the_seeds_and_a_small_cache_holds_all() -> None:
@@ -110,15 +110,15 @@ def test_work_is_what_the_point_says() -> None:
 
     bench._attention = spy
     for point, expected in (
-        (Point(Kind.DECODE, 3, 3, 60, 0, 0), (3, 63, ())),
-        (Point(Kind.PREFILL, 5, 0, 0, 5, 20), (5, 0, (25,))),
-        (Point(Kind.BATCH, 8, 3, 60, 5, 20), (8, 63, (25,))),
+        (Point(MeasurementKind.DECODE, 3, 3, 60, 0, 0), (3, 63, ())),
+        (Point(MeasurementKind.PREFILL, 5, 0, 0, 5, 20), (5, 0, (25,))),
+        (Point(MeasurementKind.BATCH, 8, 3, 60, 5, 20), (8, 63, (25,))),
     ):
         calls.clear()
         bench.work(point)()
         assert calls == [expected] * SMALL.layers
     calls.clear()
-    bench.work(Point(Kind.DENSE, 7, 0, 0, 0, 0))()
+    bench.work(Point(MeasurementKind.DENSE, 7, 0, 0, 0, 0))()
     assert calls == []
 
 
@@ -127,7 +127,7 @@ def test_work_is_what_the_point_says() -> None:
 
 def test_a_row_is_worked_out_by_hand() -> None:
     """Of 1 to 20, percentile q is the q/5-th; the rounds' medians are 5.5 and 15.5, 10 apart, in medians of 10: 1."""
-    point = Point(Kind.DENSE, 1, 0, 0, 0, 0)
+    point = Point(MeasurementKind.DENSE, 1, 0, 0, 0, 0)
     row = summarize(point, [range(10, 0, -1), range(11, 21)])
     assert (row.median_ns, row.p10_ns, row.p90_ns, row.samples, row.spread) == (10, 2, 18, 20, 1)
 
@@ -139,7 +139,7 @@ def test_measurements_stand_in_the_table(tmp_path: Path) -> None:
     rows = table(tmp_path)
     assert tuple(rows[0]) == HEADER
     assert len(rows) == len(grid(EXTENT, 10**9, 0))
-    assert {row["kind"] for row in rows} == set(Kind)
+    assert {row["kind"] for row in rows} == set(MeasurementKind)
     assert {(row["median_ns"], row["p10_ns"], row["p90_ns"]) for row in rows} == {("1000",) * 3}
     assert {row["samples"] for row in rows} == {str(2 * ROUNDS)}
     environment = json.loads((tmp_path / "environment.json").read_text(encoding="utf-8"))
@@ -230,7 +230,7 @@ def test_another_shape_needs_another_folder(tmp_path: Path) -> None:
 
 def test_a_strange_line_is_named(tmp_path: Path) -> None:
     file = tmp_path / "samples.csv"
-    Samples(file).add(Point(Kind.DENSE, 1, 0, 0, 0, 0), [5])
+    Samples(file).add(Point(MeasurementKind.DENSE, 1, 0, 0, 0, 0), [5])
     file.write_text(file.read_text(encoding="utf-8") + "dense,x,0,0,0,0,5\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"samples.csv: line 3: got 'dense,x,0,0,0,0,5', expected a kind"):
         Samples(file)
@@ -245,7 +245,7 @@ def test_a_strange_line_is_named(tmp_path: Path) -> None:
 )
 def test_a_line_that_is_no_csv_is_named(line: bytes, complaint: str, tmp_path: Path) -> None:
     file = tmp_path / "samples.csv"
-    Samples(file).add(Point(Kind.DENSE, 1, 0, 0, 0, 0), [5])
+    Samples(file).add(Point(MeasurementKind.DENSE, 1, 0, 0, 0, 0), [5])
     file.write_bytes(file.read_bytes() + line)
     with pytest.raises(InputError, match=f"samples.csv: {complaint}"):
         Samples(file)

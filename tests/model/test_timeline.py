@@ -22,7 +22,7 @@ from optsched.model.domain import replace
 from optsched.model.instance import Instance, Request
 from optsched.model.metrics import evaluate, tally_of
 from optsched.model.schedule import Batch, Schedule, timed, unrolled
-from optsched.model.timeline import Moment, timeline
+from optsched.model.timeline import timeline
 from optsched.policies.infermax import SARATHI, VLLM, VLLM_EF
 from optsched.simulator.engine import run_policy
 
@@ -30,6 +30,7 @@ OVER_TIME = ("queue_length_over_time", "kv_utilisation_over_time", "token_utilis
 
 
 # Worked by hand --------------------------------------------------------------------------------------------
+# A `Moment` is a tuple (time_ps, waiting, resident, running, kv_tokens, tokens).
 
 # Blocks of 4. Request 0 fills 5 tokens, which takes two blocks, and keeps them while request 1 runs and while nobody
 # does; request 1 arrives while the first batch runs; request 2 after everything else. Every batch takes 10 ps.
@@ -46,15 +47,15 @@ PLAYED = Schedule(
 
 def test_worked_timeline() -> None:
     assert timeline(KEPT, PLAYED) == [
-        Moment(0, waiting=0, resident=1, running=1, kv_tokens=8, tokens=5),
-        Moment(4, waiting=1, resident=1, running=1, kv_tokens=8, tokens=5),
-        Moment(10, waiting=1, resident=1, running=0, kv_tokens=8, tokens=0),
-        Moment(12, waiting=0, resident=2, running=1, kv_tokens=12, tokens=3),
-        Moment(22, waiting=0, resident=1, running=0, kv_tokens=8, tokens=0),
-        Moment(30, waiting=0, resident=1, running=1, kv_tokens=8, tokens=1),
-        Moment(40, waiting=0, resident=0, running=0, kv_tokens=0, tokens=0),
-        Moment(100, waiting=0, resident=1, running=1, kv_tokens=4, tokens=2),
-        Moment(110, waiting=0, resident=0, running=0, kv_tokens=0, tokens=0),
+        (0, 0, 1, 1, 8, 5),
+        (4, 1, 1, 1, 8, 5),
+        (10, 1, 1, 0, 8, 0),
+        (12, 0, 2, 1, 12, 3),
+        (22, 0, 1, 0, 8, 0),
+        (30, 0, 1, 1, 8, 1),
+        (40, 0, 0, 0, 0, 0),
+        (100, 0, 1, 1, 4, 2),
+        (110, 0, 0, 0, 0, 0),
     ]
 
 
@@ -91,11 +92,11 @@ def test_who_is_evicted_waits_until_the_refill_begins() -> None:
     )
     assert check_schedule(instance, schedule)[0] == []
     assert timeline(instance, schedule) == [
-        Moment(0, waiting=1, resident=1, running=1, kv_tokens=2, tokens=2),
-        Moment(10, waiting=1, resident=1, running=1, kv_tokens=1, tokens=1),
-        Moment(20, waiting=0, resident=1, running=1, kv_tokens=1, tokens=1),
-        Moment(30, waiting=0, resident=1, running=1, kv_tokens=3, tokens=2),
-        Moment(40, waiting=0, resident=0, running=0, kv_tokens=0, tokens=0),
+        (0, 1, 1, 1, 2, 2),
+        (10, 1, 1, 1, 1, 1),
+        (20, 0, 1, 1, 1, 1),
+        (30, 0, 1, 1, 3, 2),
+        (40, 0, 0, 0, 0, 0),
     ]
     assert evaluate(instance, schedule)["tbt_ps"]["max"] == 30
 
@@ -104,12 +105,12 @@ def test_who_is_swapped_out_waits_until_it_is_swapped_in() -> None:
     # The schedule of test_swap.py; its batches take 150, 125, 135, 128 and 114 ps.
     schedule = timed(SWAPPED, DEEDS)
     assert timeline(SWAPPED, schedule) == [
-        Moment(0, waiting=0, resident=2, running=2, kv_tokens=5, tokens=5),
-        Moment(150, waiting=0, resident=2, running=2, kv_tokens=7, tokens=2),
-        Moment(275, waiting=1, resident=1, running=1, kv_tokens=5, tokens=1),
-        Moment(410, waiting=0, resident=1, running=1, kv_tokens=4, tokens=1),
-        Moment(538, waiting=0, resident=1, running=1, kv_tokens=5, tokens=1),
-        Moment(652, waiting=0, resident=0, running=0, kv_tokens=0, tokens=0),
+        (0, 0, 2, 2, 5, 5),
+        (150, 0, 2, 2, 7, 2),
+        (275, 1, 1, 1, 5, 1),
+        (410, 0, 1, 1, 4, 1),
+        (538, 0, 1, 1, 5, 1),
+        (652, 0, 0, 0, 0, 0),
     ]
     # Request 0 has its tokens at 150, 275, 538 and 652, request 1 at 150, 275 and 410.
     assert evaluate(SWAPPED, schedule)["tbt_ps"] == {
@@ -121,7 +122,7 @@ def test_batches_that_take_no_time_leave_no_trace_but_gaps() -> None:
     # Only what decodes read costs anything: both fills take no time, the decode 3 ps.
     instance = problem(Request(3, 2), Request(4, 1), cost=CostModel(base=0, token=0, decode_kv=1))
     schedule = Schedule((Batch(0, 0, ((1, 4),)), Batch(0, 0, ((0, 3),)), Batch(0, 3, ((0, 1),))))
-    assert timeline(instance, schedule) == [Moment(0, 0, 1, 1, 4, 1), Moment(3, 0, 0, 0, 0, 0)]
+    assert timeline(instance, schedule) == [(0, 0, 1, 1, 4, 1), (3, 0, 0, 0, 0, 0)]
     metrics = evaluate(instance, schedule)
     assert check_schedule(instance, schedule) == ([], metrics)
     assert metrics["kv_utilisation_over_time"]["max"] == 4 / 1000
@@ -133,9 +134,9 @@ def test_idle_time_before_a_batch_without_duration_counts() -> None:
     instance = problem(Request(2, 2), Request(1, 1, 10), cost=free)
     schedule = Schedule((Batch(0, 0, ((0, 2),)), Batch(0, 2, ((0, 1),)), Batch(10, 10, ((1, 1),))))
     assert timeline(instance, schedule) == [
-        Moment(0, 0, 1, 1, 3, 1),
-        Moment(2, 0, 0, 0, 0, 0),
-        Moment(10, 0, 0, 0, 0, 0),
+        (0, 0, 1, 1, 3, 1),
+        (2, 0, 0, 0, 0, 0),
+        (10, 0, 0, 0, 0, 0),
     ]
     metrics = evaluate(instance, schedule)
     assert check_schedule(instance, schedule) == ([], metrics)

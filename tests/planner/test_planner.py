@@ -53,7 +53,10 @@ def searched(instance: Instance, objective: Objective, allowed: Restrictions = F
     """Return a search that has made its start and a few changes, every plan of which is legal and of its value."""
     search = RuleSearch(allowed.apply(instance), objective, allowed, np.random.default_rng(0))
     for found in chain(search.start(), islice(search.improve(), turns)):
-        schedule = found.plan.schedule()
+        schedule = found.plan.schedule(instance)
+        # The compiled loops' own clock, by which plans are compared, agrees.
+        times = [(batch.start_ps, batch.end_ps) for batch in schedule.batches]
+        assert times == list(zip(found.plan.start_ps.tolist(), found.plan.end_ps.tolist(), strict=True))
         assert check_schedule(instance, schedule, allowed)[0] == []
         assert evaluate(instance, schedule)["objectives"][objective.value] == found.value
     return search
@@ -257,7 +260,7 @@ def listed(instance: Instance, scheme: Scheme, rank: list[int], objective: Objec
     rule, ranks = ListRule(64, 16, 1, 0), np.array(rank, dtype=np.int64)
     plan = scheme(arrays_to_plan(instance, FREE), rule, ranks)
     assert plan is not None
-    return Candidate(Recipe(scheme, rule, ranks), plan, legal_value(instance, plan.schedule(), objective))
+    return Candidate(Recipe(scheme, rule, ranks), plan, legal_value(instance, plan.schedule(instance), objective))
 
 
 def test_a_neighbourhood_is_placed_anew() -> None:

@@ -59,7 +59,7 @@ from optsched.policies.predictors import (
 )
 from optsched.policies.round_robin import RR, RoundRobin
 from optsched.policies.shortest import MC_SF, SJF, SRTF, SVF, Trail
-from optsched.policies.standing import Standing
+from optsched.policies.stable_queue import StableQueue
 from optsched.simulator.engine import run_policy
 from optsched.simulator.replica import Job, Occasion, Policy, Preparing, Replica
 from optsched.traces.workloads import draw_workload
@@ -255,7 +255,7 @@ def test_rr_sjf_starts_the_shortest_first_and_evicts_the_longest() -> None:
 @given(st.lists(st.tuples(st.sets(st.integers(0, 9)), st.sets(st.integers(0, 9))), max_size=12), st.data())
 def test_whoever_waits_stays_in_order(turns: list[tuple[set[int], set[int]]], data: st.DataObject) -> None:
     jobs = [Job(Request(1, 20), index, index) for index in range(10)]
-    queue = Standing(lambda job: -job.generated)
+    queue = StableQueue(lambda job: -job.generated)
     for waiting, running in turns:
         waits = [jobs[index] for index in sorted(waiting)]
         runs = [jobs[index] for index in sorted(running - waiting)]

@@ -1,4 +1,4 @@
-"""The rules of one machine with a block cache, told once more from docs/problem.md, block by block and batch by batch."""
+"""The rules of one machine with a block cache, told once more from docs/problem.md: block by block, batch by batch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Replay:
             now = batch.start_ps
             for number in range(batch.repeat):
                 if batch.repeat > 1:
-                    assert not (batch.evict or batch.drop or batch.hits)
+                    assert (batch.evict, batch.drop, batch.hits) == ((), (), ())
                     assert all(self.decoding[index] for index, _ in batch.run)
                 now += self._play(batch, last=number == batch.repeat - 1)
             assert batch.end_ps == now

@@ -18,7 +18,7 @@ from shared_data import HERE, SHARED
 from optsched.model.domain import MAX_TOKENS
 from optsched.model.errors import InputError
 from optsched.model.instance import Request
-from optsched.traces.rows import Row, Rows, time_ps
+from optsched.traces.rows import Rows, TraceRow, time_ps
 from optsched.traces.sources import read_rows
 from optsched.traces.trace import READERS, make_trace, read_trace
 
@@ -104,7 +104,7 @@ def test_vidur_with_and_without_times() -> None:
 
 def test_sharegpt_keeps_predictions() -> None:
     found = READERS["sharegpt"](SHAREGPT)
-    assert found.rows == (Row(0, 25, 3, predicted=1), Row(0, 71, 692, predicted=702))
+    assert found.rows == (TraceRow(0, 25, 3, predicted=1), TraceRow(0, 71, 692, predicted=702))
     assert [str(error) for error in found.bad] == [
         f"line 3: num_prefill_tokens: got '0', expected {TOKENS}",
         f"line 4: num_decode_tokens: got '0', expected {TOKENS}",
@@ -236,12 +236,12 @@ def test_agents_nest_and_have_no_common_clock() -> None:
     found = READERS["agentic"](AGENTIC)
     assert found.bad == ()
     assert found.rows == (
-        Row(0, 100, 10, conversation=1),
-        Row(5_500 * 10**9, 20, 2, conversation=1),
-        Row(9_625 * 10**9, 30, 3, conversation=1),
-        Row(7_000 * 10**9, 110, 11, conversation=1),
-        Row(2_000 * 10**9, 200, 20, conversation=2),
-        Row(2_500 * 10**9, 210, 21, conversation=2),
+        TraceRow(0, 100, 10, conversation=1),
+        TraceRow(5_500 * 10**9, 20, 2, conversation=1),
+        TraceRow(9_625 * 10**9, 30, 3, conversation=1),
+        TraceRow(7_000 * 10**9, 110, 11, conversation=1),
+        TraceRow(2_000 * 10**9, 200, 20, conversation=2),
+        TraceRow(2_500 * 10**9, 210, 21, conversation=2),
     )
 
 
@@ -329,7 +329,7 @@ def test_any_text_is_read_or_refused(excerpt: tuple[str, str], changes: list[tup
 
 any_rows = st.lists(
     st.builds(
-        Row, st.integers(0, 50), st.integers(1, 9), st.integers(1, 9), conversation=st.none() | st.integers(1, 3)
+        TraceRow, st.integers(0, 50), st.integers(1, 9), st.integers(1, 9), conversation=st.none() | st.integers(1, 3)
     ),
     min_size=1,
     max_size=12,
@@ -338,7 +338,7 @@ any_rows = st.lists(
 
 @given(any_rows, st.none() | st.integers(1, 12), st.lists(st.integers(0, 30), min_size=12, max_size=12))
 def test_starts_move_conversations_and_single_requests_whole(
-    rows: list[Row], limit: int | None, gaps: list[int]
+    rows: list[TraceRow], limit: int | None, gaps: list[int]
 ) -> None:
     starts = [sum(gaps[: k + 1]) for k in range(len(gaps))]
     all_of_them = make_trace(Rows(tuple(rows), ()), None, starts).requests

@@ -149,7 +149,7 @@ class InfermaxMilp:
     Parameters
     ----------
     solver
-        A name from `optsched.solvers.milp.SOLVERS`. HiGHS and CBC come with PuLP, the others are for who has them.
+        A name from `optsched.solvers.milp.SOLVERS`. HiGHS and CBC come with PuLP, the others have to be installed.
 
     Raises
     ------
@@ -438,7 +438,7 @@ class _Model:
             self._row(pulp.lpSum(self._var["g", i, k] for k in self._batches) == request.output, "termination", i)
 
     def _add_phase(self, i: int, j: int) -> None:
-        """Say who is filling or decoding, who is finished, and what may be evicted."""
+        """Say which requests are filling or decoding, which are finished, and what may be evicted."""
         request = self._instance.requests[i]
         generates, evicts, decoding, finished = (self._var[name, i, j] for name in "gedf")
         before = self._at("d", i, j - 1)

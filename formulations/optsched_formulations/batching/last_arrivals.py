@@ -17,7 +17,7 @@ Where a refill is cheaper than the decode in its place the inequality is false: 
 
 At light load the last few requests decide the makespan, the others are long done. So sets S are solved to optimality
 one after another, the smallest first, each beginning one arrival earlier: by `state_search` where only memory binds,
-else by `token_cpsat`. Each search is told to look only for what would leave the best schedule's value out of reach; as
+else by `token_cpsat`. Each search looks only for what would leave the best schedule's value out of reach; as
 soon as there is no such schedule of S, the best one is optimal.
 """
 

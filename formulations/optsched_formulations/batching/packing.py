@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csc_array
 
+from optsched.model.ints import Ints
 from optsched.solvers.highs import LpSolution, solve_equality_lp
 
 Item = tuple[int, int]
@@ -40,7 +41,7 @@ _ENOUGH = 1.0 + 1e-6
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldClass:
     """What requests of one class can hold.
 
     Parameters
@@ -74,7 +75,7 @@ class Packing:
     batches: int
 
 
-def packing(classes: Sequence[Held], capacity: int, seconds: float) -> Packing | None:
+def packing(classes: Sequence[HeldClass], capacity: int, seconds: float) -> Packing | None:
     """Return the best weights found within a time limit; None if the instance is too large for that.
 
     Parameters
@@ -130,14 +131,14 @@ def cover(
     return solve_equality_lp(cost, matrix, demand, seconds, 1)
 
 
-def whole_weights(covering: LpSolution) -> npt.NDArray[np.int64]:
+def whole_weights(covering: LpSolution) -> Ints:
     """Return the prices of a covering as whole numbers; since a pattern has each item, none exceeds 1 but by error."""
-    weights: npt.NDArray[np.int64] = np.floor(np.clip(covering.prices, 0.0, 1.0) * _UNIT).astype(np.int64)
+    weights: Ints = np.floor(np.clip(covering.prices, 0.0, 1.0) * _UNIT).astype(np.int64)
     return weights
 
 
 def heaviest(
-    classes: Sequence[Held], capacity: int, items: Sequence[Item], weights: npt.NDArray[np.int64]
+    classes: Sequence[HeldClass], capacity: int, items: Sequence[Item], weights: Ints
 ) -> tuple[int, Counter[Item]]:
     """Return the largest weight of a pattern, and the pattern: a knapsack, request by request."""
     of_class: dict[int, list[tuple[int, int, int]]] = {}
@@ -145,7 +146,7 @@ def heaviest(
         if weight:
             of_class.setdefault(c, []).append((k, classes[c].blocks[k - 1], weight))
     value = np.zeros(capacity + 1, dtype=np.int64)
-    choices: list[tuple[int, npt.NDArray[np.int64]]] = []
+    choices: list[tuple[int, Ints]] = []
     for c, options in of_class.items():
         for _ in range(min(classes[c].count, capacity // min(blocks for _, blocks, _ in options))):
             after, choice = value.copy(), np.zeros(capacity + 1, dtype=np.int64)

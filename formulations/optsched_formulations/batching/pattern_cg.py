@@ -1,8 +1,8 @@
 r"""Column generation over patterns: a certified bound on the makespan offline, and schedules combined from patterns.
 
-Requests with equal I and O form a class c of :math:`n_c`. A *pattern* is a request's whole life: which batches
+Requests with equal I and O form a class c of :math:`n_c`. A *pattern* is all that a request does: which batches
 generate its tokens, and whether its KV stays between two tokens, or is evicted and refilled. The Dantzig-Wolfe master
-programme (`master`) says how many requests of each class live by which pattern, so that batches hold what
+programme (`master`) says how many requests of each class run by which pattern, so that batches hold what
 they can; it has one convexity row for each class, however many requests it has. Patterns are priced by a shortest path
 over (tokens generated, resident or not, batch), exactly, in integers (`network`).
 
@@ -18,7 +18,7 @@ Theorem
 -------
 Take prices :math:`π_{ij} ≥ 0` of every row i (memory, packing inequalities, C, P, N, and memory of fills and of
 decodes; see `network`) in every batch j ≤ H. Let :math:`D_c(J)` be the least cost, extra times plus prices
-of what it takes, of a life of a request of class c within the first J batches, and :math:`G_j` the most that all a
+of what it takes, of a pattern of class c within the first J batches, and :math:`G_j` the most that all a
 batch takes can cost:
 
 .. math:: G_j = \sum_{i \text{ of all steps}} π_{ij} R_i + \begin{cases} F_j + D_j & \text{with hybrid batches} \\
@@ -49,7 +49,7 @@ arithmetic. `optsched.check.certificates.patterns` does it a second time.
 
 *Search.* First :math:`u_j`, whether batch j is used, is free; then the J whose bound is least is fixed, over and over,
 which is stronger: where u may be fractional, E is bounded by a convex function of J. In each round every class offers
-the cheapest lives for different last batches, and the rounded prices of the round are evaluated, so that a bound is
+the cheapest patterns for different last batches, and the rounded prices of the round are evaluated, so that a bound is
 there when time runs out. Where J has converged, packing inequalities that the fractional solution violates are added.
 
 *Schedules.* Diving (`dive`) looks for schedules of fewer batches than the best one has; then an integer
@@ -65,8 +65,8 @@ from collections.abc import Collection
 
 import numpy as np
 
-from optsched.bounds.priced.paths import Ints
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched.model.metrics import evaluate
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
@@ -84,7 +84,7 @@ _PACKING_SHARE, _BOUND_SHARE = 0.05, 0.6
 """Shares of the time limit that the packing inequality and the bound may take."""
 _DIVE_SHARE = 0.6
 """Share of the time that is left then that diving may take."""
-_LIVES = 24
+_PATTERNS = 24
 """New patterns of a class in a round."""
 _SMALL = 1e-7
 """Share of the master's unit that a new pattern has to save."""
@@ -210,7 +210,7 @@ class _Search:
         Returns
         -------
         list of (Pattern, float)
-            How many requests live by each pattern; empty if time did not suffice or the bound is good enough.
+            How many requests run by each pattern; empty if time did not suffice or the bound is good enough.
         """
         new = [pattern for pattern in self._basis if pattern.batches[-1] < most] or self._first(most)
         patterns: dict[Pattern, None] = {}
@@ -235,7 +235,7 @@ class _Search:
         return [] if new else solution
 
     def _offered(self, shares: Floats, served: Floats, known: Collection[Pattern]) -> list[Pattern]:
-        """Take what prices prove; return the cheapest lives that cost less than serving a request does."""
+        """Take what prices prove; return the cheapest patterns that cost less than serving a request does."""
         network = self._network
         prices, scale = network.whole(shares)
         found = [Shortest(network, c, prices, scale) for c in range(len(network.kinds))]
@@ -248,19 +248,19 @@ class _Search:
         return [
             pattern
             for shortest, limit in zip(found, limits, strict=True)
-            for pattern in shortest.lives(_cheapest(shortest.cost, limit, _LIVES))
+            for pattern in shortest.patterns(_cheapest(shortest.cost, limit, _PATTERNS))
             if pattern not in known
         ]
 
     def _first(self, most: int) -> list[Pattern]:
-        """Return lives without extra times that end in different batches."""
+        """Return patterns without extra times that end in different batches."""
         network = self._network
         free = np.zeros((len(network.rows), most), dtype=np.int64)
         return [
             pattern
             for c, kind in enumerate(network.kinds)
-            for pattern in Shortest(network, c, free, 1).lives(
-                np.unique(np.linspace(kind.output - 1, most - 1, _LIVES).astype(np.int64))
+            for pattern in Shortest(network, c, free, 1).patterns(
+                np.unique(np.linspace(kind.output - 1, most - 1, _PATTERNS).astype(np.int64))
             )
         ]
 
@@ -309,7 +309,7 @@ class _Search:
         self._offer(best_combination(shape, patterns, start, seconds=left, workers=task.workers, seed=task.seed))
 
     def _offer(self, patterns: list[Pattern]) -> bool:
-        """Take the schedule in which requests live by some patterns, if it is better; return whether it is.
+        """Take the schedule in which requests run by some patterns, if it is better; return whether it is.
 
         Solvers find patterns in floats; whether batches can take them is decided in integers.
         """
@@ -327,13 +327,13 @@ class _Search:
 
 
 def _cheapest(cost: Ints, below: float, most: int) -> Ints:
-    """Return the last batches of the cheapest lives that cost less than a limit; the limit may exceed `IMPOSSIBLE`."""
+    """Return the last batches of the cheapest patterns that cost less than a limit, which may exceed `IMPOSSIBLE`."""
     ends = np.flatnonzero(cost < min(below, IMPOSSIBLE))
     return np.asarray(ends[np.argsort(cost[ends], kind="stable")][:most])
 
 
 def patterns_of(instance: Instance, members: list[list[int]], schedule: Schedule) -> list[Pattern]:
-    """Return how every request of a legal schedule lives."""
+    """Return the pattern of every request of a legal schedule."""
     owner = {r: c for c, of_class in enumerate(members) for r in of_class}
     batches: dict[int, list[int]] = {r: [] for r in owner}
     filled: dict[int, list[bool]] = {r: [] for r in owner}
@@ -348,7 +348,7 @@ def patterns_of(instance: Instance, members: list[list[int]], schedule: Schedule
 
 
 def one_after_another(instance: Instance, members: list[list[int]]) -> list[Pattern]:
-    """Return lives of all requests of which no two share a batch."""
+    """Return patterns of all requests of which no two share a batch."""
     found: list[Pattern] = []
     begin = 0
     for c, of_class in enumerate(members):
@@ -360,7 +360,7 @@ def one_after_another(instance: Instance, members: list[list[int]]) -> list[Patt
 
 
 def in_step(patterns: list[Pattern]) -> bool:
-    """Whether evictions have a batch of their own also where batches in which nobody runs are left out."""
+    """Whether evictions have a batch of their own also where batches in which no request runs are left out."""
     used = {j for pattern in patterns for j in pattern.batches}
     return all(
         any(j in used for j in range(before + 1, after))
@@ -371,7 +371,7 @@ def in_step(patterns: list[Pattern]) -> bool:
 
 
 def schedule_of(instance: Instance, members: list[list[int]], patterns: list[Pattern]) -> Schedule:
-    """Return the schedule in which requests live by given patterns, as many of each class as it has, `in_step`."""
+    """Return the schedule in which requests run by given patterns, as many of each class as it has, `in_step`."""
     waiting = [deque(of_class) for of_class in members]
     used = {j for pattern in patterns for j in pattern.batches}
     runs: dict[int, list[tuple[int, int]]] = defaultdict(list)

@@ -8,8 +8,8 @@ A beam first keeps the best states after every batch and ends in a good schedule
 order of their bound on the objective: once a finished one is known and every state of a smaller bound has been looked
 at, it is optimal; stopped early, the smallest bound among the open states holds for every schedule.
 
-With arrivals a batch may wait before it begins. First fills of a class go to whoever arrived first: its requests differ
-in nothing else.
+With arrivals a batch may wait before it begins. First fills of a class go to the one that arrived first: its requests
+differ in nothing else.
 
 Evicting a request and refilling it for the very next batch is not allowed by the problem; the search has it, at the
 cost of a refill in place of the decode that keeping would have cost. Read as keeping, it is legal and no dearer.
@@ -109,7 +109,7 @@ class _Solution:
         self._task = task
         self._started = time.perf_counter()
         self._deadline = self._started + task.time_limit_s
-        # Offline everybody waits from the start, so the largest latency is the makespan.
+        # Offline every request waits from the start, so the largest latency is the makespan.
         objective = Objective.MAKESPAN if task.objective == Objective.MAX_E2E else task.objective
         self._classes = Classes(task.instance, objective)
         self._schedule = task.incumbent
@@ -183,7 +183,7 @@ class _Solution:
         return False
 
     def _on_nodes(self, graph: ResidentGraph, prices: Prices) -> tuple[Space, Prove] | None:
-        """Return the space of a graph; with arrivals of one with pauses, where nobody is tracked."""
+        """Return the space of a graph; with arrivals of one with pauses, where none is tracked."""
         instance = self._task.instance
         if instance.offline:
             self._bounded(prices.bound_ps, lambda _: certificate(graph, prices), certain=True)
@@ -227,7 +227,7 @@ class _Solution:
         return True
 
     def _beam(self, space: Space, width: int) -> int:
-        """Look for a better schedule, keeping so many states after every batch; return how many were expanded."""
+        """Look for a better schedule, keeping a number of states after every batch; return how many were expanded."""
         states = States(space, space.budget(self._beyond))
         layer = np.zeros(1, dtype=np.int64)
         while len(layer) and time.perf_counter() < self._deadline and not states.finished:
@@ -278,7 +278,7 @@ def _named(instance: Instance, classes: Classes, steps: list[tuple[int, int]]) -
     """Turn a walk into a schedule: each (kind, item) step acts on some request that is in the item's place."""
     waiting: dict[int, list[int]] = defaultdict(list)
     for first, members in zip(classes.first, classes.members, strict=True):
-        waiting[first] = members[::-1]  # who arrived first is last, and goes first
+        waiting[first] = members[::-1]  # the first to arrive is last, and goes first
     resident: dict[int, int] = {}  # request -> item that it generated last
     evicted: dict[int, int] = {}  # request -> item that it is due for, since the last batch
     filled: dict[int, int] = {}  # request -> item that it is filled for in this batch

@@ -28,7 +28,7 @@ _Kept = frozenset[int]
 
 
 def exact_saved(order: ServiceOrder, capacity: int, value: BlockValue) -> int:
-    """Return the most that a cache of so many blocks saves; the work grows exponentially with the blocks."""
+    """Return the most that a cache of that number of blocks saves; the work grows exponentially with the blocks."""
     rooms = order.rooms(capacity).tolist()
     parent = {
         int(block): int(path[depth - 1]) if depth else None for path in order.paths for depth, block in enumerate(path)

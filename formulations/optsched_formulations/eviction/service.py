@@ -62,7 +62,7 @@ class BlockValue:
             raise InputError("linear", self.linear, f"at least -{self.square}: a block found costs nothing")
 
     def of(self, blocks: int) -> int:
-        """Return the value of so many leading blocks."""
+        """Return the value of a number of leading blocks."""
         return self.linear * blocks + self.square * blocks**2
 
 

@@ -26,15 +26,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from ortools.sat.python import cp_model
 
 from optsched.compiled import compiled
+from optsched.model.ints import Ints
 
 MOST_ENUMERATED = 14
 """Documents up to which all groups are listed; the work is three times as much for each more."""
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def component_bound(
 
 
 def _fewest_machines(needs: list[DocumentNeed], room: int, machines: int) -> int:
-    """Return on how few machines with so much room the documents may fit, ``machines`` + 1 for more."""
+    """Return on how few machines with that much room the documents may fit, ``machines`` + 1 for more."""
     alone = np.full(1 << len(needs), machines + 1, dtype=np.int64)
     for group in range(1, len(alone)):
         members = [need for position, need in enumerate(needs) if group >> position & 1]

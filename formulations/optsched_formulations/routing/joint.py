@@ -44,6 +44,7 @@ import numpy as np
 
 from optsched.bounds.catalogue import bound_method
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge
@@ -58,7 +59,7 @@ from optsched_formulations.routing.fleet import (
     require_independent,
     require_places,
 )
-from optsched_formulations.routing.partition import MOST_VALUE, Ints, Subsets, add_machine
+from optsched_formulations.routing.partition import MOST_VALUE, Subsets, add_machine
 
 _LARGEST = frozenset({Objective.MAKESPAN, Objective.MAX_TTFT, Objective.MAX_E2E})
 """Objectives that are the largest of all machines'."""

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.compiled import compiled
-
-Ints = npt.NDArray[np.int64]
+from optsched.model.ints import Ints
 
 MOST_VALUE = 1 << 61
 """Of a set that cannot be served; sums of two are within 64 bits."""

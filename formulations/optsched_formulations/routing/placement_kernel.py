@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.compiled import compiled
-
-Ints = npt.NDArray[np.int64]
+from optsched.model.ints import Ints
 
 
 class Forest(NamedTuple):

@@ -1,4 +1,4 @@
-"""Whom machine time delays: first prices where requests queue."""
+"""Requests that a loss of machine time delays: first prices where requests queue."""
 
 from __future__ import annotations
 

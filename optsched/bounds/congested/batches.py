@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optsched.bounds.congested.terms import LARGEST, UNIT, Ints, Terms
+from optsched.bounds.congested.terms import LARGEST, UNIT, Terms
 from optsched.bounds.own import most_decodes, turns
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 
 STEP = 64
 """Tokens between the points at which u is computed; it lies above its chords."""

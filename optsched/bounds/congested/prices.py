@@ -11,9 +11,10 @@ import numpy as np
 from optsched.bounds.bound import Bound
 from optsched.bounds.congested.backlog import Floats, delayed
 from optsched.bounds.congested.batches import Batches
-from optsched.bounds.congested.lives import Least, Levels, Lives
-from optsched.bounds.congested.terms import UNIT, Ints, Setting, Windows, alive_at, terms_of
+from optsched.bounds.congested.request_costs import Least, Levels, RequestCosts
+from optsched.bounds.congested.terms import UNIT, Setting, Windows, alive_at, terms_of
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 
 _STRETCH = 1.7
 """How much longer requests are alive than alone, at first guess."""
@@ -23,7 +24,7 @@ _POWER = 1.25
 _SLOWER = 1.05
 """How much more of a machine than they must requests take, at first guess."""
 _SLOPES = 16
-"""β is tried in so many parts of the largest."""
+"""Number of equal steps, up to the largest, in which β is tried."""
 _SAMPLE = 256
 
 
@@ -38,25 +39,25 @@ def priced_bound(instance: Instance, setting: Setting, needs: Sequence[int]) -> 
     batches = Batches(instance, terms)
     if batches.dearest < 4 * UNIT:
         return None
-    lives = Lives(instance, terms)
-    jobs = sorted(zip(lives.arrival.tolist(), (_SLOWER * need for need in needs), strict=True))
-    waiting = delayed(jobs, terms.window_ps, lives.last) * terms.kept / UNIT
-    guess = np.maximum(_balanced(lives), waiting)
-    value, windows = best_prices(lives, batches, guess, setting.rounds)
+    requests = RequestCosts(instance, terms)
+    jobs = sorted(zip(requests.arrival.tolist(), (_SLOWER * need for need in needs), strict=True))
+    waiting = delayed(jobs, terms.window_ps, requests.last) * terms.kept / UNIT
+    guess = np.maximum(_balanced(requests), waiting)
+    value, windows = best_prices(requests, batches, guess, setting.rounds)
     return Bound(value, {"kind": "congestion", **asdict(terms), "windows": stated(windows)})
 
 
-def best_prices(lives: Lives, batches: Batches, guess: Floats, rounds: int) -> tuple[int, Windows]:
+def best_prices(requests: RequestCosts, batches: Batches, guess: Floats, rounds: int) -> tuple[int, Windows]:
     """Return a large bound, in ps, and the prices that give it; a first guess is in requests, by window.
 
     At the best prices requests that choose their cheapest windows take of each window just the machine time that it
     has; where they take more its price rises. Prices are affine between knots, and steps are those of Adam (Kingma and
     Ba 2015).
     """
-    slopes = _Slopes(lives, batches)
-    places = np.arange(lives.last)
-    knots = lives.last // _KNOT + 2
-    spread = np.zeros((knots, lives.last))
+    slopes = _Slopes(requests, batches)
+    places = np.arange(requests.last)
+    knots = requests.last // _KNOT + 2
+    spread = np.zeros((knots, requests.last))
     spread[places // _KNOT, places] = 1 - places % _KNOT / _KNOT
     spread[places // _KNOT + 1, places] = places % _KNOT / _KNOT
     reach = spread.sum(axis=1) + 1e-9
@@ -65,10 +66,10 @@ def best_prices(lives: Lives, batches: Batches, guess: Floats, rounds: int) -> t
     found: list[tuple[int, Windows]] = []
     for turn in range(1, rounds + 1):
         windows = slopes.chosen(_rounded(at @ spread, batches.dearest))
-        levels = lives.levels(batches, windows)
-        least = lives.least(windows, levels)
+        levels = requests.levels(batches, windows)
+        least = requests.least(windows, levels)
         found.append((least.value, windows))
-        pull = spread @ (_taken(lives, batches, windows, levels, least) - 1) / reach
+        pull = spread @ (_taken(requests, batches, windows, levels, least) - 1) / reach
         mean, square = 0.8 * mean + 0.2 * pull, 0.95 * square + 0.05 * pull**2
         step = mean / (1 - 0.8**turn) / np.sqrt(square / (1 - 0.95**turn) + 1e-3)
         at = np.maximum(at + 0.25 / (1 + turn / 15) * np.sqrt(at + 0.3) * step, 0)
@@ -82,13 +83,13 @@ def stated(windows: Windows) -> list[list[int]]:
     return [*runs, [1, *rows[-1]]]
 
 
-def _balanced(lives: Lives) -> Floats:
-    """Return prices, in requests, that balance a batch of those who are probably alive."""
-    begins = lives.terms.window_ps * np.arange(lives.last)
-    number = alive_at(begins, lives.arrival, lives.arrival + (_STRETCH * lives.alone).astype(np.int64))
+def _balanced(requests: RequestCosts) -> Floats:
+    """Return prices, in requests, that balance a batch of the requests that are probably alive."""
+    begins = requests.terms.window_ps * np.arange(requests.last)
+    number = alive_at(begins, requests.arrival, requests.arrival + (_STRETCH * requests.alone).astype(np.int64))
     alive = np.convolve(np.pad(number, _SMOOTH // 2, mode="edge"), np.full(_SMOOTH, 1 / _SMOOTH), mode="valid")
-    base, token = lives.cost.affine[0]
-    own = token + lives.cost.decode_ps(int(lives.read.sum()) // max(lives.read.size, 1))
+    base, token = requests.cost.affine[0]
+    own = token + requests.cost.decode_ps(int(requests.read.sum()) // max(requests.read.size, 1))
     guess: Floats = (alive**2).mean() * own / max(base, 1) * (alive / alive.mean()) ** _POWER
     return guess
 
@@ -106,12 +107,12 @@ def _rounded(prices: Floats, dearest: int) -> Ints:
 class _Slopes:
     """The β that suits a price and a number alive: prompts and decodes share what a batch can give."""
 
-    def __init__(self, lives: Lives, batches: Batches) -> None:
-        self._batches, self._alive = batches, lives.alive
-        order = np.sort(lives.read)
+    def __init__(self, requests: RequestCosts, batches: Batches) -> None:
+        self._batches, self._alive = batches, requests.alive
+        order = np.sort(requests.read)
         self._reads = order[np.linspace(0, order.size - 1, _SAMPLE).astype(np.int64)] if order.size else order
         self._decodes_a_read = order.size / max(self._reads.size, 1)
-        self._tokens = int(lives.input.sum())
+        self._tokens = int(requests.input.sum())
         self._known: dict[tuple[int, int], int] = {}
         self._part = _SLOPES // 2
 
@@ -149,13 +150,13 @@ class _Slopes:
         return float(worth.decode[self._reads].sum()) * self._decodes_a_read + float(worth.token) * self._tokens
 
 
-def _taken(lives: Lives, batches: Batches, windows: Windows, levels: Levels, least: Least) -> Floats:
-    """Return how much of each window's time the cheapest lives take, for each but the last."""
+def _taken(requests: RequestCosts, batches: Batches, windows: Windows, levels: Levels, least: Least) -> Floats:
+    """Return how much of each window's time the cheapest requests take, for each but the last."""
     rise = np.maximum(UNIT // 2, windows.price // 8 // UNIT * UNIT)
-    dearer = lives.levels(batches, Windows(windows.price + rise, windows.slope))
-    decodes = dearer.decode(least.decodes, lives.read) - levels.decode(least.decodes, lives.read)
-    prompts = dearer.prompt(least.prompts, lives.input) - levels.prompt(least.prompts, lives.input)
-    count = lives.last + 1
+    dearer = requests.levels(batches, Windows(windows.price + rise, windows.slope))
+    decodes = dearer.decode(least.decodes, requests.read) - levels.decode(least.decodes, requests.read)
+    prompts = dearer.prompt(least.prompts, requests.input) - levels.prompt(least.prompts, requests.input)
+    count = requests.last + 1
     taken = np.bincount(least.decodes, decodes, count) + np.bincount(least.prompts, prompts, count)
-    share: Floats = taken / rise / lives.terms.window_ps
+    share: Floats = taken / rise / requests.terms.window_ps
     return share[:-1]

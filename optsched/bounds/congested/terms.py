@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from optsched.bounds.alone import alone
 from optsched.model.instance import Instance
-
-Ints = npt.NDArray[np.int64]
+from optsched.model.ints import Ints
 
 UNIT = 64
 """Prices and shares are counted in parts of a request: 1/64."""
@@ -60,7 +58,7 @@ class Setting:
 
 
 SUSTAINED, QUEUED = Setting(16, 14, 14), Setting(48, 24, 12)
-"""Where few wait what counts is who runs; where many do, for how long."""
+"""With a short queue the requests that run decide the bound; with a long one, how long requests wait."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ l ≤ j (l = j where prefills are whole). An eviction may take a pause of p batc
 .. math:: R_{k+1,j} = \min\Bigl( d_j + \min_{i<j} \bigl(R_{ki} + \textstyle\sum_{i<l<j} h_l\bigr),\;
           f_j + \min_{l≤j} \bigl(g_l + \min_{i<l-p} R_{ki}\bigr) \Bigr),
 
-running minima with prefix sums, for all j at once. A *layer* takes the place of a batch where it stands for several in
+running minima with prefix sums, for all j at once. A *layer* takes the place of a batch where it represents several in
 a row: where it may be repeated, i = j and i = l - p are possible, too.
 """
 
@@ -22,7 +22,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from optsched.model.ints import Ints
+
 Bools = npt.NDArray[np.bool_]
 
 NEVER = 1 << 61
@@ -122,7 +123,7 @@ class CheapestPaths:
                 self.costs[k + 1] = cost
 
     def _after(self, costs: Ints, later: int) -> tuple[Ints, Ints]:
-        """Return the least cost in a batch so many before each one, or earlier, and the last such batch."""
+        """Return the least cost in a batch at a distance before each one, or earlier, and the last such batch."""
         least, where = np.full(len(costs), NEVER), np.zeros(len(costs), dtype=np.int64)
         found, place = _running_minimum(costs)
         least[later:], where[later:] = found[:-later], place[:-later]

@@ -1,6 +1,6 @@
 r"""The cheapest paths of requests at prices of what batches can take.
 
-Batches are numbered by *layers* j = 1, …, H; one layer may stand for any number of batches in a row, the others for one
+Batches are numbered by *layers* j = 1, …, H; one layer may represent any number of batches in a row, the others for one
 each (`ramp`). A block held in a batch of layer j costs :math:`λ_j`, a token run :math:`μ_j`, a token of a prefill
 :math:`ν_j` more, a run :math:`ρ_j`. Requests take paths through the layers (`paths`). With n = I + k tokens
 that there are when token k + 1 is generated, and attention times fill and decode, a decode costs :math:`μ_j + ρ_j + λ_j
@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from optsched.bounds.own import fewest_steps, may_refill
-from optsched.bounds.priced.paths import CheapestPaths, Ints, TokenCosts
+from optsched.bounds.priced.paths import CheapestPaths, TokenCosts
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Prices:
         For every stretch the price of a block held, a token run, a token of a prefill besides, and a run; integers ≥ 0,
         in ps / ``scale``.
     repeated
-        The stretch, of one layer, that stands for any number of batches in a row; None if all stand for one each.
+        The stretch, of one layer, that represents any number of batches in a row; None if each is one batch.
     scale
         Prices count in 1 / scale ps.
     """
@@ -65,13 +66,13 @@ class Prices:
 
 
 def fill_ps(instance: Instance, tokens: int, step_ps: int) -> int:
-    """Return the least attention time of a fill of so many tokens, at so much for each of its steps, in ps."""
+    """Return the least attention time of a fill of a number of tokens, with a price in ps for each of its steps."""
     return instance.cost.prefill_sq * tokens**2 + step_ps * fewest_steps(instance, tokens)
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """An I that stands for itself and perhaps, in part, for smaller ones.
+    """An I that represents itself and perhaps, in part, smaller ones.
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ class Prompt:
     least: int
 
     def may_refill(self, instance: Instance, generated: int) -> bool:
-        """Whether the KV may be filled again when so many tokens are generated."""
+        """Whether the KV may be filled again when that number of tokens is generated."""
         return may_refill(instance, self.least + generated)
 
     def beyond_ps(self, instance: Instance, generated: int, step_ps: int) -> int:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from optsched.bounds.own import fewest_steps, most_decodes, turns
-from optsched.bounds.priced.crowd import Crowd, Kinds
-from optsched.bounds.priced.paths import NEVER, Ints
+from optsched.bounds.priced.demand import Demand, Kinds
+from optsched.bounds.priced.paths import NEVER
 from optsched.bounds.priced.prompt_paths import Prices, Prompt, PromptPaths, fill_ps
 from optsched.bounds.volume import Totals
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 
 _MOST = 1 << 60
 """Sums of costs stay below."""
@@ -75,14 +76,14 @@ class Part:
         return max(0, self.fewest - steps)
 
     def plain(self, batches: int) -> int:
-        """Return what so many batches take by `volume`, in ps."""
+        """Return what a number of batches takes by `volume`, in ps."""
         return max(self._totals.busy_ps(batches))
 
-    def paths(self, crowd: Crowd, prices: Prices) -> dict[Prompt, PromptPaths]:
-        """Return the cheapest paths for every prompt of a crowd."""
+    def paths(self, demand: Demand, prices: Prices) -> dict[Prompt, PromptPaths]:
+        """Return the cheapest paths for every prompt of the demand."""
         return {
             prompt: PromptPaths(self.instance, prompt, list(outputs), prices, self.step_ps)
-            for prompt, outputs in crowd.numbers.items()
+            for prompt, outputs in demand.numbers.items()
         }
 
     def rooms(self, prices: Prices) -> list[int]:
@@ -115,7 +116,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Proof:
+class PricedProof:
     """What prices prove of the time from t₀ to the last end, in ps.
 
     Parameters
@@ -133,35 +134,37 @@ class Proof:
     beyond: int | None
 
     def of(self, batches: int) -> int | None:
-        """Return the lower bound for schedules of so many batches."""
+        """Return the lower bound for schedules of that number of batches."""
         return int(self.curve[batches - 1]) if batches <= len(self.curve) else self.beyond
 
 
-def prove(part: Part, crowd: Crowd, prices: Prices, paths: Mapping[Prompt, PromptPaths]) -> Proof | None:
-    """Return what prices prove of a part with its crowd's cheapest paths; None if sums could exceed 64 bits."""
+def prove(part: Part, demand: Demand, prices: Prices, paths: Mapping[Prompt, PromptPaths]) -> PricedProof | None:
+    """Return what prices prove of a part with the cheapest paths of its demand; None if sums could exceed 64 bits."""
     rooms = part.rooms(prices)
     paid = np.cumsum(np.repeat(np.array(rooms, dtype=np.int64), prices.widths))
-    most, first, repeated = 0, crowd.longest, prices.repeated_layer
+    most, first, repeated = 0, demand.longest, prices.repeated_layer
     # A path may have all its tokens in the repeated layer, otherwise it takes a layer for each.
     possible = np.arange(prices.layers) >= (first - 1 if repeated is None else min(first - 1, repeated))
-    for prompt, numbers in crowd.numbers.items():
+    for prompt, numbers in demand.numbers.items():
         for output, number in numbers.items():
-            least = np.where(possible, np.minimum.accumulate(paths[prompt].ends[output]) // crowd.gap, 0)
+            least = np.where(possible, np.minimum.accumulate(paths[prompt].ends[output]) // demand.gap, 0)
             most += number * int(np.abs(least).max())
             if most >= _MOST:
                 return None
             paid += number * least
     curve = np.where(possible, part.attention - paid // -prices.scale, NEVER)
     covers = prices.repeated is not None and rooms[prices.repeated] >= 0 and bool(possible[-1])
-    return Proof(prices, curve, int(curve[-1]) if covers else None)
+    return PricedProof(prices, curve, int(curve[-1]) if covers else None)
 
 
-def bound_of(part: Part, proofs: Sequence[Proof]) -> int:
+def bound_of(part: Part, proofs: Sequence[PricedProof]) -> int:
     """Return the bound on the time from t₀ to the last end by `volume` and some proofs together, in ps."""
     return weakest(part, proofs)[1]
 
 
-def weakest(part: Part, proofs: Sequence[Proof], fewest: int | None = None, most: int | None = None) -> tuple[int, int]:
+def weakest(
+    part: Part, proofs: Sequence[PricedProof], fewest: int | None = None, most: int | None = None
+) -> tuple[int, int]:
     """Return the number of batches, perhaps from some to some, of which the least is known, and that, in ps from t₀."""
     last = max([part.fewest, *(len(proof.curve) + 1 for proof in proofs)])
     found: tuple[int, int] | None = None

@@ -27,10 +27,11 @@ import numpy.typing as npt
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, vstack
 
-from optsched.bounds.priced.crowd import Crowd
-from optsched.bounds.priced.paths import NEVER, Ints
+from optsched.bounds.priced.demand import Demand
+from optsched.bounds.priced.paths import NEVER
 from optsched.bounds.priced.prompt_paths import Prices, Prompt, PromptPaths, ResourceUse
 from optsched.bounds.priced.proof import Part, prove
+from optsched.model.ints import Ints
 
 Floats = npt.NDArray[np.float64]
 
@@ -63,9 +64,9 @@ class Range(NamedTuple):
         return self.fewest // 2 if self.most is None else None
 
 
-def best_prices(part: Part, crowd: Crowd, range_: Range, enough_ps: int) -> tuple[Prices | None, int]:
-    """Return prices that prove most, or enough, of a range and a crowd, None if none are found, and rounds taken."""
-    programme = _Programme(part, crowd, range_, enough_ps)
+def best_prices(part: Part, demand: Demand, range_: Range, enough_ps: int) -> tuple[Prices | None, int]:
+    """Return prices that prove most, or enough, of a range and a demand, None if none are found, and rounds taken."""
+    programme = _Programme(part, demand, range_, enough_ps)
     best: Prices | None = None
     best_ps = rounds = 0
     while rounds < _ROUNDS:
@@ -74,8 +75,8 @@ def best_prices(part: Part, crowd: Crowd, range_: Range, enough_ps: int) -> tupl
         if solution is None:
             break
         prices = programme.prices(solution)
-        paths = part.paths(crowd, prices) if part.fits(prices) else {}
-        proof = prove(part, crowd, prices, paths) if paths else None
+        paths = part.paths(demand, prices) if part.fits(prices) else {}
+        proof = prove(part, demand, prices, paths) if paths else None
         if proof is None:
             break
         value = int(proof.curve[range_.fewest - 1 :].min())
@@ -94,10 +95,10 @@ class _Programme:
     least price of a token so far, and β; then D for every edge and kind, and z.
     """
 
-    def __init__(self, part: Part, crowd: Crowd, range_: Range, enough_ps: int) -> None:
+    def __init__(self, part: Part, demand: Demand, range_: Range, enough_ps: int) -> None:
         self._part, limits, self._enough_ps = part, part.instance.limits, enough_ps
         self._kinds = [
-            (prompt, output, number) for prompt, numbers in crowd.numbers.items() for output, number in numbers.items()
+            (prompt, output, number) for prompt, numbers in demand.numbers.items() for output, number in numbers.items()
         ]
         self._layers, self._repeated = range_.layers, range_.repeated_layer
         self._edges = _edges(range_)
@@ -111,8 +112,8 @@ class _Programme:
             self._all["runs"] = limits.batch_requests
         count = len(self._widths)
         self._column = {name: count * place for place, name in enumerate((*self._all, "fill", "time"))}
-        self._lives = count * len(self._column)
-        self._columns = self._lives + len(self._last) * len(self._kinds) + 1
+        self._stays = count * len(self._column)
+        self._columns = self._stays + len(self._last) * len(self._kinds) + 1
         self._rows: list[csr_array] = []
         self._sides: list[Floats] = []
         self._frame()
@@ -167,7 +168,7 @@ class _Programme:
                 self._add(rows, [0.0] * len(rows))
 
     def _life(self, end: int, kind: int) -> int:
-        return self._lives + end * len(self._kinds) + kind
+        return self._stays + end * len(self._kinds) + kind
 
     def _offer(self, kind: int, used: ResourceUse, ends: Ints, solution: Floats | None) -> None:
         """Add that D is at most the price of some paths of a kind that end in given layers, where that is news."""
@@ -189,7 +190,7 @@ class _Programme:
             rows[:, self._column[name] : self._column[name] + count] = -taken[name] / most
         every = np.arange(len(use))
         rows[every, self._column["fill"] + self._stretch[used.first[use]]] -= prompt / mean
-        rows[every, self._lives + places[use] * len(self._kinds) + kind] = 1.0
+        rows[every, self._stays + places[use] * len(self._kinds) + kind] = 1.0
         sides = used.extra[use] / self._unit
         if solution is not None:
             news = rows @ solution > sides + _NEWS * np.maximum(1.0, np.abs(sides))

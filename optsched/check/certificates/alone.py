@@ -78,7 +78,7 @@ def latencies_alone(problem: Problem) -> list[tuple[int, int]]:
 
 
 def _fill_ps(problem: Problem, tokens: int) -> int:
-    """Return the least time of the batches that fill so many tokens, all of one request."""
+    """Return the least time of the batches that fill ``tokens`` tokens, all of one request."""
     steps = problem.fewest_steps(tokens)
     shared = [steps * base + tokens * token for base, token in pieces_of(problem.cost)]
     return max(shared) + tokens * tokens * problem.cost.prefill_sq + steps * problem.cost.prefill_req

@@ -60,8 +60,8 @@ def congestion_bound(problem: Problem, objective: Objective, certificate: Mappin
     shared equally by the decodes. Of l ≥ 1 it is least for l = 1. Without decodes β n x ≤ n f(x). f is convex, and
     bends only where two pieces cross. A refill is paid as a prompt.
 
-    Proof of 2. Of a batch that lies in several windows every window has its part. Nobody runs before arriving, no k-th
-    decode begins before the first token can be there and k - 1 batches after it; at any time up to the end of the
+    Proof of 2. Of a batch that lies in several windows every window has its part. No request runs before it arrives, no
+    k-th decode begins before the first token can be there and k - 1 batches after it; at any time up to the end of the
     k-th decode the request has kept ε (age - k D) or more, up to the end of its prefills ε age. A share g of what it
     keeps is counted with the prompt, evenly over its tokens, the rest evenly with its decodes. So each token takes at
     least the cheapest window. Rounding: u is a minimum of affine functions of m, above its chords; so is a prompt

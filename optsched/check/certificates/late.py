@@ -46,10 +46,10 @@ def late_bound(problem: Problem, objective: Objective, certificate: Mapping[str,
 def least_late(jobs: list[Job]) -> int:
     """Return how many of the jobs are late at least.
 
-    Put deadlines off so that none is earlier than that of somebody who arrived before. Who is in time in a schedule is
-    then in time on the machine, first come, first served: if a set of jobs can be in time at all, it is in this order.
-    Take jobs in it, and whenever one is late leave out one without which the machine is free earliest. This leaves the
-    largest set (Kise, Ibaraki and Mine 1978).
+    Put deadlines off so that none is earlier than that of a job that arrived before. A job that is in time in a
+    schedule is then in time on the machine, first come, first served: if a set of jobs can be in time, it is in this
+    order. Take jobs in it, and whenever one is late leave out one without which the machine is free earliest. This
+    leaves the largest set (Kise, Ibaraki and Mine 1978).
 
     Proof. The machine has done jobs A, and all up to the last of N have arrived, at::
 
@@ -107,11 +107,11 @@ class _Line:
     def worst(self) -> int:
         """Return the place of a job without which the last one ends earliest.
 
-        Let E(c) be when all end if nobody is before place c, and P(c) the largest need from c on. Without job i the end
+        Let E(c) be when all end if no job is before place c, and P(c) the largest need from c on. Without job i the end
         is earlier by its need or end - E(i + 1), whichever is less. Take the last place c with P(c) + E(c) ≥ end; at
-        the first place E is the end. After c, needs are less than end - E of the place they stand at, so they count in
+        the first place E is the end. After c, needs are less than end - E at their place, so they count in
         full, and c counts for its need or, if that is less, end - E(c + 1), more than P(c + 1). So of these the one
-        that needs most counts most. That is end - E(c) or more, and nobody before c counts for more than that.
+        that needs most counts most. That is end - E(c) or more, and no job before c counts for more than that.
         """
         node, needs, ends, most = 1, 0, 0, (0, 0)  # the last three of all jobs to the right of the node
         while node < self._leaves:

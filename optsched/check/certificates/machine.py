@@ -71,7 +71,7 @@ def machine_bound(problem: Problem, objective: Objective, certificate: Mapping[s
 
 
 def needs_of(problem: Problem, certificate: Mapping[str, Any], outputs: list[int]) -> list[int]:
-    """Return what every request needs until it has generated so many tokens, by the weights that are stated."""
+    """Return what every request needs until it has generated ``outputs`` tokens, by the weights that are stated."""
     rate = rate_of(problem, certificate.get("piece_weights"), certificate.get("prefill_step_ps"))
     shares = _shares(problem, certificate.get("share_weights"))
     known: dict[tuple[int, int], int] = {}

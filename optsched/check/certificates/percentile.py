@@ -17,9 +17,9 @@ def percentile_bound(problem: Problem, objective: Objective, certificate: Mappin
     """Return the ``bound`` of a ``percentile`` certificate if it holds.
 
     Besides, it has ``piece_weights`` and ``share_weights`` as kind ``machine``. Let every request have 1 ps less than
-    the bound, from its arrival until its first token or until its last. Who takes longer even alone is not in time, and
-    of the others at least as many are late as kind ``late`` says. If fewer than q percent of all are left, percentile q
-    is not that small: as many requests as its rank would be in time.
+    the bound, from its arrival until its first token or until its last. A request that takes longer even alone is not
+    in time, and of the others at least as many are late as kind ``late`` says. If fewer than q percent of all are left,
+    percentile q is not that small: as many requests as its rank would be in time.
     """
     if objective.percentile is None:
         raise UnprovedError(f"kind percentile bounds percentiles, the objective is {objective.value}")

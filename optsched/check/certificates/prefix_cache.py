@@ -40,7 +40,7 @@ class Service:
     square: int
 
     def worth(self, blocks: int) -> int:
-        """Return what finding so many leading blocks is worth."""
+        """Return what finding ``blocks`` leading blocks is worth."""
         return self.linear * blocks + self.square * blocks**2
 
 
@@ -81,7 +81,7 @@ def saved_bound(service: Service, certificate: Mapping[str, Any]) -> int:
 
 
 def hits_violations(service: Service, hits: Sequence[int]) -> Iterator[str]:
-    """Say why requests cannot find so many leading blocks each.
+    """Say why requests cannot find ``hits`` leading blocks.
 
     A block that is found has been kept from its previous use on. Blocks kept beside a request fit beside what it
     occupies; and while a block is kept, so is the one in front of it: what was recomputed in between had been dropped.

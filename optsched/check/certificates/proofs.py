@@ -55,7 +55,7 @@ def _prove(problem: Problem, objective: Objective, certificate: Mapping[str, Any
 
 def _congestion_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
     """Call the only proof that needs numpy, which takes a while to load."""
-    from optsched.check.certificates.congestion import congestion_bound  # noqa: PLC0415
+    from optsched.check.certificates.congestion import congestion_bound  # noqa: PLC0415 - numpy
 
     return congestion_bound(problem, objective, certificate)
 

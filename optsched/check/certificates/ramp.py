@@ -121,7 +121,7 @@ def ramp_bound(problem: Problem, objective: Objective, certificate: Mapping[str,
 
 
 def _decode(problem: Problem, tokens: int) -> int:
-    """Return the attention time of a decode after which there is KV for so many tokens."""
+    """Return the attention time of a decode after which there is KV for ``tokens`` tokens."""
     return problem.cost.decode_kv * (tokens - 1) + problem.cost.decode_req
 
 
@@ -193,7 +193,7 @@ class _Proof:
         self._times: dict[int, float] = {}
 
     def of(self, batches: int) -> float:
-        """Return a lower bound on the time of so many batches in ps, 0 if nothing is known."""
+        """Return a lower bound on the time of that many batches in ps, 0 if nothing is known."""
         if batches <= self.layers:
             return self._times[batches]
         return 0 if self._repeated is None or self._room(self._repeated) < 0 else self._times[self.layers]
@@ -289,7 +289,7 @@ def _least(first: Sequence[int], second: Sequence[int]) -> list[int]:
 
 
 def _integers(name: str, stated: object, least: int, count: int | None) -> list[int]:
-    """Return what is a list of so many integers, none below ``least``; at least one of them if no number is given."""
+    """Return what is a list of ``count`` integers, none below ``least``; at least one of them if no number is given."""
     if (
         isinstance(stated, list)
         and (len(stated) == count if count is not None else stated)

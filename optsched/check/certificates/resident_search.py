@@ -13,10 +13,10 @@ pool, to the sink with an empty pool; it costs the objective.
 
 *Arrivals.* The cost of a walk is then a clock, which begins with the earliest arrival. A batch begins at once or waits
 for the next arrivals: at another time it could as well begin earlier with the same requests. A pair that is composing
-a batch also counts who have arrived when it begins. Requests of a group differ in nothing but their arrival, so let
-them start in the order in which they arrive: if w have not started, the next one is the w-th last to arrive, and it
-must be there. Whatever follows from a pair at some time is also possible from the same pair at an earlier time, by
-waiting, and costs no more at the end. So one label suffices for every pair, the least cost.
+a batch also counts the requests that have arrived when it begins. Requests of a group differ in nothing but their
+arrival, so let them start in the order in which they arrive: if w have not started, the next one is the w-th last to
+arrive, and it must be there. Whatever follows from a pair at some time is also possible from the same pair at an
+earlier time, by waiting, and costs no more at the end. So one label suffices for every pair, the least cost.
 
 *Estimate.* With the certificate's prices (``item_prices``, one for each item, group by group, k ascending; ``tracked``,
 the numbers of the tracked groups, from 0, none if it is missing; ``scale`` ≥ 1, 1 if it is missing: costs are in
@@ -69,7 +69,7 @@ from optsched.check.reading import UnprovedError, shown
 from optsched.model.objectives import Objective
 
 MOST_PAIRS = 2_000_000
-"""A search looks at no more pairs; so many take up to a minute."""
+"""A search looks at no more pairs; these take up to a minute."""
 _KIND = "resident_search"
 
 
@@ -137,7 +137,7 @@ class _Way(NamedTuple):
 
 
 class _Search:
-    """A search over pairs, which are numbers: the state in the lowest bits, then who have arrived, then the pool."""
+    """A search over pairs, which are numbers: in the lowest bits the state, then the arrivals, then the pool."""
 
     def __init__(self, graph: Graph, items: list[Item], prices: Prices, arrivals: _Arrivals) -> None:
         self._graph, self._items, self._prices, self._arrivals = graph, items, prices, arrivals

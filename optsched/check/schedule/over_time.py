@@ -65,18 +65,18 @@ class OverTime:
         self._changes = Counter(arrivals)
 
     def keep(self, resident: int) -> None:
-        """From now on so many requests hold KV."""
+        """From now on ``resident`` requests hold KV."""
         self._changes[self._now] += self._resident - resident
         self._resident = resident
 
     def run(self, until_ps: int, tokens: int, kv_blocks: int) -> None:
-        """Until then so many tokens run, 0 between batches, and so many blocks are occupied."""
+        """Until then ``tokens`` tokens run, 0 between batches, and ``kv_blocks`` blocks are occupied."""
         self._tokens[tokens] += until_ps - self._now
         self._blocks[kv_blocks] += until_ps - self._now
         self._now = until_ps
 
     def grow(self, until_ps: int, tokens: int, kv_blocks: Iterable[Progression]) -> None:
-        """Until then so many tokens run in every batch; blocks are occupied for as long as the weights say."""
+        """Until then ``tokens`` tokens run in every batch; blocks are occupied for as long as the weights say."""
         self._tokens[tokens] += until_ps - self._now
         self._growing += kv_blocks
         self._now = until_ps

@@ -48,6 +48,7 @@ def execute_policy(
         If the policy's code raises while it is simulated.
     """
     _require_no_swaps(instance)
+    instance.require_plain()
     runner, _ = policy_of(policy, predictor)
     require_feasible(instance)
     makespan, anything = Objective.MAKESPAN, Restrictions()

@@ -1,4 +1,4 @@
-"""What is done to measure a point: the engine's own model and attention, on pages of requests that nobody made."""
+"""What is done to measure a point: the engine's own model and attention, on pages of made-up requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from optsched.calibrate.measurements import Kind
+from optsched.calibrate.measurements import MeasurementKind
 from optsched.hardware.machine import Machine, Work
 from optsched.hardware.measure.grid import Point
 from optsched.hardware.run.engine import attention_of
@@ -69,13 +69,13 @@ class Bench:
 
     def work(self, point: Point) -> Work:
         """Return what is timed for a point; in every call on other pages."""
-        makers: Mapping[Kind, Callable[[Point], Work]] = {
-            Kind.DENSE: self._dense,
-            Kind.DECODE: self._attend,
-            Kind.PREFILL: self._attend,
-            Kind.BATCH: self._batch,
-            Kind.SWAP_OUT: self._swap,
-            Kind.SWAP_IN: self._swap,
+        makers: Mapping[MeasurementKind, Callable[[Point], Work]] = {
+            MeasurementKind.DENSE: self._dense,
+            MeasurementKind.DECODE: self._attend,
+            MeasurementKind.PREFILL: self._attend,
+            MeasurementKind.BATCH: self._batch,
+            MeasurementKind.SWAP_OUT: self._swap,
+            MeasurementKind.SWAP_IN: self._swap,
         }
         return makers[point.kind](point)
 
@@ -120,7 +120,7 @@ class Bench:
                 for place, kept in zip(places, part, strict=True):
                     side[place].index_copy_(0, slots, kept.to(side.device, non_blocking=True))
 
-        return out if point.kind == Kind.SWAP_OUT else back
+        return out if point.kind == MeasurementKind.SWAP_OUT else back
 
     def _forward(self, tokens: int, plan: Plan, *, attends: bool) -> Work:
         import torch  # noqa: PLC0415
@@ -141,7 +141,7 @@ class Bench:
         return runs
 
     def _slots(self, tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Draw so many slots, page by page."""
+        """Draw that number of slots, page by page."""
         pages = self._rng.permutation(self._cache.free_pages)[: -(-tokens // PAGE_TOKENS)]
         return (pages[:, None] * PAGE_TOKENS + np.arange(PAGE_TOKENS)).ravel()[:tokens]
 

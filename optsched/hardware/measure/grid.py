@@ -7,7 +7,7 @@ from random import Random
 from types import MappingProxyType
 from typing import NamedTuple
 
-from optsched.calibrate.measurements import Kind
+from optsched.calibrate.measurements import MeasurementKind
 from optsched.model.domain import Tokens, domain
 
 
@@ -26,7 +26,7 @@ class Point(NamedTuple):
         C and m of the prefill step; 0 and 0 if there is none.
     """
 
-    kind: Kind
+    kind: MeasurementKind
     tokens: int
     decodes: int
     decode_kv: int
@@ -59,7 +59,7 @@ class Extent:
 
 
 EXTENTS: Mapping[str, Extent] = MappingProxyType({"cpu": Extent(512, 32, 1024), "cuda": Extent(8192, 256, 16384)})
-"""How far the grid goes on a device unless somebody says otherwise."""
+"""How far the grid goes on a device by default."""
 _SWAPPED = 16
 """Tokens of the smallest swap."""
 _LEAST_KV = 16
@@ -69,7 +69,7 @@ _LEAST_CACHED = 64
 
 
 def grid(extent: Extent, kv_tokens: int, seed: int) -> list[Point]:
-    """Return the points to measure that a cache of so many tokens has room for, each once, shuffled.
+    """Return the points to measure that a cache of that number of tokens has room for, each once, shuffled.
 
     Shuffled, so that a machine that becomes slower while it is measured does not seem to be slow with large batches.
     """
@@ -85,24 +85,26 @@ def _points(extent: Extent) -> Iterator[Point]:
     lengths = [*_powers(_LEAST_KV, extent.context, 4)]
     batches = [*_powers(1, extent.batch_requests, 2)]
     for tokens in _thirds(extent.batch_tokens):
-        yield Point(Kind.DENSE, tokens, 0, 0, 0, 0)
+        yield Point(MeasurementKind.DENSE, tokens, 0, 0, 0, 0)
     for decodes in batches:
         for length in lengths:
-            yield Point(Kind.DECODE, decodes, decodes, decodes * length, 0, 0)
+            yield Point(MeasurementKind.DECODE, decodes, decodes, decodes * length, 0, 0)
     for chunk in _powers(1, extent.batch_tokens, 2):
         for before in cached:
             if chunk + before <= extent.context:
-                yield Point(Kind.PREFILL, chunk, 0, 0, chunk, before)
+                yield Point(MeasurementKind.PREFILL, chunk, 0, 0, chunk, before)
     for decodes in (0, *batches[::3], batches[-1]):
         for chunk in (0, *chunks[1:], extent.batch_tokens):
             fitting = min(chunk, extent.batch_tokens - decodes)
             for length in lengths[1::2] if decodes else [0]:
                 for before in (0, extent.context // 2) if fitting else [0]:
                     if decodes + fitting and fitting >= 0 and before + fitting <= extent.context:
-                        yield Point(Kind.BATCH, decodes + fitting, decodes, decodes * length, fitting, before)
+                        yield Point(
+                            MeasurementKind.BATCH, decodes + fitting, decodes, decodes * length, fitting, before
+                        )
     for tokens in _powers(_SWAPPED, extent.context, 4):
-        yield Point(Kind.SWAP_OUT, tokens, 0, 0, 0, 0)
-        yield Point(Kind.SWAP_IN, tokens, 0, 0, 0, 0)
+        yield Point(MeasurementKind.SWAP_OUT, tokens, 0, 0, 0, 0)
+        yield Point(MeasurementKind.SWAP_IN, tokens, 0, 0, 0, 0)
 
 
 def _powers(least: int, most: int, ratio: int) -> Iterator[int]:

@@ -49,7 +49,7 @@ class Task:
     max_spread
         By how much the medians of a point's rounds may differ, in their median.
     kv_budget
-        Bytes of the KV cache of which the capacity M is told; None for what the device has left.
+        Bytes of the KV cache, from which the capacity M follows; None for what the device has left.
     seed
         Of weights, inputs, pages and order.
     """
@@ -63,7 +63,7 @@ class Task:
 
 
 Watcher = Callable[[int, int, str], None]
-"""Is told, before each round of samples, how many are done, of how many, and which one comes."""
+"""Called before each round of samples: how many are done, of how many, and which one comes."""
 
 
 def measure(task: Task, machine: Machine, folder: Path, watch: Watcher) -> list[Summary]:
@@ -99,10 +99,10 @@ def measure(task: Task, machine: Machine, folder: Path, watch: Watcher) -> list[
             missing = _missing(task, samples, missing)
             total = max(total, done + len(missing))
     rows = [row for point in points if (row := samples.row(point, ROUNDS)) is not None]
-    restless = [row for row in rows if row.spread > task.max_spread]
-    if not restless:
+    noisy = [row for row in rows if row.spread > task.max_spread]
+    if not noisy:
         write_text(folder / TABLE, table_text(rows))
-    return restless
+    return noisy
 
 
 def _missing(task: Task, samples: Samples, points: list[Point]) -> list[Point]:

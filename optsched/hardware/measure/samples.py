@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from optsched.calibrate.measurements import HEADER, SIZES, Kind
+from optsched.calibrate.measurements import HEADER, SIZES, MeasurementKind
 from optsched.hardware.measure.grid import Point
 from optsched.model.csv_text import read_records
 from optsched.model.documents import read_text
@@ -52,7 +52,7 @@ def summarize(point: Point, rounds_ns: Sequence[Sequence[int]]) -> Summary:
 
 def table_text(rows: Iterable[Summary]) -> str:
     """Return the table, ascending by kind and sizes."""
-    order = {kind: place for place, kind in enumerate(Kind)}
+    order = {kind: place for place, kind in enumerate(MeasurementKind)}
     ordered = sorted(rows, key=lambda row: (order[row.point.kind], row.point[1:]))
     lines = [HEADER, *((*row.point, *row[1:5]) for row in ordered)]
     return "".join(",".join(map(str, line)) + "\n" for line in lines)
@@ -82,10 +82,10 @@ class Samples:
         for number, fields in read_records(read_text(path), str(path), _SAMPLES):
             try:
                 kind, *sizes, times = fields
-                point = Point(Kind(kind), *map(int, sizes))
+                point = Point(MeasurementKind(kind), *map(int, sizes))
                 self._rounds.setdefault(point, []).append([int(time) for time in times.split()])
             except (ValueError, TypeError):
-                expected = f"a kind ({', '.join(Kind)}), five integers, and times"
+                expected = f"a kind ({', '.join(MeasurementKind)}), five integers, and times"
                 raise InputError(f"line {number}", ",".join(fields), expected, str(path)) from None
 
     def add(self, point: Point, times_ns: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""The engine: runs one batch after the other, exactly as it is told, on a real model."""
+"""The engine: runs one batch after the other, exactly as decided, on a real model."""
 
 from __future__ import annotations
 
@@ -124,14 +124,14 @@ class TorchEngine:
         """Run batches of no request, so that libraries load, and kernels are compiled, before anything is timed."""
         import torch  # noqa: PLC0415
 
-        nobody, device = -1, self._machine.device
-        slots = self._cache.hold(nobody, tokens)
+        warming, device = -1, self._machine.device
+        slots = self._cache.hold(warming, tokens)
         with torch.inference_mode():
             for run in (Run(tokens, slots, decodes=False, generates=True), Run(1, slots, decodes=True, generates=True)):
                 plan = make_plan([run], device)
                 for _ in range(_WARM_UPS):
                     self._model.next_tokens(self._text[:1].expand(run.tokens), plan, self._cache, self._attention)
-        self._cache.release(nobody)
+        self._cache.release(warming)
 
 
 def attention_of(machine: Machine, model: Transformer, most_keys: int) -> Attention:

@@ -55,15 +55,15 @@ class MeasuredBatch:
         return cost.batch_ps(self.tokens, self.decodes, self.decode_kv_tokens, self.prefills)
 
 
-class _Told:
-    """Stands where a cost model stands: asked for a batch's time, it has an engine run the batch it was told of."""
+class _MeasuringCost:
+    """A cost model: asked for a batch's time, it has an engine run the batch that was announced."""
 
     def __init__(self, engine: Engine, watch: Callable[[], None]) -> None:
         self._engine, self._watch = engine, watch
         self._next: Assignment | None = None
         self.batches: list[MeasuredBatch] = []
 
-    def tell(self, assignment: Assignment) -> Assignment:
+    def announce(self, assignment: Assignment) -> Assignment:
         self._next = assignment
         return assignment
 
@@ -79,11 +79,11 @@ class _Told:
 class _Listening:
     """A policy whose decisions are passed on before they are carried out."""
 
-    def __init__(self, policy: Policy, told: _Told) -> None:
-        self._policy, self._told = policy, told
+    def __init__(self, policy: Policy, cost: _MeasuringCost) -> None:
+        self._policy, self._cost = policy, cost
 
     def next_batch(self, replica: Replica) -> Assignment:
-        return self._told.tell(self._policy.next_batch(replica))
+        return self._cost.announce(self._policy.next_batch(replica))
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,10 @@ def follow_policy(
     PolicyFailureError, InfeasibleInstanceError
         As `optsched.simulator.engine.run_policy` does.
     """
-    told = _Told(engine, watch)
-    schedule = run_policy(instance, _Listening(policy, told), cost=told, jumps=False)
-    return Followed(schedule, tuple(told.batches))
+    instance.require_plain()
+    cost = _MeasuringCost(engine, watch)
+    schedule = run_policy(instance, _Listening(policy, cost), cost=cost, jumps=False)
+    return Followed(schedule, tuple(cost.batches))
 
 
 def follow_schedule(
@@ -128,8 +129,8 @@ def follow_schedule(
 ) -> Followed:
     """Run the batches of a legal schedule in order, each when the one before has ended and its requests have arrived.
 
-    Nobody decides anew: the batches are the same whatever they take, only their times are measured ones. Time that
+    Nothing is decided anew: the batches are the same whatever they take, only their times are measured ones. Time that
     the schedule lets pass without need is not.
     """
-    told = _Told(engine, watch)
-    return Followed(timed(instance, map(told.tell, schedule.assignments()), told), tuple(told.batches))
+    cost = _MeasuringCost(engine, watch)
+    return Followed(timed(instance, map(cost.announce, schedule.assignments()), cost), tuple(cost.batches))

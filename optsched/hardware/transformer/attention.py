@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 _BLOCK = 64
-"""Queries of a prefill step that are taken together; up to so many keys after each are computed for nothing."""
+"""Queries of a prefill step that are taken together; up to that number of keys after each are computed for nothing."""
 
 
 class Attention(Protocol):
@@ -79,7 +79,8 @@ class StepByStep:
                 mask = self._mask[:size, self._keys + size - end : self._keys + size]
                 found = attend(query, near[:, :, :end], far[:, :, :end], attn_mask=mask, enable_gqa=True)
                 mixed[rows] = found[0].transpose(0, 1)
-        # A decode step's query heads that share a KV head are as good as so many queries: nothing need be repeated.
+        # A decode step's query heads that share a KV head are as good as queries of their own: nothing need be
+        # repeated.
         groups = (1, keys.shape[1], -1, keys.shape[2])
         for row, length in enumerate(plan.lengths):
             slots = plan.decode_slots[row, :length]

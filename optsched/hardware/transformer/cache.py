@@ -17,7 +17,7 @@ Slots = npt.NDArray[np.int64]
 
 
 class FullCacheError(RuntimeError):
-    """No page is free: who asks holds more than the cache's capacity."""
+    """No page is free: the request holds more than the cache's capacity."""
 
 
 class PagedCache:
@@ -54,11 +54,11 @@ class PagedCache:
 
     @property
     def free_pages(self) -> int:
-        """Pages that nobody holds."""
+        """Free pages."""
         return len(self._free)
 
     def hold(self, request: int, tokens: int) -> Slots:
-        """Let a request hold at least so many tokens; return the slots of the first so many.
+        """Let a request hold at least ``tokens`` tokens; return the slots of the first ones.
 
         Raises
         ------

@@ -71,7 +71,7 @@ class Transformer:
         generator = torch.Generator(device).manual_seed(seed)
 
         def weights(inputs: int, outputs: int, summed: int) -> torch.Tensor:
-            # A sum of so many products keeps its size.
+            # A sum of that number of products keeps its size.
             drawn = torch.empty((inputs, outputs), dtype=dtype, device=device)
             return drawn.normal_(0, summed**-0.5, generator=generator)
 

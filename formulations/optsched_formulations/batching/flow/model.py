@@ -7,17 +7,18 @@ the model counts them instead of naming them.
 
 - :math:`x_{ckj}`: prefills that generate token k in batch j, for k = 1 the first, for k ≥ 2 a refill;
 - :math:`d_{ckj}`: decode steps that generate token k ≥ 2;
-- :math:`e_{ckj}`: evictions in batch j of those with k tokens; :math:`w_{ckj}`: those who wait, evicted earlier;
-- :math:`s_{ckj}`: those who keep the KV of k tokens through batch j and do not run: *idle arcs*.
+- :math:`e_{ckj}`: evictions in batch j of those with k tokens; :math:`w_{ckj}`: those that wait, evicted earlier;
+- :math:`s_{ckj}`: those that keep the KV of k tokens through batch j and do not run: *idle arcs*.
 
-*Conservation.* Who has k tokens and is resident after batch j − 1 runs, idles or is evicted in batch j; who is evicted
-in batch j is refilled in batch j + 1 or later, so two tokens with an eviction between them lie two batches apart:
+*Conservation.* A request with k tokens that is resident after batch j − 1 runs, idles or is evicted in batch j; one
+that is evicted in batch j is refilled in batch j + 1 or later, so two tokens with an eviction between them lie two
+batches apart:
 
 .. math:: x_{ck,j-1} + d_{ck,j-1} + s_{ck,j-1} &= d_{c,k+1,j} + s_{ckj} + e_{ckj} \\
           e_{ck,j-1} + w_{ck,j-1} &= w_{ckj} + x_{c,k+1,j}, \qquad \sum_j x_{c1j} = n_c
 
 A request that has generated O tokens leaves. Variables exist where k tokens fit before the batch and O − k after it, so
-nobody is left over. Evictions right after a token suffice (they free memory sooner and change no run), so
+none is left over. Evictions right after a token suffice (they free memory sooner and change no run), so
 :math:`e_{ckj} ≤ x_{ck,j-1} + d_{ck,j-1}` where there are idle arcs.
 
 *Batches.* With blocks :math:`b_{ck} = ⌈(I+k-1)/b⌉`, and :math:`u_j` (falling in j) whether batch j is used:
@@ -41,7 +42,7 @@ all requests are of one class.
 of the order, Booleans :math:`y_{ij}` falling along the order with :math:`\sum_{i ∈ c} y_{ij} = \sum_{j' ≤ j} x_{c1j'}`;
 members of a class are named in the order.
 
-*From flows to requests.* Within a class and a token count requests are alike, so whoever came first goes first. Every
+*From flows to requests.* Within a class and a token count requests are alike, so the first to come goes first. Every
 legal schedule gives flows and every flow a legal schedule, of the same makespan.
 """
 
@@ -61,7 +62,7 @@ from optsched.solvers.claims import Values
 from optsched.solvers.formulation import Task, UnsupportedError
 from optsched_formulations.batching.costs import Costs, interchangeable
 from optsched_formulations.batching.memory_only import require_memory_only
-from optsched_formulations.batching.packing import Held, Packing, packing
+from optsched_formulations.batching.packing import HeldClass, Packing, packing
 
 Place = tuple[int, int, int]
 """``(class, tokens, batch)``, the last two counted from 1."""
@@ -72,7 +73,7 @@ _MOST_VARIABLES = 1_000_000
 
 
 @dataclass(frozen=True)
-class Row:
+class FlowRow:
     """``lower ≤ Σ coefficient × variable ≤ upper``; None for no limit."""
 
     terms: Terms
@@ -98,7 +99,7 @@ class Program:
     def __init__(self) -> None:
         self.lower: list[int] = []
         self.upper: list[int] = []
-        self.rows: list[Row] = []
+        self.rows: list[FlowRow] = []
         self.continuous: set[int] = set()
         self.objective: Terms = []
 
@@ -110,7 +111,7 @@ class Program:
 
     def row(self, terms: Terms, lower: int | None, upper: int | None) -> None:
         """Add a constraint."""
-        self.rows.append(Row(terms, lower, upper))
+        self.rows.append(FlowRow(terms, lower, upper))
 
 
 def require_flows(task: Task) -> None:
@@ -134,14 +135,14 @@ def pauses_may_pay(task: Task) -> bool:
     return False
 
 
-def holdings(task: Task) -> tuple[list[Held], int]:
+def holdings(task: Task) -> tuple[list[HeldClass], int]:
     """Return what requests of every class can hold, and the blocks of the cache."""
     requests, limits = task.instance.requests, task.instance.limits
     held = []
     for members in interchangeable(task):
         request = requests[members[0]]
         blocks = [limits.blocks(request.input + k) for k in range(request.output)]
-        held.append(Held(len(members), blocks))
+        held.append(HeldClass(len(members), blocks))
     return held, limits.kv_blocks
 
 
@@ -254,7 +255,7 @@ class FlowModel:
                             self._wait[c, k, j] = new(0, len(members))
 
     def _add_conservation(self) -> None:
-        """Who has k tokens after a batch has them before the next, resident or not."""
+        """Say that a request with k tokens after a batch has them before the next, resident or not."""
         row = self.program.row
         for c, members in enumerate(self._classes):
             output = self._output(c)
@@ -453,7 +454,7 @@ class FlowModel:
                 resident[c, k], pool[c, k] = deque(), deque()
         assignments = []
         for j in self._batches:
-            # Tokens from the last down, so that nobody who runs in this batch is counted as resident before it.
+            # Tokens from the last down, so that none that runs in this batch is counted as resident before it.
             run: list[tuple[int, int]] = []
             evicted: list[tuple[tuple[int, int], int]] = []
             for c in range(len(self._classes)):

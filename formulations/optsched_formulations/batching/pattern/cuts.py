@@ -6,8 +6,8 @@ batches can hold if the solution is to be an average of schedules. So the least 
 π of an inequality :math:`\sum π_{ck} h_{ck} ≤ W` that this batch violates, and that holds for all batches of every
 schedule, W being the largest weight of what a batch can hold.
 
-Only what the batch holds is covered. Other items get weights afterwards: whoever holds more tokens could hold fewer of
-them, so the largest weight of the smaller items of a class leaves W as it is.
+Only what the batch holds is covered. Other items get weights afterwards: a request that holds more tokens could hold
+fewer of them, so the largest weight of the smaller items of a class leaves W as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optsched_formulations.batching.packing import Held, Item, Packing, cover, heaviest, whole_weights
+from optsched_formulations.batching.packing import HeldClass, Item, Packing, cover, heaviest, whole_weights
 from optsched_formulations.batching.pattern.network import Floats
 
 _VIOLATED = 1.001
@@ -27,7 +27,7 @@ _MOST_ROUNDS = 50
 
 
 def violated_packings(
-    classes: Sequence[Held], capacity: int, held: dict[Item, Floats], most: int, deadline: float
+    classes: Sequence[HeldClass], capacity: int, held: dict[Item, Floats], most: int, deadline: float
 ) -> list[Packing]:
     """Return inequalities that a solution violates, each the most violated one of some batch.
 
@@ -62,7 +62,9 @@ def _excess(packing: Packing, amounts: dict[Item, float]) -> float:
     return sum(packing.weights.get(item, 0) * amount for item, amount in amounts.items()) / packing.most
 
 
-def _covering(classes: Sequence[Held], capacity: int, amounts: dict[Item, float], deadline: float) -> Packing | None:
+def _covering(
+    classes: Sequence[HeldClass], capacity: int, amounts: dict[Item, float], deadline: float
+) -> Packing | None:
     """Return the inequality that the contents of one batch violate most; None if there is none."""
     items = sorted(amounts)
     demand = np.array([amounts[item] for item in items])
@@ -86,7 +88,7 @@ def _covering(classes: Sequence[Held], capacity: int, amounts: dict[Item, float]
     return None if best is None else _extended(classes, capacity, best[1])
 
 
-def _extended(classes: Sequence[Held], capacity: int, weights: dict[Item, int]) -> Packing:
+def _extended(classes: Sequence[HeldClass], capacity: int, weights: dict[Item, int]) -> Packing:
     """Give weights to the items that have none, and compute W."""
     items, heavy = [], []
     for c, of_class in enumerate(classes):

@@ -29,7 +29,7 @@ def dive(
     requests: int,
     deadline: float,
 ) -> list[Pattern]:
-    """Return lives of all requests that batches can take together; empty if the dive fails.
+    """Return patterns of all requests that batches can take together; empty if the dive fails.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 r"""The restricted master programme of patterns: as a linear programme that grows, and as an integer programme.
 
-With :math:`x_p` requests that live by pattern p, of extra time :math:`e_p`, taking :math:`a_{pij}` of row i in batch
+With :math:`x_p` requests that run by pattern p, of extra time :math:`e_p`, taking :math:`a_{pij}` of row i in batch
 j, and :math:`u_j` whether batch j is used, as shares of what batches can take:
 
 .. math:: \min \mathrm{base} \sum_j u_j + \sum_p e_p x_p, \qquad
@@ -47,7 +47,7 @@ class Shape:
     Attributes
     ----------
     unit
-        The objective counts in so many ps.
+        Unit of the objective, in ps.
     """
 
     def __init__(self, network: Network, fewest: int, most: int) -> None:
@@ -120,7 +120,7 @@ class Duals:
     served
         Price of serving a request of every class, in ps.
     times
-        How many requests live by every pattern, in the order in which patterns were added.
+        How many requests run by every pattern, in the order in which patterns were added.
     """
 
     objective: float
@@ -138,7 +138,7 @@ class LinearMaster:
         # New columns leave the last optimum feasible, so the primal simplex method goes on from it.
         self._solver.setOptionValue("simplex_strategy", _PRIMAL)
         cost, lower, matrix, least, greatest = shape.frame()
-        # Serving nobody has to be worse than any schedule.
+        # Serving no request has to be worse than any schedule.
         extras = sum(extra * count for extra, count in shape.network.extras)
         dear = 2.0 * (shape.most * shape.network.base + extras) / shape.unit + 1.0
         unserved = csc_array(
@@ -175,7 +175,7 @@ class LinearMaster:
         )
 
     def fix(self, pattern: int, least: int, most: int | None = None) -> None:
-        """Say how many requests live by a pattern, counted in the order in which patterns were added."""
+        """Say how many requests run by a pattern, counted in the order in which patterns were added."""
         self._solver.changeColBounds(self._others + pattern, float(least), highspy.kHighsInf if most is None else most)
 
     def solve(self, seconds: float) -> Duals | None:
@@ -196,16 +196,16 @@ class LinearMaster:
 def best_combination(
     shape: Shape, patterns: Sequence[Pattern], start: Sequence[Pattern], *, seconds: float, workers: int, seed: int
 ) -> list[Pattern]:
-    """Return the lives of all requests in the best schedule of some patterns that is found in time.
+    """Return the patterns of all requests in the best schedule of some patterns that is found in time.
 
     Parameters
     ----------
     shape
         How many batches there may be.
     patterns
-        The lives to choose from.
+        The patterns to choose from.
     start
-        The lives of all requests in a schedule to start from, each among ``patterns``; empty for none.
+        The patterns of all requests in a schedule to start from, each among ``patterns``; empty for none.
     seconds, workers, seed
         For the solver.
 
@@ -218,7 +218,7 @@ def best_combination(
     frame_cost, frame_lower, frame, least, greatest = shape.frame()
     new = shape.columns(patterns)
     counted = np.array([network.kinds[pattern.owner].count for pattern in patterns], dtype=np.float64)
-    # Every used batch runs somebody.
+    # Every used batch runs a request.
     runs = np.array([(batch, p) for p, pattern in enumerate(patterns) for batch in pattern.batches]).T
     matrix = csc_array(
         (
@@ -246,11 +246,11 @@ def best_combination(
     solver.passModel(programme)
     if start:
         number = {pattern: frame.shape[1] + p for p, pattern in enumerate(patterns)}
-        lives = Counter(number[pattern] for pattern in start)
+        uses = Counter(number[pattern] for pattern in start)
         batches = 1 + max(pattern.batches[-1] for pattern in start)
         values = np.zeros(matrix.shape[1])
         values[:batches] = 1.0
-        for column, times in lives.items():
+        for column, times in uses.items():
             values[column] = times
         if not network.hybrid:
             filling = {j for pattern in start for j, fill in zip(pattern.batches, pattern.filled, strict=True) if fill}

@@ -1,6 +1,6 @@
 r"""Patterns of a class of identical requests, and the cheapest of them at given prices: exact, in integers.
 
-A *pattern* is the whole life of a request: the batches :math:`t_1 < … < t_O` that generate its tokens, and which
+A *pattern* is all that a request does: the batches :math:`t_1 < … < t_O` that generate its tokens, and which
 tokens k ≥ 2 come from a refill after an eviction. Between two tokens with no eviction the KV stays: in the batches
 between them it is held *idle*. With an eviction between tokens k and k + 1 no memory is held there, and
 :math:`t_{k+1} ≥ t_k + 2`, for the eviction has a batch of its own.
@@ -10,9 +10,9 @@ batch has more than the row's capacity of it. They are memory, packing inequalit
 C, P and N, and the memory of the fills and that of the decodes of a batch, which matter where a batch has one kind.
 
 *Charges*. With a price of a unit of every row in every batch, a step costs its *extra* time, what it takes beyond the
-cheapest way of generating that token, and the prices of what it takes. The cheapest life is a cheapest path, in which
-an eviction takes a pause of one batch (`optsched.bounds.priced.paths`). :math:`D(J)` is the least cost of a life within
-J batches.
+cheapest way of generating that token, and the prices of what it takes. The cheapest pattern is a cheapest path, in
+which an eviction takes a pause of one batch (`optsched.bounds.priced.paths`). :math:`D(J)` is the least cost of a
+pattern within J batches.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from optsched.bounds.priced.paths import CheapestPaths, Ints, TokenCosts
+from optsched.bounds.priced.paths import CheapestPaths, TokenCosts
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched.solvers.formulation import UnsupportedError
 from optsched_formulations.batching.costs import Costs, Token
 from optsched_formulations.batching.packing import Packing
@@ -35,7 +36,7 @@ from optsched_formulations.batching.packing import Packing
 Floats = npt.NDArray[np.float64]
 
 IMPOSSIBLE = 2**60
-"""No possible life costs as much."""
+"""No possible pattern costs as much."""
 _MOST_COST = 2**58
 """Extra times and payments of all requests together stay below."""
 _FINE = 2**20
@@ -46,7 +47,7 @@ ANY, FILLS, DECODES = range(3)
 
 
 @dataclass(frozen=True)
-class Row:
+class ResourceRow:
     """What a batch can take of something.
 
     Parameters
@@ -66,7 +67,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A request's life.
+    """All that a request does.
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class Kind:
+class PatternKind:
     """A class of identical requests; arrays are by token, from the first.
 
     Parameters
@@ -96,7 +97,7 @@ class Kind:
     fill_extra, decode_extra
         Time beyond the cheaper one of the two, in ps, shape (O,); −1 if the step is not possible.
     fill, decode, idle
-        What the steps take of every row, shape (O, rows). `idle` at k − 1 is for those who have k tokens.
+        What the steps take of every row, shape (O, rows). `idle` at k − 1 is for those that have k tokens.
     """
 
     shape: tuple[int, int]
@@ -143,24 +144,27 @@ class Network:
         ]
         self.work = sum(len(members[c]) * self._least(token) for c, of_class in enumerate(tokens) for token in of_class)
 
-    def _rows(self, packings: Sequence[Packing]) -> tuple[Row, ...]:
+    def _rows(self, packings: Sequence[Packing]) -> tuple[ResourceRow, ...]:
         limits, largest = self._limits, self._costs.largest_steps
         capacity = limits.kv_blocks
-        rows = [Row("memory", capacity, ANY), *(Row("packing", packing.most, ANY) for packing in packings)]
+        rows = [
+            ResourceRow("memory", capacity, ANY),
+            *(ResourceRow("packing", packing.most, ANY) for packing in packings),
+        ]
         if largest > limits.batch_tokens:
-            rows.append(Row("tokens", limits.batch_tokens, ANY))
+            rows.append(ResourceRow("tokens", limits.batch_tokens, ANY))
         if largest > limits.prefill_tokens:
-            rows.append(Row("prefill_tokens", limits.prefill_tokens, FILLS))
+            rows.append(ResourceRow("prefill_tokens", limits.prefill_tokens, FILLS))
         if limits.batch_requests is not None and limits.batch_requests < len(self._costs.requests):
-            rows.append(Row("runs", limits.batch_requests, ANY))
+            rows.append(ResourceRow("runs", limits.batch_requests, ANY))
         if not self.hybrid:
-            rows += [Row("fill_memory", capacity, FILLS), Row("decode_memory", capacity, DECODES)]
+            rows += [ResourceRow("fill_memory", capacity, FILLS), ResourceRow("decode_memory", capacity, DECODES)]
         return tuple(rows)
 
     def _least(self, token: Token) -> int:
         return self._costs.scale * self._costs.least(token, self._slope // self._costs.scale)
 
-    def _kind(self, count: int, tokens: list[Token], weights: list[list[int]]) -> Kind:
+    def _kind(self, count: int, tokens: list[Token], weights: list[list[int]]) -> PatternKind:
         """Return a class from its first request's tokens and their weights in the packing inequalities."""
         costs, limits = self._costs, self._limits
         size = np.array([costs.size(token) for token in tokens])
@@ -200,7 +204,7 @@ class Network:
         if max(map(max, extra)) * len(tokens) * len(costs.requests) >= _MOST_COST:
             raise UnsupportedError("times that cannot be added up in 64 bits")
         fill_extra, decode_extra = np.array(extra).T
-        return Kind(
+        return PatternKind(
             (int(size[0]), len(size)),
             count,
             fill_extra,
@@ -244,12 +248,12 @@ class Network:
         ]
 
     def extra(self, pattern: Pattern) -> int:
-        """Return the extra time of a life, in ps."""
+        """Return the extra time of a pattern, in ps."""
         kind = self.kinds[pattern.owner]
         return int(np.where(pattern.filled, kind.fill_extra, kind.decode_extra).sum())
 
     def taken(self, pattern: Pattern) -> tuple[Ints, Ints, Ints]:
-        """Return what a life takes: rows, batches and amounts, amounts > 0."""
+        """Return what a pattern takes: rows, batches and amounts, amounts > 0."""
         kind = self.kinds[pattern.owner]
         amounts = np.where(np.array(pattern.filled)[:, None], kind.fill, kind.decode)
         batches = np.array(pattern.batches)
@@ -266,7 +270,7 @@ class Network:
         return rows, batches[steps], amounts[steps, rows]
 
     def admits(self, patterns: Sequence[Pattern]) -> bool:
-        """Return whether these are the lives of all requests, and batches can take them together: exactly."""
+        """Return whether these are the patterns of all requests, and batches can take them together: exactly."""
         if Counter(pattern.owner for pattern in patterns) != Counter({c: q.count for c, q in enumerate(self.kinds)}):
             return False
         total: dict[tuple[int, int], int] = defaultdict(int)
@@ -280,7 +284,7 @@ class Network:
         return pure and all(amount <= self.rows[row].capacity for (row, _), amount in total.items())
 
     def held(self, patterns: Sequence[tuple[Pattern, float]], batches: int) -> dict[tuple[int, int], Floats]:
-        """Return how many requests hold (class, tokens) in every batch, if so many live by each pattern."""
+        """Return how many requests hold (class, tokens) in every batch, if that number run by each pattern."""
         found: dict[tuple[int, int], Floats] = defaultdict(lambda: np.zeros(batches))
         for pattern, times in patterns:
             ends = [
@@ -336,12 +340,12 @@ class Network:
 
     @property
     def _longest_extra(self) -> int:
-        """No life has more extra time, in ps."""
+        """No pattern has more extra time, in ps."""
         return max(kind.output * int(max(kind.fill_extra.max(), kind.decode_extra.max())) for kind in self.kinds)
 
 
 class Shortest:
-    """The cheapest lives of one class at given prices, by the batch of the last token.
+    """The cheapest patterns of one class at given prices, by the batch of the last token.
 
     Parameters
     ----------
@@ -355,7 +359,7 @@ class Shortest:
     Attributes
     ----------
     cost
-        Least cost of a life that ends in a batch, shape (batches,); at least `IMPOSSIBLE` if there is none.
+        Least cost of a pattern that ends in a batch, shape (batches,); at least `IMPOSSIBLE` if there is none.
     """
 
     def __init__(self, network: Network, owner: int, prices: Ints, scale: int) -> None:
@@ -371,16 +375,16 @@ class Shortest:
         self._paths = CheapestPaths(fills[0], later, {kind.output}, pause=1)
         self.cost = self._paths.costs[kind.output]
 
-    def lives(self, ends: Ints) -> list[Pattern]:
-        """Return the cheapest lives that end in some batches."""
+    def patterns(self, ends: Ints) -> list[Pattern]:
+        """Return the cheapest patterns that end in some batches."""
         batches, filled = [ends], []
         for step in self._paths.back(self._output, ends):
             filled.append(step.refilled)
             batches.append(step.before)
         filled.append(np.ones(len(ends), dtype=np.bool_))
         return [
-            Pattern(self._owner, tuple(life), tuple(ways))
-            for life, ways in zip(
+            Pattern(self._owner, tuple(when), tuple(ways))
+            for when, ways in zip(
                 np.stack(batches[::-1], axis=1).tolist(), np.stack(filled[::-1], axis=1).tolist(), strict=True
             )
         ]
@@ -390,7 +394,7 @@ def least_extra(network: Network, found: Sequence[Shortest], prices: Ints) -> li
     r"""Return lower bounds on the extra time of a schedule of J batches, in the prices' unit, as far as prices go.
 
     That is :math:`E(J) = \sum_c n_c D_c(J) - \sum_{j ≤ J} G_j` (see `pattern_cg`), from the first J in which every
-    request has a life.
+    request has a pattern.
     """
     longest = max(kind.output for kind in network.kinds)
     total = -np.cumsum(network.room(prices))[longest - 1 :]

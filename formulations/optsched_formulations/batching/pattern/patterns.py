@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optsched.bounds.priced.paths import Ints
+from optsched.model.ints import Ints
 from optsched_formulations.batching.packing import Packing
 from optsched_formulations.batching.pattern.network import Network, Shortest, least_extra
 
@@ -75,7 +75,7 @@ class PatternBound:
         return 0 if proof is None else proof.extra
 
     def value(self, batches: int) -> int | None:
-        """Return a lower bound on schedules of so many batches in ps; None if there are none."""
+        """Return a lower bound on schedules of a number of batches in ps; None if there are none."""
         extra = self._lifted(self._extra(batches))
         return None if extra is None else self._base * batches + self._work + extra
 
@@ -124,7 +124,7 @@ class PatternBound:
 
 
 def _least_sum(extras: Sequence[tuple[int, int]], least: int) -> int | None:
-    """Return the least sum of some of the numbers, each as often as it may occur, that is at least ``least``.
+    """Return the least sum of some of the numbers, each no more often than it may occur, that is at least ``least``.
 
     None if there is none; ``least`` itself if there are too many sums to tell.
     """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.search.state_steps import Ints
 
 
 def arrivals(instance: Instance, classes: Classes, scale: int) -> tuple[Ints, Ints]:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from optsched.compiled import compiled
-from optsched_formulations.batching.search.state_steps import BEGIN, RUN, Buffer, Ints, Words, arrived, step_of
+from optsched.model.ints import Ints
+from optsched_formulations.batching.search.state_steps import BEGIN, RUN, Buffer, Words, arrived, step_of
 
 
 class Arcs(NamedTuple):
@@ -25,7 +26,7 @@ class Arcs(NamedTuple):
     arc
         Of every arc, by its tail: `HEAD`, `REDUCED` cost, `KIND` and `ITEM`; the pool's field that it changes (`WORD`,
         `SHIFT` and `MASK`) by `CHANGE`, −1, 0 or +1; and with arrivals the `WORK` in time units and as `GATE` the class
-        of which a first fill takes somebody, else −1. Shape (arcs, 10): what is read together lies together.
+        of which a first fill takes a request, else −1. Shape (arcs, 10): what is read together lies together.
     time, place
         Arrivals, ascending, and as in `request_kernel.Requests` the place there of the i-th last of every class.
     """

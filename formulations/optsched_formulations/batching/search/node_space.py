@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched_formulations.batching.search.arrivals import arrivals
 from optsched_formulations.batching.search.node_kernel import (
     CHANGE,
@@ -30,9 +31,9 @@ from optsched_formulations.batching.search.node_kernel import (
 from optsched_formulations.batching.search.request_kernel import NO_REQUESTS
 from optsched_formulations.batching.search.resident_graph import ResidentGraph
 from optsched_formulations.batching.search.resident_walk import Prices
-from optsched_formulations.batching.search.state_kernel import NOBODY
+from optsched_formulations.batching.search.state_kernel import NONE
 from optsched_formulations.batching.search.state_space import Space
-from optsched_formulations.batching.search.state_steps import BEGIN, EVICT, FILL, RUN, Ints
+from optsched_formulations.batching.search.state_steps import BEGIN, EVICT, FILL, RUN
 
 _BITS = 64
 
@@ -79,7 +80,7 @@ def node_space(instance: Instance, graph: ResidentGraph, prices: Prices) -> Spac
         source=source,
         goal=goal,
         label=0,
-        clock=NOBODY,
+        clock=NONE,
         breadth=int(np.diff(begins).max()) + arrival.shape[1],
         scale=prices.scale,
         bound=prices.start,

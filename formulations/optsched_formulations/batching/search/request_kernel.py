@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.compiled import compiled
+from optsched.model.ints import Ints
 from optsched_formulations.batching.search.state_steps import (
     BEGIN,
     EVICT,
@@ -22,7 +23,6 @@ from optsched_formulations.batching.search.state_steps import (
     PAUSE,
     RUN,
     Buffer,
-    Ints,
     Words,
     arrived,
     step_of,
@@ -125,7 +125,7 @@ def _smallest_ratio_first(requests: Requests, at: Bytes, order: Ints) -> int:
     for r in range(len(at)):
         if at[r] == request[OUTPUT, r] or request[WEIGHT, r] == 0:
             continue
-        # Who needs less time per weight goes first.
+        # The least time per weight goes first.
         needed, position = byte[REST, request[OWNER, r], at[r]], count
         while position > 0:
             other = order[position - 1]

@@ -5,23 +5,24 @@ r"""A space of states request by request, guided by what a batch can hold: for a
 share :math:`\mathrm{base}\, π_{ck} / W` of the batch's base, and the shares of a batch add up to at most the base.
 
 *Makespan.* What is still to come takes at least the shares and the own time of all tokens that are still to be
-generated, a refill's extra time included for whoever waits to be refilled. So a state's cost grows by the extra time
-when a request is evicted, by the base less the shares when a batch runs, and, with arrivals, by idle time before one
-begins; it never falls. With arrivals the label is the clock. For two ways to one state, costs differ as clocks do.
+generated, a refill's extra time included for a request that waits to be refilled. So a state's cost grows by the extra
+time when a request is evicted, by the base less the shares when a batch runs, and, with arrivals, by idle time before
+one begins; it never falls. With arrivals the label is the clock. For two ways to one state, costs differ as clocks do.
 
 *Weighted e2e latencies.* Their sum is the sum over all steps of time × weight of the requests unfinished, less what
 those that had not arrived yet have waited, a constant; that is the label. Each request needs its shares and own times
 of the machine, of which steps give no more than they last; so completions are those of jobs on one machine that may be
 preempted, and at best earlier. Of different weights, offline, their weighted sum is least if machine time goes to
-whoever needs the least of it per weight (Smith 1956). Of equal weights, with arrivals or without, if it goes to whoever
-has the least left to do: then by any moment as many as possible have completed (Schrage 1968), so that the i-th
-completion is the earliest possible for every i. No request completes before its *chain*, either: all its tokens, each
-in a batch of its own. So the i-th completion of any schedule is at least the later one of the i-th by shortest
-remaining time and the i-th of the chains' ends, and both are summed up to the least sum that is still to come. The cost
-is the label and this bound, and at least the cost of the state before. With arrivals the clock is part of the state.
+the request that needs the least of it per weight (Smith 1956). Of equal weights, with arrivals or without, if it goes
+to the one that has the least left to do: then by any moment as many as possible have completed (Schrage 1968), so that
+the i-th completion is the earliest possible for every i. No request completes before its *chain*, either: all its
+tokens, each in a batch of its own. So the i-th completion of any schedule is at least the later one of the i-th by
+shortest remaining time and the i-th of the chains' ends, and both are summed up to the least sum that is still to come.
+The cost is the label and this bound, and at least the cost of the state before. With arrivals the clock is part of the
+state.
 
-*Pauses* are left out offline: the argument of `resident_graph` ends no batch later, and moves nobody's last token. With
-arrivals requests may pause.
+*Pauses* are left out offline: the argument of `resident_graph` ends no batch later, and moves no request's last token.
+With arrivals requests may pause.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from __future__ import annotations
 import numpy as np
 
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.packing import Held, packing
+from optsched_formulations.batching.packing import HeldClass, packing
 from optsched_formulations.batching.search.arrivals import arrivals
 from optsched_formulations.batching.search.node_kernel import NO_ARCS
 from optsched_formulations.batching.search.request_kernel import (
@@ -52,9 +54,8 @@ from optsched_formulations.batching.search.request_kernel import (
     time_to_come,
 )
 from optsched_formulations.batching.search.resident_walk import scale_of
-from optsched_formulations.batching.search.state_kernel import NOBODY
+from optsched_formulations.batching.search.state_kernel import NONE
 from optsched_formulations.batching.search.state_space import Space
-from optsched_formulations.batching.search.state_steps import Ints
 
 _BYTES = 8
 """Bytes in a word."""
@@ -112,7 +113,7 @@ def request_space(instance: Instance, classes: Classes, seconds: float) -> Space
         source=source,
         goal=goal,
         label=0,
-        clock=words - 2 if dated else NOBODY,
+        clock=words - 2 if dated else NONE,
         breadth=3 * number + 2,
         scale=scale,
         bound=bound,
@@ -128,7 +129,7 @@ def shares_of(space: Space, classes: Classes) -> list[int]:
 def _weights(classes: Classes, seconds: float) -> tuple[list[int], int]:
     """Return a weight for every item, and the most that a batch holds."""
     held = [
-        Held(len(members), [classes.size[first + k] for k in range(kind[1])])
+        HeldClass(len(members), [classes.size[first + k] for k in range(kind[1])])
         for first, members, kind in zip(classes.first, classes.members, classes.kinds, strict=True)
     ]
     found = packing(held, classes.capacity, seconds)

@@ -13,7 +13,7 @@ between two batches a resident request either is evicted or runs.
 *Items and nodes.* Item (class, k) is a request of a class (I, O) in the batch that generates its token k; it holds I
 + k − 1 tokens. A node is a multiset of items that fits M: *composing* a batch, or what is left *after* one.
 
-*Arcs.* after(S) → composing(S with every k one higher): the next batch begins, everybody resident runs. after(S) →
+*Arcs.* after(S) → composing(S with every k one higher): the next batch begins, every resident request runs. after(S) →
 after(S − i): i is evicted. composing(T) → composing(T + i): a request is filled, for the first time (k = 1)
 or again (k ≥ 2, at the cost of the refill less the decode). composing(T) → after(T less what finished): the batch runs,
 at the cost base.
@@ -26,15 +26,15 @@ graph has negative cost after every first fill is paid its λ, every eviction ch
 μ, then every closed walk costs at least Σ λ over the requests (`resident_walk`).
 
 *Tracking.* Nodes may also count how many requests of some classes are still to come: first fills of a tracked class
-need no price, and a schedule is a walk from after(∅) with everybody to come to after(∅) with nobody. The bound is
+need no price, and a schedule is a walk from after(∅) with all requests to come to after(∅) with none. The bound is
 then Σ λ over the requests of the other classes plus the least priced cost of such a walk. A request is refilled only
 where some of its class is neither to come nor resident.
 
-*With arrivals* a machine that waits may do work early, so that requests may pause: items leave those who run, and come
+*With arrivals* a machine that waits may do work early, so that requests may pause: items leave those that run, and come
 back when the batch has run. Everything else is as offline: that requests are not there yet is another relaxation.
 
-Relaxed are the order of evictions and refills and that the walk hangs together; the knapsack of every batch and who
-can follow whom are exact. Nothing else in the graph depends on how many requests a class has, except that no more are
+Relaxed are the order of evictions and refills and that the walk hangs together; the knapsack of every batch and which
+can follow which are exact. Nothing else in the graph depends on how many requests a class has, except that no more are
 resident.
 """
 
@@ -48,8 +48,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optsched.model.ints import Ints
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.search.state_steps import BEGIN, EVICT, FILL, PAUSE, RUN, Ints
+from optsched_formulations.batching.search.state_steps import BEGIN, EVICT, FILL, PAUSE, RUN
 
 _MOST_NODES = 70_000
 """A linear programme of that many rows takes HiGHS most of a minute."""
@@ -76,7 +77,7 @@ class ResidentGraph:
     tracked
         The classes whose requests that have not started are counted in the nodes.
     nodes
-        Node 0 is the source, after(∅) with everybody to come.
+        Node 0 is the source, after(∅) with all requests to come.
     sink
         after(∅) with no tracked request to come.
     tail, head, kind, item
@@ -168,7 +169,7 @@ class _Builder:
         self._arcs.append((tail, found, kind, item, cost))
 
     def _run(self, current: int) -> None:
-        """Let the batch run, those leave it who have finished, and those come back who paused."""
+        """Let the batch run; what has finished leaves it, and what paused comes back."""
         items, paused, fresh = self._nodes[current]
         if items:
             left = sorted((*(i for i in items if self._classes.following[i] >= 0), *paused))
@@ -194,7 +195,7 @@ class _Builder:
             self._arc(current, (_plus(items, i), paused, rest), FILL, i, classes.extra_ps(i))
 
     def _begin(self, current: int) -> None:
-        """Begin the next batch: everybody runs who does not pause."""
+        """Begin the next batch: every request that does not pause runs."""
         items, paused, fresh = self._nodes[current]
         grown = tuple(self._classes.following[i] for i in items)
         if sum(self._classes.size[i] for i in grown + paused) <= self._classes.capacity:

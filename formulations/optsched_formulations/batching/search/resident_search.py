@@ -37,7 +37,7 @@ def plain_certificate(classes: Classes, shares: Sequence[int], scale: int, bound
     ``shares`` are of a batch's base, in ps / ``scale``, for every item; those of a batch add up to at most the base.
     An item's price pays for its fill and the decodes of all tokens that follow, with all their shares. In a weighted
     sum each request pays its weight times this, and since it is unfinished until its last batch ends, every batch that
-    it runs in may count with the whole base: every move then costs at least what those pay who take part in it.
+    it runs in may count with the whole base: every move then costs at least what those that take part in it pay.
     """
     item, rest = [0] * len(classes.size), 0
     for i in reversed(range(len(item))):

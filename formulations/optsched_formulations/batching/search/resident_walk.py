@@ -19,17 +19,18 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csc_array
 
+from optsched.model.ints import Ints
 from optsched.solvers.highs import solve_equality_lp
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.resident_graph import ResidentGraph
-from optsched_formulations.batching.search.state_steps import EVICT, FILL, Ints
+from optsched_formulations.batching.search.state_steps import EVICT, FILL
 
 _FINE = 2**32
 """Prices have at least that many units in a batch's base."""
 _MOST_PRICE = 2**58
 """Of items and nodes: with costs of up to 2⁶⁰, as `state_search` has them, sums of a few stay below 2⁶³."""
 _NO_WAY = 2**60
-"""Cost of a way to the sink where there is none: from an empty batch that nobody is left to fill."""
+"""Cost of a way to the sink where there is none: from an empty batch that no request is left to fill."""
 _ROUNDS = 2_000
 """Rounds of Bellman and Ford after which prices are given up."""
 

@@ -2,8 +2,8 @@
 
 A state is a row of 64-bit words, found by a hash table with open addressing. It has a *cost*, a lower bound on the
 objective of all schedules through it, less a constant; and a *label*, what is minimised when two ways lead to it: the
-cost itself, the clock where requests arrive over time (who is there earlier can wait), or the weighted time spent so
-far where e2e latencies are summed, with arrivals for every clock apart.
+cost itself, the clock where requests arrive over time (a state that is there earlier can wait), or the weighted time
+spent so far where e2e latencies are summed, with arrivals for every clock apart.
 
 *On the graph of resident sets* (`node_kernel`) word 0 is the node and the others are the pool. *Request by request*
 (`request_kernel`) each request has a byte.
@@ -21,13 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.compiled import compiled
+from optsched.model.ints import Ints
 from optsched_formulations.batching.search.node_kernel import Arcs, expand_node
 from optsched_formulations.batching.search.request_kernel import Requests, expand_requests
-from optsched_formulations.batching.search.state_steps import RUN, Buffer, Ints, Words, kind_of
+from optsched_formulations.batching.search.state_steps import RUN, Buffer, Words, kind_of
 
 Numbers = npt.NDArray[np.int32]
 
-NOBODY = -1
+NONE = -1
 _CLOSED = -2
 """`Store.after` of a state that does not wait in a bucket."""
 DONE, PAUSED, FULL = range(3)
@@ -71,7 +72,7 @@ def _place(words: Words, table: Numbers, wanted: Words, row: int, clock: int) ->
     place = mixed & mask
     while True:
         known = table[place]
-        if known == NOBODY:
+        if known == NONE:
             return int(np.int64(place))
         same = True
         for w in range(words.shape[1]):
@@ -97,11 +98,11 @@ def enter_all(store: Store, count: int, clock: int) -> None:
 def _unlink(after: Numbers, before: Numbers, buckets: Numbers, bucket: int, state: int) -> None:
     """Take a state out of its bucket."""
     right, left = after[state], before[state]
-    if left == NOBODY:
+    if left == NONE:
         buckets[bucket] = right
     else:
         after[left] = right
-    if right != NOBODY:
+    if right != NONE:
         before[right] = left
     after[state] = _CLOSED
 
@@ -111,8 +112,8 @@ def _link(after: Numbers, before: Numbers, buckets: Numbers, bucket: int, state:
     """Put a state first in a bucket."""
     first = buckets[bucket]
     after[state] = first
-    before[state] = NOBODY
-    if first != NOBODY:
+    before[state] = NONE
+    if first != NONE:
         before[first] = state
     buckets[bucket] = state
 
@@ -120,7 +121,7 @@ def _link(after: Numbers, before: Numbers, buckets: Numbers, bucket: int, state:
 @compiled
 def start(store: Store, buckets: Numbers) -> None:
     """Enter state 0, at no cost."""
-    enter_all(store, 1, NOBODY)
+    enter_all(store, 1, NONE)
     _link(store.after, store.before, buckets, 0, 0)
 
 
@@ -150,7 +151,7 @@ def search(  # noqa: PLR0917 - compiled functions take positions
     room, slots, breadth, size = len(costs), len(table), len(found_cost), words.shape[1]
     expanded, outcome = 0, DONE
     while True:
-        while bucket < len(buckets) and buckets[bucket] == NOBODY:
+        while bucket < len(buckets) and buckets[bucket] == NONE:
             bucket += 1
         if bucket >= len(buckets) or bucket * width >= budget:
             break
@@ -173,27 +174,27 @@ def search(  # noqa: PLR0917 - compiled functions take positions
                 continue
             place = _place(words, table, found_words, row, clock)
             reached = table[place]
-            if clock >= 0 and reached != NOBODY:
-                # Who was there earlier, and whose completions sum up to no more, can wait.
+            if clock >= 0 and reached != NONE:
+                # A state reached earlier, whose completions sum up to no more, can wait.
                 dominated = False
-                while reached != NOBODY and not dominated:
+                while reached != NONE and not dominated:
                     dominated = words[reached, clock] <= found_words[row, clock] and labels[reached] <= found_label[row]
                     reached = twin[reached]
                 if dominated:
                     continue
-                last, other = NOBODY, table[place]
-                while other != NOBODY:
+                last, other = NONE, table[place]
+                while other != NONE:
                     if words[other, clock] < found_words[row, clock] or labels[other] < found_label[row]:
                         last = other
                     else:
                         if after[other] != _CLOSED:
                             _unlink(after, before, buckets, costs[other] // width, other)
-                        if last == NOBODY:
+                        if last == NONE:
                             table[place] = twin[other]
                         else:
                             twin[last] = twin[other]
                     other = twin[other]
-            if reached == NOBODY:
+            if reached == NONE:
                 reached = count
                 count += 1
                 twin[reached] = table[place]
@@ -266,9 +267,9 @@ def beam(  # noqa: PLR0917
         for row in range(successors):
             if found_cost[row] >= budget:
                 continue
-            place = _place(words, table, found_words, row, NOBODY)
+            place = _place(words, table, found_words, row, NONE)
             reached = table[place]
-            if reached == NOBODY:
+            if reached == NONE:
                 reached = count
                 count += 1
                 table[place] = reached

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optsched.model.ints import Ints
 from optsched_formulations.batching.search.node_kernel import Arcs
 from optsched_formulations.batching.search.request_kernel import OWNER, REST, Requests
 from optsched_formulations.batching.search.state_kernel import (
     DONE,
     FULL,
-    NOBODY,
+    NONE,
     PAUSED,
     Numbers,
     Store,
@@ -20,7 +21,7 @@ from optsched_formulations.batching.search.state_kernel import (
     search,
     start,
 )
-from optsched_formulations.batching.search.state_steps import RUN, Buffer, Ints, Words, item_of, kind_of, step_of
+from optsched_formulations.batching.search.state_steps import RUN, Buffer, Words, item_of, kind_of, step_of
 
 _BUCKETS = 1 << 14
 _FIRST_STATES = 1 << 16
@@ -61,7 +62,7 @@ class Space:
     constant_ps: int
 
     def value_of(self, cost: int) -> int:
-        """Return the least objective value of a schedule of so much cost."""
+        """Return the least objective value of a schedule of that cost."""
         return self.constant_ps - (-(self.bound + cost) // self.scale)
 
     def left(self, words: Words) -> Ints:
@@ -93,10 +94,10 @@ class States:
         self._space = space
         self._width = max(budget, 0) // _BUCKETS + 1
         self._store = _empty(_FIRST_STATES, len(space.source))
-        self._store.words[0], self._store.label[0], self._store.parent[0] = space.source, space.label, NOBODY
-        self._buckets: Numbers = np.full(_BUCKETS, NOBODY, dtype=np.int32)
+        self._store.words[0], self._store.label[0], self._store.parent[0] = space.source, space.label, NONE
+        self._buckets: Numbers = np.full(_BUCKETS, NONE, dtype=np.int32)
         start(self._store, self._buckets)
-        self._progress: Ints = np.array([1, 0, budget, NOBODY, 0], dtype=np.int64)
+        self._progress: Ints = np.array([1, 0, budget, NONE, 0], dtype=np.int64)
         self._buffer = Buffer(
             words=np.zeros((space.breadth, len(space.source)), dtype=np.uint64),
             cost=np.zeros(space.breadth, dtype=np.int64),
@@ -113,7 +114,7 @@ class States:
     @property
     def finished(self) -> bool:
         """Whether the finished state has been reached."""
-        return bool(self._progress[3] != NOBODY)
+        return bool(self._progress[3] != NONE)
 
     @property
     def expanded(self) -> int:
@@ -171,7 +172,7 @@ class States:
         if outcome != DONE:
             return np.zeros(0, dtype=np.int64)
         unique = np.unique(following[: heights[1]]).astype(np.int64)
-        # Who was there earlier by an eviction has been expanded already.
+        # What was there earlier by an eviction has been expanded already.
         ran = unique[self._store.step[unique] >= step_of(RUN, -1)]
         order = np.lexsort((self._store.label[ran] + space.left(self._store.words[ran]), self._store.cost[ran]))
         return ran[order[:width]]
@@ -180,7 +181,7 @@ class States:
         """Return kind and item of the steps that lead to the finished state."""
         store, state = self._store, int(self._progress[3])
         found = []
-        while store.parent[state] != NOBODY:
+        while store.parent[state] != NONE:
             step = int(store.step[state])
             found.append((kind_of(step), item_of(step)))
             state = int(store.parent[state])
@@ -211,7 +212,7 @@ def compile_loops(space: Space) -> None:
 
 
 def _empty(room: int, words: int) -> Store:
-    """Return a store of so many states, with a hash table that they half fill."""
+    """Return a store of that number of states, with a hash table that they half fill."""
     return Store(
         words=np.zeros((room, words), dtype=np.uint64),
         cost=np.zeros(room, dtype=np.int64),
@@ -221,5 +222,5 @@ def _empty(room: int, words: int) -> Store:
         after=np.zeros(room, dtype=np.int32),
         before=np.zeros(room, dtype=np.int32),
         twin=np.zeros(room, dtype=np.int32),
-        table=np.full(2 * room, NOBODY, dtype=np.int32),
+        table=np.full(2 * room, NONE, dtype=np.int32),
     )

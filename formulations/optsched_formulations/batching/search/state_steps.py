@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.compiled import compiled
+from optsched.model.ints import Ints
 
-Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 BEGIN, EVICT, PAUSE, FILL, RUN = range(5)

@@ -32,10 +32,10 @@ work of a token: all its chunks lie in batches up to its own.
 
 *How many batches.* Call a run useful if its fill generates a token in the end, or if it is its request's first and an
 order of first runs is asked for. Drop all other runs from batches with useful ones: that shortens batches and holds
-less. Of neighbouring batches with useless runs only, keep the last if it is needed as the pause of an eviction (who
-needs it does not run in it), else none. So H = useful runs + pauses are enough: I runs for a first token; for each
-later one a decode, or I + k − 1 chunks and a pause; with an order two more for each request (its dropped first run,
-and the pause after that). The value to beat mostly asks for far fewer (`costs.Horizon`).
+less. Of neighbouring batches with useless runs only, keep the last if it is needed as the pause of an eviction (a
+request that needs it does not run in it), else none. So H = useful runs + pauses are enough: I runs for a first token;
+for each later one a decode, or I + k − 1 chunks and a pause; with an order two more for each request (its dropped first
+run, and the pause after that). The value to beat mostly asks for far fewer (`costs.Horizon`).
 
 *Symmetry.* Interchangeable requests generate their first tokens in order, unless an order of first runs is asked for.
 """

@@ -226,7 +226,7 @@ class WholeModel:
     # Objective ------------------------------------------------------------------------------------------
 
     def _goal(self) -> Goal:
-        """Choose how time is told: in total, by pairs of tokens, or batch by batch."""
+        """Choose how time is counted: in total, by pairs of tokens, or batch by batch."""
         if self._offline_total:
             return self._total_time()
         pairs = PairClock(self._variables, self._horizon)

@@ -13,38 +13,38 @@ is a fill for k = 1, and for k ≥ 2 a decode, or after an eviction a refill, wh
 depend on the item alone.
 
 *No pauses.* If all requests arrive together and, where eviction is allowed, no extra time is negative, then for every
-schedule there is one that is no worse, and in which nobody keeps KV without running. Take a request's stay: from its
-first run or a refill to its next eviction or its end. If it has a pause, run its tokens later, without gaps, so that
-the last one stays where it is; if an eviction follows, let it follow at once. In every batch the request then holds no
-more than before. The work is the same, and what moves comes later, so no batch ends later than before. Leave out the
-batches that have lost all runs. If one of them was the only batch between the eviction and the refill of some request,
-let that one keep its KV and decode instead of being refilled: this holds as much, and takes no more time. There are
-never more batches or evictions than before, and tokens only move towards the end, so repeating this ends; and no
-request ends later than at first. If requests arrive over time, this fails: a batch that has to wait may be worth less
-than one that works ahead. Then requests may pause.
+schedule there is one that is no worse, and in which no request keeps KV without running. Take a request's stay: from
+its first run or a refill to its next eviction or its end. If it has a pause, run its tokens later, without gaps, so
+that the last one stays where it is; if an eviction follows, let it follow at once. In every batch the request then
+holds no more than before. The work is the same, and what moves comes later, so no batch ends later than before. Leave
+out the batches that have lost all runs. If one of them was the only batch between the eviction and the refill of some
+request, let that one keep its KV and decode instead of being refilled: this holds as much, and takes no more time.
+There are never more batches or evictions than before, and tokens only move towards the end, so repeating this ends; and
+no request ends later than at first. If requests arrive over time, this fails: a batch that has to wait may be worth
+less than one that works ahead. Then requests may pause.
 
 *Graph.* A *state* is a multiset of items, in a batch that is being composed or after a batch; a multiset of items whose
 requests pause; for each *tracked* group the number of its requests that have not started; and for sums the weight of
 the unfinished requests. *Moves*, which all but fills and runs cost nothing:
 
 - begin: from after a batch to composing the next, each item is replaced by its successor (group, k + 1), if all of
-  these and who pauses fit the blocks; it costs u times the decodes of the successors;
+  these and the items that pause fit the blocks; it costs u times the decodes of the successors;
 - evict: an item less after a batch, if eviction is allowed;
 - pause: an item less after a batch, one more that pauses, if requests may pause;
 - fill: an item more in the batch, if it fits and its group has a request for it: one that is neither here nor waits,
   and that is unfinished as far as weights tell, or for a first fill in a tracked group one that waits. k = 1 is a first
   fill, one request less waiting, and k ≥ 2 a refill, if eviction is allowed; it costs u times the fill;
-- run: from composing a batch that is not empty to after it, less the items with k = O, with those who paused; it costs
-  u times the base. The weight of those who end is gone.
+- run: from composing a batch that is not empty to after it, less the items with k = O, with those that paused; it costs
+  u times the base. The weight of those that end is gone.
 
-A schedule, without pauses where states have none, is a walk from the *source* (nobody after the batch, all tracked
-requests wait, all weight is unfinished) to the *sink* (nobody, nobody waits, no weight). It has a move, fills each
+A schedule, without pauses where states have none, is a walk from the *source* (no item after the batch, all tracked
+requests wait, all weight is unfinished) to the *sink* (no item, no request waits, no weight). It has a move, fills each
 request for the first time once, and refills an item just as often as it evicts what would have become this item. What
 its moves cost is, but for idle time, the objective.
 
-The graph also has walks that are no schedules, since it does not know who was evicted, nor of untracked groups who has
-started. Evicting an item and refilling it in the next batch is no schedule either, but no better than keeping it if
-extra times are not negative.
+The graph also has walks that are no schedules, since it does not know which requests were evicted, nor, of untracked
+groups, which have started. Evicting an item and refilling it in the next batch is no schedule either, but no better
+than keeping it if extra times are not negative.
 
 *Prices.* Every item has a price π. The *priced* cost of a fill is its cost less π, that of an eviction its cost, 0,
 plus the π of the successor. In a schedule's walk the prices of evictions and refills cancel, and those of first fills
@@ -180,7 +180,7 @@ def _integers(name: str, stated: object) -> list[int]:
 
 
 class State(NamedTuple):
-    """Items in a batch or after one, by number, ascending; those that pause; who waits of each group; weight left.
+    """Items in a batch or after one, by number, ascending; those that pause; how many wait of each group; weight left.
 
     ``waiting`` is 0 for groups that are not tracked.
     """

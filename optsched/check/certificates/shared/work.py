@@ -90,7 +90,7 @@ def turns(problem: Problem, most: int) -> list[int]:
 
 
 def are_weights(stated: object, count: int) -> bool:
-    """Whether something is a list of so many integers ≥ 0, not all 0."""
+    """Whether something is a list of ``count`` integers ≥ 0, not all 0."""
     return (
         isinstance(stated, list)
         and len(stated) == count
@@ -130,7 +130,7 @@ def least_sum(
     """Return the sum over output tokens 2 to O of what a fill or a decode of all I + k - 1 tokens takes, the lesser.
 
     Both rise with the tokens, a decode by the same for every token. Where there are more than `MOST_COMPARED` that may
-    be refilled, they are cut into about so many blocks, all tokens of which take at least what the first one does.
+    be refilled, they are cut into about that many blocks, all tokens of which take at least what the first one does.
     """
 
     def decodes(first: int, last: int) -> int:

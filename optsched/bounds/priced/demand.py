@@ -1,4 +1,4 @@
-r"""Many kinds of requests, and fewer that stand for them.
+r"""Many kinds of requests, and fewer that represent them.
 
 *Between prompts.* With blocks of one token a request of I between two prompts a < b pays, for any way through the
 layers (`prompt_paths`), what is affine in I, but for the attention time of refills, in which :math:`n^2` for n = I + k
@@ -25,7 +25,7 @@ Kinds = Mapping[tuple[int, int], int]
 
 
 @dataclass(frozen=True)
-class Crowd:
+class Demand:
     """Numbers of requests.
 
     Parameters
@@ -33,7 +33,7 @@ class Crowd:
     numbers
         For prompts and outputs, in 1 / ``gap`` of a request.
     gap
-        Tokens from a prompt to the next one; 1 if every prompt stands for itself alone.
+        Tokens from a prompt to the next one; 1 if every prompt represents itself only.
     """
 
     numbers: Mapping[Prompt, Mapping[int, int]]
@@ -50,16 +50,16 @@ class Crowd:
         return max(max(outputs) for outputs in self.numbers.values())
 
 
-def each(kinds: Kinds) -> Crowd:
+def each(kinds: Kinds) -> Demand:
     """Return all kinds as they are."""
     numbers: defaultdict[Prompt, dict[int, int]] = defaultdict(dict)
     for (prompt, output), count in kinds.items():
         numbers[Prompt(prompt, prompt)][output] = count
-    return Crowd(numbers)
+    return Demand(numbers)
 
 
-def between(kinds: Kinds, prompts: int) -> Crowd:
-    """Return a crowd of so many prompts, at least 2, with equal gaps, that stand for all kinds."""
+def between(kinds: Kinds, prompts: int) -> Demand:
+    """Return evenly spaced prompt lengths, ``prompts`` ≥ 2 of them at most, that represent all kinds."""
     least, largest = min(prompt for prompt, _ in kinds), max(prompt for prompt, _ in kinds)
     gap = max(1, -(-(largest - least) // (prompts - 1)))
     numbers: defaultdict[int, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
@@ -70,14 +70,14 @@ def between(kinds: Kinds, prompts: int) -> Crowd:
         if prompt != low:
             inside.add(low)
             numbers[low + gap][output] += count * (prompt - low)
-    return Crowd(
+    return Demand(
         {Prompt(at, at - gap if at - gap in inside else at): of_prompt for at, of_prompt in sorted(numbers.items())},
         gap,
     )
 
 
-def sketch(kinds: Kinds, most: int) -> Crowd:
-    """Return a crowd like this one to find prices with, of at most about so many kinds, that holds as much."""
+def sketch(kinds: Kinds, most: int) -> Demand:
+    """Return a similar demand of about ``most`` kinds at most, with the same volume, to find prices with."""
     if len(kinds) <= most:
         return each(kinds)
     side = max(1, round(most**0.5))

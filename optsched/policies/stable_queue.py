@@ -1,4 +1,4 @@
-"""Those who wait, kept in order from batch to batch."""
+"""Waiting requests, kept in order from batch to batch."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Key = Callable[[Job], Any]
 _job = itemgetter(-1)
 
 
-class Standing:
+class StableQueue:
     """An order by what stays the same while a request waits; ties by arrival.
 
-    Those who wait are kept in order, so that a decision takes time for those who have come or gone, and not for all. It
-    has to be asked for the queue at every decision: then whoever has run was missing from one at least.
+    Waiting requests are kept in order, so that a decision takes time for those that have come or gone, and not for all.
+    Call `candidates` for every decision: absence from one call removes a request.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Standing:
         return self._key(job)
 
     def candidates(self, waiting: Sequence[Job], running: Sequence[Job] = ()) -> Iterable[Job]:
-        """Return those who wait in order, and among them those who run."""
+        """Return the waiting requests in order, and among them those that run."""
         now = set(waiting)
         for job in self._places.keys() - now:
             del self._queue[bisect_left(self._queue, self._places.pop(job))]
@@ -53,5 +53,5 @@ class Standing:
 
 
 def by_prediction(key: Key, estimate: Estimate) -> Callable[[Job, Replica], Any]:
-    """Return the order by a key that depends on what is predicted, and on nothing else that changes while one waits."""
-    return Standing(key) if isinstance(estimate, Predicted) else lambda job, _: key(job)
+    """Return the order by a key that depends on what is predicted, and nothing else that changes while waiting."""
+    return StableQueue(key) if isinstance(estimate, Predicted) else lambda job, _: key(job)

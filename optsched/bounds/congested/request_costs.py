@@ -1,4 +1,4 @@
-"""The least that requests are worth, each by itself, whenever they run."""
+"""The least cost of each request by itself at given prices, whenever it runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 
 from optsched.bounds.alone import alone
 from optsched.bounds.congested.batches import Batches, Worth
-from optsched.bounds.congested.terms import LARGEST, UNIT, Ints, Terms, Windows, least_alive
+from optsched.bounds.congested.terms import LARGEST, UNIT, Terms, Windows, least_alive
 from optsched.compiled import compiled
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 
 _BLOCK = 64
 """Windows whose least is known beforehand, so that a search for the cheapest can skip them, and end."""
@@ -89,7 +90,7 @@ class Levels:
         return self.tokens[self.of[window]] * size
 
 
-class Lives:
+class RequestCosts:
     """Requests as they bear on the bound.
 
     Parameters
