@@ -116,6 +116,7 @@ def best_bound(
     """Return the best bound (see `bound`), and what every method said, whether the checker confirms it or not."""
     if method not in bound_names():
         raise InputError("method", method, one_of(method, bound_names()))
+    instance.require_plain()
     question = Question(instance, objective, restrictions)
     started = time.perf_counter()
     result = Result(

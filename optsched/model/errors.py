@@ -119,8 +119,8 @@ class InfeasibleInstanceError(ValueError):
 
     @property
     def message(self) -> str:
-        """What result documents say: the first ten reasons, and the remedy."""
-        return "; ".join((*self.reasons[:10], self.remedy))
+        """What result documents say: the first ten reasons, and the remedy if there is one."""
+        return "; ".join((*self.reasons[:10], *([self.remedy] if self.remedy else [])))
 
     def __str__(self) -> str:
         more = f" (and {len(self.reasons) - 1} more requests)" if len(self.reasons) > 1 else ""

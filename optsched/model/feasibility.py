@@ -35,8 +35,8 @@ def require_feasible(instance: Instance, restrictions: Restrictions | None = Non
 
 
 def _remedy(instance: Instance, restricted: Instance) -> str:
-    if restricted.is_distributed:
-        return "a larger machine would do"
+    if instance.is_distributed:
+        return ""  # which of the machines should be larger is not for us to say
     limits, enough = restricted.limits, restricted.sufficient_limits()
     memory, budgets = (
         [f"{name} = {getattr(enough, name)}" for name in names if getattr(enough, name) != getattr(limits, name)]

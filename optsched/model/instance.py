@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated
 
@@ -171,24 +171,6 @@ class Machine:
     def has_room(self, request: Request) -> bool:
         """Whether its blocks hold all of a request: I + O − 1 tokens."""
         return self.limits.occupied(request.peak_tokens) <= self.limits.kv_capacity
-
-    def obstacles(self, request: Request) -> list[str]:
-        """Return why it cannot serve a request, alone; of role ``prefill`` up to its first token."""
-        limits, broken = self.limits, []
-        output = 1 if self.role is Role.PREFILL else request.output
-        peak = limits.occupied(request.input + output - 1)
-        if peak > limits.kv_capacity:
-            broken.append(
-                f"needs {peak} KV tokens (input {request.input} + output "
-                f"{output} - 1, in blocks of {limits.kv_block}), the cache holds "
-                f"{limits.kv_capacity} (kv_tokens = {limits.kv_tokens})"
-            )
-        if not self.rules.chunked_prefill and request.input > limits.prefill_tokens:
-            broken.append(
-                f"has a prompt of {request.input} tokens, more than "
-                f"prefill_tokens = {limits.prefill_tokens}, and chunked prefill is forbidden"
-            )
-        return broken
 
 
 @domain
@@ -389,16 +371,25 @@ class Instance:
         return self.limits.kv_tokens * sum(request.output for request in self.requests) / volume
 
     def infeasibilities(self) -> tuple[str, ...]:
-        """Name every request that no schedule can serve, with the limits that it breaks; a cache changes nothing."""
-        machines, found = self.machines, []
-        for index, request in enumerate(self.requests):
-            if self.is_distributed:
-                broken = [] if entries_of(machines, request) else [_fits_nowhere(machines, request)]
-            else:
-                broken = machines[0].obstacles(request)
-            if broken:
-                found.append(f"{self.label(index)} {', and '.join(broken)}")
-        return tuple(found)
+        """Name every request that no schedule can serve, with the limits that it breaks.
+
+        Of several machines, every one that it may be routed to is named: a request has to fit one of them alone and
+        with nothing cached, with all of its tokens, or on a machine of role ``prefill`` with its prompt, if it can then
+        move to one that it fits (docs/problem.md, Several machines).
+        """
+        if not self.is_distributed:
+            only = self.machines[0]
+            broken = ((index, _broken(only, each)) for index, each in enumerate(self.requests))
+            return tuple(f"{self.label(index)} {', and '.join(found)}" for index, found in broken if found)
+        groups: dict[Machine, int] = {}
+        for index, machine in enumerate(self.machines):
+            groups.setdefault(machine, index)
+        reasons: dict[tuple[int, int], str] = {}
+        for each in self.requests:
+            if (each.input, each.output) not in reasons:
+                reasons[each.input, each.output] = _unserved(groups, each)
+        labelled = ((index, reasons[each.input, each.output]) for index, each in enumerate(self.requests))
+        return tuple(f"{self.label(index)} {reason}" for index, reason in labelled if reason)
 
     def sufficient_limits(self) -> Limits:
         """Return the limits with M (in whole blocks), C and P raised to the least that serves every request.
@@ -417,23 +408,50 @@ class Instance:
         )
 
 
+def _broken(machine: Machine, request: Request) -> list[str]:
+    """Return the limits that a request breaks alone on a machine: one of role ``prefill`` holds its prompt only."""
+    limits, broken = machine.limits, []
+    prompt_only = machine.role is Role.PREFILL
+    peak = limits.occupied(request.input if prompt_only else request.peak_tokens)
+    if peak > limits.kv_capacity:
+        tokens = f"input {request.input}" + ("" if prompt_only else f" + output {request.output} - 1")
+        broken.append(
+            f"needs {peak} KV tokens ({tokens}, in blocks of {limits.kv_block}), the cache holds "
+            f"{limits.kv_capacity} (kv_tokens = {limits.kv_tokens})"
+        )
+    if not machine.rules.chunked_prefill and request.input > limits.prefill_tokens:
+        broken.append(
+            f"has a prompt of {request.input} tokens, more than "
+            f"prefill_tokens = {limits.prefill_tokens}, and chunked prefill is forbidden"
+        )
+    return broken
+
+
+def _unserved(machines: Mapping[Machine, int], request: Request) -> str:
+    """Say why a request fits none of the machines, of which each has the index of the first like it; "" if it does."""
+    found = []
+    for machine, index in machines.items():
+        if machine.role is Role.DECODE:
+            continue
+        broken = _broken(machine, request)
+        if not broken and machine.role is Role.PREFILL and request.output > 1:
+            targets = [other for other in machines if other.role is not Role.PREFILL]
+            if all(other.limits.occupied(request.peak_tokens) > other.limits.kv_capacity for other in targets):
+                broken = [f"finds no machine to move to with room for its {request.peak_tokens} KV tokens"]
+        if not broken:
+            return ""
+        found.append(f"on machine {index} it {' and '.join(broken)}")
+    return f"fits no machine that it may be routed to: {', '.join(found)}"
+
+
 def entries_of(machines: Sequence[Machine], request: Request) -> tuple[int, ...]:
-    """Return the machines that a request may be routed to: those that serve it alone, with what it can move to.
-
-    A machine of role ``prefill`` needs room for the prompt, and another one that it can move to for the rest.
-    """
-    alone = {id(machine): not machine.obstacles(request) for machine in machines}
-    chosen = [index for index, machine in enumerate(machines) if machine.role is not Role.DECODE and alone[id(machine)]]
-    if request.output == 1 or any(
+    """Return the machines that a request may be routed to: those that it fits alone, with one to move to."""
+    fits = {id(machine): not _broken(machine, request) for machine in machines}
+    may_move = request.output == 1 or any(
         machine.role is not Role.PREFILL and machine.has_room(request) for machine in machines
-    ):
-        return tuple(chosen)
-    return tuple(index for index in chosen if machines[index].role is not Role.PREFILL)
-
-
-def _fits_nowhere(machines: Sequence[Machine], request: Request) -> str:
-    """Return why a request fits no machine that it may be routed to: the obstacle at the first of them."""
-    for index, machine in enumerate(machines):
-        if machine.role is not Role.DECODE and (broken := machine.obstacles(request)):
-            return f"fits no machine that it may be routed to: on machine {index} it {', and '.join(broken)}"
-    return f"has no machine to move to with room for its {request.peak_tokens} KV tokens"
+    )
+    return tuple(
+        index
+        for index, machine in enumerate(machines)
+        if machine.role is not Role.DECODE and fits[id(machine)] and (may_move or machine.role is not Role.PREFILL)
+    )

@@ -1064,8 +1064,9 @@ def test_checker_takes_only_data_from_the_model(path: Path) -> None:
         alias.name for node in sources if (node.module or "").startswith("optsched.model") for alias in node.names
     }
     assert imported <= {
-        "Badge", "Batch", "ClaimedResult", "CostModel", "Instance", "Latency", "Limits", "Objective", "Request",
-        "Restrictions", "Result", "Rules", "Schedule", "Status", "instance_sha256", "replace", "require_type",
+        "Badge", "Batch", "CacheMode", "ClaimedResult", "CostModel", "Instance", "Latency", "Limits", "Link", "Machine",
+        "Move", "Objective", "Request", "Restrictions", "Result", "Role", "Rules", "Schedule", "Status",
+        "instance_sha256", "replace", "require_type",
     }  # fmt: skip
     plain_imports = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert plain_imports <= {"numpy", "numpy.typing", *sys.stdlib_module_names}

@@ -261,5 +261,5 @@ def test_a_request_goes_only_where_it_fits() -> None:
 
 def test_infeasible_clusters() -> None:
     instance = cluster(Request(100, 2))
-    with pytest.raises(ValueError, match=r"request 0 fits no machine .* machine 0 it needs 101 KV tokens"):
+    with pytest.raises(ValueError, match=r"request 0 fits no machine .* on machine 0 it needs 101 KV tokens"):
         simulate(instance, "vllm_v1")

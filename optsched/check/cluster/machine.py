@@ -36,7 +36,6 @@ class _Tally:
     prefills: int = 0
     decodes: int = 0
     prefill_tokens: int = 0
-    decode_tokens: int = 0
     read: int = 0
     fills_ps: int = 0
     left: int = 0
@@ -47,7 +46,7 @@ class _Tally:
 
     @property
     def tokens(self) -> int:
-        return self.prefill_tokens + self.decode_tokens
+        return self.prefill_tokens + self.decodes
 
 
 class Machine:
@@ -215,7 +214,7 @@ class Machine:
             else:
                 for wrong in self.memory.drop(batch.drop):
                     self._note(part, wrong)
-        late = self._run_all(part, start_ps, tally)
+        filled, generating = self._run_all(part, start_ps, tally)
         self.memory.end_matches()
         self._check_limits(part, tally)
         self._check_hits(part, tally)
@@ -228,8 +227,9 @@ class Machine:
                 f"{end_ps} ps",
             )
             end_ps = stated_ps
-        for state, token in late:
-            self._end_run(state, token, end_ps, tally)
+        for state in filled:
+            state.ran_ps = end_ps
+        self._generate(generating, end_ps, tally)
         totals.batches += 1
         totals.computed_tokens += tally.tokens
         totals.prefill_tokens += tally.prefill_tokens
@@ -242,12 +242,15 @@ class Machine:
         batch = part.batch
         if not batch.run:
             self._note(part, "has 0 runs, at least 1 is required")
+        running = [index for index, _ in batch.run]
         lists = {
-            "runs": [index for index, _ in batch.run],
+            "runs": running,
             "is evicted": batch.evict,
             "is swapped out": batch.swap_out,
             "is swapped in": batch.swap_in,
         }
+        if len({*running, *batch.evict, *batch.swap_out, *batch.swap_in}) == sum(map(len, lists.values())):
+            return
         seen: dict[int, str] = {}
         for name, indices in lists.items():
             for index, times in Counter(indices).items():
@@ -334,11 +337,37 @@ class Machine:
         self.memory.grow(state.hold, state.swapped)
         state.swapped = 0
 
-    def _run_all(self, part: Part, start_ps: int, tally: _Tally) -> list[tuple[State, bool]]:
-        """Carry out the runs, and return whose they are and whether each generates a token."""
-        carried = []
+    def _run_all(self, part: Part, start_ps: int, tally: _Tally) -> tuple[list[State], list[State]]:
+        """Carry out the runs, and return those that generate no token, and those that do.
+
+        Most are decode steps, for which the first branch says all there is to do while nothing is wrong.
+        """
+        filled: list[State] = []
+        generating: list[State] = []
         seen: set[int] = set()
+        states, wrong, memory = self._record.states, bool(self._record.violations), self.memory
+        block, prefill = self.problem.limits.kv_block, self.role is Role.PREFILL
         for index, count in part.batch.run:
+            state = states.get(index)
+            if (
+                state is not None
+                and count == 1
+                and state.machine == self.index
+                and not (state.filling or state.finished or state.swapped or state.move or prefill or wrong)
+            ):
+                hold = state.hold
+                tally.decodes += 1
+                tally.read += hold.tokens
+                if hold.tokens % block == 0:
+                    hold.private += 1
+                    memory.private_blocks += 1
+                hold.tokens += 1
+                state.ran = 1
+                if hold.segments and hold.tokens % block == 0:
+                    memory.announce(hold)
+                    tally.completing.append(hold)
+                generating.append(state)
+                continue
             state = self._present(part, index, "runs")
             if state is None or index in seen:
                 continue
@@ -348,20 +377,19 @@ class Machine:
                 continue
             if state.filling:
                 self._prefill(part, start_ps, state, count, tally)
-                carried.append((state, state.hold.tokens == state.request.input + state.generated))
+                done = state.hold.tokens == state.request.input + state.generated
+                (generating if done else filled).append(state)
                 continue
-            hold = state.hold
             if count != 1:
                 self._note(part, f"request {index} runs {count} tokens in a decode step, exactly 1 is allowed")
-            if self.role is Role.PREFILL:
+            if prefill:
                 self._note_role(part, index)
             tally.decodes += 1
-            tally.decode_tokens += count
-            tally.read += hold.tokens
+            tally.read += state.hold.tokens
             state.ran = 1
-            self._step(hold, 1, tally)
-            carried.append((state, True))
-        return carried
+            self._step(state.hold, 1, tally)
+            generating.append(state)
+        return filled, generating
 
     def _note_role(self, part: Part, index: int) -> None:
         self._note(part, f"request {index} runs after its first token, but the machine has role prefill")
@@ -414,21 +442,21 @@ class Machine:
         state.ran = min(count, missing)
         self._step(hold, state.ran, tally)
 
-    def _end_run(self, state: State, token: bool, end_ps: int, tally: _Tally) -> None:
-        """Note when a run ends, and give a request whose tokens are all cached one more token then."""
-        state.ran_ps = end_ps
-        if not token:
-            return
-        state.generated += 1
-        state.filling = False
-        if state.generated == 1:
-            state.first_token_ps = end_ps
-        else:
-            self._record.gaps[end_ps - state.last_token_ps] += 1
-        state.last_token_ps = end_ps
-        if state.generated == state.request.output:
-            state.finished = True
-            tally.finished.append(state)
+    def _generate(self, states: Sequence[State], end_ps: int, tally: _Tally) -> None:
+        """Give requests whose tokens are all cached one more token each, at a batch's end."""
+        gaps = self._record.gaps
+        for state in states:
+            state.ran_ps = end_ps
+            state.generated += 1
+            state.filling = False
+            if state.generated == 1:
+                state.first_token_ps = end_ps
+            else:
+                gaps[end_ps - state.last_token_ps] += 1
+            state.last_token_ps = end_ps
+            if state.generated == state.request.output:
+                state.finished = True
+                tally.finished.append(state)
 
     def _check_limits(self, part: Part, tally: _Tally) -> None:
         limits, runs = self.problem.limits, len(part.batch.run)

@@ -114,6 +114,12 @@ class Moves:
             self._note(move.number, f"request {state.index} {cause} at {now_ps} ps, before it has moved")
         elif move.end_ps != now_ps:
             self._note(move.number, f"is aborted at {move.end_ps} ps, but request {state.index} {cause} at {now_ps} ps")
+        elif move.stage < len(move.ends):
+            self._note(
+                move.number,
+                f"is aborted at {now_ps} ps, but {len(move.ends)} stages are stated to have ended, of which "
+                f"{move.stage} have",
+            )
         elif cause != "ends" and move.due_ps <= now_ps:
             self._note(
                 move.number,

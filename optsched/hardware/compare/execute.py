@@ -50,6 +50,7 @@ def execute_policy(
     _require_no_swaps(instance)
     instance.require_plain()
     runner, _ = policy_of(policy, predictor)
+    instance.require_plain()
     require_feasible(instance)
     makespan, anything = Objective.MAKESPAN, Restrictions()
     with policy_code(policy):
