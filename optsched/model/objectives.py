@@ -78,7 +78,7 @@ class Objective(StrEnum):
         return len(requests) if self.is_mean else 1
 
 
-PLAIN_OBJECTIVES = tuple(objective for objective in Objective if objective is not Objective.MAX_LOAD)
+PLAIN_OBJECTIVES: tuple[Objective, ...] = tuple(name for name in Objective if name is not Objective.MAX_LOAD)
 """Those of one machine without a cache."""
 PS_PER_S = 10**12
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 
 import pytest
+from commands import optsched
 from playing import ready
 
 from optsched import CostModel, Instance, Limits, MachineGroup, Request, Result, Rules, replace, simulate
 from optsched.check import check_schedule
 from optsched.methods.routing import find_router, router_names
 from optsched.model.cluster import CacheMode, CacheRules, ViewAge
-from optsched.model.documents import result_document
+from optsched.model.documents import dump, instance_document, result_document
+from optsched.model.errors import InputError
+from optsched.model.objectives import Objective
 from optsched.model.prefixes import PrefixNode, PrefixTree
+from optsched.model.result import Status
 from optsched.model.schedule import Batch, Schedule
 from optsched.routers.router import MachineView, RoutedRequest, Router, RouterSetting
 from optsched.routers.simple import Direct
@@ -263,3 +268,44 @@ def test_infeasible_clusters() -> None:
     instance = cluster(Request(100, 2))
     with pytest.raises(ValueError, match=r"request 0 fits no machine .* on machine 0 it needs 101 KV tokens"):
         simulate(instance, "vllm_v1")
+
+
+def test_the_largest_load_is_an_objective_of_clusters_only() -> None:
+    plain = Instance("plain", Limits(9, 9, 9), Rules(), COST, (Request(3, 2),))
+    with pytest.raises(InputError, match="'max_load', expected another one: the instance has one machine"):
+        simulate(plain, "vllm_v1", "max_load")
+    with pytest.raises(InputError, match="objective: got 'max_load'"):
+        Result(plain, "vllm_v1", Objective.MAX_LOAD, Status.FAILED)
+    assert simulate(replace(plain, replicas=2), "vllm_v1", "max_load").value == 13 + 11
+
+
+def test_routers_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from optsched.routers.router import Router\n\n\n"
+        "class Last(Router):\n    def route(self, request, views):\n        return views[-1].machine\n"
+    )
+    file = tmp_path / "instance.json"
+    file.write_text(dump(instance_document(cluster(Request(3, 2), Request(2, 1)))))
+    own = f"{tmp_path}/mine.py:Last"
+    command = ["simulate", str(file), "--policy", "vllm_v1,sarathi", "--router", own, "--router", "p2c,sal"]
+    code, out, _ = optsched(capsys, *command, "--cache", "lru", "--cache", "vllm", "--machines", "3", "--json")
+    results = json.loads(out)
+    assert code == 0
+    assert [(each["options"]["router"], each["method"], each["options"]["evictor"]) for each in results] == [
+        (router, policy, evictor)
+        for router in (own, "p2c", "sal")
+        for policy in ("vllm_v1", "sarathi")
+        for evictor in ("lru", "vllm")
+    ]
+    assert results[0]["schedule"]["routes"] == [2, 2]
+    assert len(results[0]["metrics"]["load_ps"]) == 3
+    code, out, _ = optsched(capsys, *command)
+    assert code == 0
+    assert all(word in out for word in ("router", "load max", "p2c"))
+    code, _, err = optsched(capsys, "simulate", str(file), "--policy", "vllm_v1", "--router", "sall")
+    assert code == 2
+    assert "--router: got 'sall'" in err
+    assert "did you mean sal?" in err
+    code, _, err = optsched(capsys, "simulate", str(file), "--policy", "vllm_v1", "--router", "sal", "--machines", "1")
+    assert code == 2
+    assert "--router: got 'sal', expected none: the instance has one machine" in err
