@@ -53,7 +53,7 @@ def run_cluster(
     jumps
         As `optsched.simulator.engine.run_policy` takes it.
     record
-        Where decisions are written down; each then takes time to look at all machines.
+        Where decisions are written down; each then takes time to look at all machines. Views have to be exact.
 
     Raises
     ------

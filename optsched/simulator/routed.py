@@ -12,7 +12,7 @@ from typing import NamedTuple
 from optsched.cache.blocks import CacheSetting
 from optsched.cache.contents import Piece
 from optsched.model.cluster import Role
-from optsched.model.errors import shown
+from optsched.model.errors import InputError, Said, shown
 from optsched.model.instance import Instance, Request, entries_of
 from optsched.model.schedule import Batch, Schedule
 from optsched.routers.router import RoutedRequest, Router, RouterFactory, RouterSetting, prefill_time
@@ -121,6 +121,8 @@ class RoutedCluster:
         jumps: bool,
         record: DecisionRecord | None = None,
     ) -> None:
+        if record is not None and instance.view.is_aged:
+            raise InputError("view", Said("an aged view"), "exact views where decisions are recorded: they look at now")
         machines = instance.machines
         self._instance, self._machines, self._jumps = instance, machines, jumps
         self._equal = len(set(map(id, machines))) == 1
