@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -11,11 +11,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from optsched.calibrate.library import cost_model
+from optsched.calibrate.library import cost_model, find_cost
 from optsched.model.documents import (
     INSTANCE_FORMAT,
     SUITE_FORMAT,
     ClaimedResult,
+    ProfileLookup,
     Suite,
     dump,
     instance_document,
@@ -73,11 +74,11 @@ def load_suite(source: str | Path) -> Suite:
     try:
         found = _format(data)
         if found == INSTANCE_FORMAT:
-            instance = parse_instance(data, cost_model)
+            instance = parse_instance(data, _profiles_beside(name))
             return Suite(instance.name, "A single instance.", (instance,))
         if found not in {SUITE_FORMAT, None}:
             raise InputError("format", found, f"'{SUITE_FORMAT}' or '{INSTANCE_FORMAT}'")
-        return parse_suite(data, cost_model)
+        return parse_suite(data, _profiles_beside(name))
     except InputError as error:
         raise error.located(name) from None
 
@@ -86,6 +87,9 @@ def load_instance(source: str | Path) -> Instance:
     """Return an instance: a shipped one by name, or read from a file; ``-`` is standard input."""
     name = str(source)
     if not _is_file(name):
+        if name in suite_names():
+            names = [instance.name for instance in _shipped(name).instances]
+            raise InputError("INSTANCE", Said(f"the suite {name}"), f"one of its instances: {', '.join(names)}")
         for suite in suite_names():
             # A shipped instance is called after its suite, so only that suite need be read.
             if name.startswith(suite):
@@ -96,7 +100,7 @@ def load_instance(source: str | Path) -> Instance:
         raise InputError("INSTANCE", name, expected + _meant(name))
     data = _read(name, "INSTANCE")
     try:
-        return _parse(data)
+        return _parse(data, name)
     except InputError as error:
         raise error.located(name) from None
 
@@ -113,10 +117,15 @@ def save_instance(instance: Instance, target: str | Path) -> None:
     write_text(target, dump(instance_document(instance)))
 
 
-def _parse(data: bytes) -> Instance:
+def _profiles_beside(file: str) -> ProfileLookup:
+    """Return what finds the profiles that a file names: shipped ones, and files in its folder."""
+    return partial(find_cost, folder=Path() if file == "-" else Path(file).parent)
+
+
+def _parse(data: bytes, file: str) -> Instance:
     if _format(data) == SUITE_FORMAT:
         raise InputError("format", SUITE_FORMAT, f"'{INSTANCE_FORMAT}' (one instance, not a suite)")
-    return parse_instance(data, cost_model)
+    return parse_instance(data, _profiles_beside(file))
 
 
 def load_instances(source: str | Path) -> tuple[Instance, ...]:
@@ -126,7 +135,9 @@ def load_instances(source: str | Path) -> tuple[Instance, ...]:
         return _shipped(name).instances if name in suite_names() else (load_instance(name),)
     data = _read(name, "INSTANCE")
     try:
-        return parse_suite(data, cost_model).instances if _format(data) == SUITE_FORMAT else (_parse(data),)
+        if _format(data) == SUITE_FORMAT:
+            return parse_suite(data, _profiles_beside(name)).instances
+        return (_parse(data, name),)
     except InputError as error:
         raise error.located(name) from None
 

@@ -69,6 +69,9 @@ class Blocks(Protocol):
     def begin(self) -> None:
         """Begin a batch."""
 
+    def tokens(self, request: int) -> int:
+        """Return m of a request that holds KV."""
+
     def found(self, sequence: BlockSequence, tokens: int) -> int:
         """Return how many of the first ``tokens`` tokens a request would find; nothing changes."""
 

@@ -78,6 +78,10 @@ class VllmCache:
             self.lost = []
         self.pool.begin()
 
+    def tokens(self, request: int) -> int:
+        """Return m of a request that holds KV."""
+        return self._residents[request].tokens
+
     def found(self, sequence: BlockSequence, tokens: int) -> int:
         """Return how many of the first ``tokens`` tokens a request would find; nothing changes."""
         return len(self._leading(sequence, tokens)) * self._block

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter
 
@@ -214,7 +214,7 @@ class Profile:
         return self.coefficients
 
 
-_PROFILE = TypeAdapter(Profile)
+_PROFILE, _COST, _OBJECT = TypeAdapter(Profile), TypeAdapter(CostModel), TypeAdapter(dict[str, Any])
 _SUFFIX = ".json"
 
 
@@ -244,6 +244,29 @@ def find_profile(name: str) -> Profile:
     if not name.endswith(_SUFFIX):
         return load_profile(name)
     return parse_profile(read_text(name), name)
+
+
+def find_cost(name: str, folder: Path | None = None) -> CostModel:
+    """Return the cost model of a shipped profile, or of a file (``.json``): a profile, or coefficients alone.
+
+    Parameters
+    ----------
+    name
+        The profile's name, or the file.
+    folder
+        Where a relative file is; None for the current folder.
+    """
+    require_type("profile", name, str, "the name of a profile, or a file")
+    if not name.endswith(_SUFFIX):
+        return shipped_cost(name)
+    file = name if folder is None else str(folder / name)
+    text = read_text(file)
+    try:
+        if "format" in parse_json(_OBJECT, text):
+            return parse_profile(text).cost
+        return parse_json(_COST, text)
+    except InputError as error:
+        raise error.located(file) from None
 
 
 def cost_model(name: str) -> CostModel:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 import click
 
 from optsched.cli import calibration as calibration
 from optsched.cli import machine_commands as machine_commands
+from optsched.cli import own_commands as own_commands
+from optsched.cli import plot_commands as plot_commands
 from optsched.cli.commands import cli
 from optsched.cli.streams import discard_output, use_utf_8
 from optsched.methods.checked import DefectError
@@ -24,7 +31,8 @@ def main(arguments: list[str] | None = None) -> None:
     """
     use_utf_8()
     try:
-        code = cli.main(arguments, prog_name="optsched", standalone_mode=False)
+        with _sigterm_as_interrupt():
+            code = cli.main(arguments, prog_name="optsched", standalone_mode=False)
     except InputError as error:
         _say(str(error))
         code = BAD_INPUT
@@ -70,6 +78,26 @@ def run_program(command: click.Command, name: str) -> None:
         return
     click.echo(printable(f"{name}: {message}"), err=True)
     sys.exit(code)
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Take SIGTERM, which batch systems send before they end a process, for Ctrl-C: what was finished is kept."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        # Shells start background jobs with Ctrl-C ignored.
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    former = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def _say(message: str) -> None:

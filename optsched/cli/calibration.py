@@ -18,7 +18,7 @@ from optsched.model.profiles import profile_names
 if TYPE_CHECKING:
     from optsched.calibrate.timings import SourceOptions
 
-_FORMATS = ("measurements", "vidur", "llmservingsim", "splitwise")
+_FORMATS = ("measurements", "vidur", "llmservingsim", "splitwise", "times")
 _FITS = ("batches", "kernels")
 _POLICY = "vllm_v1"
 
@@ -91,8 +91,8 @@ def calibrate(
 ) -> None:
     """Fit a cost profile to measured times, and report its errors.
 
-    SOURCE is a folder that optsched profile has written; Vidur's mlp.csv; a folder of LLMServingSim's profiler; or
-    Splitwise's perf_model.csv (docs/calibration.md).
+    SOURCE is a folder that optsched profile has written; Vidur's mlp.csv; a folder of LLMServingSim's profiler;
+    Splitwise's perf_model.csv; or, as times, a CSV of tokens, cached and time_ms of batches (docs/calibration.md).
     """
     # Reports need tables and statistics, the fit scipy: they take longer to load than other commands take to run.
     from optsched.report.calibration import profile_list, profile_report  # noqa: PLC0415

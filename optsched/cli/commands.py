@@ -6,7 +6,7 @@ import datetime
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from random import Random
@@ -16,6 +16,9 @@ import click
 from optsched import library
 from optsched.calibrate.library import find_profile
 from optsched.check import check_result
+from optsched.cli.completion import complete_policies, complete_suites
+from optsched.cli.layout import CSV as CSV_TABLE
+from optsched.cli.layout import DEFAULT_LAYOUT, Layout, layout_options
 from optsched.cli.live import LiveLine
 from optsched.cli.options import (
     arrivals_option,
@@ -24,20 +27,26 @@ from optsched.cli.options import (
     decision_options,
     deterministic_limit_option,
     fraction_option,
+    history_option,
+    instance_argument,
     integer_option,
     json_option,
     ledger_option,
     limit_option,
     load_option,
     machines_option,
+    method_option,
     naming_options,
     objective_option,
+    on_profile,
     out_option,
+    profile_option,
     read_evictors,
     read_objective,
     read_policies,
     read_routers,
     refuse_options,
+    requests_option,
     require_method,
     restriction_options,
     results_option,
@@ -45,6 +54,7 @@ from optsched.cli.options import (
     seed_option,
     shaped,
     start_option,
+    suite_argument,
     time_limit_option,
     timeline_option,
     token_option,
@@ -57,7 +67,6 @@ from optsched.methods.bound import ALL, BEST, BoundRun, best_bound, bound_names
 from optsched.methods.checked import DefectError, DefectFoundError
 from optsched.methods.export import export_model
 from optsched.methods.formulations import require_options
-from optsched.methods.plan import AUTO
 from optsched.methods.simulate import simulate_each
 from optsched.methods.solve import solve as run_solver
 from optsched.methods.solve import was_interrupted
@@ -78,17 +87,22 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
 from optsched.report.formats import FORMATS, as_text, simple_table
+from optsched.report.requests import requests_csv
+from optsched.report.results_csv import results_csv
 from optsched.report.sheet import make_sheet
-from optsched.report.summary import bound_text, objective_text, policy_comparison, solution_lines
+from optsched.report.summary import bound_text, objective_text, policy_comparison, policy_sheet, solution_lines
 from optsched.report.timeline import timeline_csv
 from optsched.solvers.formulation import ModelFormat
+from optsched.solvers.history import History
 from optsched.study import ledger as ledgers
 from optsched.study.bound_table import Row, TableTask, finish, table_rows
 from optsched.study.ledger import Ledger
 from optsched.study.store import REFUSED, ResultStore
 from optsched.traces.arrivals import PROCESSES, process_forms, read_process
-from optsched.traces.sources import SERVEGEN, SOURCES, read_rows
+from optsched.traces.own_table import ISO, read_form
+from optsched.traces.sources import CSV, SERVEGEN, SOURCES, read_rows
 from optsched.traces.suites import SUITES
+from optsched.traces.summary import summarise
 from optsched.traces.trace import DEFAULT_LIMITS, READERS, Trace, make_trace, trace_instance, with_deadlines
 
 _WIDE = 120
@@ -98,8 +112,9 @@ _MOST_BAD = 20
 
 
 def terminal_width() -> int:
-    """Return the columns that a table may have."""
-    return shutil.get_terminal_size((_WIDE, 24)).columns if sys.stdout.isatty() else _WIDE
+    """Return the columns that a table may have: those of the terminal, or what COLUMNS says."""
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return shutil.get_terminal_size((_WIDE, 24)).columns if told else _WIDE
 
 
 @click.group(cls=PipeGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -113,9 +128,10 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("instance")
+@instance_argument
 @objective_option
-@click.option("--method", default=AUTO, show_default=True, help="auto, or the name of a formulation.")
+@profile_option
+@method_option
 @click.option("--solver", metavar="NAME", help="Solver, for a method that has a choice (infermax_milp).")
 @click.option(
     "--export",
@@ -128,10 +144,12 @@ def cli() -> None:
 @workers_option
 @seed_option
 @out_option
+@history_option
 @json_option
 def solve(
     instance: str,
     objective: str,
+    profile: str | None,
     method: str,
     solver: str | None,
     export: str | None,
@@ -141,18 +159,20 @@ def solve(
     workers: int | None,
     seed: int,
     out: str | None,
+    history: str | None,
     as_json: bool,
 ) -> None:
     """Find the best schedule and a proved bound on it."""
     require_method(method)
     goal = read_objective(objective)
     if export is not None:
-        write_out(out, _model_text(instance, goal, method, export, restrictions, seed))
+        write_out(out, _model_text(instance, profile, goal, method, export, restrictions, seed))
         return
     options = {} if solver is None else {"solver": solver}
     with naming_options():
         require_options(method, options)
-    problem = library.load_instance(instance)
+    problem = on_profile(library.load_instance(instance), profile)
+    events = History()
     defect = None
     with LiveLine(problem.name, goal) as live, blaming(source=instance), naming_options():
         try:
@@ -166,10 +186,14 @@ def solve(
                 restrictions=restrictions,
                 workers=workers,
                 seed=seed,
-                progress=live.watch(problem),
+                progress=events.then(live.watch(problem)),
             )
         except DefectFoundError as found:
             defect, result = found, found.result
+    if history is not None:
+        events.end(result)
+        with blaming("--history"):
+            write_text(history, events.csv())
     _deliver([result], out, as_json, "\n".join(solution_lines(result)) + "\n")
     if defect is not None:
         raise defect
@@ -186,25 +210,32 @@ def _warn(result: Result) -> None:
         click.echo(printable(f"optsched: {result.instance.name}: {result.message}"), err=True)
 
 
-_OF_A_SEARCH = ("solver", "time_limit", "deterministic_limit", "workers", "as_json")
+_OF_A_SEARCH = ("solver", "time_limit", "deterministic_limit", "workers", "history", "as_json")
 """Parameters of `solve` that do not shape the model."""
 
 
 def _model_text(
-    source: str, objective: Objective, method: str, style: str, restrictions: Restrictions, seed: int
+    source: str,
+    profile: str | None,
+    objective: Objective,
+    method: str,
+    style: str,
+    restrictions: Restrictions,
+    seed: int,
 ) -> str:
     """Return what ``--export`` asks for."""
     if style not in set(ModelFormat):
         raise InputError("--export", style, one_of(style, ModelFormat))
     refuse_options("--export", _OF_A_SEARCH, "only options that shape the model: it is written, not solved")
-    problem = library.load_instance(source)
+    problem = on_profile(library.load_instance(source), profile)
     with blaming(source=source), naming_options():
         return export_model(problem, objective, method=method, style=style, restrictions=restrictions, seed=seed)
 
 
 @cli.command()
-@click.argument("instance")
+@instance_argument
 @objective_option
+@profile_option
 @click.option("--method", default=BEST, show_default=True, metavar="NAME", help=f"One of {', '.join(bound_names())}.")
 @restriction_options
 @ledger_option
@@ -213,6 +244,7 @@ def _model_text(
 def bound(
     instance: str,
     objective: str,
+    profile: str | None,
     method: str,
     restrictions: Restrictions,
     ledger: str | None,
@@ -223,7 +255,7 @@ def bound(
     if method not in bound_names():
         raise InputError("--method", method, one_of(method, bound_names()))
     goal = read_objective(objective)
-    problem = library.load_instance(instance)
+    problem = on_profile(library.load_instance(instance), profile)
     known = ledgers.shipped()
     if ledger is not None:
         with blaming("--ledger"):
@@ -254,19 +286,21 @@ def bound(
 
 
 @cli.command()
-@click.argument("instance")
+@instance_argument
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     required=True,
     metavar="NAME",
+    shell_complete=complete_policies,
     help="all, standard, names, or FILE.py:NAME; may repeat.",
 )
 @router_option
 @machines_option
 @cache_option
 @objective_option
+@profile_option
 @restriction_options
 @click.option(
     "--predictor", metavar="SPEC", help="Predictor of output lengths: truth, gaussian:25, … (docs/policies.md)."
@@ -275,6 +309,8 @@ def bound(
 @seed_option
 @out_option
 @timeline_option
+@requests_option
+@layout_options
 @json_option
 def simulate(
     instance: str,
@@ -283,23 +319,30 @@ def simulate(
     machines: int | None,
     caches: tuple[str, ...],
     objective: str,
+    profile: str | None,
     restrictions: Restrictions,
     predictor: str | None,
     workers: int | None,
     seed: int,
     out: str | None,
     timeline: str | None,
+    requests: str | None,
+    layout: Layout,
     as_json: bool,
 ) -> None:
     """Run policies on the cost-model simulator; INSTANCE may also be a suite.
 
     Of several routers, policies or caches each is run with each of the others.
     """
-    if timeline == "-" and (as_json or out == "-"):
-        raise InputError("--timeline", timeline, "a file, as the result document goes to standard output")
+    tables_out = {"--timeline": timeline, "--requests": requests}
+    to_stdout = [option for option, file in tables_out.items() if file == "-"]
+    if to_stdout and (as_json or out == "-" or len(to_stdout) > 1):
+        other = "the result document" if as_json or out == "-" else to_stdout[0]
+        raise InputError(to_stdout[-1], "-", f"a file, as {other} goes to standard output")
     names, goal = read_policies(policies, "--policy"), read_objective(objective)
     given, evictors = read_routers(routers), read_evictors(caches)
-    problems = [shaped(problem, machines, caching=bool(caches)) for problem in library.load_instances(instance)]
+    loaded = (on_profile(problem, profile) for problem in library.load_instances(instance))
+    problems = [shaped(problem, machines, caching=bool(caches)) for problem in loaded]
     results: list[Result] = []
     tables: list[str] = []
     processes = workers or os.cpu_count() or 1
@@ -315,35 +358,60 @@ def simulate(
             evictors=evictors,
             seed=seed,
             workers=processes,
-            schedules=as_json or out is not None or timeline is not None,
+            schedules=as_json or any(file is not None for file in (out, timeline, requests)),
         )
         for result in runs:
             results.append(result)
             live.advance()
             if len(results) % setups == 0:
-                tables.append(policy_comparison(results[-setups:], terminal_width()))
+                tables.append(_policy_table(results[-setups:], layout))
     if timeline is not None:
         with blaming("--timeline"):
             write_text(timeline, timeline_csv(results))
-    _deliver(results, out, as_json, "" if timeline == "-" else "\n".join(tables))
+    if requests is not None:
+        with blaming("--requests"):
+            write_text(requests, requests_csv(results))
+    text = results_csv(results) if layout.style == CSV_TABLE else "\n".join(tables)
+    _deliver(results, out, as_json, "" if to_stdout else text)
+
+
+def _policy_table(results: Sequence[Result], layout: Layout) -> str:
+    """Compare policies on one instance as ``--format`` says; of CSV there is one table of all instances."""
+    if layout.style == CSV_TABLE:
+        return ""
+    if layout == DEFAULT_LAYOUT:
+        return policy_comparison(results, terminal_width())
+    return layout.render(policy_sheet(results), terminal_width())
 
 
 def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -> None:
-    """Write the documents to --out if given, else print the text."""
+    """Write the documents to --out if given, else print the text; print it too where --out cannot be written."""
+    failure: InputError | None = None
     if as_json or out is not None:
         documents = [result_document(result) for result in results]
         document = dump(documents[0] if len(documents) == 1 else documents)
         if out is not None:
-            write_out(out, document)
+            try:
+                write_out(out, document)
+            except InputError as error:
+                failure = error
         if as_json and out != "-":
             click.echo(document, nl=False)
     if not as_json and out != "-":
         click.echo(text, nl=False)
+    if failure is not None:
+        raise failure
 
 
 @cli.command()
 @click.argument("source")
 @click.option("--format", "style", default="azure", show_default=True, help=f"One of {', '.join(SOURCES)}.")
+@click.option(
+    "--columns",
+    metavar="FIELDS",
+    help="Of csv: arrival=NAME,input=NAME,output=NAME,predicted=NAME.  [default: columns of these names]",
+)
+@click.option("--unit", metavar="UNIT", help="Of csv: s, ms, us, ns, or iso for dates.  [default: s]")
 @limit_option
 @arrivals_option
 @load_option
@@ -371,6 +439,8 @@ def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -
 def trace(
     source: str,
     style: str,
+    columns: str | None,
+    unit: str | None,
     limit: int | None,
     arrivals: str | None,
     load: Fraction | None,
@@ -397,14 +467,17 @@ def trace(
         raise InputError("--format", style, one_of(style, SOURCES))
     if style != SERVEGEN:
         refuse_options("--format", ("start",), f"{SERVEGEN} with --start")
+    if style != CSV:
+        refuse_options("--format", ("columns", "unit"), f"{CSV} with --columns and --unit")
     with naming_options():
+        form = read_form(columns, unit or "s")
         cost = find_profile(profile).cost
         if swap is not None:
             cost = _swapping(cost, swap)
         limits = Limits(kv_tokens, batch_tokens, prefill_tokens, batch_requests, kv_block)
         starts, replayed = (None, None) if arrivals is None else _arrival_times(arrivals, seed)
     with blaming(source=source), naming_options():
-        rows = read_rows(source, style, limit, start, seed)
+        rows = read_rows(source, style, limit, start, seed, form=form)
         found = make_trace(rows, limit, starts)
         instance = trace_instance(found, name or Path(source).name.partition(".")[0] or "trace", cost, limits, load)
         if swap is not None:
@@ -415,6 +488,10 @@ def trace(
     if replayed is not None:
         _report_bad(*replayed)
     _report_bad(source, found)
+    if style == CSV or sys.stderr.isatty():
+        numbers = style == CSV and form.unit != ISO and arrivals is None
+        for line in summarise(instance, rows if numbers else None).lines():
+            click.echo(printable(line), err=True)
     write_out(out, dump(instance_document(instance)))
 
 
@@ -480,17 +557,18 @@ def check(result: str) -> int:
 
 
 @cli.command()
-@click.argument("suite")
+@suite_argument
 @click.option(
     "--policies",
     multiple=True,
     default=("standard",),
     show_default=True,
     metavar="NAMES",
+    shell_complete=complete_policies,
     help="standard, all, names with commas, or FILE.py:NAME.",
 )
 @objective_option
-@click.option("--method", default=AUTO, show_default=True, help="auto, or the name of a formulation.")
+@method_option
 @click.option("--format", "style", default="text", show_default=True, help=f"One of {', '.join(FORMATS)}.")
 @time_limit_option
 @restriction_options
@@ -602,7 +680,7 @@ def instances() -> None:
 
 
 @instances.command("list")
-@click.argument("suite", required=False)
+@click.argument("suite", required=False, shell_complete=complete_suites)
 @objective_option
 def list_instances(suite: str | None, objective: str) -> None:
     """List the suites, or the instances of one with the best value and bound of the shipped ledger."""
@@ -627,7 +705,7 @@ def list_instances(suite: str | None, objective: str) -> None:
 
 
 @instances.command("show")
-@click.argument("instance")
+@instance_argument
 @out_option
 def show_instance(instance: str, out: str | None) -> None:
     """Print an instance document, its cost coefficients spelled out."""
@@ -635,7 +713,7 @@ def show_instance(instance: str, out: str | None) -> None:
 
 
 @instances.command("make")
-@click.argument("suite")
+@suite_argument
 @out_option
 def make_suite(suite: str, out: str | None) -> None:
     """Generate a suite of the library anew."""

@@ -13,7 +13,15 @@ import click
 from click.core import ParameterSource
 
 from optsched.cache.blocks import EVICTOR_NAMES
+from optsched.calibrate.library import find_cost
 from optsched.catalogue import FORMULATION_GROUP, POLICY_GROUP, ROUTER_GROUP, broken_entries, in_file
+from optsched.cli.completion import (
+    complete_instances,
+    complete_methods,
+    complete_objectives,
+    complete_profiles,
+    complete_suites,
+)
 from optsched.methods.plan import AUTO, method_names
 from optsched.methods.routing import find_router
 from optsched.methods.simulate import policy_in_file, policy_names, standard_policies
@@ -106,8 +114,21 @@ def write_out(out: str | None, text: str) -> None:
         write_text("-" if out is None else out, text)
 
 
+instance_argument: Decorator = click.argument("instance", shell_complete=complete_instances)
+suite_argument: Decorator = click.argument("suite", shell_complete=complete_suites)
 objective_option: Decorator = click.option(
-    "--objective", default=Objective.MAKESPAN.value, show_default=True, help=f"One of {', '.join(Objective)}."
+    "--objective",
+    default=Objective.MAKESPAN.value,
+    show_default=True,
+    shell_complete=complete_objectives,
+    help=f"One of {', '.join(Objective)}.",
+)
+method_option: Decorator = click.option(
+    "--method",
+    default=AUTO,
+    show_default=True,
+    shell_complete=complete_methods,
+    help="auto, or the name of a formulation.",
 )
 _FORBID = click.option(
     "--forbid", multiple=True, metavar="NAME", help=f"Forbid: {', '.join(FORBIDDABLE)}. May be repeated."
@@ -226,6 +247,19 @@ timeline_option: Decorator = file_option(
     "Write queue length, requests, KV tokens and batch tokens over time (CSV, docs/documents.md); - is standard "
     "output.",
 )
+profile_option: Decorator = click.option(
+    "--profile",
+    metavar="PROFILE",
+    shell_complete=complete_profiles,
+    help="Cost profile in place of the instance's own: a name (optsched calibrate --list), or a .json file.",
+)
+requests_option: Decorator = file_option(
+    "--requests",
+    "Write a row for each request: TTFT, e2e latency, TPOT, evictions (CSV, docs/documents.md); - is standard output.",
+)
+history_option: Decorator = file_option(
+    "--history", "Write incumbent and bound over time (CSV), which `optsched plot bounds` draws."
+)
 results_option: Decorator = click.option(
     "--results",
     metavar="FOLDER",
@@ -322,6 +356,12 @@ _OPTIONS = {
     "evictor": "--cache",
     "shape": "--shape",
     "device": "--device",
+    "columns": "--columns",
+    "unit": "--unit",
+    "axis": "--axis",
+    "latency": "--latency",
+    "over": "--over",
+    "labels": "--label",
 }
 
 
@@ -348,6 +388,16 @@ def read_objective(name: str) -> Objective:
     """Return the objective of that name."""
     with naming_options():
         return find_objective(name)
+
+
+def on_profile(instance: Instance, profile: str | None) -> Instance:
+    """Return the instance on the machine that ``--profile`` names; without one as it is."""
+    if profile is None:
+        return instance
+    if any(group.cost is not None for group in instance.machine_groups):
+        raise InputError("--profile", profile, "an instance whose machines have no cost of their own")
+    with blaming("--profile"), naming_options():
+        return replace(instance, cost=find_cost(profile))
 
 
 def require_method(name: str) -> None:

@@ -222,7 +222,7 @@ def policy_code(policy: str | Policy | Preparing) -> Iterator[None]:
         text = failure_text(error, package)
         if isinstance(error, ReportedFailureError) or raised_at(error, package) is not None:
             raise PolicyCrashError(f"raised {text}") from error
-        raise PolicyCrashError(f"raised {text}; the policy is {_defined_at(policy)}") from error
+        raise PolicyCrashError(f"raised {text}; the policy is {defined_at(policy)}") from error
 
 
 def _package(policy: str | Policy | Preparing) -> str | None:
@@ -231,7 +231,7 @@ def _package(policy: str | Policy | Preparing) -> str | None:
     return None if found in OWN_PACKAGES else found
 
 
-def _defined_at(policy: str | Policy | Preparing) -> str:
+def defined_at(policy: str | Policy | Preparing) -> str:
     """Return where a policy is defined: file and line of its class, or its module and name."""
     try:
         runner = lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Protocol, runtime_checkable
 
-from pydantic import FailFast
+from pydantic import BeforeValidator, FailFast
 
 from optsched.model.domain import Percent, Picoseconds, domain
+from optsched.model.units import in_ps
 
 
 class BatchCost(Protocol):
@@ -49,6 +50,10 @@ class RepeatedCost(Protocol):
         ...
 
 
+Coefficient = Annotated[Picoseconds, BeforeValidator(in_ps)]
+"""A time in ps, of whatever a coefficient multiplies; also written with a unit, as ``8.7 ms``."""
+
+
 @domain
 class CostModel:
     """Piecewise-linear batch time with integer coefficients.
@@ -82,19 +87,19 @@ class CostModel:
         The scheduler on the CPU: ps per batch, and ps per queued request that it considers.
     """
 
-    base: Picoseconds
-    token: Picoseconds
-    pieces: Annotated[tuple[tuple[Picoseconds, Picoseconds], ...], FailFast()] = ()
-    decode_kv: Picoseconds = 0
-    decode_req: Picoseconds = 0
-    prefill_sq: Picoseconds = 0
-    prefill_kv: Picoseconds = 0
-    prefill_req: Picoseconds = 0
-    swap_out_kv: Picoseconds = 0
-    swap_in_kv: Picoseconds = 0
+    base: Coefficient
+    token: Coefficient
+    pieces: Annotated[tuple[tuple[Coefficient, Coefficient], ...], FailFast()] = ()
+    decode_kv: Coefficient = 0
+    decode_req: Coefficient = 0
+    prefill_sq: Coefficient = 0
+    prefill_kv: Coefficient = 0
+    prefill_req: Coefficient = 0
+    swap_out_kv: Coefficient = 0
+    swap_in_kv: Coefficient = 0
     swap_overlap: Percent = 0
-    cpu_batch: Picoseconds = 0
-    cpu_request: Picoseconds = 0
+    cpu_batch: Coefficient = 0
+    cpu_request: Coefficient = 0
 
     @property
     def affine(self) -> tuple[tuple[int, int], ...]:

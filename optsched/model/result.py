@@ -6,7 +6,7 @@ import platform
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -17,6 +17,9 @@ from optsched.model.instance import Instance
 from optsched.model.objectives import Objective, gap, in_seconds, require_objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Schedule
+
+if TYPE_CHECKING:
+    from optsched.model.served import ServedRequest
 
 
 class Status(StrEnum):
@@ -124,7 +127,7 @@ class Result:
         """``(value - bound) / value``, 0 if equal, None if either is missing."""
         return gap(self.value, self.bound)
 
-    def requests(self) -> list[RequestRow]:
+    def routed(self) -> list[RequestRow]:
         """Return a row for each request: machine, tokens found in the cache, TTFT, e2e latency, moves.
 
         Empty without a schedule.
@@ -150,6 +153,13 @@ class Result:
     def bound_requests(self) -> int | None:
         """The bound as `value_requests`."""
         return self.bound if self.objective == Objective.SLO_MISSES else None
+
+    def requests(self) -> tuple[ServedRequest, ...]:
+        """Return a row for each request: TTFT, e2e latency, TPOT, evictions; nothing without a schedule."""
+        # Only those who ask for rows load what makes them.
+        from optsched.model.served import served_requests  # noqa: PLC0415
+
+        return () if self.schedule is None else served_requests(self.instance, self.schedule)
 
     def facts(self) -> dict[str, str]:
         """Return what a line or a row of a table says of it, by column."""

@@ -7,8 +7,10 @@ ones that it finds and no other request holds. Then `Order` says which of those 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from operator import attrgetter
 from typing import Protocol
 
 from optsched.model.schedule import Assignment
@@ -43,6 +45,9 @@ class FirstCome:
 FIRST_COME = FirstCome()
 
 
+_decodes = attrgetter("decoding")
+
+
 class _Forming:
     """One batch, as it is formed on a cache."""
 
@@ -60,15 +65,16 @@ class _Forming:
     def assignment(self, order: Order) -> Assignment:
         """Return the batch."""
         self._go_on()
-        considered = 0
-        if not self._evicted and self._replica.waiting and self._has_room(prefill=True):
-            for job in order.candidates(self._replica, self._cache):
-                considered += 1
-                if not self._admit(job):
-                    break
+        considered, waiting = 0, self._replica.waiting
+        if waiting and (self._hybrid or self._prefilling is not False):
+            # As in Algorithm 1: one after the other, up to the first that does not fit; all, if they are ordered.
+            considered = 1 if isinstance(order, FirstCome) else len(waiting)
+            if not self._evicted and self._has_room(prefill=True):
+                admitted = sum(1 for _ in takewhile(self._admit, order.candidates(self._replica, self._cache)))
+                considered = max(considered, min(admitted + 1, len(waiting)))
         if self._run:
             return Assignment(self._run, self._evicted, considered=considered)
-        job = (self._replica.running or self._replica.waiting)[0]
+        job = (self._replica.running or waiting)[0]
         raise NoBatchError(job.index, self._replica.now_ps, "no legal batch: nothing that may run now fits")
 
     def _go_on(self) -> None:
@@ -84,6 +90,9 @@ class _Forming:
             count = self._tokens_of(job.missing, prefill)
             if not count:
                 return
+            if not prefill and (decoded := self._decode(running, place)):
+                place += decoded
+                continue
             while not cache.run(job, count):
                 victim = running.pop()
                 if not self._replica.rules.eviction:
@@ -99,6 +108,17 @@ class _Forming:
                     return
             self._add(job, count, prefill)
             place += 1
+
+    def _decode(self, running: Sequence[Job], place: int) -> int:
+        """Let all that decode from a place on run, up to one that does not fit; return how many do."""
+        most = self._budget if self._most is None else min(self._budget, self._most - len(self._run))
+        jobs = list(takewhile(_decodes, running[place : place + most]))
+        count = self._cache.decode(jobs)
+        if count:
+            self._prefilling = False
+            self._budget -= count
+            self._run += [(job.index, 1) for job in jobs[:count]]
+        return count
 
     def _admit(self, job: Job) -> bool:
         """Admit a request if what is to be reserved for it fits; say whether it was."""

@@ -19,7 +19,9 @@ from tabulate import tabulate
 
 from optsched.report.sheet import Column, Sheet
 
-_LATEX = MappingProxyType({"✓c": "$\\checkmark_c$", "✓": "$\\checkmark$", "κ": "$\\kappa$", "–": "--", "≥": "$\\ge$"})
+_LATEX = MappingProxyType(
+    {"✓c": "$\\checkmark_c$", "✓": "$\\checkmark$", "κ": "$\\kappa$", "–": "--", "≥": "$\\ge$", "≤": "$\\le$"}
+)
 
 
 _LATEX_SPECIAL = MappingProxyType(
@@ -126,7 +128,7 @@ def _tabulated(sheet: Sheet, style: str) -> str:
 
 def _escaped(column: Column) -> Column:
     cells = tuple(replace(cell, shown=_plain_markdown(cell.shown)) for cell in column.cells)
-    return replace(column, header=_plain_markdown(column.header), cells=cells)
+    return replace(column, header=_plain_markdown(" ".join(column.header.split())), cells=cells)
 
 
 def _plain_markdown(text: str) -> str:
@@ -141,19 +143,77 @@ def as_markdown(sheet: Sheet) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def as_latex(sheet: Sheet) -> str:
-    """Render as a LaTeX table for the packages booktabs and amssymb."""
+def as_latex(sheet: Sheet, label: str | None = None, *, siunitx: bool = False) -> str:
+    r"""Render as a LaTeX table, which is scaled down where it is wider than the text.
 
-    def plain(text: str) -> str:
-        return _replaced("".join(_LATEX_SPECIAL.get(character, character) for character in text))
-
-    body = _replaced(_tabulated(sheet, "latex_booktabs"))
-    caption = plain(" ".join(part for part in (sheet.title + ".", sheet.common) if part))
-    notes = "".join(f"\\par\\footnotesize {plain(note.replace('`', ''))}\n" for note in sheet.notes)
-    return (
-        "% needs \\usepackage{booktabs,amssymb}\n"
-        f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n{body}\n{notes}\\end{{table}}\n"
+    Parameters
+    ----------
+    sheet
+        What to render.
+    label
+        For ``\label``.
+    siunitx
+        Align numbers at their decimal markers, by columns of type S.
+    """
+    columns = _shown_columns(sheet)
+    kinds = [_latex_kind(column, siunitx) for column in columns]
+    caption = _plain_latex(" ".join(part for part in (sheet.title + ".", sheet.common) if part))
+    aligned = [kind.startswith("S") for kind in kinds]
+    heads = [_latex_header(column.header, braced=each) for column, each in zip(columns, aligned, strict=True)]
+    lines = [" & ".join(heads)]
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        shown = zip(cells, aligned, strict=True)
+        lines.append(" & ".join(_latex_cell(cell.shown, braced=each) for cell, each in shown))
+    head, *body = (line + r" \\" for line in lines)
+    notes = [f"\\par\\footnotesize {_plain_latex(note.replace('`', ''))}" for note in sheet.notes]
+    return "\n".join(
+        [
+            f"% needs \\usepackage{{booktabs,amssymb,adjustbox{',siunitx' if siunitx else ''}}}",
+            r"\begin{table}",
+            r"\centering",
+            f"\\caption{{{caption}}}",
+            *([] if label is None else [f"\\label{{{label}}}"]),
+            r"\begin{adjustbox}{max width=\linewidth}",
+            f"\\begin{{tabular}}{{{''.join(kinds)}}}",
+            *(r"\toprule", head, r"\midrule", *body, r"\bottomrule"),
+            r"\end{tabular}",
+            r"\end{adjustbox}",
+            *notes,
+            r"\end{table}",
+            "",
+        ]
     )
+
+
+_NUMBER = re.compile(r"-?(\d+)(?:\.(\d+))?")
+
+
+def _latex_kind(column: Column, siunitx: bool) -> str:
+    """Return a column's type: S with the digits that its numbers have, l or r."""
+    found = [match for cell in column.cells if (match := _NUMBER.fullmatch(cell.shown))]
+    if not siunitx or not found:
+        return "l" if column.left else "r"
+    before, after = (max(len(match[part] or "") for match in found) for part in (1, 2))
+    sign = "-" if any(match[0].startswith("-") for match in found) else ""
+    return f"S[table-format={sign}{before}.{after}]"
+
+
+def _latex_header(header: str, *, braced: bool) -> str:
+    """Return a header, whose lines stand above each other."""
+    lines = [_plain_latex(line) for line in header.split("\n")]
+    stacked = r" \\ ".join(lines)
+    text = rf"\shortstack[r]{{{stacked}}}" if len(lines) > 1 else stacked
+    return f"{{{text}}}" if braced else text
+
+
+def _latex_cell(text: str, *, braced: bool) -> str:
+    """Return a cell; text in a column of numbers needs braces."""
+    plain = _plain_latex(text)
+    return f"{{{plain}}}" if braced and not _NUMBER.fullmatch(text) else plain
+
+
+def _plain_latex(text: str) -> str:
+    return _replaced("".join(_LATEX_SPECIAL.get(character, character) for character in text))
 
 
 def _replaced(text: str) -> str:

@@ -13,7 +13,7 @@ from optsched.model.instance import Request
 from optsched.model.objectives import Objective, gap
 from optsched.model.result import Badge, Result, Status
 from optsched.report.formats import columns_text, simple_table
-from optsched.report.sheet import NOT_AVAILABLE, Cell, Column, class_texts
+from optsched.report.sheet import NOT_AVAILABLE, Cell, Column, Sheet, class_texts
 
 _BADGES = MappingProxyType(
     {
@@ -141,11 +141,12 @@ _OF_CLUSTERS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
 """Of several machines, or one with a cache. Hits are a share of the prompt tokens, found or run."""
 
 
-def policy_comparison(results: Sequence[Result], width: int) -> str:
-    """Compare policies on one instance; failures stand below with their reason."""
+def policy_sheet(results: Sequence[Result]) -> Sheet:
+    """Compare policies on one instance, as a sheet; failures stand below with their reason."""
 
     def column(header: str, cells: Iterable[str], key: bool = False) -> Column:
-        return Column(header, "", tuple(Cell(text, text) for text in cells), key=key, left=key)
+        name = "_".join(header.lower().replace("(", "").replace(")", "").split())
+        return Column(header, name, tuple(Cell(text, text) for text in cells), key=key, left=key)
 
     instance = results[0].instance
     columns = [
@@ -159,6 +160,12 @@ def policy_comparison(results: Sequence[Result], width: int) -> str:
         column(header, [NOT_AVAILABLE if result.metrics is None else show(result.metrics) for result in results])
         for header, show in (_OF_CLUSTERS if instance.is_cluster else shown)
     ]
-    text = columns_text(columns, width)
-    failures = [f"n/a: {printable(result.message or '')}\n" for result in results if result.status == Status.FAILED]
-    return f"{instance.name}\n\n{text}" + ("\n" + "".join(failures) if failures else "")
+    failures = (f"n/a: {printable(result.message or '')}" for result in results if result.status == Status.FAILED)
+    return Sheet(results[0].instance.name, "", tuple(columns), tuple(failures))
+
+
+def policy_comparison(results: Sequence[Result], width: int) -> str:
+    """Return a `policy_sheet` for the terminal."""
+    sheet = policy_sheet(results)
+    failures = "".join(f"{note}\n" for note in sheet.notes)
+    return f"{sheet.title}\n\n{columns_text(sheet.columns, width)}" + (f"\n{failures}" if failures else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from optsched.cache.blocks import CacheSetting, blocks_of
@@ -121,10 +121,36 @@ class BatchCache:
             raise ValueError(f"{tokens} tokens of request {index} are to run, and it {state}")
         if -(-(held + tokens) // block) + -held // block > self.blocks.free:
             return False
-        self.blocks.step(index, tokens)
+        self._reach(index, held + tokens)
         self._tokens[index] = held + tokens
         self._run[index] = tokens
         return True
+
+    def decode(self, jobs: Iterable[Job]) -> int:
+        """Run a decode step of each of these requests in turn, up to the first for which memory does not suffice.
+
+        The same as `run` of one token for each of them; returns how many ran.
+        """
+        tokens, ran, block, blocks = self._tokens, self._run, self._block, self.blocks
+        before = len(ran)
+        for job in jobs:
+            index = job.index
+            if index in ran or not job.decoding:
+                break
+            held = tokens[index]
+            rest = held % block
+            if rest == 0 and not blocks.free:
+                break
+            tokens[index] = held + 1
+            ran[index] = 1
+            # Blocks need only know of it where one begins or ends.
+            if rest in (0, block - 1):
+                self._reach(index, held + 1)
+        return len(ran) - before
+
+    def _reach(self, index: int, tokens: int) -> None:
+        """Let the blocks know how many tokens a request with KV holds now."""
+        self.blocks.step(index, tokens - self.blocks.tokens(index))
 
     def _start(self, job: Job, tokens: int) -> bool:
         index, sequence = job.index, self._sequences.of(job.index)
@@ -225,11 +251,11 @@ class BatchCache:
                 self.blocks.end()
                 at = batch
             whole = tokens[index] // block * block + block
-            self.blocks.step(index, whole - tokens[index])
+            self._reach(index, whole)
             tokens[index] = whole
         published = self.blocks.end()
         self.published = published if last == times else ()
         for index, end in ends.items():
-            if end > tokens[index]:
-                self.blocks.step(index, end - tokens[index])
-                tokens[index] = end
+            if end > tokens[index] and tokens[index] % block == 0:
+                self._reach(index, end)
+            tokens[index] = end

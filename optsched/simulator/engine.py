@@ -218,6 +218,8 @@ class PolicyRun:
 
     def _formed(self, cache: BatchCache, assignment: Assignment) -> Assignment:
         """Return what is done on a machine that caches, which is formed there now if the policy did not."""
+        for index in (*assignment.swap_out, *assignment.swap_in):
+            raise self._failure(index, f"the policy swaps request {index}, where prefixes are cached")
         formed = cache.formed
         if formed is None:
             for _ in self._possible_actions(assignment.actions):

@@ -6,6 +6,7 @@ from typing import Final
 
 from optsched.model.documents import read_text
 from optsched.model.errors import InputError, Said
+from optsched.traces.own_table import TableForm, read_form, read_own_table
 from optsched.traces.rows import Rows
 from optsched.traces.servegen import draw_clients, read_clients
 from optsched.traces.trace import READERS
@@ -13,11 +14,20 @@ from optsched.traces.workloads import draw_workload
 
 SERVEGEN: Final = "servegen"
 WORKLOAD: Final = "workload"
-SOURCES = (*READERS, SERVEGEN, WORKLOAD)
+CSV: Final = "csv"
+SOURCES = (*READERS, CSV, SERVEGEN, WORKLOAD)
 """Formats of files; what is a generator after them."""
 
 
-def read_rows(source: str, style: str, limit: int | None = None, start_s: int = 0, seed: int = 0) -> Rows:
+def read_rows(
+    source: str,
+    style: str,
+    limit: int | None = None,
+    start_s: int = 0,
+    seed: int = 0,
+    *,
+    form: TableForm | None = None,
+) -> Rows:
     """Read or draw the rows of a source.
 
     Parameters
@@ -28,6 +38,8 @@ def read_rows(source: str, style: str, limit: int | None = None, start_s: int = 
         One of `SOURCES`.
     limit, start_s, seed
         For generators: number of requests, first second of the day, and the random seed.
+    form
+        For ``csv``: columns and unit; None for columns ``arrival``, ``input``, ``output``, times in s.
 
     Raises
     ------
@@ -40,4 +52,6 @@ def read_rows(source: str, style: str, limit: int | None = None, start_s: int = 
         if limit is None:
             raise InputError("limit", Said("nothing"), "the number of requests to draw")
         return draw_workload(source, limit, seed)
+    if style == CSV:
+        return read_own_table(read_text(source), form or read_form(None, "s"))
     return READERS[style](read_text(source))

@@ -62,7 +62,7 @@ def test_a_row_for_each_request() -> None:
     instance = Instance("rows", limits, Rules(), COST, requests, replicas=2, prefixes=tree, cache=cache)
     result = simulate(instance, "vllm_v1", router=lambda _: Direct([1, 1, 0]))
     # Request 1 finds the four tokens of node a, and runs two.
-    assert [tuple(row) for row in result.requests()] == [
+    assert [tuple(row) for row in result.routed()] == [
         (0, 1, 0, 15, 26, 0),
         (1, 1, 4, 12, 12, 0),
         (2, 0, 0, 12, 12, 0),

@@ -1,0 +1,162 @@
+"""The commands that draw: ``optsched plot``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from optsched import library
+from optsched.cli.commands import cli
+from optsched.cli.options import Decorator, blaming, fraction_option, naming_options, write_out
+from optsched.model.errors import InputError, Said
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from matplotlib.axes import Axes
+
+    from optsched.model.result import Result
+
+_WIDTH, _NARROW, _TALL = 7.2, 3.5, 0.62
+_results_argument: Decorator = click.argument("results", nargs=-1, required=True, metavar="RESULT...")
+_out_option: Decorator = click.option(
+    "--out", required=True, metavar="FILE", help="Figure to write: .svg, .png or .pdf (needs optsched[plot])."
+)
+_width_option = fraction_option(
+    "--width", f"Width in inches: {_WIDTH} for both columns of a paper, {_NARROW} for one.  [default: {_WIDTH}]"
+)
+_label_option: Decorator = click.option(
+    "--label", "labels", multiple=True, metavar="TEXT", help="What to call a result, once for each.  [default: method]"
+)
+
+
+@cli.group()
+def plot() -> None:
+    """Draw results (documents of solve, bound, simulate; - is standard input)."""
+
+
+def _figure_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command results to read, a file to write, which is refused before anything is read, and a width."""
+
+    @wraps(command)
+    def read(results: Sequence[str], out: str, width: Fraction | None, **others: Any) -> Any:
+        from optsched.report.profile_plot import check_plot  # noqa: PLC0415 - only drawing needs it
+
+        with blaming("--out"):
+            check_plot(Path(out))
+        return command(_read(results), out, float(width or _WIDTH), **others)
+
+    complete: Callable[..., Any] = read
+    for option in (_width_option, _out_option, _results_argument):
+        complete = option(complete)
+    return complete
+
+
+def _read(sources: Sequence[str]) -> list[Result]:
+    """Return the results of all files; raise `InputError` for a schedule that breaks a rule."""
+    from optsched.check import check_schedule  # noqa: PLC0415
+
+    found: list[Result] = []
+    for source in sources:
+        for claimed in library.load_results(source):
+            result = claimed.result
+            found.append(result)
+            plain = not result.instance.is_distributed and not result.instance.is_cached
+            if result.schedule is None or not plain:
+                continue
+            violations, _ = check_schedule(result.instance, result.schedule)
+            if violations:
+                expected = "a legal schedule (optsched check says more)"
+                raise InputError("schedule", Said(violations[0]), expected, source)
+    return found
+
+
+def _axes(width: float) -> Axes:
+    from optsched.report.profile_plot import new_figure  # noqa: PLC0415
+
+    return new_figure(width, max(2.7, _TALL * width)).subplots()
+
+
+@plot.command()
+@_figure_options
+@click.option("--axis", default="time", show_default=True, help="time or batch.")
+@click.option("--title", default="", metavar="TEXT", help="Title above everything.")
+@_label_option
+def gantt(results: list[Result], out: str, width: float, axis: str, title: str, labels: tuple[str, ...]) -> None:
+    """Draw schedules: what each request does in every batch, and the KV cache below."""
+    from optsched import plot as figures  # noqa: PLC0415
+
+    with naming_options():
+        figures.save(figures.gantt_figure(results, axis=axis, width=width, title=title, labels=labels), out)
+
+
+@plot.command()
+@_figure_options
+@click.option("--latency", default="e2e", show_default=True, help="ttft, e2e or tpot.")
+@_label_option
+def cdf(results: list[Result], out: str, width: float, latency: str, labels: tuple[str, ...]) -> None:
+    """Draw how a latency is spread over the requests of each schedule."""
+    from optsched import plot as figures  # noqa: PLC0415
+
+    with naming_options():
+        figures.save(figures.cdf(results, latency=latency, ax=_axes(width), labels=labels), out)
+
+
+@plot.command()
+@_figure_options
+@click.option("--over", default="requests", show_default=True, help="requests, input, output, kv or kappa.")
+def gap(results: list[Result], out: str, width: float, over: str) -> None:
+    """Draw each method's gap over the size of the instances; a bar where the optimum is not known."""
+    from optsched import plot as figures  # noqa: PLC0415
+
+    with naming_options():
+        figures.save(figures.gap(results, over=over, ax=_axes(width)), out)
+
+
+@plot.command()
+@_figure_options
+def performance(results: list[Result], out: str, width: float) -> None:
+    """Draw the share of instances on which each method is within a factor of the best value."""
+    from optsched import plot as figures  # noqa: PLC0415
+
+    with naming_options():
+        figures.save(figures.performance(results, ax=_axes(width)), out)
+
+
+@plot.command()
+@_figure_options
+@_label_option
+def pareto(results: list[Result], out: str, width: float, labels: tuple[str, ...]) -> None:
+    """Draw mean TTFT and TPOT of schedules of one instance, and what is proved impossible."""
+    from optsched import plot as figures  # noqa: PLC0415
+
+    with naming_options():
+        figures.save(figures.pareto(results, ax=_axes(width), labels=labels), out)
+
+
+@plot.command()
+@click.argument("history")
+@click.option("--label", default="objective", show_default=True, metavar="TEXT", help="Name of the objective.")
+@_width_option
+@_out_option
+def bounds(history: str, label: str, width: Fraction | None, out: str) -> None:
+    """Draw incumbent and bound over time; HISTORY is what solve --history wrote."""
+    from optsched import plot as figures  # noqa: PLC0415
+
+    with naming_options():
+        figures.save(figures.bounds(figures.History.read(history), ax=_axes(float(width or _WIDTH)), label=label), out)
+
+
+@plot.command("trace")
+@_results_argument
+@click.option("--out", metavar="FILE", help="File to write; - is standard output.")
+def trace_events(results: tuple[str, ...], out: str | None) -> None:
+    """Write schedules as Chrome trace events (JSON), which ui.perfetto.dev shows."""
+    from optsched.plot.events import trace_events as events  # noqa: PLC0415
+
+    write_out(out, json.dumps(events(_read(results)), ensure_ascii=False) + "\n")

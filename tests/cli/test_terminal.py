@@ -1,0 +1,101 @@
+"""At the terminal: completion, SIGTERM, COLUMNS, a suite where an instance is due, and --out that fails late."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkout import searching_here
+from commands import optsched
+
+from optsched.cli import commands
+from optsched.library import load_suite
+from optsched.model.documents import dump, suite_document
+from optsched.model.errors import InputError, Said
+
+
+def _completed(words: str) -> list[str]:
+    """Return what bash would offer after these words, the last of which is not finished."""
+    asked = {"_OPTSCHED_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+    program = "from optsched.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=searching_here() | asked, capture_output=True, text=True, check=False
+    )
+    return [line.partition(",")[2] for line in ended.stdout.splitlines() if line.startswith("plain,")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("optsched solve infermax-fig15-I1", ["infermax-fig15-I1", "infermax-fig15-I16", "infermax-fig15-I128"]),
+        ("optsched table infermax-fig15", ["infermax-fig15", "infermax-fig15-chunked"]),
+        ("optsched simulate x --policy vllm,vllm_e", ["vllm,vllm_ef"]),
+        ("optsched bound x --objective mean_", ["mean_ttft", "mean_e2e", "mean_tpot"]),
+        ("optsched bound x --profile a100-llama2-7b-l", ["a100-llama2-7b-linear"]),
+    ],
+)
+def test_names_are_completed(words: str, expected: list[str]) -> None:
+    assert set(expected) <= set(_completed(words))
+    last = words.rsplit(" ", maxsplit=1)[-1]
+    assert all(name.startswith(last) for name in _completed(words))
+
+
+def test_a_suite_in_the_place_of_an_instance_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = optsched(capsys, "bound", "infermax-fig15")
+    assert outcome.code == 2
+    assert outcome.err.startswith(
+        "optsched: INSTANCE: got the suite infermax-fig15, expected one of its instances: infermax-fig15-I1, "
+    )
+
+
+def test_columns_are_obeyed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = optsched(capsys, "simulate", "infermax-fig15-I8", "--policy", "vllm").out.splitlines()
+    assert max(map(len, lines)) <= 60
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = optsched(capsys, "simulate", "infermax-fig15-I8", "--policy", "vllm").out.splitlines()
+    assert max(map(len, lines)) > 60
+
+
+def test_out_that_fails_late_still_prints_the_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(out: str | None, text: str) -> None:
+        raise InputError("--out", Said("No space left on device"), "a file to write", out)
+
+    monkeypatch.setattr(commands, "write_out", full)
+    file = str(tmp_path / "r.json")
+    outcome = optsched(capsys, "bound", "infermax-fig15-I8", "--out", file)
+    assert outcome.code == 2
+    assert "bound  " in outcome.out
+    assert "No space left on device" in outcome.err
+
+
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"])
+def test_sigterm_is_like_ctrl_c(
+    handler: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A policy sends it in the middle of a command; shells start background jobs with Ctrl-C ignored."""
+    monkeypatch.chdir(tmp_path)
+    ctrl_c = signal.signal(signal.SIGINT, handler)
+    body = "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)"
+    text = f"import os, signal, time\n\nclass Ending:\n    def next_batch(self, replica):\n        {body}\n"
+    Path("mine.py").write_text(text)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        outcome = optsched(capsys, "simulate", "infermax-fig15-I8", "--policy", "mine.py:Ending")
+    finally:
+        signal.signal(signal.SIGINT, ctrl_c)
+    assert (outcome.code, outcome.err.strip()) == (130, "optsched: interrupted; what was finished is kept")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_suite_in_a_file_is_no_instance(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "s.json"
+    file.write_text(dump(suite_document(load_suite("infermax-fig15"), "a100-llama2-7b-linear")))
+    assert "(one instance, not a suite)" in optsched(capsys, "bound", str(file)).err
