@@ -28,7 +28,7 @@ from optsched.methods.simulate import policy_names, simulate
 from optsched.methods.solve import solve
 from optsched.model.documents import result_document
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective
+from optsched.model.objectives import PLAIN_OBJECTIVES, Objective
 from optsched.model.result import Result
 
 _MOST_SERVED, _MOST_BOUNDED, _MOST_SOLVED = 2_000, 200, 4
@@ -52,7 +52,7 @@ def _tasks(instances: dict[str, Instance]) -> Iterator[tuple[str, Instance, str,
         if count <= _MOST_SERVED:
             for policy in policy_names():
                 yield f"simulate {policy} {place}", instance, "simulate", policy, Objective.MAKESPAN
-        for objective in Objective if count <= _MOST_BOUNDED else ():
+        for objective in PLAIN_OBJECTIVES if count <= _MOST_BOUNDED else ():
             for name in BOUNDS:
                 yield f"bound {name} {objective.value} {place}", instance, "bound", name, objective
         for objective in _OBJECTIVES if count <= _MOST_SOLVED else ():

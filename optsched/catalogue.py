@@ -1,4 +1,4 @@
-"""Finding policies and formulations: by name, also those of other packages (entry points), or as ``FILE.py:NAME``."""
+"""Finding policies, formulations, routers: by name, also other packages' (entry points), or as ``FILE.py:NAME``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from optsched.model.errors import InputError, did_you_mean, one_of
 
 POLICY_GROUP = "optsched.policies"
 FORMULATION_GROUP = "optsched.formulations"
+ROUTER_GROUP = "optsched.routers"
 OWN_PACKAGES = frozenset({"optsched", "optsched_formulations"})
 """Our packages; other packages cannot replace their names."""
 _IN_FILE = re.compile(r"(.+\.py)(?::(.*))?")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -84,8 +84,8 @@ class Blocks(Protocol):
     def step(self, request: int, run: int) -> None:
         """Run ``run`` tokens of a request."""
 
-    def end(self) -> object:
-        """End a batch: cache what it completed."""
+    def end(self) -> Collection[Hashable]:
+        """End a batch: cache what it completed; return what was not cached."""
 
     def release(self, request: int) -> None:
         """Take the pins of a request away, which is evicted or has ended, and free what is not cached."""

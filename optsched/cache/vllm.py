@@ -54,6 +54,7 @@ class VllmCache:
         self.lost: list[Hashable] = []
         self._block, self._mode, self._share = block, mode, share_in_batch
         self._residents: dict[int, _Resident] = {}
+        self._completed: list[Hashable] = []
         self._unnamed: list[_Resident] = []
 
     @property
@@ -111,11 +112,13 @@ class VllmCache:
             else:
                 self._unnamed.append(resident)
 
-    def end(self) -> None:
-        """End a batch."""
+    def end(self) -> list[Hashable]:
+        """End a batch; return what it completed."""
         for resident in self._unnamed:
             self._name(resident)
         self._unnamed.clear()
+        completed, self._completed = self._completed, []
+        return completed
 
     def release(self, request: int) -> None:
         """Free the blocks of a request, which is evicted or has ended; cached ones stay until they are taken."""
@@ -129,4 +132,5 @@ class VllmCache:
         whole = cacheable_blocks(self._mode, resident.sequence, resident.tokens // self._block)
         for place in range(resident.named, whole):
             self.pool.name(resident.blocks[place], resident.sequence.names[place])
+        self._completed += resident.sequence.names[resident.named : whole]
         resident.named = max(resident.named, whole)

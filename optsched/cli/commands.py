@@ -23,6 +23,7 @@ from optsched.cli.live import LiveLine
 from optsched.cli.options import (
     arrivals_option,
     blaming,
+    cache_option,
     decision_options,
     deterministic_limit_option,
     fraction_option,
@@ -33,20 +34,25 @@ from optsched.cli.options import (
     ledger_option,
     limit_option,
     load_option,
+    machines_option,
     method_option,
     naming_options,
     objective_option,
     on_profile,
     out_option,
     profile_option,
+    read_evictors,
     read_objective,
     read_policies,
+    read_routers,
     refuse_options,
     requests_option,
     require_method,
     restriction_options,
     results_option,
+    router_option,
     seed_option,
+    shaped,
     start_option,
     suite_argument,
     time_limit_option,
@@ -290,6 +296,9 @@ def bound(
     shell_complete=complete_policies,
     help="all, standard, names, or FILE.py:NAME; may repeat.",
 )
+@router_option
+@machines_option
+@cache_option
 @objective_option
 @profile_option
 @restriction_options
@@ -306,6 +315,9 @@ def bound(
 def simulate(
     instance: str,
     policies: tuple[str, ...],
+    routers: tuple[str, ...],
+    machines: int | None,
+    caches: tuple[str, ...],
     objective: str,
     profile: str | None,
     restrictions: Restrictions,
@@ -318,24 +330,32 @@ def simulate(
     layout: Layout,
     as_json: bool,
 ) -> None:
-    """Run policies on the cost-model simulator; INSTANCE may also be a suite."""
+    """Run policies on the cost-model simulator; INSTANCE may also be a suite.
+
+    Of several routers, policies or caches each is run with each of the others.
+    """
     tables_out = {"--timeline": timeline, "--requests": requests}
     to_stdout = [option for option, file in tables_out.items() if file == "-"]
     if to_stdout and (as_json or out == "-" or len(to_stdout) > 1):
         other = "the result document" if as_json or out == "-" else to_stdout[0]
         raise InputError(to_stdout[-1], "-", f"a file, as {other} goes to standard output")
     names, goal = read_policies(policies, "--policy"), read_objective(objective)
-    problems = [on_profile(problem, profile) for problem in library.load_instances(instance)]
+    given, evictors = read_routers(routers), read_evictors(caches)
+    loaded = (on_profile(problem, profile) for problem in library.load_instances(instance))
+    problems = [shaped(problem, machines, caching=bool(caches)) for problem in loaded]
     results: list[Result] = []
     tables: list[str] = []
     processes = workers or os.cpu_count() or 1
-    with Line(instance, len(problems) * len(names)) as live, blaming(source=instance), naming_options():
+    setups = len(given) * len(names) * len(evictors)
+    with Line(instance, len(problems) * setups) as live, blaming(source=instance), naming_options():
         runs = simulate_each(
             problems,
             names,
             goal,
             restrictions=restrictions,
             predictor=predictor,
+            routers=given,
+            evictors=evictors,
             seed=seed,
             workers=processes,
             schedules=as_json or any(file is not None for file in (out, timeline, requests)),
@@ -343,8 +363,8 @@ def simulate(
         for result in runs:
             results.append(result)
             live.advance()
-            if len(results) % len(names) == 0:
-                tables.append(_policy_table(results[-len(names) :], layout))
+            if len(results) % setups == 0:
+                tables.append(_policy_table(results[-setups:], layout))
     if timeline is not None:
         with blaming("--timeline"):
             write_text(timeline, timeline_csv(results))
@@ -414,6 +434,7 @@ def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -
     "Give each request a deadline for its e2e latency: this multiple of its time alone (docs/traces.md).",
 )
 @click.option("--name", help="Name of the instance.  [default: the source's name]")
+@machines_option
 @out_option
 def trace(
     source: str,
@@ -434,6 +455,7 @@ def trace(
     swap: str | None,
     slo_scale: Fraction | None,
     name: str | None,
+    machines: int | None,
     out: str | None,
 ) -> None:
     """Make an instance of a request trace; rejected rows are named on stderr with the reason.
@@ -462,6 +484,7 @@ def trace(
             instance = replace(instance, rules=Rules(swap=True))
         if slo_scale is not None:
             instance = with_deadlines(instance, slo_scale)
+        instance = shaped(instance, machines)
     if replayed is not None:
         _report_bad(*replayed)
     _report_bad(source, found)

@@ -12,8 +12,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from optsched.cache.blocks import EVICTOR_NAMES
 from optsched.calibrate.library import find_cost
-from optsched.catalogue import FORMULATION_GROUP, POLICY_GROUP, broken_entries, in_file
+from optsched.catalogue import FORMULATION_GROUP, POLICY_GROUP, ROUTER_GROUP, broken_entries, in_file
 from optsched.cli.completion import (
     complete_instances,
     complete_methods,
@@ -22,9 +23,11 @@ from optsched.cli.completion import (
     complete_suites,
 )
 from optsched.methods.plan import AUTO, method_names
+from optsched.methods.routing import find_router
 from optsched.methods.simulate import policy_in_file, policy_names, standard_policies
+from optsched.model.cluster import CacheMode, CacheRules
 from optsched.model.documents import check_writable, write_text
-from optsched.model.domain import MAX_TOKENS, replace
+from optsched.model.domain import MAX_MACHINES, MAX_TOKENS, replace
 from optsched.model.errors import InputError, Said, one_of, shown
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective, find_objective
@@ -272,6 +275,29 @@ ledger_option: Decorator = file_option(
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print the result document on stdout.")
 
 
+router_option: Decorator = click.option(
+    "--router",
+    "routers",
+    multiple=True,
+    metavar="NAME",
+    help="Router of several machines: names, or FILE.py:NAME; may repeat.  [default: round_robin]",
+)
+cache_option: Decorator = click.option(
+    "--cache",
+    "caches",
+    multiple=True,
+    metavar="NAME",
+    help=f"Order in which cached blocks are dropped: {', '.join(EVICTOR_NAMES)}; may repeat. An instance that caches "
+    "nothing then caches all blocks.",
+)
+machines_option: Decorator = click.option(
+    "--machines",
+    callback=_integer(1, MAX_MACHINES),
+    metavar="INTEGER",
+    help="Equal machines, instead of those of the instance.",
+)
+
+
 def restriction_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options for a class of schedules; it takes them as ``restrictions``."""
     return _restricted(command, _FORBID, _MAX_EVICTIONS, _MAX_BATCH, _FIX_ORDER)
@@ -326,6 +352,8 @@ _OPTIONS = {
     "hardware": "--hardware",
     "kv_tokens": "--kv-tokens",
     "policy": "--policy",
+    "router": "--router",
+    "evictor": "--cache",
     "shape": "--shape",
     "device": "--device",
     "columns": "--columns",
@@ -409,3 +437,34 @@ def read_policies(given: Sequence[str], option: str) -> tuple[str, ...]:
             _require_policy(name, option, "all, standard, or ")
         found.update(dict.fromkeys(several.get(name, (name,))))
     return tuple(found)
+
+
+def _names(given: Sequence[str]) -> list[str | None]:
+    """Return what was typed, commas apart, each once; None alone for nothing."""
+    return list(dict.fromkeys(part for text in given for part in text.split(","))) or [None]
+
+
+def read_routers(given: Sequence[str]) -> list[str | None]:
+    """Return the routers that ``--router`` names; None for nothing."""
+    _name_broken(ROUTER_GROUP)
+    for name in (names := _names(given)):
+        if name is not None:
+            find_router(name, "--router")
+    return names
+
+
+def read_evictors(given: Sequence[str]) -> list[str | None]:
+    """Return the evictors that ``--cache`` names; None for nothing."""
+    for name in (names := _names(given)):
+        if name is not None and name not in EVICTOR_NAMES:
+            raise InputError("--cache", name, one_of(name, EVICTOR_NAMES))
+    return names
+
+
+def shaped(instance: Instance, machines: int | None, *, caching: bool = False) -> Instance:
+    """Return an instance with so many equal machines, and with a cache if it has none and ``caching``."""
+    if machines is not None:
+        instance = replace(instance, replicas=machines, machine_groups=())
+    if caching and not instance.is_cached:
+        instance = replace(instance, cache=CacheRules(CacheMode.ALL))
+    return instance

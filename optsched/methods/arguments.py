@@ -9,24 +9,34 @@ from optsched.library import load_instance
 from optsched.model.domain import plain
 from optsched.model.errors import InputError, require_type
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, find_objective
+from optsched.model.objectives import Objective, find_objective, require_objective
 from optsched.model.restrictions import Restrictions
 
 _MOST_SEED = 2**31 - 1
 
 
 def read_problem(
-    instance: Instance | str | Path, objective: Objective | str, restrictions: Restrictions | None
+    instance: Instance | str | Path,
+    objective: Objective | str,
+    restrictions: Restrictions | None,
+    *,
+    clusters: bool = False,
 ) -> tuple[Instance, Objective, Restrictions]:
-    """Return an instance of one machine, given itself or by name or file; an objective, also by name; restrictions."""
+    """Return an instance, given itself or by name or file; an objective, also by name; restrictions.
+
+    The instance has one machine and no cache, unless ``clusters``.
+    """
     if isinstance(instance, str | Path):
         instance = load_instance(instance)
     require_type("instance", instance, Instance, "an Instance, or the name or file of one")
-    instance.require_plain()
+    if not clusters:
+        instance.require_plain()
     if restrictions is None:
         restrictions = Restrictions()
     require_type("restrictions", restrictions, Restrictions, "Restrictions")
-    return instance, find_objective(objective), restrictions
+    goal = find_objective(objective)
+    require_objective(instance, goal)
+    return instance, goal, restrictions
 
 
 def read_seed(seed: Any) -> int:

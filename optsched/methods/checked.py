@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from optsched.check import UnprovedError, check_schedule, proved_bound
+from optsched.model.cluster_metrics import cluster_metrics
 from optsched.model.instance import Instance
 from optsched.model.metrics import Tally, metrics, tally_of
 from optsched.model.objectives import Objective
@@ -70,7 +71,10 @@ def checked_metrics(
     violations, recomputed = check_schedule(instance, schedule, restrictions or Restrictions())
     if violations:
         raise IllegalScheduleError(origin, violations)
-    found = metrics(instance, tally_of(instance, schedule) if tally is None else tally)
+    if instance.is_cluster:
+        found = cluster_metrics(instance, schedule)
+    else:
+        found = metrics(instance, tally_of(instance, schedule) if tally is None else tally)
     if found != recomputed:
         raise DefectError(f"{origin}: the checker computes other metrics of the same schedule")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gc
 import inspect
@@ -11,27 +12,31 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
 from optsched.catalogue import OWN_PACKAGES, POLICY_GROUP, entries, file_version, in_file, lookup, package_of
 from optsched.failures import FAILURES, ReportedFailureError, failure_text, raised_at
-from optsched.methods.arguments import read_problem, read_seed
+from optsched.methods.arguments import read_integer, read_problem, read_seed
 from optsched.methods.checked import IllegalScheduleError, checked_metrics
 from optsched.methods.question import Question
+from optsched.methods.routing import Routing, read_routing
 from optsched.model.domain import replace
 from optsched.model.errors import InputError, one_of, require_type
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
+from optsched.model.metrics import Tally
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status, versions
+from optsched.model.schedule import Schedule
 from optsched.policies import POLICIES, STANDARD
+from optsched.routers.router import RouterFactory
+from optsched.simulator.cluster import run_cluster
 from optsched.simulator.engine import run_policy
-from optsched.simulator.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
+from optsched.simulator.replica import COMPILED_TOKENS, Compiled, Occasion, Policy, PolicyFailureError, Preparing
 
-_COMPILED_TOKENS = 50_000
-"""With fewer tokens to generate the engine has finished before compiled code is loaded."""
 _PARALLEL_TOKENS = 3_000_000
 """With fewer one process has finished before others are there."""
 
@@ -57,6 +62,9 @@ def simulate(
     *,
     restrictions: Restrictions | None = None,
     predictor: str | None = None,
+    router: str | RouterFactory | None = None,
+    evictor: str | None = None,
+    routers: int = 1,
     seed: int = 0,
 ) -> Result:
     """Let a policy schedule an instance, and report its schedule and metrics.
@@ -75,6 +83,14 @@ def simulate(
     predictor
         What predicts output lengths for a policy that needs them, as `optsched.policies.predictors.read_predictor`
         reads it; None for the policy's own choice, the truth. Other policies do not mind.
+    router
+        Of an instance of several machines: a router's name; or ``FILE.py:NAME``, where the file defines a function that
+        takes an `optsched.routers.router.RouterSetting` and returns a router, or a `Router` without parameters; or such
+        a function. None for ``round_robin``.
+    evictor
+        Which cached blocks are dropped first (`optsched.cache.blocks.EVICTOR_NAMES`); None for ``lru``.
+    routers
+        How many routers there are (`optsched.simulator.cluster.run_cluster`).
     seed
         Of whatever a policy leaves to chance, such as the errors of predictions.
 
@@ -87,16 +103,18 @@ def simulate(
     Raises
     ------
     InputError
-        For an unknown policy, instance, objective or predictor.
+        For an unknown policy, instance, objective, predictor, router or evictor; a router where there is one machine,
+        or an evictor where nothing is cached.
     InfeasibleInstanceError
         If no schedule exists.
     DefectError
         If the checker computes other metrics than the simulator.
     """
-    question = Question(*read_problem(instance, objective, restrictions))
+    question = Question(*read_problem(instance, objective, restrictions, clusters=True))
     seed = read_seed(seed)
+    routing = read_routing(question.instance, router, evictor, read_integer("routers", routers, 1))
     try:
-        return play(question, policy, predictor=predictor, seed=seed)
+        return play(question, policy, predictor=predictor, routing=routing, seed=seed)
     except PolicyCrashError as crash:
         name = _name(policy)
         return Result(
@@ -115,12 +133,15 @@ def play(
     policy: str | Policy | Preparing,
     *,
     predictor: str | None = None,
+    routing: Routing | None = None,
     seed: int = 0,
 ) -> Result:
     """Let a policy answer a question, as `simulate` does, but raise `PolicyCrashError` if its code raises."""
     instance, objective, restrictions = question.instance, question.objective, question.restrictions
     name = _name(policy)
     runner, options = policy_of(policy, predictor)
+    if routing is not None:
+        options |= routing.options
     if question.infeasibility is not None:
         raise question.infeasibility
     failed = Result(
@@ -137,13 +158,11 @@ def play(
     restricted = question.restricted
     try:
         with policy_code(policy):
-            runner = ready_policy(runner, restricted, objective, restrictions, seed)
-            worth_it = sum(request.output for request in instance.requests) >= _COMPILED_TOKENS
-            record = runner.serve(restricted) if worth_it and isinstance(runner, Compiled) else None
-            if record is None:
-                schedule, tally = run_policy(restricted, runner), None
-            else:
-                schedule, tally = record.schedule(), record.tally()
+            schedule, tally = (
+                _serve(restricted, ready_policy(runner, restricted, objective, restrictions, seed))
+                if routing is None
+                else (_route(question, runner, routing, seed), None)
+            )
     except PolicyFailureError as failure:
         with policy_code(policy):
             reason = f"{name}: {instance.label(failure.index)} at {failure.now_ps} ps: {failure.reason}"
@@ -158,6 +177,28 @@ def play(
         reason = f"{name}: {objective.value} is {value}, at most {restrictions.at_most} is allowed"
         return replace(failed, message=reason)
     return replace(failed, status=Status.FEASIBLE, value=value, schedule=schedule, metrics=metrics)
+
+
+def _serve(instance: Instance, policy: Policy) -> tuple[Schedule, Tally | None]:
+    """Let a policy serve the only machine; return a tally of the schedule, too, if there is one."""
+    worth_it = sum(request.output for request in instance.requests) >= COMPILED_TOKENS
+    record = policy.serve(instance) if worth_it and isinstance(policy, Compiled) else None
+    if record is None:
+        return run_policy(instance, policy), None
+    return record.schedule(), record.tally()
+
+
+def _route(question: Question, policy: Policy | Preparing, routing: Routing, seed: int) -> Schedule:
+    """Let a router and a policy of each machine serve an instance."""
+
+    def of_machine(alone: Instance) -> Policy:
+        # Each machine has an object of its own, which may remember things.
+        return ready_policy(copy.deepcopy(policy), alone, question.objective, question.restrictions, seed)
+
+    restricted, setting = question.restricted, routing.setting
+    if routing.name is None:
+        return run_policy(restricted, of_machine(restricted), setting=setting)
+    return run_cluster(restricted, of_machine, routing.factory, setting=setting, seed=seed, routers=routing.routers)
 
 
 def _name(policy: str | Policy | Preparing) -> str:
@@ -275,6 +316,8 @@ def simulate_each(
     *,
     restrictions: Restrictions,
     predictor: str | None = None,
+    routers: Sequence[str | None] = (None,),
+    evictors: Sequence[str | None] = (None,),
     seed: int = 0,
     workers: int = 1,
     schedules: bool = True,
@@ -283,12 +326,15 @@ def simulate_each(
 
     Parameters
     ----------
+    routers, evictors
+        Of several machines, and of caches: each router with each policy, and each of these with each evictor.
     workers
         How many processes share the work, if it is worth starting them. The results are the same.
     schedules
         Whether results keep their schedules, which take memory, and time between processes.
     """
-    pairs = [(instance, policy) for instance in instances for policy in policies]
+    setups = list(product(routers, policies, evictors))
+    pairs = [(instance, setup) for instance in instances for setup in setups]
     for instance in instances:
         require_feasible(instance, restrictions)
     run = partial(
@@ -299,7 +345,7 @@ def simulate_each(
         seed=seed,
         schedules=schedules,
     )
-    tokens = len(policies) * sum(request.output for instance in instances for request in instance.requests)
+    tokens = len(setups) * sum(request.output for instance in instances for request in instance.requests)
     workers = min(workers, len(pairs))
     if workers == 1 or tokens < _PARALLEL_TOKENS:
         yield from map(run, pairs)
@@ -314,7 +360,7 @@ def simulate_each(
 
 
 def _simulate(
-    pair: tuple[Instance, str],
+    pair: tuple[Instance, tuple[str | None, str, str | None]],
     objective: Objective,
     *,
     restrictions: Restrictions,
@@ -322,7 +368,17 @@ def _simulate(
     seed: int,
     schedules: bool,
 ) -> Result:
-    result = simulate(*pair, objective, restrictions=restrictions, predictor=predictor, seed=seed)
+    instance, (router, policy, evictor) = pair
+    result = simulate(
+        instance,
+        policy,
+        objective,
+        restrictions=restrictions,
+        predictor=predictor,
+        router=router,
+        evictor=evictor,
+        seed=seed,
+    )
     return result if schedules else replace(result, schedule=None)
 
 

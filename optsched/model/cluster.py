@@ -83,6 +83,11 @@ class ViewAge:
     every_ps: Picoseconds = 0
     delay_ps: Picoseconds = 0
 
+    @property
+    def is_aged(self) -> bool:
+        """Whether machines are not seen as they are now."""
+        return bool(self.every_ps or self.delay_ps)
+
     def moment(self, now_ps: int) -> int:
         """Return the time as of which machines are seen at ``now_ps``; below 0 nothing is seen yet."""
         seen = now_ps - self.delay_ps

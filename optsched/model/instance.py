@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated
 
@@ -168,6 +168,10 @@ class Machine:
     name: Name | None = None
     cache: CacheRules = _NO_CACHE
 
+    def has_room(self, request: Request) -> bool:
+        """Whether its blocks hold all of a request: I + O − 1 tokens."""
+        return self.limits.occupied(request.peak_tokens) <= self.limits.kv_capacity
+
 
 @domain
 class MachineGroup:
@@ -301,6 +305,11 @@ class Instance:
         """Whether it has more than its one own machine."""
         return self.replicas > 1 or bool(self.machine_groups)
 
+    @property
+    def is_cluster(self) -> bool:
+        """Whether it has several machines, or one with a cache: not all methods cover these."""
+        return self.is_distributed or self.is_cached
+
     def require_one_machine(self) -> None:
         """Raise `InputError` if it has more than its one own machine: what asks covers no others."""
         if self.is_distributed:
@@ -433,3 +442,16 @@ def _unserved(machines: Mapping[Machine, int], request: Request) -> str:
             return ""
         found.append(f"on machine {index} it {' and '.join(broken)}")
     return f"fits no machine that it may be routed to: {', '.join(found)}"
+
+
+def entries_of(machines: Sequence[Machine], request: Request) -> tuple[int, ...]:
+    """Return the machines that a request may be routed to: those that it fits alone, with one to move to."""
+    fits = {id(machine): not _broken(machine, request) for machine in machines}
+    may_move = request.output == 1 or any(
+        machine.role is not Role.PREFILL and machine.has_room(request) for machine in machines
+    )
+    return tuple(
+        index
+        for index, machine in enumerate(machines)
+        if machine.role is not Role.DECODE and fits[id(machine)] and (may_move or machine.role is not Role.PREFILL)
+    )

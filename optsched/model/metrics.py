@@ -11,7 +11,7 @@ from operator import truediv
 from typing import Any
 
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, percentile_rank, value_of
+from optsched.model.objectives import PLAIN_OBJECTIVES, Objective, percentile_rank, value_of
 from optsched.model.schedule import Followed, Schedule, follow
 from optsched.model.spread import PERCENTILES, Ramp, Spread
 from optsched.model.timeline import Load, Rise, last_load, loads_of, moments, rise_of
@@ -186,7 +186,7 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``objectives``: every objective of `Objective`, integers (ps, for means the sum over requests in
+        ``objectives``: every objective of `PLAIN_OBJECTIVES`, integers (ps, for means the sum over requests in
         ps, each request's TPOT rounded down, for ``slo_misses`` a number of requests). Besides: counts
         (``batches``, ``evictions``, ``recomputed_tokens``: tokens run beyond the I + O − 1 that each request needs;
         where swapping is allowed ``swaps`` and ``swapped_tokens``: how often KV leaves for the host, how many
@@ -213,7 +213,7 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
     ordered = sorted(ttft), sorted(e2e)
     objectives = {
         objective.value: value_of(instance, objective, *((ttft, e2e) if objective.percentile is None else ordered))
-        for objective in Objective
+        for objective in PLAIN_OBJECTIVES
         if objective is not Objective.P99_TBT
     }
     objectives[Objective.P99_TBT.value] = 0 if tally.gaps is None else tally.gaps.percentile(99)
@@ -231,32 +231,32 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
         "recomputed_tokens": tally.tokens - needed,
         **({"swaps": tally.swaps, "swapped_tokens": tally.swapped_tokens} if instance.rules.swap else {}),
         "peak_kv_tokens": tally.peak,
-        "ttft_ps": _summary(ordered[0]),
-        "tpot_ps": _ratios(decode_ps, [requests[index].output - 1 for index in decoding]),
-        "tbt_ps": _document(tally.gaps),
-        "e2e_ps": _summary(ordered[1]),
-        "ttft_per_input_ps": _ratios(ttft, [request.input for request in requests]),
-        "e2e_per_output_ps": _ratios(e2e, [request.output for request in requests]),
+        "ttft_ps": summary(ordered[0]),
+        "tpot_ps": ratios(decode_ps, [requests[index].output - 1 for index in decoding]),
+        "tbt_ps": document(tally.gaps),
+        "e2e_ps": summary(ordered[1]),
+        "ttft_per_input_ps": ratios(ttft, [request.input for request in requests]),
+        "e2e_per_output_ps": ratios(e2e, [request.output for request in requests]),
         "output_tokens_per_s": per_second(output),
         "requests_per_s": per_second(count),
         "goodput_requests_per_s": per_second(count - misses),
         "slo_attainment": (count - misses) / count,
         "kv_utilisation": tally.kv_time / (limits.kv_tokens * tally.busy) if tally.busy else None,
         "token_utilisation": tally.tokens / (limits.batch_tokens * tally.batches),
-        "queue_length_over_time": _document(tally.waiting),
-        "kv_utilisation_over_time": _document(tally.kv_tokens, limits.kv_tokens),
-        "token_utilisation_over_time": _document(tally.batch_tokens, limits.batch_tokens),
+        "queue_length_over_time": document(tally.waiting),
+        "kv_utilisation_over_time": document(tally.kv_tokens, limits.kv_tokens),
+        "token_utilisation_over_time": document(tally.batch_tokens, limits.batch_tokens),
         "mean_resident_requests": tally.resident / tally.batches,
         "mean_batch_requests": tally.runs / tally.batches,
     }
 
 
-def _summary(ordered: Sequence[int]) -> dict[str, int | float]:
+def summary(ordered: Sequence[int]) -> dict[str, int | float]:
     """Mean and percentiles of values in ascending order."""
     return {"mean": sum(ordered) / len(ordered)} | _shares(ordered)
 
 
-def _ratios(numerators: Sequence[int], denominators: Sequence[int]) -> dict[str, int | float] | None:
+def ratios(numerators: Sequence[int], denominators: Sequence[int]) -> dict[str, int | float] | None:
     """Mean and percentiles of quotients, each rounded once; None of no values.
 
     Rounding keeps their order, so that percentiles of rounded quotients are rounded percentiles.
@@ -275,5 +275,6 @@ def _shares(ordered: Sequence[Any]) -> dict[str, Any]:
     return {f"p{q}": ordered[rank - 1] for q, rank in ranks.items()} | {"max": ordered[-1]}
 
 
-def _document(spread: Spread | None, unit: int | None = None) -> dict[str, int | float] | None:
+def document(spread: Spread | None, unit: int | None = None) -> dict[str, int | float] | None:
+    """Return a distribution as documents have it; None for none."""
     return None if spread is None else spread.document(unit)

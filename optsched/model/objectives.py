@@ -23,7 +23,8 @@ class Objective(StrEnum):
     Attributes
     ----------
     latency
-        Of which it is a statistic; None for the makespan, missed SLOs, and what is said of times between tokens.
+        Of which it is a statistic; None for the makespan, missed SLOs, times between tokens and the largest load, which
+        is an objective of several machines, or one with a cache.
     percentile
         Which of its percentiles it is, q; None if it is none.
     """
@@ -43,6 +44,7 @@ class Objective(StrEnum):
     P99_E2E = "p99_e2e", Latency.E2E, 99
     MEAN_TPOT = "mean_tpot"
     P99_TBT = "p99_tbt"
+    MAX_LOAD = "max_load"
 
     latency: Latency | None
     percentile: int | None
@@ -65,8 +67,9 @@ class Objective(StrEnum):
 
         Times between tokens fall if the earlier of two tokens comes later. So a batch that starts later than it could
         may be better, and what is proved of batches that start as early as they can does not hold for all schedules.
+        Loads do not follow from the times of tokens.
         """
-        return self not in {Objective.MEAN_TPOT, Objective.P99_TBT}
+        return self not in {Objective.MEAN_TPOT, Objective.P99_TBT, Objective.MAX_LOAD}
 
     def mean_count(self, requests: Sequence[Request]) -> int:
         """Return what a value is divided by where it is shown: for means how many requests count, 1 for none."""
@@ -75,7 +78,15 @@ class Objective(StrEnum):
         return len(requests) if self.is_mean else 1
 
 
+PLAIN_OBJECTIVES: tuple[Objective, ...] = tuple(name for name in Objective if name is not Objective.MAX_LOAD)
+"""Those of one machine without a cache."""
 PS_PER_S = 10**12
+
+
+def require_objective(instance: Instance, objective: Objective) -> None:
+    """Raise `InputError` if an instance has no such objective."""
+    if objective not in PLAIN_OBJECTIVES and not instance.is_cluster:
+        raise InputError("objective", objective.value, "another one: the instance has one machine and no cache")
 
 
 def find_objective(name: Objective | str) -> Objective:
@@ -130,7 +141,7 @@ def value_at(instance: Instance, objective: Objective, ttft: Sequence[int], e2e:
 
 
 def value_of(instance: Instance, objective: Objective, ttft: Sequence[int], e2e: Sequence[int]) -> int:
-    """Return an objective's value if requests have these latencies, in ps; ``p99_tbt`` does not follow from them."""
+    """Return an objective's value if requests have these latencies, in ps; not ``p99_tbt`` and ``max_load``."""
     requests = instance.requests
     latencies = ttft if objective.latency is Latency.TTFT else e2e
     if objective.percentile is not None:
@@ -149,7 +160,7 @@ def value_of(instance: Instance, objective: Objective, ttft: Sequence[int], e2e:
                 for request, first, last in zip(requests, ttft, e2e, strict=True)
                 if request.output > 1
             )
-        case Objective.P99_TBT:
+        case Objective.P99_TBT | Objective.MAX_LOAD:
             raise ValueError(f"{objective.value} does not follow from TTFT and e2e latency")
         case _:
             return sum(latencies) if objective.is_mean else max(latencies)

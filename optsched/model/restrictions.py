@@ -9,7 +9,7 @@ from pydantic import FailFast, Field
 
 from optsched.model.domain import Index, Tokens, domain, replace
 from optsched.model.errors import InputError, one_of
-from optsched.model.instance import Instance
+from optsched.model.instance import Instance, Limits
 
 REORDERING = "reordering"
 _RULES = MappingProxyType({"eviction": "eviction", "hybrid": "hybrid", "chunked": "chunked_prefill", "swap": "swap"})
@@ -57,12 +57,25 @@ class Restrictions:
             raise InputError("order", self.order, f"all {len(instance.requests)} requests")
         forbidden = {*self.forbid, *(["eviction"] if self.max_evictions == 0 else [])}
         off = {_RULES[name]: False for name in forbidden if name in _RULES}
-        changed = replace(instance, rules=replace(instance.rules, **off)) if off else instance
+        if not off and self.max_batch is None:
+            return instance
+        groups = tuple(
+            replace(
+                group,
+                rules=None if group.rules is None else replace(group.rules, **off),
+                limits=None if group.limits is None else self._limited(group.limits),
+            )
+            for group in instance.machine_groups
+        )
+        rules, limits = replace(instance.rules, **off), self._limited(instance.limits)
+        return replace(instance, rules=rules, limits=limits, machine_groups=groups)
+
+    def _limited(self, limits: Limits) -> Limits:
+        """Return limits with N tightened."""
+        own = limits.batch_requests
         if self.max_batch is None:
-            return changed
-        own = instance.limits.batch_requests
-        most = self.max_batch if own is None else min(own, self.max_batch)
-        return replace(changed, limits=replace(instance.limits, batch_requests=most))
+            return limits
+        return replace(limits, batch_requests=self.max_batch if own is None else min(own, self.max_batch))
 
     def first_runs(self, instance: Instance) -> tuple[int, ...]:
         """Return the order in which first runs must stand, no one later than the next; empty for any."""

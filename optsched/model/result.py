@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from optsched.model.cluster_metrics import RequestRow, request_rows
 from optsched.model.display import html_table, one_line
 from optsched.model.domain import domain
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, gap, in_seconds
+from optsched.model.objectives import Objective, gap, in_seconds, require_objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Schedule
 
@@ -118,10 +119,20 @@ class Result:
     options: dict[str, str] = Field(default_factory=dict)
     found_by: dict[str, str] = Field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        require_objective(self.instance, self.objective)
+
     @property
     def gap(self) -> float | None:
         """``(value - bound) / value``, 0 if equal, None if either is missing."""
         return gap(self.value, self.bound)
+
+    def routed(self) -> list[RequestRow]:
+        """Return a row for each request: machine, tokens found in the cache, TTFT, e2e latency, moves.
+
+        Empty without a schedule.
+        """
+        return [] if self.schedule is None else request_rows(self.instance, self.schedule)
 
     @property
     def value_s(self) -> float | None:

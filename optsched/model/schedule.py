@@ -114,7 +114,7 @@ class _Unread:
             # Python asks here only for what is not set: the batches of a schedule of tables until now.
             if name != "batches":
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            batches = tuple(batch for table in self._tables for batch in _batches(table))
+            batches = tuple(batch for table in self._tables for batch in batches_of(table))
             object.__setattr__(self, "batches", batches)
             return batches
 
@@ -177,15 +177,15 @@ class Schedule(_Unread):
         return one_line("Schedule", "", facts)
 
 
-def _batches(table: BatchTable) -> Iterator[Batch]:
-    """Yield what a table holds as objects."""
+def batches_of(table: BatchTable, machine: int = 0) -> Iterator[Batch]:
+    """Yield what a table holds of a machine as objects."""
     steps = list(zip(table.request.tolist(), table.tokens.tolist(), strict=True))
     evict, runs, evictions = table.evict.tolist(), table.run_begin.tolist(), table.evict_begin.tolist()
     rows = zip(table.start_ps.tolist(), table.end_ps.tolist(), table.repeat.tolist(), strict=True)
     for row, (start, end, times) in enumerate(rows):
         run = tuple(steps[runs[row] : runs[row + 1]])
         lost = tuple(evict[evictions[row] : evictions[row + 1]])
-        yield Batch(start, end, run, lost, repeat=times)
+        yield Batch(start, end, run, lost, machine, times)
 
 
 class Assignment(NamedTuple):
@@ -222,13 +222,14 @@ class Assignment(NamedTuple):
         """What happens before the runs, in this order: KV is lost, goes to the host, comes back."""
         return _actions(self.evict, self.swap_out, self.swap_in)
 
-    def between(self, start_ps: int, end_ps: int, repeat: int = 1) -> Batch:
-        """Return the batch that does it from start to end, ``repeat`` times."""
+    def between(self, start_ps: int, end_ps: int, repeat: int = 1, replica: int = 0) -> Batch:
+        """Return the batch of a machine that does it from start to end, ``repeat`` times."""
         return Batch(
             start_ps,
             end_ps,
             tuple(self.run),
             tuple(self.evict),
+            replica=replica,
             repeat=repeat,
             swap_out=tuple(self.swap_out),
             swap_in=tuple(self.swap_in),

@@ -33,6 +33,8 @@ class PlannerPolicy:
 class _PlanFollower:
     """Follows a schedule whose batches start as early as they can, or when a request arrives."""
 
+    keeps_records = True
+
     def __init__(self, schedule: Schedule) -> None:
         self._batches: Iterator[Batch] = iter(schedule.batches)
         self._next = next(self._batches, None)

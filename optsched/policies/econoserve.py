@@ -122,6 +122,8 @@ class _Decoupled:
     keeps those PTs in order whose place only changes when they start.
     """
 
+    keeps_records = True
+
     def __init__(self, settings: EconoServe, instance: Instance, estimate: Estimate) -> None:
         self._guests: dict[Job, _Loan] = {}
         self.tasks = Tasks(instance, settings.forward_tokens, estimate, lambda job: self._guests.pop(job, None))

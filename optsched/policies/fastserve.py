@@ -93,6 +93,8 @@ class _Levels:
     them, and not for all that wait.
     """
 
+    keeps_records = True
+
     def __init__(self, settings: FastServe, instance: Instance) -> None:
         cost = instance.cost
         self._settings, self._cost = settings, cost

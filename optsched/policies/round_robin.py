@@ -74,6 +74,8 @@ class RoundRobin:
 class _Slices:
     """Algorithm 1, with a memory of when each slice began; ``stays`` is whether priorities never change."""
 
+    keeps_records = True
+
     def __init__(self, priority: Estimate, stays: bool, steps: int, swaps: bool) -> None:
         self._priority, self._steps, self._swaps = priority, steps, swaps
         self._begun: dict[int, int] = {}

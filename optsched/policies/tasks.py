@@ -298,6 +298,8 @@ class Allocating:
         Gives more to a request that outlives its prediction, or stops it; `Tasks.outlive` if it is None.
     """
 
+    keeps_records = True
+
     def __init__(
         self,
         tasks: Tasks,

@@ -127,6 +127,20 @@ _SWAPS: tuple[str, Callable[[dict[str, Any]], str]] = ("swap", lambda m: str(m["
 """Where the instance allows them, after the evictions."""
 
 
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f}" if whole else "–"
+
+
+_OF_CLUSTERS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
+    *_COLUMNS[:3],
+    *_COLUMNS[4:10],
+    ("hits\n(%)", lambda m: _share(m["hit_tokens"], m["hit_tokens"] + m["prefill_tokens"])),
+    ("load max\n/ mean", lambda m: "–" if m["imbalance"] is None else f"{m['imbalance']:.2f}"),
+    ("moves", lambda m: str(m["moves"])),
+)
+"""Of several machines, or one with a cache. Hits are a share of the prompt tokens, found or run."""
+
+
 def policy_sheet(results: Sequence[Result]) -> Sheet:
     """Compare policies on one instance, as a sheet; failures stand below with their reason."""
 
@@ -134,10 +148,17 @@ def policy_sheet(results: Sequence[Result]) -> Sheet:
         name = "_".join(header.lower().replace("(", "").replace(")", "").split())
         return Column(header, name, tuple(Cell(text, text) for text in cells), key=key, left=key)
 
-    columns = [column("policy", [result.method for result in results], key=True)]
+    instance = results[0].instance
+    columns = [
+        column(option, [result.options[option] for result in results], key=True)
+        for option in ("router", "evictor")
+        if option in results[0].options
+    ]
+    columns.append(column("policy", [result.method for result in results], key=True))
+    shown = (*_COLUMNS[:3], *([_SWAPS] if instance.rules.swap else []), *_COLUMNS[3:])
     columns += [
         column(header, [NOT_AVAILABLE if result.metrics is None else show(result.metrics) for result in results])
-        for header, show in (*_COLUMNS[:3], *([_SWAPS] if results[0].instance.rules.swap else []), *_COLUMNS[3:])
+        for header, show in (_OF_CLUSTERS if instance.is_cluster else shown)
     ]
     failures = (f"n/a: {printable(result.message or '')}" for result in results if result.status == Status.FAILED)
     return Sheet(results[0].instance.name, "", tuple(columns), tuple(failures))

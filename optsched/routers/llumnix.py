@@ -26,7 +26,16 @@ def _order(view: MachineView) -> tuple[bool, Fraction, int]:
 
 
 class Llumnix(Router):
-    """A request goes to the machine with the most remaining steps."""
+    """A request goes to the machine with the most remaining steps, and every second some move away from the fewest."""
+
+    @property
+    def rebalance_ps(self) -> int:
+        """How often `rebalance` is asked: every second."""
+        return 10**12
+
+    def rebalance(self, views: Sequence[MachineView]) -> Sequence[tuple[int, int]]:
+        """Return `migration_pairs`."""
+        return migration_pairs(views)
 
     def route(self, request: RoutedRequest, views: Sequence[MachineView]) -> int:
         """Return the machine to which ``request`` goes."""

@@ -100,6 +100,15 @@ class Router(ABC):
         """
         return min(views, key=lambda view: view.waiting + view.running).machine
 
+    @property
+    def rebalance_ps(self) -> int:
+        """How often `rebalance` is asked, in ps: at multiples of this; 0 for never."""
+        return 0
+
+    def rebalance(self, views: Sequence[MachineView]) -> Sequence[tuple[int, int]]:
+        """Return pairs of machines: from each first one the shortest decoding request moves to the second."""
+        raise NotImplementedError
+
     def first_token(self, request: RoutedRequest, machine: int, now_ps: int, hit: int) -> None:  # noqa: B027 - may stay empty
         """Take note that a request has generated its first token, and that ``hit`` tokens of its prompt were cached."""
 

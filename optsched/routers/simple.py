@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from random import Random
 
+from optsched.model.errors import InputError
 from optsched.routers.router import MachineView, RoutedRequest, Router, RouterSetting, least
 
 Load = Callable[[MachineView], int]
@@ -139,7 +140,15 @@ def round_robin(_: RouterSetting) -> Router:
 
 
 def direct(setting: RouterSetting) -> Router:
-    """Return `Direct` with the machines of the setting."""
+    """Return `Direct` with the machines of the setting.
+
+    Raises
+    ------
+    InputError
+        If it names none for some request.
+    """
+    if len(setting.chosen) < len(setting.requests):
+        raise InputError("router", "direct", "another router: the machine of each request can be given in Python only")
     return Direct(setting.chosen)
 
 

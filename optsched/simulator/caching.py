@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from optsched.cache.blocks import CacheSetting, blocks_of
@@ -40,6 +40,33 @@ class BatchCache:
         self._evicted: list[int] = []
         self._hits: list[Step] = []
         self._open = False
+        self.published: Collection[Hashable] = ()
+        """What the latest batch has completed."""
+
+    # What routers use ---------------------------------------------------------------------------------------
+
+    def known(self, index: int, tokens: int, *, under_way: bool) -> int:
+        """Return how many of the first ``tokens`` tokens of any request are cached; nothing changes.
+
+        What the latest batch completes is not, while it is under way.
+        """
+        sequence = self._sequences.of(index)
+        found = self.blocks.found(sequence, tokens)
+        if not (under_way and self.published):
+            return found
+        published = set(self.published)
+        names = sequence.names[: found // self._block]
+        return self._block * next((place for place, name in enumerate(names) if name in published), len(names))
+
+    def leading(self, cached: Collection[Hashable], index: int, tokens: int) -> int:
+        """Return how many of the first ``tokens`` tokens of a request are in given blocks, as `known` counts them."""
+        names = self._sequences.of(index).names[: (tokens - 1) // self._block]
+        return self._block * next((place for place, name in enumerate(names) if name not in cached), len(names))
+
+    @property
+    def dropped(self) -> Collection[Hashable]:
+        """What the latest batch has dropped."""
+        return self.blocks.dropped
 
     # What policies use --------------------------------------------------------------------------------------
 
@@ -178,7 +205,7 @@ class BatchCache:
     def end(self) -> None:
         """End a batch: cache what it completed."""
         if self._open:
-            self.blocks.end()
+            self.published = self.blocks.end()
             self._open = False
 
     def finish(self, index: int) -> None:
@@ -218,6 +245,7 @@ class BatchCache:
         )
         ends = {index: tokens[index] + times for index, _ in run}
         at = 0
+        last = completions[-1][0] if completions else 0
         for batch, _, index in completions:
             if batch != at:
                 self.blocks.end()
@@ -225,7 +253,8 @@ class BatchCache:
             whole = tokens[index] // block * block + block
             self._reach(index, whole)
             tokens[index] = whole
-        self.blocks.end()
+        published = self.blocks.end()
+        self.published = published if last == times else ()
         for index, end in ends.items():
             if end > tokens[index] and tokens[index] % block == 0:
                 self._reach(index, end)

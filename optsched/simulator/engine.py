@@ -90,6 +90,8 @@ class PolicyRun:
     ----------
     instance, policy, cost, jumps, setting
         As `run_policy` takes them; of the instance's requests those count that are submitted.
+    machine
+        Which machine it is, as batches name it.
     """
 
     def __init__(
@@ -100,9 +102,11 @@ class PolicyRun:
         cost: BatchCost | None = None,
         jumps: bool = True,
         setting: CacheSetting = _LRU,
+        machine: int = 0,
     ) -> None:
         steps = cost or instance.cost
         self._requests, self._policy, self._cost, self._besides = instance.requests, policy, steps, instance.cost
+        self._index = machine
         self._closed = steps if isinstance(steps, RepeatedCost) else None
         self._steady = policy if jumps and isinstance(policy, Steady) else None
         self._coming: deque[int] = deque()
@@ -273,7 +277,7 @@ class PolicyRun:
         if replica.now_ps > MAX_PS:
             reason = f"the batch ends at {replica.now_ps} ps, later than a schedule can state, {MAX_PS} ps"
             raise PolicyFailureError(assignment.run[0][0], begin, reason)
-        self._batches.append(assignment.between(begin, replica.now_ps, done))
+        self._batches.append(assignment.between(begin, replica.now_ps, done, self._index))
         self._fruitless = 0 if generated else self._fruitless + 1
         if self._fruitless > self._patience:
             reason = f"no token was generated in {self._fruitless} batches"

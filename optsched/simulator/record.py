@@ -11,7 +11,7 @@ import numpy.typing as npt
 from optsched.compiled import compiled, compiled_helper, compiled_part
 from optsched.model.ints import Ints
 from optsched.model.metrics import Tally
-from optsched.model.schedule import Schedule
+from optsched.model.schedule import Batch, Schedule, batches_of
 from optsched.model.table import BatchTable
 from optsched.simulator.watch import Watch, spread
 
@@ -169,6 +169,20 @@ class Record:
     def schedule(self) -> Schedule:
         """Return the schedule, equal batches in a row as one."""
         return Schedule.of_tables(self)
+
+    def batches(self, machine: int, names: Sequence[int]) -> Iterator[Batch]:
+        """Yield the batches of the schedule as objects.
+
+        Parameters
+        ----------
+        machine
+            Which machine has run them.
+        names
+            What each request is called in them.
+        """
+        known = np.array(names, np.int32)
+        for table in self:
+            yield from batches_of(table._replace(request=known[table.request], evict=known[table.evict]), machine)
 
     def __iter__(self) -> Iterator[BatchTable]:
         """Yield the schedule in stretches (`optsched.model.table.Tables`)."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from optsched.simulator.record import Record
 
+COMPILED_TOKENS = 50_000
+"""With fewer tokens to generate the engine has finished before compiled code is loaded."""
 _rank = attrgetter("rank")
 
 
@@ -110,7 +112,11 @@ class NoBatchError(PolicyFailureError):
 
 
 class Policy(Protocol):
-    """A batching policy."""
+    """A batching policy.
+
+    One that has ``keeps_records = True`` knows requests and memory from what it has decided itself; it cannot serve
+    machines between which requests move (`keeps_records`).
+    """
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Say which requests run how many tokens in the next batch, and which are evicted or swapped.
@@ -125,6 +131,11 @@ class Policy(Protocol):
             If the policy can never serve the instance.
         """
         ...
+
+
+def keeps_records(policy: Policy) -> bool:
+    """Whether a policy would not notice that a request with KV has come or gone, or that there is less memory."""
+    return bool(getattr(policy, "keeps_records", False))
 
 
 @runtime_checkable

@@ -38,7 +38,6 @@ from optsched import (
     bound,
     export_model,
     method_names,
-    policy_names,
     replace,
     simulate,
     solve,
@@ -231,7 +230,6 @@ REFUSING: dict[str, Callable[[Instance], object]] = {
     "bound": bound,
     "all_bounds": all_bounds,
     "export_model": lambda instance: export_model(instance, method="token_cpsat"),
-    "simulate": lambda instance: simulate(instance, "vllm"),
     "run_policy": lambda instance: run_policy(instance, VLLM),
     "compiled": VLLM.serve,
     "execute_policy": lambda instance: execute_policy(instance, "vllm", _NoEngine(), {}),
@@ -241,10 +239,9 @@ REFUSING: dict[str, Callable[[Instance], object]] = {
     "timed": lambda instance: timed(instance, []),
     **{f"formulation {name}": partial(_formulate, name) for name in method_names() if name != "auto"},
     **{f"method {name}": partial(solve, method=name) for name in method_names()},
-    **{f"policy {name}": partial(simulate, policy=name) for name in policy_names()},
     **{f"bound {name}": partial(_bound, name) for name in BOUNDS},
 }
-SIMULATING = ("simulate", "run_policy", "compiled", "policy ")
+SIMULATING = ("run_policy", "compiled")
 """What serves a machine that caches; beginnings of names."""
 
 
@@ -265,7 +262,7 @@ def test_what_is_no_simulation_refuses_caches(what: str) -> None:
     assert len(str(error.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", [["solve"], ["bound"], ["simulate", "--policy", "vllm"], ["table"]])
+@pytest.mark.parametrize("command", [["solve"], ["bound"], ["table"]])
 def test_commands_refuse_several_machines_in_one_line(
     command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -1,0 +1,69 @@
+"""Several machines under one clock: a router sends requests to them, and each has a policy of its own.
+
+Where nothing moves, machines do not know of each other between arrivals, so each runs by itself and only as far as a
+router looks at it. A router that looks at none, and is notified of nothing, leaves all of them untouched until
+everything is routed; then a compiled policy serves each machine at once.
+"""
+
+from __future__ import annotations
+
+from optsched.cache.blocks import CacheSetting
+from optsched.model.feasibility import require_feasible
+from optsched.model.instance import Instance
+from optsched.model.schedule import Schedule
+from optsched.routers.router import RouterFactory
+from optsched.simulator.engine import arrival_order
+from optsched.simulator.moving import MovingCluster, has_moves
+from optsched.simulator.routed import DecisionRecord, PolicyMaker, RoutedCluster
+
+_LRU = CacheSetting()
+
+
+def run_cluster(
+    instance: Instance,
+    policy: PolicyMaker,
+    router: RouterFactory,
+    *,
+    setting: CacheSetting = _LRU,
+    seed: int = 0,
+    routers: int = 1,
+    jumps: bool = True,
+    record: DecisionRecord | None = None,
+) -> Schedule:
+    """Let a router and policies schedule an instance.
+
+    What happens at one instant, in this order: batches end; moves end; routers are notified; requests that arrive are
+    routed, by index; pairs of machines between which requests migrate are chosen; requests with their first token are
+    sent on; moves start, and those that take no time end; batches start, by machine.
+
+    Parameters
+    ----------
+    instance
+        What is to be scheduled.
+    policy
+        Makes a policy object for each machine.
+    router
+        Makes a router.
+    setting
+        How machines keep their caches.
+    seed
+        Of the routers' random numbers.
+    routers
+        How many routers there are. Requests go to them in turn, and each is notified of its own requests only.
+    jumps
+        As `optsched.simulator.engine.run_policy` takes it.
+    record
+        Where decisions are written down; each then takes time to look at all machines. Views have to be exact.
+
+    Raises
+    ------
+    InfeasibleInstanceError
+        If a request fits no machine.
+    PolicyFailureError
+        If a policy fails on its machine (`optsched.simulator.engine.run_policy`), or a router answers what is no
+        machine, or none that can serve the request.
+    """
+    require_feasible(instance)
+    kind = MovingCluster if has_moves(instance) else RoutedCluster
+    cluster = kind(instance, policy, router, setting, seed=seed, routers=routers, jumps=jumps, record=record)
+    return cluster.run(arrival_order(instance))

@@ -1,0 +1,271 @@
+"""Requests on their way to machines: routers that look at these, and are notified of what happens there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from random import Random
+from typing import NamedTuple
+
+from optsched.cache.blocks import CacheSetting
+from optsched.cache.contents import Piece
+from optsched.model.cluster import Role
+from optsched.model.errors import InputError, Said, shown
+from optsched.model.instance import Instance, Request, entries_of
+from optsched.model.schedule import Batch, Schedule
+from optsched.routers.router import RoutedRequest, Router, RouterFactory, RouterSetting, prefill_time
+from optsched.simulator.machine_run import Happening, Instant, MachineRun, Notice
+from optsched.simulator.replica import COMPILED_TOKENS, Compiled, Policy, PolicyFailureError
+from optsched.simulator.sight import Clock, View, views_of
+
+PolicyMaker = Callable[[Instance], Policy]
+"""Makes the policy of one machine, given what the machine would have to do alone (`Instance.on`)."""
+
+
+class Decision(NamedTuple):
+    """What a router has decided for one request, beside what was best by the work left on the cost model.
+
+    Parameters
+    ----------
+    request, machine
+        Their indices.
+    best
+        The machine with the least work at that moment.
+    regret_ps
+        How much more work the chosen one has.
+    """
+
+    request: int
+    machine: int
+    best: int
+    regret_ps: int
+
+
+@dataclass
+class DecisionRecord:
+    """What is written down of a router's decisions.
+
+    Attributes
+    ----------
+    decisions
+        In the order in which they are made.
+    seconds
+        Processor time of all of them, with what the router looks at.
+    """
+
+    decisions: list[Decision]
+    seconds: float = 0.0
+
+    @property
+    def per_second(self) -> float | None:
+        """Decisions per second of processor time; None if none took any."""
+        return len(self.decisions) / self.seconds if self.seconds else None
+
+
+def routed_requests(instance: Instance) -> list[RoutedRequest]:
+    """Return all requests as routers see them.
+
+    The output is the prediction, if there is one, else the truth. The session is the root of the request's path.
+    """
+    nodes = instance.prefixes.by_name()
+    lengths = {name: node.tokens for name, node in nodes.items()}
+    return [_routed(index, request, lengths) for index, request in enumerate(instance.requests)]
+
+
+def _routed(index: int, request: Request, lengths: Mapping[str, int]) -> RoutedRequest:
+    prompt: list[Piece] = []
+    left = request.input
+    for name in request.prefix:
+        if left:
+            prompt.append((name, 0, min(lengths[name], left)))
+            left -= prompt[-1][2]
+    if left:
+        prompt.append((index, 0, left))
+    output = request.output if request.predicted_output is None else request.predicted_output
+    session = request.prefix[0] if request.prefix else None
+    return RoutedRequest(index, request.input, output, tuple(prompt), session, request.arrival_ps)
+
+
+def router_setting(
+    instance: Instance, requests: Sequence[RoutedRequest], machines: Sequence[int], rng: Random
+) -> RouterSetting:
+    """Return what a router of these machines is made for; capacities and costs are those of the first."""
+    first = instance.machines[machines[0]]
+    tokens = sum(request.input for request in instance.requests) // len(instance.requests)
+    return RouterSetting(
+        machines=len(machines),
+        rng=rng,
+        capacity=first.limits.kv_capacity,
+        batch_tokens=first.limits.batch_tokens,
+        prefill_ps=prefill_time(first.cost),
+        decode_ps=first.cost.batch_ps(1, 1, tokens, ()),
+        block=first.limits.kv_block,
+        requests=requests,
+    )
+
+
+class RoutedCluster:
+    """All machines and routers while requests arrive."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        policy: PolicyMaker,
+        router: RouterFactory,
+        setting: CacheSetting,
+        *,
+        seed: int,
+        routers: int,
+        jumps: bool,
+        record: DecisionRecord | None = None,
+    ) -> None:
+        if record is not None and instance.view.is_aged:
+            raise InputError("view", Said("an aged view"), "exact views where decisions are recorded: they look at now")
+        machines = instance.machines
+        self._instance, self._machines, self._jumps = instance, machines, jumps
+        self._equal = len(set(map(id, machines))) == 1
+        self._entries = [index for index, machine in enumerate(machines) if machine.role is not Role.DECODE]
+        requests = routed_requests(instance)
+        self._requests = requests
+        self._routers = [
+            router(router_setting(instance, requests, self._entries, Random(f"{seed} router {number}")))
+            for number in range(routers)
+        ]
+        self._notifies = any(_listens(each) for each in self._routers)
+        alone = alone_instances(instance)
+        self._policies = [policy(problem) for problem in alone]
+        self._runs = [
+            MachineRun(
+                problem,
+                own,
+                machine,
+                setting,
+                jumps=jumps,
+                notices=self._notifies,
+                remembers=instance.view.is_aged,
+                prefills=machines[machine].role is Role.PREFILL,
+            )
+            for machine, (problem, own) in enumerate(zip(alone, self._policies, strict=True))
+        ]
+        self._clock = Clock()
+        self._views = self._views_of(self._entries)
+        self._routes = [-1] * len(requests)
+        self._sender = [0] * len(requests)
+        self._first_ps: dict[int, int] = {}
+        self._due: list[Notice] = []
+        self._turn = 0
+        self._record = record
+
+    def run(self, order: Sequence[int]) -> Schedule:
+        """Let all requests arrive, in this order, and all machines finish."""
+        for index in order:
+            self._clock.now_ps = self._requests[index].arrival_ps
+            if self._notifies:
+                self._notify()
+            self._arrive(index)
+        return self._schedule()
+
+    def _arrive(self, index: int) -> None:
+        """Route a request at its arrival."""
+        number, record = self._turn % len(self._routers), self._record
+        self._turn += 1
+        begin = time.process_time() if record is not None else 0.0
+        machine = self._entry(index, number)
+        if record is not None:
+            record.seconds += time.process_time() - begin
+            record.decisions.append(self._decision(index, machine))
+        self._routes[index], self._sender[index] = machine, number
+        self._runs[machine].submit(index)
+
+    def _views_of(self, machines: Sequence[int]) -> Sequence[View]:
+        """Return views of machines, which routers call by their places among these."""
+        return views_of([self._runs[machine] for machine in machines], self._clock, self._instance.view)
+
+    def _entry(self, index: int, number: int) -> int:
+        """Return the machine that a router chooses of those that can serve a request."""
+        places = self._places(index)
+        views = self._views if len(places) == len(self._entries) else [self._views[place] for place in places]
+        place = self._routers[number].route(self._requests[index], views)
+        if place not in places:
+            reason = f"the router answers {shown(place)}, expected one of {list(places)}, where it can be served"
+            raise PolicyFailureError(index, self._clock.now_ps, reason)
+        return self._entries[place]
+
+    def _places(self, index: int) -> Sequence[int]:
+        """Return the places, among the machines that requests are routed to, of those that can serve a request."""
+        if self._equal:
+            return range(len(self._entries))
+        can = entries_of(self._machines, self._instance.requests[index])
+        return [place for place, machine in enumerate(self._entries) if machine in can]
+
+    def _schedule(self) -> Schedule:
+        """Let all machines finish, and return the schedule."""
+        lists = [self._batches(machine) for machine in range(len(self._runs))]
+        batches = sorted((batch for batches in lists for batch in batches), key=lambda batch: batch.start_ps)
+        return Schedule(tuple(batches), tuple(self._routes) if self._instance.is_distributed else ())
+
+    def _batches(self, machine: int) -> Iterable[Batch]:
+        """Return the batches of a machine, which has to do nothing but what it has been sent."""
+        run, policy = self._runs[machine], self._policies[machine]
+        mine = sorted(run.submitted)
+        # Loading compiled code once serves all machines.
+        tokens = sum(request.output for request in self._instance.requests)
+        if self._jumps and mine and not run.is_begun and isinstance(policy, Compiled) and tokens >= COMPILED_TOKENS:
+            record = policy.serve(self._instance.on(machine, mine))
+            if record is not None:
+                return record.batches(machine, mine)
+        run.advance()
+        return run.batches
+
+    def _decision(self, index: int, machine: int) -> Decision:
+        now = self._clock.now_ps
+        work = {}
+        for entry in self._entries:
+            self._runs[entry].advance(now)
+            work[entry] = self._runs[entry].work_ps(Instant(now, now))
+        best = min(work, key=lambda entry: work[entry])
+        return Decision(index, machine, best, work[machine] - work[best])
+
+    def _notify(self) -> None:
+        """Let routers know of what has happened, up to the moment that is known now."""
+        for view in self._views:
+            view.look()
+        known = self._clock.now_ps - self._instance.view.delay_ps
+        if known < 0:
+            return
+        for run in self._runs:
+            run.advance(known)
+            for notice in run.notices(known):
+                heappush(self._due, notice)
+        while self._due:
+            self._tell(heappop(self._due))
+
+    def _tell(self, notice: Notice) -> None:
+        request = self._requests[notice.request]
+        router, place = self._routers[self._sender[notice.request]], self._entries.index(self._routes[notice.request])
+        if notice.happening is Happening.FIRST_TOKEN:
+            self._first_ps[notice.request] = notice.time_ps
+            router.first_token(request, place, notice.time_ps, 0)
+            return
+        first, output = self._first_ps.pop(notice.request), self._instance.requests[notice.request].output
+        tpot = (notice.time_ps - first) // (output - 1) if output > 1 else None
+        router.finished(request, place, notice.time_ps, first - request.arrival_ps, tpot)
+
+
+def alone_instances(instance: Instance) -> list[Instance]:
+    """Return for each machine what it would have to do alone, with all requests; equal machines share it."""
+    made: dict[int, Instance] = {}
+    machines = instance.machines
+    for index, machine in enumerate(machines):
+        if id(machine) not in made:
+            made[id(machine)] = instance.on(index)
+    return [made[id(machine)] for machine in machines]
+
+
+def _listens(router: Router) -> bool:
+    """Whether a router takes note of anything."""
+    return any(
+        getattr(type(router), name) is not getattr(Router, name) for name in ("first_token", "finished", "dropped")
+    )
