@@ -41,7 +41,7 @@ from optsched.report.profile_plot import check_plot, plot_profile
 from optsched.study import ledger as ledgers
 from optsched.study.drive import Done, run
 from optsched.study.runner import Processes
-from optsched.study.store import Store
+from optsched.study.store import EXACT, Store
 from optsched.study.trial import Trial, solving
 
 _HERE = Path(__file__).resolve().parent
@@ -133,7 +133,7 @@ def main(
     with store, blaming("--store"):
         store.enter(title, trials)
         for done in [] if report else _run(trials, store):
-            if not done.kept:
+            if done.kept is None:
                 _say(done)
             if ledger is not None and done.result is not None and not done.outcome.defects:
                 with blaming("--ledger"):
@@ -160,7 +160,7 @@ def main(
 def _run(trials: list[Trial], store: Store) -> Iterator[Done]:
     """Yield what the store has, or what is run now, one after another."""
     with closing(Processes(1)) as runner:
-        yield from run(trials, runner, store, exactly=True)
+        yield from run(trials, runner, store, wanted=EXACT)
 
 
 def _say(done: Done) -> None:

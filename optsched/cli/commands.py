@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from fractions import Fraction
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import click
 
@@ -100,6 +101,7 @@ from optsched.study.bound_table import Row, TableTask, finish, table_rows
 from optsched.study.ledger import Ledger
 from optsched.study.simulations import simulate_each
 from optsched.traces.arrivals import PROCESSES, process_forms, read_process
+from optsched.traces.families import Family, Generator
 from optsched.traces.own_table import ISO, read_form
 from optsched.traces.sources import CSV, SERVEGEN, SOURCES, read_rows
 from optsched.traces.suites import SUITES
@@ -708,10 +710,25 @@ def show_instance(instance: str, out: str | None) -> None:
 
 @instances.command("make")
 @suite_argument
+@integer_option("--n", 1, 1_000_000, None, "Instances to draw, of random and mix.  [default: 100]")
+@integer_option("--requests", 1, 100_000, None, "Requests of each.  [default: 4]")
+@integer_option("--max-input", 1, MAX_TOKENS, None, "Largest input of random.  [default: 16]")
+@integer_option("--max-output", 1, MAX_TOKENS, None, "Largest output of random.  [default: 8]")
+@click.option("--groups", metavar="LILO,SISO", help="The two groups of mix.")
+@integer_option("--kv-tokens", 1, MAX_TOKENS, None, "M.  [default: drawn, so that memory is scarce]")
+@integer_option("--seed", 0, 2**31 - 1, None, "Random seed of random and mix.  [default: 0]")
+@click.option("--profile", help="The cost profile of random and mix.  [default: a100-llama2-7b-nocall]")
 @out_option
-def make_suite(suite: str, out: str | None) -> None:
-    """Generate a suite of the library anew."""
+def make_suite(suite: str, out: str | None, groups: str | None, **drawn: Any) -> None:
+    """Generate a suite of the library anew, or draw instances (docs/study.md)."""
+    if suite in set(Generator):
+        given = {name: value for name, value in drawn.items() if value is not None}
+        with naming_options():
+            family = Family(Generator(suite), **given | ({"groups": groups.split(",")} if groups else {}))
+            write_out(out, dump(suite_document(family.suite(), family.profile)))
+        return
+    refuse_options("SUITE", ("groups", *drawn), f"{' or '.join(Generator)} with it")
     if suite not in SUITES:
-        raise InputError("SUITE", suite, one_of(suite, SUITES))
-    source = SUITES[suite]
-    write_out(out, dump(suite_document(source.make(source.profile), source.profile)))
+        raise InputError("SUITE", suite, one_of(suite, (*SUITES, *Generator)))
+    found = SUITES[suite]
+    write_out(out, dump(suite_document(found.make(found.profile), found.profile)))

@@ -13,10 +13,10 @@ from types import FrameType
 from optsched.methods.checked import DefectError
 from optsched.model.domain import replace
 from optsched.model.result import Result
-from optsched.study.execute import Outcome
-from optsched.study.record import Ended
+from optsched.study.execute import Outcome, record_of
+from optsched.study.record import Ended, Record
 from optsched.study.runner import Runner
-from optsched.study.store import Store
+from optsched.study.store import ANSWER, Attempt, Store, Wanted
 from optsched.study.trial import Trial
 
 TRIES = 3
@@ -27,17 +27,23 @@ _WAIT_S = 0.5
 
 @dataclass(frozen=True)
 class Done:
-    """A trial, what came of it, and whether it was there already."""
+    """A trial, what came of it, and the attempt in the store that gave it; None if it was run now."""
 
     trial: Trial
     outcome: Outcome
-    kept: bool = False
+    kept: Attempt | None = None
 
     @property
     def result(self) -> Result | None:
         """What the method says of the trial's instance; None if it says nothing."""
         found = self.outcome.result
         return None if found is None else replace(found, instance=self.trial.instance)
+
+    def record(self, suite: str) -> Record:
+        """Return what is known of it, as part of a suite or a study."""
+        if self.kept is None:
+            return record_of(self.trial, self.outcome, suite=suite)
+        return replace(self.kept.record, suite=suite, instance=self.trial.instance.name)
 
     def required(self) -> Result:
         """Return the result, or raise what was raised instead."""
@@ -49,7 +55,7 @@ class Done:
 
 
 def run(
-    trials: Sequence[Trial], runner: Runner, store: Store | None = None, *, again: bool = False, exactly: bool = False
+    trials: Sequence[Trial], runner: Runner, store: Store | None = None, *, again: bool = False, wanted: Wanted = ANSWER
 ) -> Iterator[Done]:
     """Yield every trial with its outcome, in the order in which they end.
 
@@ -63,8 +69,8 @@ def run(
         Where outcomes are kept and found; a result with defects is not kept, so that it is searched again.
     again
         Run also what is finished.
-    exactly
-        Take no proof that was made under other limits.
+    wanted
+        What counts as finished.
 
     Raises
     ------
@@ -82,10 +88,10 @@ def run(
             elsewhere: list[Trial] = []
             while waiting and running < runner.slots:
                 trial = waiting.popleft()
-                kept = None if store is None or again or trial.key in tries else store.find(trial, exactly=exactly)
+                kept = None if store is None or again or trial.key in tries else store.find(trial, wanted)
                 if kept is not None:
-                    yield from (Done(twin, kept.outcome, kept=True) for twin in twins[trial.key])
-                elif store is None or store.claim(trial, again=again, exactly=exactly):
+                    yield from (Done(twin, kept.outcome, kept) for twin in twins[trial.key])
+                elif store is None or store.claim(trial, wanted, again=again):
                     tries[trial.key] = tries.get(trial.key, 0) + 1
                     runner.start(trial)
                     running += 1

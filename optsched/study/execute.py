@@ -24,9 +24,9 @@ from optsched.methods.solve import solve, was_interrupted
 from optsched.model.documents import parse_results, result_document
 from optsched.model.domain import replace
 from optsched.model.errors import InfeasibleInstanceError, InputError, Said, one_of, shown
-from optsched.model.result import Result
+from optsched.model.result import Badge, Result, Status, versions
 from optsched.solvers.formulation import Progress, ProgressEvent, silent
-from optsched.study.record import Ended, Point
+from optsched.study.record import Ended, Point, Record, machine, now
 from optsched.study.trial import Kind, Option, Trial
 
 
@@ -168,6 +168,46 @@ def configured(policy: str, options: Mapping[str, Option]) -> Any:
         else:
             raise InputError(f"{policy}.{name}", value, f"a value such as {now!r}")
     return dataclasses.replace(found, **given)
+
+
+def record_of(
+    trial: Trial,
+    outcome: Outcome,
+    *,
+    suite: str = "",
+    commit: str = "unknown",
+    date: str | None = None,
+    where: str | None = None,
+) -> Record:
+    """Return what is known of an attempt, made now and here unless it is said when and where.
+
+    Without a result the last point says what it had.
+    """
+    result, last = outcome.result, outcome.points[-1] if outcome.points else (0.0, None, None)
+    return Record(
+        suite=suite,
+        instance=trial.instance.name,
+        instance_sha256=trial.instance_sha256,
+        requests=len(trial.instance.requests),
+        kappa=round(trial.instance.kappa, 4),
+        objective=trial.objective,
+        method=trial.label,
+        time_limit_s=trial.time_limit_s,
+        workers=trial.workers,
+        seed=trial.seed,
+        ended=outcome.ended,
+        message=outcome.message,
+        status=Status.UNKNOWN if result is None else result.status,
+        badge=Badge.HEURISTIC if result is None else result.badge,
+        value=last[1] if result is None else result.value,
+        bound=last[2] if result is None else result.bound,
+        runtime_s=last[0] if result is None else result.runtime_s,
+        points=outcome.points,
+        versions=dict(versions()) if result is None else result.versions,
+        commit=commit,
+        machine=machine() if where is None else where,
+        date=now() if date is None else date,
+    )
 
 
 def backed(points: Sequence[Point], result: Result) -> tuple[Point, ...]:

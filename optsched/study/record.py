@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import platform
 import re
@@ -110,6 +111,11 @@ class Record:
     def gap(self) -> float | None:
         """``(value - bound) / value``; None if either is missing or nothing backs the bound."""
         return None if self.badge == Badge.HEURISTIC else gap(self.value, self.bound)
+
+
+def now() -> str:
+    """Return the time, such as 2026-11-21T12:34:56+00:00."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 @cache

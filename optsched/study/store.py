@@ -7,7 +7,6 @@ all its fields). A row that is not is refused by name: it stays in the file, cou
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import os
@@ -32,9 +31,9 @@ from optsched.model.domain import replace
 from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance
 from optsched.model.objectives import gap
-from optsched.model.result import Badge, Result, Status, versions
-from optsched.study.execute import Outcome, pack_result
-from optsched.study.record import Ended, Record, machine
+from optsched.model.result import Badge, Result, Status
+from optsched.study.execute import Outcome, pack_result, record_of
+from optsched.study.record import Ended, Record, now
 from optsched.study.trial import Trial, digest, read_instance, trial_of
 
 FILE = "study.sqlite"
@@ -78,6 +77,25 @@ WHERE attempts.id NOT IN (SELECT attempt FROM refused)"""
 
 def _ignore(what: str, reason: str) -> None:
     """Say nothing of a row that is refused."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which attempts answer a trial.
+
+    Parameters
+    ----------
+    exactly
+        No proof that was made under other limits.
+    failures
+        Also the failure of a policy, which nothing backs but the row itself.
+    """
+
+    exactly: bool = False
+    failures: bool = False
+
+
+ANSWER, EXACT, EVEN_FAILURES = Wanted(), Wanted(exactly=True), Wanted(failures=True)
 
 
 @dataclass(frozen=True)
@@ -199,7 +217,7 @@ class Store:
     def _one(self, query: str, *values: object) -> Any:
         return self._database.execute(query, values).fetchone()
 
-    def claim(self, trial: Trial, *, again: bool = False, exactly: bool = False) -> bool:
+    def claim(self, trial: Trial, wanted: Wanted = ANSWER, *, again: bool = False) -> bool:
         """Take a trial to run it; False if another driver that is alive has it, or has finished it meanwhile.
 
         With ``again`` it is run although it is finished.
@@ -208,31 +226,29 @@ class Store:
             holder = self._one("SELECT driver FROM leases WHERE task = ?", trial.key)
             if holder is not None and holder[0] != self._driver and _is_held(self._lock_file(holder[0])):
                 return False
-            if not again and self._one(f"{_ANSWERING} {_ANSWERS}", *_answering(trial, exactly)) is not None:
+            if not again and self._answers(trial, wanted):
                 return False
             self._database.execute("INSERT OR REPLACE INTO leases VALUES (?, ?)", (trial.key, self._driver))
             return True
 
     def add(self, trial: Trial, outcome: Outcome) -> None:
         """Append an attempt; it is on disk when this returns."""
-        result = outcome.result
-        points = outcome.points
-        last = points[-1] if points else (0.0, None, None)
+        record = record_of(trial, outcome, commit=self._commit)
         found = {
             "task": trial.key,
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "ended": outcome.ended.value,
-            "message": outcome.message,
-            "status": Status.UNKNOWN.value if result is None else result.status.value,
-            "badge": "heuristic" if result is None else result.badge.value,
-            "value": _text(last[1] if result is None else result.value),
-            "bound": _text(last[2] if result is None else result.bound),
-            "runtime_s": last[0] if result is None else result.runtime_s,
-            "points": json.dumps(points),
-            "versions": json.dumps(dict(versions()) if result is None else result.versions, sort_keys=True),
-            "machine": machine(),
-            "made_by": self._commit,
-            "document": None if result is None else pack_result(result),
+            "date": record.date,
+            "ended": record.ended.value,
+            "message": record.message,
+            "status": record.status.value,
+            "badge": record.badge.value,
+            "value": _text(record.value),
+            "bound": _text(record.bound),
+            "runtime_s": record.runtime_s,
+            "points": json.dumps(record.points),
+            "versions": json.dumps(record.versions, sort_keys=True),
+            "machine": record.machine,
+            "made_by": record.commit,
+            "document": None if outcome.result is None else pack_result(outcome.result),
         }
         row = [found[name] for name in _FIELDS]
         marks = ", ".join("?" * (len(row) + 1))
@@ -244,9 +260,8 @@ class Store:
             self._database.execute("DELETE FROM leases WHERE task = ? AND driver = ?", (trial.key, self._driver))
 
     def _refuse(self, number: int, what: str, reason: str) -> None:
-        date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         with self._writing():
-            self._database.execute("INSERT OR IGNORE INTO refused VALUES (?, ?, ?)", (number, date, reason))
+            self._database.execute("INSERT OR IGNORE INTO refused VALUES (?, ?, ?)", (number, now(), reason))
         self._report(f"attempt {number}, {what}", reason)
 
     def forget(self, numbers: Iterable[int]) -> None:
@@ -262,20 +277,27 @@ class Store:
 
     # Reading -----------------------------------------------------------------------------------------------
 
-    def find(self, trial: Trial, *, exactly: bool = False) -> Attempt | None:
+    def find(self, trial: Trial, wanted: Wanted = ANSWER) -> Attempt | None:
         """Return the attempt that answers a trial: a proof under any limits, or else the best one under the same.
 
-        With ``exactly`` a proof has to be made under the same limits, too. One that an interrupt cut short does not
-        count, nor a failure of a policy, which nothing backs.
+        One that an interrupt cut short does not count, nor one that failed, unless ``wanted`` says so.
         """
-        with self._talking():
-            rows = self._database.execute(f"{_ANSWERING} {_ANSWERS}", _answering(trial, exactly)).fetchall()
+        rows = self._answers(trial, wanted)
         found = (self._read(row, trial.instance) for row in sorted(rows, key=_merit))
         return next((attempt for attempt in found if attempt is not None), None)
 
+    def _answers(self, trial: Trial, wanted: Wanted) -> list[sqlite3.Row]:
+        failures = "" if wanted.failures else "AND attempts.status <> 'failed'"
+        query = (
+            f"{_ANSWERING} AND attempts.ended IN {_DONE} {failures} AND (attempts.task = ? OR tasks.unlimited = ? AND "
+            "attempts.status IN ('optimal', 'infeasible'))"
+        )
+        with self._talking():
+            return self._database.execute(query, (trial.key, "" if wanted.exactly else trial.unlimited_key)).fetchall()
+
     def last(self, trial: Trial) -> Attempt | None:
         """Return what answers a trial under its own limits, or else its last attempt, however that ended."""
-        found = self.find(trial, exactly=True)
+        found = self.find(trial, EXACT)
         if found is not None:
             return found
         with self._talking():
@@ -373,44 +395,12 @@ class Store:
         if row["digest"] != _row_digest([row[name] for name in _FIELDS]):
             raise InputError("", Said("it is not as it was written"), "")
         points = tuple(tuple(point) for point in json.loads(row["points"]))
-        record = Record(
-            suite="",
-            instance=trial.instance.name,
-            instance_sha256=trial.instance_sha256,
-            requests=len(trial.instance.requests),
-            kappa=round(trial.instance.kappa, 4),
-            objective=trial.objective,
-            method=trial.label,
-            time_limit_s=trial.time_limit_s,
-            workers=trial.workers,
-            seed=trial.seed,
-            ended=Ended(row["ended"]),
-            message=row["message"],
-            status=Status(row["status"]),
-            badge=Badge(row["badge"]),
-            value=_number(row["value"]),
-            bound=_number(row["bound"]),
-            runtime_s=row["runtime_s"],
-            points=points,
-            versions=json.loads(row["versions"]),
-            commit=row["made_by"],
-            machine=row["machine"],
-            date=row["date"],
-        )
-        said = (record.status, record.badge, record.value, record.bound)
-        if result is not None and said != (result.status, result.badge, result.value, result.bound):
+        outcome = Outcome(Ended(row["ended"]), row["message"], points, result)
+        record = record_of(trial, outcome, date=row["date"], commit=row["made_by"], where=row["machine"])
+        said = (row["status"], row["badge"], _number(row["value"]), _number(row["bound"]))
+        if said != (record.status.value, record.badge.value, record.value, record.bound):
             raise InputError("", Said("its document says something else"), "")
-        return Attempt(row["id"], trial, Outcome(record.ended, record.message, points, result), record)
-
-
-_ANSWERS = (
-    f"AND attempts.status <> 'failed' AND attempts.ended IN {_DONE} AND (attempts.task = ? OR tasks.unlimited = ? AND "
-    "attempts.status IN ('optimal', 'infeasible'))"
-)
-
-
-def _answering(trial: Trial, exactly: bool) -> tuple[str, str]:
-    return trial.key, trial.key if exactly else trial.unlimited_key
+        return Attempt(row["id"], trial, outcome, replace(record, versions=json.loads(row["versions"])))
 
 
 def _merit(row: sqlite3.Row) -> tuple[bool, float, int]:

@@ -120,6 +120,13 @@ class Trial:
         return digest({name: self.about[name] for name in ("instance", "objective", "restrictions")})
 
     @property
+    def installed_code(self) -> str:
+        """The fingerprint of the installed code that would carry the trial out."""
+        if self.kind == Kind.SOLVE:
+            return code_of_method(self.method)
+        return code_of_bound() if self.kind == Kind.BOUND else code_of_policy(self.method, self.predictor is not None)
+
+    @property
     def document(self) -> bytes:
         """The trial as JSON, from which `read_trial` makes it again in another process."""
         return json.dumps(self.about | {"instance": instance_document(self.instance)}).encode()

@@ -1,6 +1,6 @@
 """A process that carries out one trial after another, and what holds it: time, memory, and its end.
 
-The process (``python -m optsched.study.worker``) gets trials through a socket that is its standard input, and answers
+The process (`main`) gets trials through a socket that is its standard input, and answers
 through it: ``p`` and a point of the curve, at last ``o`` and the outcome. It stays alive between trials, so that
 starting Python and loading solvers is paid once. When the socket ends, what started the process is gone, and it ends
 with all that it has started itself.
@@ -131,7 +131,7 @@ class Worker:
             self._connection, theirs = Pipe()
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "optsched.study.worker"],
+                    [sys.executable, "-c", "from optsched.study.worker import main; main()"],
                     stdin=theirs.fileno(),
                     stdout=self._errors,
                     stderr=self._errors,
@@ -217,7 +217,3 @@ def main() -> None:
         if wanted[:1] == _SHORT and outcome.result is not None:
             outcome = replace(outcome, result=replace(outcome.result, schedule=None))
         send(_OUTCOME, pack(outcome))
-
-
-if __name__ == "__main__":
-    main()
