@@ -12,6 +12,7 @@ from types import FrameType
 import click
 
 from optsched.cli import calibration as calibration
+from optsched.cli import hypothesis_commands as hypothesis_commands
 from optsched.cli import machine_commands as machine_commands
 from optsched.cli import own_commands as own_commands
 from optsched.cli import plot_commands as plot_commands
