@@ -17,6 +17,7 @@ from optsched.cli import machine_commands as machine_commands
 from optsched.cli import own_commands as own_commands
 from optsched.cli import plot_commands as plot_commands
 from optsched.cli import study_commands as study_commands
+from optsched.cli import submit_command as submit_command
 from optsched.cli import worst_commands as worst_commands
 from optsched.cli.commands import cli
 from optsched.cli.streams import discard_output, use_utf_8

@@ -82,7 +82,7 @@ def run_study(file: str, dry_run: bool, slots: int | None, runner: str | None, o
             engine = closing(runner_of(runner or opened.file.runner, allowance, slots))
         order = {trial.key: place for place, trial in enumerate(opened.trials)}
         records = sorted(_carried_out(opened, store, engine), key=lambda pair: order[pair[0].key])
-    rows = rows_of(records)
+        rows = rows_of(records, store.best)
     if out is not None:
         _write_rows(rows, out)
     click.echo(as_text(study_sheet(opened.file.name, rows), terminal_width()), nl=False)

@@ -48,7 +48,7 @@ def study_sheet(name: str, rows: Sequence[Row]) -> Sheet:
             Column("mean gap (%)", "mean_gap", tuple(mean_gap(group) for group in members)),
             Column("time (s)", "seconds", tuple(seconds(group) for group in members)),
         ),
-        ("Mean gap: mean of (value − best bound) / value, with the best bound that the study has of the instance.",),
+        ("Mean gap: mean of (value − best bound) / value, with the best bound that the store has of the instance.",),
     )
 
 

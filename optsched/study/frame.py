@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optsched.model.errors import InputError, Said
 from optsched.model.objectives import gap, in_seconds
+from optsched.model.result import Badge, Result
 from optsched.study.record import Record
 from optsched.study.trial import Trial
 
@@ -27,21 +28,33 @@ COLUMNS = (
 Row = Mapping[str, Any]
 
 
-def rows_of(attempts: Iterable[tuple[Trial, Record]]) -> list[Row]:
-    """Return a row for each attempt, in order; the best value and bound are over all of the same problem."""
+def rows_of(
+    attempts: Iterable[tuple[Trial, Record]],
+    best: Callable[[Trial], tuple[Result | None, Result | None]] = lambda trial: (None, None),
+) -> list[Row]:
+    """Return a row for each attempt, in order.
+
+    The best value and bound of a problem are over the attempts, and what ``best`` knows besides (`Store.best`).
+    """
     given = list(attempts)
     values: dict[str, int] = {}
     bounds: dict[str, int] = {}
+    asked: set[str] = set()
     for trial, record in given:
-        if record.value is not None:
-            values[trial.question] = min(record.value, values.get(trial.question, record.value))
-        if record.bound is not None and record.badge != "heuristic":
-            bounds[trial.question] = max(record.bound, bounds.get(trial.question, record.bound))
+        said: list[Record | Result] = [record]
+        if trial.question not in asked:
+            asked.add(trial.question)
+            said += [result for result in best(trial) if result is not None]
+        for each in said:
+            if each.value is not None:
+                values[trial.question] = min(each.value, values.get(trial.question, each.value))
+            if each.bound is not None and each.badge is not Badge.HEURISTIC:
+                bounds[trial.question] = max(each.bound, bounds.get(trial.question, each.bound))
     return [_row(trial, record, values.get(trial.question), bounds.get(trial.question)) for trial, record in given]
 
 
 def _row(trial: Trial, record: Record, best_value: int | None, best_bound: int | None) -> Row:
-    bound = record.bound if record.badge != "heuristic" else None
+    bound = record.bound if record.badge is not Badge.HEURISTIC else None
     found = {
         "study": record.suite,
         "kind": trial.kind.value,

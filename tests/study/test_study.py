@@ -282,6 +282,20 @@ def test_status_export_diff_and_forget(capsys: pytest.CaptureFixture[str]) -> No
     assert said.startswith("0 trials run by two versions of the code")
 
 
+def test_gaps_are_to_the_best_bound_of_the_store(capsys: pytest.CaptureFixture[str]) -> None:
+    """A study of bounds first, then one of policies alone in the same store."""
+    body = 'name = "{}"\ninstances = ["infermax-fig15"]\n{} = ["{}"]\nstore = "both.sqlite"\nslots = 1\n'
+    for name, kind, method in (("one", "bounds", "volume"), ("two", "policies", "vllm")):
+        Path("s.toml").write_text(body.format(name, kind, method))
+        assert optsched(capsys, "study", "s.toml", "--out", f"{name}.csv").code == 0
+    bounds, values = (list(csv.DictReader(io.StringIO(Path(f"{name}.csv").read_text()))) for name in ("one", "two"))
+    for bound, value in zip(bounds, values, strict=True):
+        assert value["best_bound"] == bound["bound"]
+        assert value["bound"] == ""
+        least, most = int(bound["bound"]), int(value["value"])
+        assert float(value["gap_to_best_bound"]) == (most - least) / most
+
+
 def test_what_another_version_of_a_policy_does_is_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.py").write_text("from optsched.policies.infermax import VLLM as P\n")
     study = small(policies='["mine.py:P"]')
