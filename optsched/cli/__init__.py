@@ -69,7 +69,8 @@ def main(arguments: list[str] | None = None) -> None:
 def run_program(command: click.Command, name: str) -> None:
     """Run another program, of ``benchmarks/``; errors go to stderr on one line, with the same exit codes."""
     try:
-        command.main(prog_name=name, standalone_mode=False)
+        with _sigterm_as_interrupt():
+            command.main(prog_name=name, standalone_mode=False)
     except InputError as error:
         message, code = str(error), BAD_INPUT
     except DefectError as error:

@@ -618,11 +618,11 @@ def table(
         seed=seed,
     )
     _require_feasible(task, suite)
-    with blaming("--results"):
-        store = results_store(Path(results), resume, workers) if results is not None else None
     if ledger is not None:
         with blaming("--ledger"):
             ledgers.read_if_there(Path(ledger))
+    with blaming("--results"):
+        store = results_store(Path(results), resume, workers) if results is not None else None
     rows: list[Row] = []
     defects: list[str] = []
     with (

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 
 from optsched.methods.checked import DefectError
 from optsched.model.domain import replace
@@ -75,7 +72,7 @@ def run(
     Raises
     ------
     KeyboardInterrupt
-        At Ctrl-C or SIGTERM, and where a trial was cut short by one; what is finished is kept.
+        At Ctrl-C, and where a trial was cut short by it; what is finished is kept.
     """
     twins: dict[str, list[Trial]] = {}
     for trial in trials:
@@ -83,32 +80,31 @@ def run(
     waiting = deque(found[0] for found in twins.values())
     tries: dict[str, int] = {}
     running = 0
-    with _terminated_like_interrupted():
-        while waiting or running:
-            elsewhere: list[Trial] = []
-            while waiting and running < runner.slots:
-                trial = waiting.popleft()
-                kept = None if store is None or again or trial.key in tries else store.find(trial, wanted)
-                if kept is not None:
-                    yield from (Done(twin, kept.outcome, kept) for twin in twins[trial.key])
-                elif store is None or store.claim(trial, wanted, again=again):
-                    tries[trial.key] = tries.get(trial.key, 0) + 1
-                    runner.start(trial)
-                    running += 1
-                else:
-                    elsewhere.append(trial)
-            waiting.extend(elsewhere)
-            if elsewhere and not running:
-                time.sleep(_WAIT_S)  # another driver has all that is left
-            for trial, outcome in runner.finished(_WAIT_S) if running else ():
-                running -= 1
-                _keep(store, trial, outcome)
-                if outcome.ended is Ended.LOST and tries[trial.key] < TRIES:
-                    waiting.append(trial)
-                    continue
-                yield from (Done(twin, outcome) for twin in twins[trial.key])
-                if outcome.ended is Ended.INTERRUPTED:
-                    raise KeyboardInterrupt
+    while waiting or running:
+        elsewhere: list[Trial] = []
+        while waiting and running < runner.slots:
+            trial = waiting.popleft()
+            kept = None if store is None or again or trial.key in tries else store.find(trial, wanted)
+            if kept is not None:
+                yield from (Done(twin, kept.outcome, kept) for twin in twins[trial.key])
+            elif store is None or store.claim(trial, wanted, again=again):
+                tries[trial.key] = tries.get(trial.key, 0) + 1
+                runner.start(trial)
+                running += 1
+            else:
+                elsewhere.append(trial)
+        waiting.extend(elsewhere)
+        if elsewhere and not running:
+            time.sleep(_WAIT_S)  # another driver has all that is left
+        for trial, outcome in runner.finished(_WAIT_S) if running else ():
+            running -= 1
+            _keep(store, trial, outcome)
+            if outcome.ended is Ended.LOST and tries[trial.key] < TRIES:
+                waiting.append(trial)
+                continue
+            yield from (Done(twin, outcome) for twin in twins[trial.key])
+            if outcome.ended is Ended.INTERRUPTED:
+                raise KeyboardInterrupt
 
 
 def _keep(store: Store | None, trial: Trial, outcome: Outcome) -> None:
@@ -117,21 +113,3 @@ def _keep(store: Store | None, trial: Trial, outcome: Outcome) -> None:
     if outcome.defects:
         outcome = Outcome(Ended.FAILED, "; ".join(outcome.defects), outcome.points)
     store.add(trial, outcome)
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM end a run as Ctrl-C does, in the main thread."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        former = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # another thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, former)
