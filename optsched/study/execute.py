@@ -121,6 +121,8 @@ def _run(trial: Trial, curve: Curve, progress: Progress) -> Result:
             trial.objective,
             restrictions=trial.restrictions,
             predictor=trial.predictor,
+            router=trial.router,
+            evictor=trial.evictor,
             seed=trial.seed,
         )
     if trial.kind == Kind.BOUND:

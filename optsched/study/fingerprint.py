@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from optsched.bounds.catalogue import BOUNDS
-from optsched.catalogue import FORMULATION_GROUP, OWN_PACKAGES, POLICY_GROUP, entries, in_file
+from optsched.catalogue import FORMULATION_GROUP, OWN_PACKAGES, POLICY_GROUP, ROUTER_GROUP, entries, in_file
 from optsched.methods.plan import AUTO
 from optsched.model.documents import read_bytes
 from optsched.policies import STARTING
+from optsched.routers import ROUTERS
 
-_CATALOGUES = frozenset({"optsched", "optsched.policies", "optsched_formulations"})
+_CATALOGUES = frozenset({"optsched", "optsched.policies", "optsched.routers", "optsched_formulations"})
 """Modules that name all others: what a name means there counts, not what else they name."""
 
 
@@ -37,15 +38,26 @@ class _Source(NamedTuple):
     imports: frozenset[str]
 
 
-def code_of_policy(policy: str, predicting: bool) -> str:
-    """Return the fingerprint of what runs a policy, a name or ``FILE.py:NAME``; with its predictor, if it has one."""
-    roots = ("optsched.methods.simulate", *(["optsched.policies.predictors"] if predicting else []))
-    if not in_file(policy):
-        return _of_targets((*roots, entries(POLICY_GROUP).get(policy, policy)))
-    file, _, name = policy.rpartition(":")
+def code_of_policy(policy: str, predicting: bool, router: str | None = None) -> str:
+    """Return the fingerprint of what runs a policy, with its predictor and its router, if it has them.
+
+    Policy and router are names or ``FILE.py:NAME``.
+    """
+    roots = ["optsched.methods.simulate", *(["optsched.policies.predictors"] if predicting else [])]
+    files = [name for name in (policy, router) if name is not None and in_file(name)]
+    if policy not in files:
+        roots.append(entries(POLICY_GROUP).get(policy, policy))
+    if router is not None and router not in files:
+        roots.append(ROUTERS.get(router) or entries(ROUTER_GROUP).get(router, router))
+    return _hashed({"named": _of_targets(tuple(roots))} | {name: _of_file(name) for name in files})
+
+
+def _of_file(name: str) -> str:
+    """Return the fingerprint of ``FILE.py:NAME``."""
+    file, _, attribute = name.rpartition(":")
     source = _read(read_bytes(file), "")
-    parts = _parts((*roots, *source.imports), OWN_PACKAGES, Path(file).parent)
-    return _hashed(parts | {"file": f"{source.sha256}:{name}"})
+    parts = _parts(source.imports, OWN_PACKAGES, Path(file).parent)
+    return _hashed(parts | {"file": f"{source.sha256}:{attribute}"})
 
 
 def code_of_method(method: str) -> str:

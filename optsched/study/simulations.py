@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import product
 
 from optsched.model.domain import replace
 from optsched.model.feasibility import require_feasible
@@ -27,6 +28,8 @@ def simulate_each(
     *,
     restrictions: Restrictions,
     predictor: str | None = None,
+    routers: Sequence[str | None] = (None,),
+    evictors: Sequence[str | None] = (None,),
     seed: int = 0,
     workers: int = 1,
     schedules: bool = True,
@@ -35,20 +38,32 @@ def simulate_each(
 
     Parameters
     ----------
+    routers, evictors
+        Of several machines, and of caches: each router with each policy, and each of these with each evictor.
     workers
         How many processes share the work, if it is worth starting them. The results are the same.
     schedules
         Whether results keep their schedules, which take memory.
     """
+    setups = list(product(routers, policies, evictors))
     for instance in instances:
         require_feasible(instance, restrictions)
     trials = [
-        simulating(instance, objective, restrictions, policy=policy, predictor=predictor, seed=seed)
+        simulating(
+            instance,
+            objective,
+            restrictions,
+            policy=policy,
+            predictor=predictor,
+            router=router,
+            evictor=evictor,
+            seed=seed,
+        )
         for instance in instances
-        for policy in policies
+        for router, policy, evictor in setups
     ]
-    tokens = len(policies) * sum(request.output for instance in instances for request in instance.requests)
-    alone = workers == 1 or tokens < _PARALLEL_TOKENS
+    tokens = len(setups) * sum(request.output for instance in instances for request in instance.requests)
+    alone = min(workers, len(trials)) == 1 or tokens < _PARALLEL_TOKENS
     early: dict[int, Result] = {}
     position = {id(trial): place for place, trial in enumerate(trials)}
     place = 0

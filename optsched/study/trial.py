@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from optsched.calibrate.library import cost_model
 from optsched.methods.plan import AUTO
+from optsched.methods.routing import DEFAULT
 from optsched.model.documents import instance_document, instance_sha256, parse_instance, restrictions_document
 from optsched.model.instance import Instance
 from optsched.model.json_text import parse_json
@@ -55,6 +56,8 @@ class Trial:
         Options of the formulation, or fields of the policy, that differ from their defaults.
     predictor
         Predictor of output lengths; None for the policy's own choice.
+    router, evictor
+        Of several machines, and of caches; None for the default.
     seed
         Random seed; 0 for a bound.
     time_limit_s, deterministic_limit, workers
@@ -70,6 +73,8 @@ class Trial:
     method: str
     options: Mapping[str, Option] = field(default_factory=dict)
     predictor: str | None = None
+    router: str | None = None
+    evictor: str | None = None
     seed: int = 0
     time_limit_s: float | None = None
     deterministic_limit: float | None = None
@@ -80,7 +85,8 @@ class Trial:
     def label(self) -> str:
         """The method with its parameters, such as ``larry(alpha=1000)``."""
         given = [f"{name}={value}" for name, value in sorted(self.options.items())]
-        given += [] if self.predictor is None else [f"predictor={self.predictor}"]
+        chosen = {"predictor": self.predictor, "router": self.router, "evictor": self.evictor}
+        given += [f"{name}={value}" for name, value in chosen.items() if value is not None]
         return f"{self.method}({', '.join(given)})" if given else self.method
 
     @cached_property
@@ -99,6 +105,8 @@ class Trial:
             "method": self.method,
             "options": dict(self.options),
             "predictor": self.predictor,
+            "router": self.router,
+            "evictor": self.evictor,
             "seed": self.seed,
             **{name: getattr(self, name) for name in _LIMITS},
             "code": self.code,
@@ -124,7 +132,9 @@ class Trial:
         """The fingerprint of the installed code that would carry the trial out."""
         if self.kind == Kind.SOLVE:
             return code_of_method(self.method)
-        return code_of_bound() if self.kind == Kind.BOUND else code_of_policy(self.method, self.predictor is not None)
+        if self.kind == Kind.BOUND:
+            return code_of_bound()
+        return code_of_policy(self.method, self.predictor is not None, _router(self.instance, self.router))
 
     @property
     def document(self) -> bytes:
@@ -189,6 +199,8 @@ def solving(
         method,
         dict(options),
         None,
+        None,
+        None,
         seed,
         float(time_limit) if isfinite(time_limit) else None,
         deterministic_limit,
@@ -212,8 +224,26 @@ def simulating(
     policy: str,
     options: Mapping[str, Option] = _NO_OPTIONS,
     predictor: str | None = None,
+    router: str | None = None,
+    evictor: str | None = None,
     seed: int = 0,
 ) -> Trial:
     """Return the trial of a policy, as `optsched.methods.simulate.simulate` takes it."""
-    code = code_of_policy(policy, predictor is not None)
-    return Trial(instance, objective, restrictions, Kind.SIMULATE, policy, dict(options), predictor, seed, code=code)
+    return Trial(
+        instance,
+        objective,
+        restrictions,
+        Kind.SIMULATE,
+        policy,
+        dict(options),
+        predictor,
+        router,
+        evictor,
+        seed,
+        code=code_of_policy(policy, predictor is not None, _router(instance, router)),
+    )
+
+
+def _router(instance: Instance, router: str | None) -> str | None:
+    """Return the router of an instance; None for one machine."""
+    return (router or DEFAULT) if len(instance.machines) > 1 else None
