@@ -2,8 +2,8 @@
 
     python benchmarks/exact.py --methods auto,token_cpsat --n 4,6 --time-limit 10
 
-Every method runs on every instance in a process of its own. What is finished stays in the records file; the same
-command goes on where it was killed. Then it prints tables, and with --readme and --plot writes them.
+The methods run one after another in a process beside this one. What is finished stays in the store; the same command
+goes on where it was killed. Then it prints tables, and with --readme and --plot writes them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import datetime
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -27,16 +29,20 @@ from optsched.cli.options import (
     time_limit_option,
     workers_option,
 )
+from optsched.cli.stores import open_store
 from optsched.methods.plan import AUTO, method_names
 from optsched.model.documents import check_writable, write_text
+from optsched.model.domain import replace
 from optsched.model.errors import InputError, one_of
 from optsched.model.instance import Instance
-from optsched.model.result import Result
 from optsched.report.benchmark import common_runs, methods_sheet, provenance, replace_section, sizes_sheet
 from optsched.report.formats import as_markdown, as_text
 from optsched.report.profile_plot import check_plot, plot_profile
 from optsched.study import ledger as ledgers
-from optsched.study.benchmark import Record, Records, Trial, side_by_side
+from optsched.study.drive import Done, run
+from optsched.study.runner import Processes
+from optsched.study.store import EXACT, Store
+from optsched.study.trial import Trial, solving
 
 _HERE = Path(__file__).resolve().parent
 _WIDTH = 120
@@ -81,7 +87,7 @@ def _commit() -> str:
 @time_limit_option
 @workers_option
 @seed_option
-@click.option("--records", metavar="FILE", help="Finished runs.  [default: results/exact-SUITE.jsonl]")
+@click.option("--store", "kept", metavar="FILE", help="Finished runs.  [default: results/exact-SUITE.sqlite]")
 @click.option("--report", is_flag=True, help="Run nothing: report what is finished.")
 @ledger_option
 @file_option("--readme", "Put the tables into this Markdown file.")
@@ -95,7 +101,7 @@ def main(
     time_limit: float,
     workers: int | None,
     seed: int,
-    records: str | None,
+    kept: str | None,
     report: bool,
     ledger: str | None,
     readme: str | None,
@@ -113,28 +119,28 @@ def main(
         with blaming("--ledger"):
             ledgers.read_if_there(Path(ledger))
     title = library.load_suite(suite).name
-    file = Path(records) if records is not None else _HERE.parent / "results" / f"exact-{title}.jsonl"
-    with blaming("--records"):
-        if records is None:
+    file = Path(kept) if kept is not None else _HERE.parent / "results" / f"exact-{title}.sqlite"
+    trials = [
+        solving(instance, goal, method=name, time_limit=time_limit, workers=workers, seed=seed)
+        for instance in instances
+        for name in names
+    ]
+    with blaming("--store"):
+        if kept is None:
             file.parent.mkdir(exist_ok=True)
         check_writable(file)
-        kept = Records(file)
-    threads = workers or os.cpu_count() or 1
-    trials = [Trial(title, instance, goal, name, time_limit, threads, seed) for instance in instances for name in names]
-
-    def finished(record: Record, result: Result | None) -> None:
-        _say(record)
-        if ledger is not None and result is not None:
-            with blaming("--ledger"):
-                ledgers.record(Path(ledger), [result], datetime.datetime.now(datetime.UTC).date())
-
-    if report:
-        found = [record for record in map(kept.find, trials) if record is not None]
-    else:
-        with blaming("--records"):
-            found = list(side_by_side(trials, kept, commit or _commit(), finished))
-    with blaming("--records", str(file)):
-        runs = common_runs(found, names)
+        store = open_store(file, commit or _commit())
+    with store, blaming("--store"):
+        store.enter(title, trials)
+        for done in [] if report else _run(trials, store):
+            if done.kept is None:
+                _say(done)
+            if ledger is not None and done.result is not None and not done.outcome.defects:
+                with blaming("--ledger"):
+                    ledgers.record(Path(ledger), [done.result], datetime.datetime.now(datetime.UTC).date())
+        attempts = [attempt for attempt in map(store.last, trials) if attempt is not None]
+    with blaming("--store", str(file)):
+        runs = common_runs([replace(attempt.record, suite=title) for attempt in attempts], names)
     sheets = (methods_sheet(runs), sizes_sheet(runs))
     click.echo("\n".join(as_text(sheet, _WIDTH) for sheet in sheets))
     click.echo(provenance(runs))
@@ -151,11 +157,18 @@ def main(
             write_text(readme, replace_section(text, name, "\n\n".join(part.strip() for part in parts)))
 
 
-def _say(record: Record) -> None:
+def _run(trials: list[Trial], store: Store) -> Iterator[Done]:
+    """Yield what the store has, or what is run now, one after another."""
+    with closing(Processes(1)) as runner:
+        yield from run(trials, runner, store, wanted=EXACT)
+
+
+def _say(done: Done) -> None:
     """Print a finished run on a line."""
-    time = f"{record.runtime_s:8.2f} s"
-    state = record.status.value if record.message is None else f"{record.ended.value}: {record.message}"
-    click.echo(f"{time}  {record.method:<16} {record.instance}: {state}", err=True)
+    points, result = done.outcome.points, done.result
+    state = f"{done.outcome.ended.value}: {done.outcome.message}" if result is None else result.status.value
+    time = f"{points[-1][0] if points else 0:8.2f} s"
+    click.echo(f"{time}  {done.trial.method:<16} {done.trial.instance.name}: {state}", err=True)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from optsched.model.schedule import Assignment, Batch, Move, Schedule
 from optsched.model.timeline import Moment, timeline
 from optsched.simulator.replica import NoBatchError, Policy
 from optsched.solvers.formulation import Formulation
+from optsched.study.compare import Comparison, compare
 
 __version__ = _version("optsched")
 
@@ -36,6 +37,7 @@ __all__ = [
     "Batch",
     "CacheMode",
     "CacheRules",
+    "Comparison",
     "CostModel",
     "Formulation",
     "InfeasibleInstanceError",
@@ -66,6 +68,7 @@ __all__ = [
     "bound_names",
     "check_result",
     "check_schedule",
+    "compare",
     "cost_model",
     "export_model",
     "gap",

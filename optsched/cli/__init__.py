@@ -12,9 +12,13 @@ from types import FrameType
 import click
 
 from optsched.cli import calibration as calibration
+from optsched.cli import hypothesis_commands as hypothesis_commands
 from optsched.cli import machine_commands as machine_commands
 from optsched.cli import own_commands as own_commands
 from optsched.cli import plot_commands as plot_commands
+from optsched.cli import study_commands as study_commands
+from optsched.cli import submit_command as submit_command
+from optsched.cli import worst_commands as worst_commands
 from optsched.cli.commands import cli
 from optsched.cli.streams import discard_output, use_utf_8
 from optsched.methods.checked import DefectError
@@ -65,7 +69,8 @@ def main(arguments: list[str] | None = None) -> None:
 def run_program(command: click.Command, name: str) -> None:
     """Run another program, of ``benchmarks/``; errors go to stderr on one line, with the same exit codes."""
     try:
-        command.main(prog_name=name, standalone_mode=False)
+        with _sigterm_as_interrupt():
+            command.main(prog_name=name, standalone_mode=False)
     except InputError as error:
         message, code = str(error), BAD_INPUT
     except DefectError as error:

@@ -7,9 +7,11 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from fractions import Fraction
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import click
 
@@ -62,12 +64,12 @@ from optsched.cli.options import (
     write_out,
 )
 from optsched.cli.step_bar import Line
+from optsched.cli.stores import results_store
 from optsched.cli.streams import PipeGroup
 from optsched.methods.bound import ALL, BEST, BoundRun, best_bound, bound_names
 from optsched.methods.checked import DefectError, DefectFoundError
 from optsched.methods.export import export_model
 from optsched.methods.formulations import require_options
-from optsched.methods.simulate import simulate_each
 from optsched.methods.solve import solve as run_solver
 from optsched.methods.solve import was_interrupted
 from optsched.model.cost import CostModel
@@ -97,8 +99,9 @@ from optsched.solvers.history import History
 from optsched.study import ledger as ledgers
 from optsched.study.bound_table import Row, TableTask, finish, table_rows
 from optsched.study.ledger import Ledger
-from optsched.study.store import REFUSED, ResultStore
+from optsched.study.simulations import simulate_each
 from optsched.traces.arrivals import PROCESSES, process_forms, read_process
+from optsched.traces.families import Family, Generator
 from optsched.traces.own_table import ISO, read_form
 from optsched.traces.sources import CSV, SERVEGEN, SOURCES, read_rows
 from optsched.traces.suites import SUITES
@@ -615,19 +618,20 @@ def table(
         seed=seed,
     )
     _require_feasible(task, suite)
-    with blaming("--results"):
-        store = ResultStore(Path(results), resume=resume, report=_report_refused) if results is not None else None
     if ledger is not None:
         with blaming("--ledger"):
             ledgers.read_if_there(Path(ledger))
+    with blaming("--results"):
+        store = results_store(Path(results), resume, workers) if results is not None else None
     rows: list[Row] = []
     defects: list[str] = []
     with (
+        store or nullcontext(),
         LiveLine(task.suite.name, task.objective, steps=len(task.suite.instances)) as live,
         blaming("--results", suite),
         naming_options(),
     ):
-        for row in table_rows(task, store, live.watch):
+        for row in table_rows(task, store, live.watch, resume=resume):
             rows.append(row)
             defects += [f"{row.instance.name}: {defect}" for defect in row.defects]
             if ledger is not None and not row.defects:
@@ -638,8 +642,6 @@ def table(
                 except DefectError as defect:
                     defects.append(str(defect))
             live.advance()
-            if was_interrupted(row.best):
-                raise KeyboardInterrupt
             _warn(row.best)
     sheet = make_sheet(finish(task, rows))
     if out is not None:
@@ -647,20 +649,14 @@ def table(
     if store is not None:
         with blaming("--results"):
             for name, render in FORMATS.items():
-                write_text(store.folder / f"table.{_SUFFIXES[name]}", render(sheet))
+                write_text(store.path.with_name(f"table.{_SUFFIXES[name]}"), render(sheet))
     if out is None:
         click.echo(as_text(sheet, terminal_width()) if style == "text" else FORMATS[style](sheet), nl=False)
     if store is not None and out != "-" and style == "text":
         files = ", ".join(f"table.{suffix}" for suffix in _SUFFIXES.values())
-        click.echo(f"\nResult documents, {files}: {printable(str(store.folder))}/")
+        click.echo(f"\n{store.path.name} with all results, {files}: {printable(str(store.path.parent))}/")
     if defects:
         raise DefectError("; ".join(defects))
-
-
-def _report_refused(path: Path, reason: str) -> None:
-    """Name a stored document that was refused."""
-    message = f"{path}: refused, set aside as {path.name}{REFUSED}, computed again: {reason}"
-    click.echo(printable(f"optsched: {message}"), err=True)
 
 
 def _require_feasible(task: TableTask, source: str) -> None:
@@ -714,10 +710,25 @@ def show_instance(instance: str, out: str | None) -> None:
 
 @instances.command("make")
 @suite_argument
+@integer_option("--n", 1, 1_000_000, None, "Instances to draw, of random and mix.  [default: 100]")
+@integer_option("--requests", 1, 100_000, None, "Requests of each.  [default: 4]")
+@integer_option("--max-input", 1, MAX_TOKENS, None, "Largest input of random.  [default: 16]")
+@integer_option("--max-output", 1, MAX_TOKENS, None, "Largest output of random.  [default: 8]")
+@click.option("--groups", metavar="LILO,SISO", help="The two groups of mix.")
+@integer_option("--kv-tokens", 1, MAX_TOKENS, None, "M.  [default: drawn, so that memory is scarce]")
+@integer_option("--seed", 0, 2**31 - 1, None, "Random seed of random and mix.  [default: 0]")
+@click.option("--profile", help="The cost profile of random and mix.  [default: a100-llama2-7b-nocall]")
 @out_option
-def make_suite(suite: str, out: str | None) -> None:
-    """Generate a suite of the library anew."""
+def make_suite(suite: str, out: str | None, groups: str | None, **drawn: Any) -> None:
+    """Generate a suite of the library anew, or draw instances (docs/study.md)."""
+    if suite in set(Generator):
+        given = {name: value for name, value in drawn.items() if value is not None}
+        with naming_options():
+            family = Family(Generator(suite), **given | ({"groups": groups.split(",")} if groups else {}))
+            write_out(out, dump(suite_document(family.suite(), family.profile)))
+        return
+    refuse_options("SUITE", ("groups", *drawn), f"{' or '.join(Generator)} with it")
     if suite not in SUITES:
-        raise InputError("SUITE", suite, one_of(suite, SUITES))
-    source = SUITES[suite]
-    write_out(out, dump(suite_document(source.make(source.profile), source.profile)))
+        raise InputError("SUITE", suite, one_of(suite, (*SUITES, *Generator)))
+    found = SUITES[suite]
+    write_out(out, dump(suite_document(found.make(found.profile), found.profile)))

@@ -362,6 +362,7 @@ _OPTIONS = {
     "latency": "--latency",
     "over": "--over",
     "labels": "--label",
+    "groups": "--groups",
 }
 
 

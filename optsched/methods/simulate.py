@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import gc
 import inspect
-import signal
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 
 from optsched.catalogue import OWN_PACKAGES, POLICY_GROUP, entries, file_version, in_file, lookup, package_of
@@ -24,7 +18,6 @@ from optsched.methods.question import Question
 from optsched.methods.routing import Routing, read_routing
 from optsched.model.domain import replace
 from optsched.model.errors import InputError, one_of, require_type
-from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.metrics import Tally
 from optsched.model.objectives import Objective
@@ -36,9 +29,6 @@ from optsched.routers.router import RouterFactory
 from optsched.simulator.cluster import run_cluster
 from optsched.simulator.engine import run_policy
 from optsched.simulator.replica import COMPILED_TOKENS, Compiled, Occasion, Policy, PolicyFailureError, Preparing
-
-_PARALLEL_TOKENS = 3_000_000
-"""With fewer one process has finished before others are there."""
 
 
 class PolicyCrashError(ReportedFailureError):
@@ -307,82 +297,3 @@ def ready_policy(
     import numpy as np  # noqa: PLC0415
 
     return runner.prepared(Occasion(instance, objective, restrictions, np.random.default_rng(seed)))
-
-
-def simulate_each(
-    instances: Sequence[Instance],
-    policies: Sequence[str],
-    objective: Objective,
-    *,
-    restrictions: Restrictions,
-    predictor: str | None = None,
-    routers: Sequence[str | None] = (None,),
-    evictors: Sequence[str | None] = (None,),
-    seed: int = 0,
-    workers: int = 1,
-    schedules: bool = True,
-) -> Iterator[Result]:
-    """Let every policy schedule every instance, and yield the results in order: all of the first instance first.
-
-    Parameters
-    ----------
-    routers, evictors
-        Of several machines, and of caches: each router with each policy, and each of these with each evictor.
-    workers
-        How many processes share the work, if it is worth starting them. The results are the same.
-    schedules
-        Whether results keep their schedules, which take memory, and time between processes.
-    """
-    setups = list(product(routers, policies, evictors))
-    pairs = [(instance, setup) for instance in instances for setup in setups]
-    for instance in instances:
-        require_feasible(instance, restrictions)
-    run = partial(
-        _simulate,
-        objective=objective,
-        restrictions=restrictions,
-        predictor=predictor,
-        seed=seed,
-        schedules=schedules,
-    )
-    tokens = len(setups) * sum(request.output for instance in instances for request in instance.requests)
-    workers = min(workers, len(pairs))
-    if workers == 1 or tokens < _PARALLEL_TOKENS:
-        yield from map(run, pairs)
-        return
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _settle_in)
-    try:
-        yield from pool.map(run, pairs)
-        # Leaving while the pool is still about to end makes Python complain of a closed pipe.
-        pool.shutdown()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _simulate(
-    pair: tuple[Instance, tuple[str | None, str, str | None]],
-    objective: Objective,
-    *,
-    restrictions: Restrictions,
-    predictor: str | None,
-    seed: int,
-    schedules: bool,
-) -> Result:
-    instance, (router, policy, evictor) = pair
-    result = simulate(
-        instance,
-        policy,
-        objective,
-        restrictions=restrictions,
-        predictor=predictor,
-        router=router,
-        evictor=evictor,
-        seed=seed,
-    )
-    return result if schedules else replace(result, schedule=None)
-
-
-def _settle_in() -> None:
-    """Leave Ctrl-C to the process that started this one, and seldom look for garbage: there is next to none."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.set_threshold(100_000)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from optsched.model.errors import InputError, Said
 from optsched.model.objectives import gap
 from optsched.report.sheet import Cell, Column, Sheet
-from optsched.study.benchmark import Ended, Record
+from optsched.study.record import Ended, Record
 
 SHIFT_S = 0.1
 """The shift of geometric means and of ratios of times, so that no method wins by milliseconds."""
@@ -35,7 +35,7 @@ def solved_within(records: Sequence[Record], seconds: float) -> int:
 
 def counted_time(record: Record) -> float:
     """Return the time to the proof in s, or the limit."""
-    return record.time_limit_s if record.solved_s is None else record.solved_s
+    return record.limit_s if record.solved_s is None else record.solved_s
 
 
 def shifted_geometric_mean(times: Sequence[float], shift: float = SHIFT_S) -> float:
@@ -69,10 +69,10 @@ def primal_dual_integral(record: Record) -> float:
     """
     total, now, current = 0.0, 0.0, 1.0
     for time, value, bound in record.points:
-        until = min(max(time, now), record.time_limit_s)
+        until = min(max(time, now), record.limit_s)
         total += current * (until - now)
         now, current = until, _gap(value, bound)
-    return total + current * (record.time_limit_s - now)
+    return total + current * (record.limit_s - now)
 
 
 def ratios(runs: Runs, shift: float = SHIFT_S) -> dict[str, list[float]]:
@@ -124,7 +124,7 @@ def _column(
 def methods_sheet(runs: Runs) -> Sheet:
     """Compare methods over all instances."""
     first = next(iter(runs.values()))
-    limit = first[0].time_limit_s
+    limit = first[0].limit_s
 
     def solved(seconds: int) -> Callable[[Sequence[Record]], Cell]:
         def cell(records: Sequence[Record]) -> Cell:

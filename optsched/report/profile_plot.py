@@ -44,7 +44,7 @@ def plot_profile(runs: Runs, path: Path) -> None:
     """
     check_plot(path)
     first = next(iter(runs.values()))
-    limit = first[0].time_limit_s
+    limit = first[0].limit_s
     figure = new_figure(9.5, 3.9)
     over_time, profile = figure.subplots(1, 2, sharey=True)
     times = {

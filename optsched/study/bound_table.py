@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
-from optsched.methods.checked import DefectFoundError
 from optsched.methods.plan import AUTO
-from optsched.methods.simulate import simulate
-from optsched.methods.solve import solve
 from optsched.model.documents import Suite
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective, gap
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result
 from optsched.solvers.formulation import Progress, silent
-from optsched.study.store import ResultStore
+from optsched.study.drive import run
+from optsched.study.runner import Here
+from optsched.study.store import Store
+from optsched.study.trial import Trial, simulating, solving
 
 
 @dataclass(frozen=True)
@@ -78,45 +77,27 @@ class TableTask:
 
 
 def table_rows(
-    task: TableTask, store: ResultStore | None = None, watch: Callable[[Instance], Progress] = lambda _: silent
+    task: TableTask,
+    store: Store | None = None,
+    watch: Callable[[Instance], Progress] = lambda _: silent,
+    *,
+    resume: bool = False,
 ) -> Iterator[Row]:
     """Yield the rows one by one, keeping every result in ``store`` as soon as it is there.
 
-    ``watch`` returns what is called with the progress of the search on an instance.
-
-    What has a defect is not kept, so that resuming searches again.
+    ``watch`` returns what is called with the progress of the search on an instance. With ``resume`` what the store
+    holds is not computed again; what had a defect is no result there.
     """
-
-    def kept(instance: Instance, method: str, run: Callable[[], Result], time_limit: float | None = None) -> Result:
-        if store is None:
-            return run()
-        found = store.find(instance, method, task.objective, task.restrictions, seed=task.seed, time_limit=time_limit)
-        if found is not None:
-            return found
-        result = run()
-        store.save(result)
-        return result
-
     for instance in task.suite.instances:
-        search = partial(
-            solve,
-            instance,
-            task.objective,
-            method=task.method,
-            time_limit=task.time_limit,
-            restrictions=task.restrictions,
-            workers=task.workers,
-            seed=task.seed,
-            progress=watch(instance),
-        )
-        defects: tuple[str, ...] = ()
-        try:
-            best = kept(instance, task.method, search, task.time_limit)
-        except DefectFoundError as found:
-            best, defects = found.result, found.defects
-        run = partial(simulate, instance, objective=task.objective, restrictions=task.restrictions, seed=task.seed)
-        played = tuple(kept(instance, name, partial(run, policy=name)) for name in task.policies)
-        yield Row(instance, best, played, defects)
+        runs = run(_trials(task, instance), Here(watch), store, again=not resume)
+        found = [(done.outcome.defects, done.required()) for done in runs]
+        yield Row(instance, found[0][1], tuple(result for _, result in found[1:]), found[0][0])
+
+
+def _trials(task: TableTask, instance: Instance) -> list[Trial]:
+    problem = (instance, task.objective, task.restrictions)
+    search = solving(*problem, method=task.method, time_limit=task.time_limit, workers=task.workers, seed=task.seed)
+    return [search, *(simulating(*problem, policy=name, seed=task.seed) for name in task.policies)]
 
 
 def finish(task: TableTask, rows: Sequence[Row]) -> BoundTable:

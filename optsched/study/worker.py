@@ -1,98 +1,219 @@
-"""The process in which one method runs on one instance; `optsched.study.benchmark` starts it.
+"""A process that carries out one trial after another, and what holds it: time, memory, and its end.
 
-It reads a task from standard input, a JSON object on one line. It prints ``{"point": [seconds, incumbent, bound]}`` on
-a line whenever one of the two improves, and last ``{"result": document}``. When standard input ends, whoever asked is
-gone, and the process ends with all that it has started.
+The process (`main`) gets trials through a socket that is its standard input, and answers
+through it: ``p`` and a point of the curve, at last ``o`` and the outcome. It stays alive between trials, so that
+starting Python and loading solvers is paid once. When the socket ends, what started the process is gone, and it ends
+with all that it has started itself.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 
-from optsched.calibrate.library import cost_model
-from optsched.catalogue import FORMULATION_GROUP, BrokenEntryError, entries, lookup
-from optsched.methods.checked import DefectFoundError
-from optsched.methods.plan import AUTO
-from optsched.methods.solve import solve
-from optsched.model.documents import parse_instance, result_document
-from optsched.model.errors import InputError
-from optsched.solvers.formulation import ProgressEvent
+from optsched.model.errors import printable
+from optsched.study.execute import Outcome, execute, pack, unpack
+from optsched.study.record import Ended, Point
+from optsched.study.trial import Kind, Trial, read_trial
 
-
-class _Reporter:
-    """Prints incumbent and bound when one improves; solvers call it from threads of their own."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._file = os.fdopen(descriptor, "w", encoding="utf-8")
-        self._lock = threading.Lock()
-        self._known: tuple[int | None, int | None] = (None, None)
-        self._started = time.perf_counter()
-
-    def start(self) -> None:
-        self._started = time.perf_counter()
-
-    def __call__(self, event: ProgressEvent) -> None:
-        elapsed = time.perf_counter() - self._started
-        with self._lock:
-            incumbents = [value for value in (self._known[0], event.incumbent) if value is not None]
-            bounds = [value for value in (self._known[1], event.bound) if value is not None]
-            now = (min(incumbents, default=None), max(bounds, default=None))
-            if now != self._known:
-                self._known = now
-                self._print({"point": [round(elapsed, 4), *now]})
-
-    def finish(self, document: dict[str, Any]) -> None:
-        with self._lock:
-            self._print({"result": document})
-
-    def _print(self, document: dict[str, Any]) -> None:
-        self._file.write(json.dumps(document) + "\n")
-        self._file.flush()
+GRACE_S = 30.0
+"""How long a search may overrun its time limit before it is interrupted."""
+_PATIENCE_S = 10.0
+"""How long an interrupted search may take to hand in what it has."""
+_LOOK_S = 0.25
+"""How often time and memory are looked at."""
+_POINT, _OUTCOME = b"p", b"o"
+_WHOLE, _SHORT = b"w", b"s"
+"""How a trial begins whose result is wanted with its schedule, or without."""
 
 
-def _end_with_parent() -> None:
-    sys.stdin.read()
-    os.killpg(0, signal.SIGKILL)
+@dataclass(frozen=True)
+class Allowance:
+    """What a trial may use, and hand in.
+
+    Parameters
+    ----------
+    grace_s
+        Seconds by which a search may overrun its time limit before it is interrupted.
+    policy_s
+        Seconds that a policy or a bound may take; None for no limit.
+    memory_bytes
+        Resident memory of the process and all that it starts; None for no limit.
+    schedules
+        Whether results keep their schedules, which take time between processes.
+    """
+
+    grace_s: float = GRACE_S
+    policy_s: float | None = None
+    memory_bytes: int | None = None
+    schedules: bool = True
+
+    def seconds(self, trial: Trial) -> float | None:
+        """Return after how many seconds a trial is interrupted."""
+        if trial.kind != Kind.SOLVE:
+            return self.policy_s
+        return None if trial.time_limit_s is None else trial.time_limit_s + self.grace_s
+
+
+class Worker:
+    """One such process, started when there is something to run.
+
+    Parameters
+    ----------
+    allowance
+        What each trial may use.
+    """
+
+    def __init__(self, allowance: Allowance) -> None:
+        self._allowance = allowance
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+        self._closed = False
+
+    def run(self, trial: Trial) -> Outcome:
+        """Carry out a trial and wait for it; that it ends badly, or the process does, is an outcome like any other."""
+        points: list[Point] = []
+        interrupted = threading.Event()
+        try:
+            process, connection = self._started()
+            connection.send_bytes((_WHOLE if self._allowance.schedules else _SHORT) + trial.document)
+            outcome = self._wait(process, connection, self._allowance.seconds(trial), points, interrupted)
+        except (OSError, EOFError):
+            ended = Ended.OVERRAN if interrupted.is_set() else Ended.LOST
+            outcome = Outcome(ended, self._last_words(), tuple(points))
+        if outcome.ended in {Ended.OVERRAN, Ended.LOST}:
+            self.end()
+        return outcome
+
+    def end(self) -> None:
+        """End the process and whatever solvers it has started."""
+        process, connection = self._process, self._connection
+        self._process = self._connection = None
+        if process is not None and connection is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            connection.close()
+
+    def kill(self) -> None:
+        """End the process, which never starts again; a trial that it carries out is lost. Any thread may call it."""
+        self._closed = True
+        process = self._process
+        if process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the process for good, when no trial is carried out any more."""
+        self.kill()
+        self.end()
+        self._errors.close()
+
+    def _started(self) -> tuple[subprocess.Popen[bytes], Connection]:
+        if self._closed:
+            raise EOFError
+        if self._process is None or self._connection is None or self._process.poll() is not None:
+            self.end()
+            self._errors.seek(0)
+            self._errors.truncate()
+            self._connection, theirs = Pipe()
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", "from optsched.study.worker import main; main()"],
+                    stdin=theirs.fileno(),
+                    stdout=self._errors,
+                    stderr=self._errors,
+                    start_new_session=True,
+                )
+        return self._process, self._connection
+
+    def _wait(
+        self,
+        process: subprocess.Popen[bytes],
+        connection: Connection,
+        seconds: float | None,
+        points: list[Point],
+        interrupted: threading.Event,
+    ) -> Outcome:
+        started, most = time.monotonic(), self._allowance.memory_bytes
+        while True:
+            while connection.poll(_LOOK_S):
+                message = connection.recv_bytes()
+                if message[:1] == _OUTCOME:
+                    outcome = unpack(message[1:])
+                    return replace(outcome, ended=Ended.OVERRAN) if interrupted.is_set() else outcome
+                points.append(tuple(json.loads(message[1:])))
+            elapsed = time.monotonic() - started
+            if most is not None and (used := _resident_bytes(process.pid)) > most:
+                self.end()
+                said = f"memory: {used / 2**30:.2f} GiB, of which {most / 2**30:.2f} GiB are allowed"
+                return Outcome(Ended.FAILED, said, tuple(points))
+            if seconds is None or elapsed <= seconds:
+                continue
+            if not interrupted.is_set():
+                interrupted.set()
+                process.send_signal(signal.SIGINT)
+            elif elapsed > seconds + _PATIENCE_S:
+                return Outcome(Ended.OVERRAN, f"killed after {elapsed:.0f} s", tuple(points))
+
+    def _last_words(self) -> str:
+        """Return how the process ended, and the last line that it wrote."""
+        process = self._process
+        code = None if process is None else process.wait()
+        how = "its process ended" if code is None or code >= 0 else f"its process was killed by signal {-code}"
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return f"{how}: {printable(lines[-1])}" if lines else how
+
+
+def _resident_bytes(root: int) -> int:
+    """Return the resident memory of a process and its descendants, as far as /proc tells."""
+    total, todo = 0, [root]
+    while todo:
+        process = Path(f"/proc/{todo.pop()}")
+        try:
+            total += int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            todo += [int(child) for task in process.glob("task/*/children") for child in task.read_text().split()]
+        except OSError:
+            continue  # it has ended meanwhile
+    return total
 
 
 def main() -> None:
-    """Carry out the task."""
-    # A shell's background jobs ignore interrupts; the benchmark ends an overrun by one.
+    """Carry out trials until standard input ends."""
+    connection = Connection(os.dup(sys.stdin.fileno()))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
+    trials: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    sending = threading.Lock()
+
+    def receive() -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                trials.put(connection.recv_bytes())
+        os.killpg(0, signal.SIGKILL)
+
+    def send(kind: bytes, message: bytes) -> None:
+        with sending:
+            connection.send_bytes(kind + message)
+
+    # A shell's background jobs ignore interrupts; a search that overruns is ended by one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Solvers may print; only the reporter prints to what the benchmark reads.
-    reporter = _Reporter(os.dup(sys.stdout.fileno()))
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    task = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    instance = parse_instance(json.dumps(task["instance"]).encode(), cost_model)
-    method = task["method"]
-    try:
-        for name in entries(FORMULATION_GROUP) if method == AUTO else (method,):
-            with suppress(BrokenEntryError):  # the search says so
-                lookup(FORMULATION_GROUP, name, "method")  # importing solvers is not part of the time
-        reporter.start()
-        result = solve(
-            instance,
-            task["objective"],
-            method=method,
-            time_limit=task["time_limit_s"],
-            workers=task["workers"],
-            seed=task["seed"],
-            progress=reporter,
-        )
-    except InputError as error:
-        sys.exit(str(error))
-    except DefectFoundError as found:
-        result = found.result  # its message names the defects
-    reporter.finish(result_document(result))
-
-
-if __name__ == "__main__":
-    main()
+    threading.Thread(target=receive, daemon=True).start()
+    while True:
+        wanted = trials.get()
+        outcome = execute(read_trial(wanted[1:]), report=lambda point: send(_POINT, json.dumps(point).encode()))
+        if wanted[:1] == _SHORT and outcome.result is not None:
+            outcome = replace(outcome, result=replace(outcome.result, schedule=None))
+        send(_OUTCOME, pack(outcome))

@@ -537,9 +537,9 @@ def test_a_broken_kept_result_is_named(tmp_path: Path, capsys: pytest.CaptureFix
     kept.write_text("{")
     outcome = optsched(capsys, "table", "given.json", "--results", "kept", "--resume")
     assert outcome.code == 0
-    refused = "optsched: kept/test--makespan--auto.json: refused, set aside as test--makespan--auto.json.refused"
-    assert outcome.err.startswith(f"{refused}, computed again: line 1 column 1: got invalid JSON")
-    assert kept.with_name(f"{kept.name}.refused").read_text() == "{"
+    refused = "optsched: kept/test--makespan--auto.json: refused, computed again: line 1 column 1: got invalid JSON"
+    assert outcome.err.startswith(refused)
+    assert kept.read_text() == "{"
 
 
 # Options ---------------------------------------------------------------------------------------------------

@@ -10,9 +10,12 @@ import io
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
@@ -28,7 +31,7 @@ from patience import PATIENCE_S
 from optsched.bounds.catalogue import BOUNDS
 from optsched.cli.live import LiveLine
 from optsched.library import load_instance, load_suite
-from optsched.methods.simulate import policy_names, simulate, simulate_each
+from optsched.methods.simulate import policy_names, simulate
 from optsched.methods.solve import solve as real_solve
 from optsched.model.documents import Suite, dump, instance_document, result_document, suite_document
 from optsched.model.domain import replace
@@ -40,6 +43,7 @@ from optsched.report.formats import FORMATS, as_csv, as_latex, as_markdown, as_t
 from optsched.report.sheet import Cell, Column, Sheet, make_sheet
 from optsched.solvers.formulation import ProgressEvent
 from optsched.study.bound_table import BoundTable, TableTask, finish, table_rows
+from optsched.study.simulations import simulate_each
 from optsched.traces.suites import SUITES
 
 Document = dict[str, Any]
@@ -320,7 +324,7 @@ def test_processes_share_the_work_and_give_the_same(monkeypatch: pytest.MonkeyPa
     names = ("vllm", "orca", "rank_i")
     instances = (small(), replace(small(), name="other"))
     alone = list(simulate_each(instances, names, Objective.MAKESPAN, restrictions=Restrictions()))
-    monkeypatch.setattr("optsched.methods.simulate._PARALLEL_TOKENS", 0)
+    monkeypatch.setattr("optsched.study.simulations._PARALLEL_TOKENS", 0)
     shared = list(simulate_each(instances, names, Objective.MAKESPAN, restrictions=Restrictions(), workers=2))
     assert [replace(result, runtime_s=0) for result in shared] == [replace(result, runtime_s=0) for result in alone]
 
@@ -668,54 +672,95 @@ def table_of(suite: str, optsched: Command, *more: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(out)))
 
 
-def forge(method: str = "auto", name: str = "first", **changes: object) -> Path:
-    """Change a kept document."""
-    file = Path("kept") / f"{name}--makespan--{method}.json"
-    file.write_text(dump(json.loads(file.read_text()) | changes))
-    return file
+STORE = Path("kept/study.sqlite")
 
 
-def plant(method: str = "auto", name: str = "first", **changes: object) -> Path:
+def attempt(method: str = "auto", name: str = "first") -> tuple[int, Document]:
+    """Return the last attempt of a method on an instance, and its document."""
+    with closing(sqlite3.connect(STORE)) as database:
+        number, packed = database.execute(
+            "SELECT attempts.id, attempts.document FROM attempts JOIN tasks ON tasks.key = attempts.task "
+            "JOIN instances ON instances.sha256 = tasks.instance "
+            "WHERE instances.name = ? AND json_extract(tasks.about, '$.method') = ? ORDER BY attempts.id DESC",
+            (name, method),
+        ).fetchone()
+    return number, json.loads(zlib.decompress(packed))
+
+
+def forge(method: str = "auto", name: str = "first", **changes: object) -> int:
+    """Change a kept document, and what the row says of it."""
+    number, document = attempt(method, name)
+    write_row(number, json.dumps(document | changes).encode(), **document | changes)
+    return number
+
+
+def plant(method: str = "auto", name: str = "first", **changes: object) -> int:
     """Put another document in the place of a kept one, as the store would have written it, so that its use is seen."""
-    file = forge(method, name, **changes)
-    with Path("kept/digests.txt").open("a") as digests:
-        digests.write(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n")
-    return file
+    number = forge(method, name, **changes)
+    sign(number)
+    return number
+
+
+def write_row(number: int, data: bytes, **said: object) -> None:
+    """Put a document in the place of a kept one, with what the row says of it."""
+    found: Document = {name: said[name] for name in ("status", "badge", "runtime_s", "message") if name in said}
+    found |= {name: None if said[name] is None else str(said[name]) for name in ("value", "bound") if name in said}
+    with closing(sqlite3.connect(STORE)) as database, database:
+        for name, value in ({"document": zlib.compress(data)} | found).items():
+            database.execute(f"UPDATE attempts SET {name} = ? WHERE id = ?", (value, number))
+
+
+def sign(number: int) -> None:
+    """Forge the digest of a row, too."""
+    with closing(sqlite3.connect(STORE)) as database, database:
+        database.row_factory = sqlite3.Row
+        row = dict(database.execute("SELECT * FROM attempts WHERE id = ?", (number,)).fetchone())
+        fields = [value for name, value in row.items() if name not in {"id", "digest"}]
+        parts = [hashlib.sha256(part).hexdigest() if isinstance(part, bytes) else part for part in fields]
+        text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        database.execute("UPDATE attempts SET digest = ? WHERE id = ?", (digest, number))
+
+
+def checks(document: Document, optsched: Command) -> bool:
+    """Whether ``optsched check`` accepts a document."""
+    Path("checked.json").write_text(dump(document))
+    return optsched("check", "checked.json").code == 0
 
 
 def unproved() -> Document:
     """Return the changes that make a kept optimum a schedule with half its value as bound."""
-    value = json.loads(Path("kept/first--makespan--auto.json").read_text())["value"]
+    value = attempt()[1]["value"]
     bound = value // 2
     return {"status": "feasible", "bound": bound, "gap": float(Fraction(value - bound, value))}
 
 
 def test_every_finished_result_is_kept_and_passes_the_check(optsched: Command) -> None:
     suite = save_suite(*three())
-    code, out, err = optsched("table", suite, "--policies", "vllm,sarathi", "--results", "kept/here", *FAST)
+    code, out, err = optsched("table", suite, "--policies", "vllm,sarathi", "--results", "kept", *FAST)
     assert (code, err) == (0, "")
-    assert out.endswith("\nResult documents, table.txt, table.md, table.csv, table.tex: kept/here/\n")
-    kept = Path("kept/here")
-    documents = sorted(path.name for path in kept.glob("*.json"))
-    assert documents == sorted(
-        f"{instance.name}--makespan--{method}.json" for instance in three() for method in ("auto", "vllm", "sarathi")
-    )
-    for name in documents:
-        assert optsched("check", str(kept / name)).code == 0
-    assert sorted(path.name for path in kept.glob("table.*")) == ["table.csv", "table.md", "table.tex", "table.txt"]
-    assert len((kept / "table.csv").read_text().splitlines()) == 4
+    assert out.endswith("\nstudy.sqlite with all results, table.txt, table.md, table.csv, table.tex: kept/\n")
+    for instance in three():
+        for method in ("auto", "vllm", "sarathi"):
+            _, document = attempt(method, instance.name)
+            assert (document["method"], document["instance"]["name"]) == (method, instance.name)
+            assert checks(document, optsched)
+    assert sorted(path.name for path in Path("kept").glob("table.*")) == [
+        "table.csv", "table.md", "table.tex", "table.txt",
+    ]  # fmt: skip
+    assert len(Path("kept/table.csv").read_text().splitlines()) == 4
 
 
 def test_resume_takes_what_is_kept(optsched: Command) -> None:
     suite = save_suite(*three())
     table_of(suite, optsched)
     plant(runtime_s=1234.5)
-    vllm = plant("vllm", runtime_s=4321.5)
+    plant("vllm", runtime_s=4321.5)
     rows = table_of(suite, optsched, "--resume")
     assert [row["runtime_s"] == "1234.5" for row in rows] == [True, False, False]
-    assert json.loads(vllm.read_text())["runtime_s"] == 4321.5
+    assert attempt("vllm")[1]["runtime_s"] == 4321.5
     assert table_of(suite, optsched)[0]["runtime_s"] != "1234.5", "without --resume all is computed again"
-    assert json.loads(vllm.read_text())["runtime_s"] != 4321.5
+    assert attempt("vllm")[1]["runtime_s"] != 4321.5
 
 
 def _edited(**changes: Callable[[Document], object]) -> Callable[[bytes], bytes]:
@@ -762,23 +807,35 @@ def test_a_kept_document_that_does_not_hold_is_named_and_set_aside(
     """Nothing of a forged or torn document reaches the table, even if its digest was forged, too."""
     suite = save_suite(*three())
     honest = table_of(suite, optsched)
-    file = Path("kept/first--makespan--auto.json")
-    bad = rewrite(file.read_bytes())
-    file.write_bytes(bad)
+    number, document = attempt()
+    bad = rewrite(json.dumps(document).encode())
+    try:
+        said = json.loads(bad)
+    except (ValueError, RecursionError):
+        said = {}
+    write_row(number, bad, **said if isinstance(said, dict) else {})
     if whole:
-        with Path("kept/digests.txt").open("a") as digests:
-            digests.write(f"{hashlib.sha256(bad).hexdigest()}  {file.name}\n")
+        sign(number)
     options = ("--policies", "vllm,sarathi", "--format", "csv", "--results", "kept", "--resume", *FAST)
     code, out, err = optsched("table", suite, *options)
     assert code == 0
-    assert err.startswith(f"optsched: {file}: refused, set aside as {file.name}.refused, computed again: ")
+    what = f"attempt {number}, auto on first, makespan"
+    assert err.startswith(f"optsched: kept/study.sqlite: {what}: refused, computed again: ")
     assert len(err.splitlines()) == 1
-    assert Path(f"{file}.refused").read_bytes() == bad
-    assert optsched("check", str(file)).code == 0
+    with closing(sqlite3.connect(STORE)) as database:
+        (packed,) = database.execute("SELECT document FROM attempts WHERE id = ?", (number,)).fetchone()
+        assert zlib.decompress(packed) == bad
+        assert database.execute("SELECT attempt FROM refused").fetchall() == [(number,)]
+    again, honestly = attempt()
+    assert again > number
+    assert checks(honestly, optsched)
     columns = ("makespan_ps", "badge", "gap_vllm", "gap_sarathi")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [[row[name] for name in columns] for row in rows] == [[row[name] for name in columns] for row in honest]
     assert table_of(suite, optsched, "--resume") == rows, "what was computed again is kept"
+
+
+UNWRITTEN = "it is not as it was written\n"
 
 
 @pytest.mark.parametrize(
@@ -789,11 +846,12 @@ def test_a_kept_document_that_does_not_hold_is_named_and_set_aside(
 def test_what_no_checker_can_prove_has_to_be_as_it_was_written(changes: Document, optsched: Command) -> None:
     suite = save_suite(*three())
     table_of(suite, optsched)
-    file = forge(**changes)
+    number = forge(**changes)
     options = ("--policies", "vllm,sarathi", "--results", "kept", "--resume", *FAST)
     code, _, err = optsched("table", suite, *options)
-    assert (code, err.rpartition(": ")[2]) == (0, "it is not as it was written (digests.txt)\n")
-    assert json.loads(Path(f"{file}.refused").read_text()).items() >= changes.items()
+    assert (code, err.rpartition(": ")[2]) == (0, UNWRITTEN)
+    with closing(sqlite3.connect(STORE)) as database:
+        assert database.execute("SELECT attempt FROM refused").fetchall() == [(number,)]
 
 
 def test_a_bound_that_only_a_solver_claims_has_to_be_as_it_was_written(optsched: Command) -> None:
@@ -804,59 +862,81 @@ def test_a_bound_that_only_a_solver_claims_has_to_be_as_it_was_written(optsched:
     worse = max((result_document(run) for run in runs if run.value is not None), key=itemgetter("value"))
     assert worse["value"] > int(honest[0]["makespan_ps"])
     parts = {name: worse[name] for name in ("value", "schedule", "metrics")}
-    file = forge(**parts, bound=worse["value"], gap=0.0, status="optimal", badge="solver_claimed", certificate=None)
-    assert optsched("check", str(file)).code == 0, "it holds, as far as a checker can say"
+    forge(**parts, bound=worse["value"], gap=0.0, status="optimal", badge="solver_claimed", certificate=None)
+    assert checks(attempt()[1], optsched), "it holds, as far as a checker can say"
     options = ("--policies", "vllm,sarathi", "--format", "csv", "--results", "kept", "--resume", *FAST)
     code, out, err = optsched("table", suite, *options)
-    assert (code, err.rpartition(": ")[2]) == (0, "it is not as it was written (digests.txt)\n")
+    assert (code, err.rpartition(": ")[2]) == (0, UNWRITTEN)
     assert [row["makespan_ps"] for row in csv.DictReader(io.StringIO(out))] == [row["makespan_ps"] for row in honest]
 
 
 def test_a_policy_that_failed_is_tried_again(optsched: Command) -> None:
     suite = save_suite(*three())
     table_of(suite, optsched)
-    vllm = plant("vllm", status="failed", value=None, schedule=None, metrics=None, message="vllm: no")
-    assert optsched("check", str(vllm)).code == 0
+    plant("vllm", status="failed", value=None, gap=None, schedule=None, metrics=None, message="vllm: no")
+    assert checks(attempt("vllm")[1], optsched)
     assert table_of(suite, optsched, "--resume")[0]["gap_vllm"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"versions": dict(versions()) | {"optsched": "0.0.1"}},
-        {"versions": {}},
-        {"method": "vllm"},
-        {"objective": "max_e2e"},
-        {"restrictions": {"forbid": ["hybrid"]}},
-        {"message": "interrupted"},
-        {"seed": 1},
-        {"status": "feasible", "time_limit_s": 10.0},
-        {"status": "feasible", "time_limit_s": None},
-    ],
-    ids=str,
-)
-def test_resume_ignores_what_was_made_otherwise(changes: Document, optsched: Command) -> None:
+def test_an_interrupted_search_is_tried_again(optsched: Command) -> None:
     suite = save_suite(*three())
     table_of(suite, optsched)
-    planted: Document = {"runtime_s": 1234.5} | (unproved() if "status" in changes else {}) | changes
-    plant(**planted)
+    number = forge(runtime_s=1234.5, message="interrupted", **unproved())
+    with closing(sqlite3.connect(STORE)) as database, database:
+        database.execute("UPDATE attempts SET ended = 'interrupted' WHERE id = ?", (number,))
+    sign(number)
     assert table_of(suite, optsched, "--resume")[0]["runtime_s"] != "1234.5"
 
 
-@pytest.mark.parametrize("changes", [{"time_limit_s": 10.0}, {"status": "feasible"}], ids=str)
-def test_resume_takes_a_proof_whatever_its_time_limit(changes: Document, optsched: Command) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"objective": "max_e2e"},
+        {"restrictions": {"forbid": ["hybrid"]}},
+        {"seed": 1},
+        {"instance_sha256": "0" * 64},
+    ],
+    ids=str,
+)
+def test_a_document_of_something_else_is_refused(changes: Document, optsched: Command) -> None:
     suite = save_suite(*three())
     table_of(suite, optsched)
-    planted: Document = {"runtime_s": 1234.5} | (unproved() if "status" in changes else {}) | changes
+    planted: Document = {"runtime_s": 1234.5} | changes
     plant(**planted)
-    assert table_of(suite, optsched, "--resume")[0]["runtime_s"] == "1234.5"
+    options = ("--policies", "vllm,sarathi", "--format", "csv", "--results", "kept", "--resume", *FAST)
+    code, out, err = optsched("table", suite, *options)
+    assert (code, err.count(" refused, ")) == (0, 1)
+    assert next(csv.DictReader(io.StringIO(out)))["runtime_s"] != "1234.5"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [["--time-limit", "59"], ["--seed", "1"], ["--workers", "3"], ["--objective", "max_e2e"], ["--forbid", "hybrid"]],
+    ids=" ".join,
+)
+def test_resume_ignores_what_was_made_otherwise(other: list[str], optsched: Command) -> None:
+    suite = save_suite(*three())
+    table_of(suite, optsched)
+    number = plant(runtime_s=1234.5, **unproved())
+    assert table_of(suite, optsched, *other, "--resume")[0]["runtime_s"] != "1234.5"
+    with closing(sqlite3.connect(STORE)) as database:
+        row = database.execute("SELECT runtime_s FROM attempts WHERE id = ?", (number,)).fetchone()
+    assert row == (1234.5,), "nothing is replaced"
+
+
+@pytest.mark.parametrize("other", [["--time-limit", "59"], ["--workers", "3"]], ids=" ".join)
+def test_resume_takes_a_proof_whatever_its_limits(other: list[str], optsched: Command) -> None:
+    suite = save_suite(*three())
+    table_of(suite, optsched)
+    plant(runtime_s=1234.5)
+    assert table_of(suite, optsched, *other, "--resume")[0]["runtime_s"] == "1234.5"
 
 
 def test_results_of_a_search_without_limit_are_kept(optsched: Command) -> None:
     suite = save_suite(*three())
     table_of(suite, optsched, "--time-limit", "inf")
-    assert "time_limit_s" not in plant(runtime_s=1234.5, **unproved()).read_text()
+    assert "time_limit_s" not in attempt()[1]
+    plant(runtime_s=1234.5, **unproved())
     assert table_of(suite, optsched, "--time-limit", "inf", "--resume")[0]["runtime_s"] == "1234.5"
 
 
@@ -873,8 +953,7 @@ def test_odd_names_do_not_share_a_document(optsched: Command) -> None:
     suite = save_suite(*(small(name, kv=16 + position) for position, name in enumerate(names)))
     rows = table_of(suite, optsched)
     assert [row["instance"] for row in rows] == names
-    assert len(list(Path("kept").glob("*.json"))) == 3 * len(names)
-    assert not list(Path().glob("*auto*"))
+    assert [attempt(name=name)[1]["instance"]["name"] for name in names] == names
 
 
 class _CutShort:
@@ -899,18 +978,19 @@ def test_an_interrupted_table_keeps_what_is_finished(
 ) -> None:
     suite = save_suite(*three(), small("fourth", kv=18))
     stub = _CutShort(returns)
-    monkeypatch.setattr("optsched.study.bound_table.solve", stub)
+    monkeypatch.setattr("optsched.study.execute.solve", stub)
     code, out, err = optsched("table", suite, "--policies", "vllm", "--results", "kept", "--out", "table.txt", *FAST)
     assert (code, out) == (130, "")
     assert err.lstrip("\n") == "optsched: interrupted; what was finished is kept\n"
     assert stub.calls == 3
     for name in ("first", "second"):
         for method in ("auto", "vllm"):
-            assert optsched("check", f"kept/{name}--makespan--{method}.json").code == 0
-    assert not list(Path("kept").glob("fourth*"))
+            assert checks(attempt(method, name)[1], optsched)
+    with closing(sqlite3.connect(STORE)) as database:
+        assert database.execute("SELECT count(*) FROM instances WHERE name = 'fourth'").fetchone() == (0,)
     assert not Path("table.txt").exists()
     plant(runtime_s=1234.5)
-    monkeypatch.setattr("optsched.study.bound_table.solve", real_solve)
+    monkeypatch.setattr("optsched.study.execute.solve", real_solve)
     command = ("table", suite, "--policies", "vllm", "--results", "kept", "--resume", "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(optsched(*command, *FAST).out)))
     assert [row["instance"] for row in rows] == ["first", "second", "third", "fourth"]
@@ -950,15 +1030,35 @@ def test_a_full_disk_leaves_the_earlier_file(
 
 
 def test_a_full_disk_is_blamed_on_the_results_folder(optsched: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite has no room for another page; what was kept before is as it was."""
     save(small())
-    monkeypatch.setattr("optsched.model.documents.os.fsync", _full)
-    code, out, err = optsched("table", "small.json", "--policies", "vllm", "--results", "kept", *FAST)
+    command = ("table", "small.json", "--policies", "vllm", "--results", "kept", *FAST)
+    assert optsched(*command).code == 0
+    before = attempt(name="small")
+    room = STORE.stat().st_size // 4096
+
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        database: sqlite3.Connection = real_connect(*arguments, **options)
+        database.execute(f"PRAGMA max_page_count = {room}")
+        return database
+
+    real_connect = sqlite3.connect
+    with monkeypatch.context() as full:
+        full.setattr("optsched.study.store.sqlite3.connect", connect)
+        for _ in range(20):  # until the pages that are there already are full
+            code, out, err = optsched(*command)
+            if code:
+                break
     assert (code, out) == (2, "")
     assert err == (
-        "optsched: kept/small--makespan--auto.json: --results: got No space left on device, "
-        "expected a file that can be written\n"
+        "optsched: kept/study.sqlite: --results: got database or disk is full, "
+        "expected a store that can be read and written\n"
     )
-    assert not list(Path("kept").iterdir())
+    with closing(sqlite3.connect(STORE)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert database.execute("SELECT min(id) FROM attempts").fetchone() == (1,)
+    assert attempt(name="small")[1]["value"] == before[1]["value"]
+    assert optsched(*command).code == 0, "with room it goes on"
 
 
 # Streams ---------------------------------------------------------------------------------------------------

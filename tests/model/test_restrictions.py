@@ -45,7 +45,10 @@ from optsched.report.sheet import class_texts
 from optsched.simulator.replica import Replica
 from optsched.solvers.declaration import Declaration
 from optsched.solvers.formulation import Outcome, Task, Termination
-from optsched.study.store import ResultStore
+from optsched.study import execute
+from optsched.study.record import Ended
+from optsched.study.store import Store
+from optsched.study.trial import simulating
 
 SLOW = settings(
     deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -735,7 +738,6 @@ def test_a_table_is_titled_with_its_class(optsched: Command) -> None:
 
 
 def test_results_of_different_classes_are_kept_apart(tmp_path: Path) -> None:
-    store = ResultStore(tmp_path, resume=True)
     classes = [
         Restrictions(),
         Restrictions(("eviction",)),
@@ -746,10 +748,16 @@ def test_results_of_different_classes_are_kept_apart(tmp_path: Path) -> None:
         Restrictions(order=(1, 0)),
         Restrictions(at_most=1),
     ]
-    results = [Result(TIGHT, "x", Objective.MAKESPAN, Status.UNKNOWN, restrictions=given) for given in classes]
-    for result in results:
-        store.save(result)
-    assert [store.find(TIGHT, "x", Objective.MAKESPAN, given, seed=0) for given in classes] == results
+    trials = [simulating(TIGHT, Objective.MAKESPAN, given, policy="vllm") for given in classes]
+    results = [
+        Result(TIGHT, "vllm", Objective.MAKESPAN, Status.UNKNOWN, restrictions=given, runtime_s=float(place))
+        for place, given in enumerate(classes)
+    ]
+    with Store(tmp_path / "store.sqlite") as store:
+        for trial, result in zip(trials, results, strict=True):
+            store.add(trial, execute.Outcome(Ended.FINISHED, result=result))
+        found = [store.find(trial) for trial in trials]
+    assert [attempt and attempt.outcome.result for attempt in found] == results
 
 
 TABLE = ["table", "suite.json"]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -39,7 +40,13 @@ from optsched.report.benchmark import (
 )
 from optsched.report.formats import as_csv, as_markdown
 from optsched.report.profile_plot import check_plot, plot_profile
-from optsched.study.benchmark import Ended, Record, Records, Trial, run, side_by_side
+from optsched.study.drive import run as drive
+from optsched.study.execute import Outcome
+from optsched.study.record import Ended, Record
+from optsched.study.runner import Processes
+from optsched.study.store import Store
+from optsched.study.trial import Trial, solving
+from optsched.study.worker import Allowance
 
 SCRIPT = ROOT / "benchmarks" / "exact.py"
 
@@ -78,17 +85,9 @@ def small(name: str = "small", size: int = 8) -> Instance:
     return replace(template, name=name, limits=Limits(16, 64, 64), requests=(Request(size, 3),) * 3)
 
 
-def trial(instance: Instance, **changes: Any) -> Trial:
-    fields: dict[str, Any] = {
-        "suite": "s",
-        "instance": instance,
-        "objective": Objective.MAKESPAN,
-        "method": "token_cpsat",
-        "time_limit_s": 20.0,
-        "workers": 1,
-        "seed": 0,
-    }
-    return Trial(**fields | changes)
+def trial(instance: Instance, objective: Objective = Objective.MAKESPAN, **changes: Any) -> Trial:
+    fields: dict[str, Any] = {"method": "token_cpsat", "time_limit": 20.0, "workers": 1, "seed": 0}
+    return solving(instance, objective, **fields | changes)
 
 
 # Statistics, by hand ---------------------------------------------------------------------------------------
@@ -239,9 +238,23 @@ def test_a_plot_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # Processes -------------------------------------------------------------------------------------------------
 
 
+def run(wanted: Trial, grace_s: float = 30.0) -> tuple[Record, Outcome]:
+    """Run a trial in a process and return what the store says of it, and what the process said."""
+    with (
+        TemporaryDirectory() as folder,
+        closing(Processes(1, Allowance(grace_s=grace_s))) as runner,
+        Store(Path(folder) / "s.sqlite", commit="c") as store,
+    ):
+        (done,) = drive([wanted], runner, store)
+        attempt = store.last(wanted)
+        assert attempt is not None
+        return attempt.record, done.outcome
+
+
 @pytest.mark.slow
 def test_a_trial_gives_a_record_and_a_result() -> None:
-    found, result = run(trial(small()), commit="c")
+    found, outcome = run(trial(small()))
+    result = outcome.result
     assert result is not None
     assert (found.ended, found.status, found.message) == (Ended.FINISHED, Status.OPTIMAL, None)
     assert (found.value, found.bound, found.runtime_s) == (result.value, result.bound, result.runtime_s)
@@ -255,8 +268,8 @@ def test_a_trial_gives_a_record_and_a_result() -> None:
 
 
 def test_a_method_that_fails_says_why() -> None:
-    found, result = run(trial(small(), method="nonsense"))
-    assert result is None
+    found, outcome = run(trial(small(), method="nonsense"))
+    assert outcome.result is None
     assert (found.ended, found.status, found.solved_s) == (Ended.FAILED, Status.UNKNOWN, None)
     assert found.message is not None
     assert found.message.startswith("method: got 'nonsense', expected one of ")
@@ -265,9 +278,9 @@ def test_a_method_that_fails_says_why() -> None:
 @pytest.mark.slow
 def test_a_method_that_overruns_is_interrupted_and_hands_in_what_it_has() -> None:
     hard = load_instance("ladder-n16-LILO+SILO-k2")
-    patient = trial(hard, time_limit_s=1000.0, objective=Objective.MEAN_E2E)
+    patient = trial(hard, Objective.MEAN_E2E, time_limit=1000.0)
     started = time.monotonic()
-    found, result = with_time_enough(
+    found, outcome = with_time_enough(
         lambda limit: run(patient, grace_s=limit - 1000.0),  # so many seconds in all
         lambda found: found[0].value is not None,
         6.0,
@@ -276,95 +289,24 @@ def test_a_method_that_overruns_is_interrupted_and_hands_in_what_it_has() -> Non
     assert found.ended == Ended.OVERRAN
     assert found.solved_s is None
     assert found.value is not None
-    if result is not None:
-        assert (found.value, found.bound) == (result.value, result.bound)
+    if outcome.result is not None:
+        assert (found.value, found.bound) == (outcome.result.value, outcome.result.bound)
 
 
 # Resuming --------------------------------------------------------------------------------------------------
 
 
-def test_records_survive_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "records.jsonl"
-    wanted = trial(small())
-    kept = Records(file)
-    assert kept.find(wanted) is None
-    done = record(
-        instance_sha256=instance_sha256(small()),
-        method="token_cpsat",
-        time_limit_s=20.0,
-        versions=versions(),
-        points=((0.5, 3, None), (1.0, 3, 3)),
-    )
-    kept.add(done)
-    assert kept.find(wanted) == Records(file).find(wanted) == done
-    for other in ({"seed": 1}, {"workers": 2}, {"time_limit_s": 21.0}, {"method": "auto"}, {"instance": small("b", 4)}):
-        assert Records(file).find(trial(**{"instance": small()} | other)) is None
-    kept.add(replace(done, versions={"optsched": "0.0.1"}, value=90))
-    assert Records(file).find(wanted) == done, "other versions are another run"
-
-
-def test_a_torn_line_is_dropped_and_a_bad_one_named(tmp_path: Path) -> None:
-    file = tmp_path / "records.jsonl"
-    Records(file).add(record())
-    whole = file.read_bytes()
-    file.write_bytes(whole + whole[:100])
-    Records(file).add(record("y"))
-    lines = file.read_bytes().splitlines()
-    assert lines[0] + b"\n" == whole
-    assert [json.loads(line)["instance"] for line in lines] == ["x", "y"]
-    file.write_bytes(whole + b"{}\n" + whole)
-    with pytest.raises(InputError) as error:
-        Records(file)
-    assert str(error.value).startswith(f"{file}:2: suite: got nothing")
-
-
 @pytest.mark.parametrize(
     ("claim", "complaint"),
     [
-        (b'"status":"optimal"', "bound: got 80, expected the value 100 of an optimum"),
-        (b'"bound":101', "bound: got 101, expected at most the value 100"),
+        ({"status": Status.OPTIMAL}, "bound: got 80, expected the value 100 of an optimum"),
+        ({"bound": 101}, "bound: got 101, expected at most the value 100"),
     ],
 )
-def test_a_record_that_contradicts_itself_is_named(claim: bytes, complaint: str, tmp_path: Path) -> None:
-    file = tmp_path / "records.jsonl"
-    Records(file).add(record())
-    key = claim.partition(b":")[0]
-    file.write_bytes(re.sub(key + rb":[^,]*", claim, file.read_bytes()))
+def test_a_record_that_contradicts_itself_is_refused(claim: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InputError) as error:
-        Records(file)
-    assert str(error.value) == f"{file}:1: {complaint}"
-
-
-def test_what_is_finished_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = [trial(small("a")), trial(small("b", 4))]
-    ran: list[str] = []
-
-    def stub(wanted: Trial, commit: str) -> tuple[Record, None]:
-        ran.append(wanted.instance.name)
-        digest = instance_sha256(wanted.instance)
-        changes: dict[str, Any] = {
-            "instance_sha256": digest,
-            "time_limit_s": 20.0,
-            "versions": versions(),
-            "commit": commit,
-        }
-        return record(wanted.instance.name, wanted.method, **changes), None
-
-    def fail_at_b(done: Record, result: object) -> None:
-        if done.instance == "b":
-            raise KeyboardInterrupt
-
-    def ignore(done: Record, result: object) -> None:
-        pass
-
-    monkeypatch.setattr("optsched.study.benchmark.run", stub)
-    file = tmp_path / "records.jsonl"
-    with pytest.raises(KeyboardInterrupt):
-        list(side_by_side(trials, Records(file), "c", fail_at_b))
-    assert ran == ["a", "b"]
-    done = list(side_by_side(trials, Records(file), "c", ignore))
-    assert ran == ["a", "b", "b"], "what was interrupted before it was kept is run again"
-    assert [entry.instance for entry in done] == ["a", "b"]
+        record(**claim)
+    assert str(error.value) == complaint
 
 
 def stat(process: int) -> list[str]:
@@ -387,28 +329,44 @@ def easy_and_hard(file: Path) -> None:
     file.write_text(dump(suite_document(suite, "a100-llama2-7b-linear")))
 
 
+def kept(file: Path) -> list[tuple[Any, ...]]:
+    """Return the attempts in a store as they are in the file: name of the instance first."""
+    with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as database:
+        return database.execute(
+            "SELECT instances.name, attempts.* FROM attempts JOIN tasks ON tasks.key = attempts.task "
+            "JOIN instances ON instances.sha256 = tasks.instance ORDER BY attempts.id"
+        ).fetchall()
+
+
+def finished(file: Path) -> int:
+    try:
+        return len(kept(file))
+    except sqlite3.Error:  # not made yet
+        return 0
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
 def test_a_killed_benchmark_loses_nothing_and_goes_on(tmp_path: Path) -> None:
     easy_and_hard(tmp_path / "mine.json")
-    records = tmp_path / "records.jsonl"
+    store = tmp_path / "store.sqlite"
 
     def command(*more: str) -> list[str]:
         options = ["--suite", "mine.json", "--methods", "token_cpsat", "--objective", "mean_e2e", "--workers", "1"]
-        files = ["--records", "records.jsonl", "--ledger", "ledger.jsonl", "--commit", "c"]
+        files = ["--store", "store.sqlite", "--ledger", "ledger.jsonl", "--commit", "c"]
         return [sys.executable, str(SCRIPT), *options, *files, *more]
 
     with subprocess.Popen(
         command("--time-limit", "100"), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as killed:
-        until(lambda: records.exists() and records.read_bytes().count(b"\n") == 2)
+        until(lambda: finished(store) == 2)
         until(lambda: bool(children(killed.pid)))
         (worker,) = children(killed.pid)
         killed.send_signal(signal.SIGKILL)
     until(lambda: stat(worker)[:1] in ([], ["Z"]))
-    kept = records.read_bytes()
+    before = kept(store)
     ledger = (tmp_path / "ledger.jsonl").read_bytes()
-    assert [json.loads(line)["instance"] for line in kept.splitlines()] == ["a", "b"]
+    assert [row[0] for row in before] == ["a", "b"]
 
     reported = subprocess.run(
         command("--time-limit", "100", "--report", "--readme", "R.md", "--plot", "p.svg"),
@@ -418,44 +376,46 @@ def test_a_killed_benchmark_loses_nothing_and_goes_on(tmp_path: Path) -> None:
         check=False,
     )
     assert (reported.returncode, reported.stderr) == (0, "")
-    assert records.read_bytes() == kept
+    assert kept(store) == before
     text = (tmp_path / "R.md").read_text()
     assert "2 instances" in text
     assert "![Performance profile of mine-mean_e2e](p.svg)" in text
 
-    # The hard one with the limit that its record will be asked for, so that resuming ends.
-    shortened = kept.replace(b'"time_limit_s":100.0', b'"time_limit_s":2.0')
-    records.write_bytes(shortened)
-    resumed = subprocess.run(command("--time-limit", "2"), cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert resumed.returncode == 0, resumed.stderr
-    assert len(resumed.stderr.splitlines()) == 1, "only what was missing is run"
-    after = records.read_bytes()
-    assert after.startswith(shortened)
-    assert [json.loads(line)["instance"] for line in after.splitlines()] == ["a", "b", "hard"]
+    def resumed(limit: str) -> list[str]:
+        again = subprocess.run(
+            command("--time-limit", limit), cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert again.returncode == 0, again.stderr
+        return [line.split()[3] for line in again.stderr.splitlines()]
+
+    assert resumed("2") == ["a:", "b:", "hard:"], "under another limit nothing can be said of the time"
+    assert resumed("2") == []
+    after = kept(store)
+    assert after[:2] == before
+    assert [row[0] for row in after] == ["a", "b", "a", "b", "hard"]
     assert (tmp_path / "ledger.jsonl").read_bytes().startswith(ledger)
 
 
 @pytest.mark.slow
 def test_a_killed_table_loses_nothing_and_goes_on(tmp_path: Path) -> None:
     easy_and_hard(tmp_path / "mine.json")
-    kept, ledger = tmp_path / "kept", tmp_path / "ledger.jsonl"
+    store, ledger = tmp_path / "kept" / "study.sqlite", tmp_path / "ledger.jsonl"
     options = ["--policies", "vllm", "--objective", "mean_e2e", "--workers", "1", "--results", "kept"]
     command = [sys.executable, "-c", "from optsched.cli import main; main()", "table", "mine.json", *options]
     command += ["--ledger", "ledger.jsonl", "--method", "token_cpsat"]
-    finished = [f"{name}--mean_e2e--{method}.json" for name in "ab" for method in ("token_cpsat", "vllm")]
     with subprocess.Popen([*command, "--time-limit", "100"], cwd=tmp_path, stdout=subprocess.DEVNULL) as killed:
         until(lambda: ledger.exists() and b'"instance": "b"' in ledger.read_bytes())
         killed.send_signal(signal.SIGKILL)
-    before = {name: (kept / name).read_bytes() for name in finished}
-    rows = ledger.read_bytes()
-    assert sorted(path.name for path in kept.iterdir()) == sorted([*finished, "digests.txt"])
+    before, rows = kept(store), ledger.read_bytes()
+    assert [row[0] for row in before] == ["a", "a", "b", "b"]
 
     resumed = subprocess.run(
         [*command, "--time-limit", "1", "--resume"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (resumed.returncode, resumed.stderr) == (0, "")
-    assert {name: (kept / name).read_bytes() for name in finished} == before
-    assert (kept / "hard--mean_e2e--token_cpsat.json").exists()
+    after = kept(store)
+    assert after[:4] == before
+    assert [row[0] for row in after[4:]] == ["hard", "hard"]
     assert ledger.read_bytes().startswith(rows)
     assert len(ledger.read_bytes()) > len(rows)
 
@@ -474,7 +434,7 @@ def test_a_killed_table_loses_nothing_and_goes_on(tmp_path: Path) -> None:
         (["--objective", "none"], "--objective: got 'none', expected one of makespan, "),
         (["--time-limit", "inf"], "--time-limit: got Infinity, expected a finite number > 0"),
         (["--plot", "x.jpeg"], "--plot: got 'x.jpeg', expected a file name that ends in .svg, .png, .pdf"),
-        (["--records", "r.jsonl", "--report"], "r.jsonl: records: got no instance that all methods have been run on"),
+        (["--store", "r.sqlite", "--report"], "r.sqlite: records: got no instance that all methods have been run on"),
         (["--nonsense"], "No such option"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

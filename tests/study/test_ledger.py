@@ -384,7 +384,7 @@ def test_a_bad_ledger_stops_a_table_before_it_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("optsched.study.bound_table.solve", None)
+    monkeypatch.setattr("optsched.study.execute.solve", None)
     Path("small.json").write_text(dump(instance_document(small())))
     Path("ledger.jsonl").write_text("{}\n")
     assert optsched("table", "small.json", "--ledger", "ledger.jsonl") == 2

@@ -1,0 +1,1 @@
+"""Claims about policies and optima, decided over families of instances."""

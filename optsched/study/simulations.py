@@ -1,0 +1,77 @@
+"""Many policies on many instances, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import product
+
+from optsched.model.domain import replace
+from optsched.model.feasibility import require_feasible
+from optsched.model.instance import Instance
+from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
+from optsched.model.result import Result
+from optsched.study.drive import run
+from optsched.study.runner import Here, Processes
+from optsched.study.trial import simulating
+from optsched.study.worker import Allowance
+
+_PARALLEL_TOKENS = 3_000_000
+"""With fewer one process has finished before others are there."""
+
+
+def simulate_each(
+    instances: Sequence[Instance],
+    policies: Sequence[str],
+    objective: Objective,
+    *,
+    restrictions: Restrictions,
+    predictor: str | None = None,
+    routers: Sequence[str | None] = (None,),
+    evictors: Sequence[str | None] = (None,),
+    seed: int = 0,
+    workers: int = 1,
+    schedules: bool = True,
+) -> Iterator[Result]:
+    """Let every policy schedule every instance, and yield the results in order: all of the first instance first.
+
+    Parameters
+    ----------
+    routers, evictors
+        Of several machines, and of caches: each router with each policy, and each of these with each evictor.
+    workers
+        How many processes share the work, if it is worth starting them. The results are the same.
+    schedules
+        Whether results keep their schedules, which take memory.
+    """
+    setups = list(product(routers, policies, evictors))
+    for instance in instances:
+        require_feasible(instance, restrictions)
+    trials = [
+        simulating(
+            instance,
+            objective,
+            restrictions,
+            policy=policy,
+            predictor=predictor,
+            router=router,
+            evictor=evictor,
+            seed=seed,
+        )
+        for instance in instances
+        for router, policy, evictor in setups
+    ]
+    tokens = len(setups) * sum(request.output for instance in instances for request in instance.requests)
+    alone = min(workers, len(trials)) == 1 or tokens < _PARALLEL_TOKENS
+    early: dict[int, Result] = {}
+    position = {id(trial): place for place, trial in enumerate(trials)}
+    place = 0
+    allowance = Allowance(schedules=schedules)
+    with closing(Here() if alone else Processes(min(workers, len(trials)), allowance)) as runner:
+        for done in run(trials, runner):
+            result = done.required()
+            early[position[id(done.trial)]] = result if schedules else replace(result, schedule=None)
+            while place in early:
+                yield early.pop(place)
+                place += 1
