@@ -112,17 +112,17 @@ def profile(
     task = Task(model, extent, samples, max_spread, budget, seed)
     folder = Path(out)
     with StepBar(f"{model.name} on {device}") as bar, blaming("--out"), naming_options():
-        restless = measure(task, machine, folder, bar.show)
-    for row in restless:
+        scattered = measure(task, machine, folder, bar.show)
+    for row in scattered:
         sizes_text = ",".join(map(str, row.point))
         click.echo(
             f"optsched: {sizes_text}: medians of rounds differ by {100 * row.spread:.0f} % "
             f"({row.p10_ns} to {row.p90_ns} ns)",
             err=True,
         )
-    if restless:
+    if scattered:
         click.echo(
-            f"optsched: {printable(str(folder))}: {len(restless)} points spread by more than "
+            f"optsched: {printable(str(folder))}: {len(scattered)} points spread by more than "
             f"{100 * max_spread:g} %, so there is no table; when the machine is idle, the same command measures these "
             "again",
             err=True,

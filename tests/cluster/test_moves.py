@@ -170,7 +170,7 @@ def test_a_live_move(output: int, move: Move, batches: tuple[Batch, ...]) -> Non
     assert max(batch.end_ps for batch in result.schedule.batches if batch.replica == 0) <= 80
 
 
-class Restless(Llumnix):
+class AlwaysMoving(Llumnix):
     """Moves requests from any machine to any other, every 37 ps."""
 
     rebalance_ps = 37
@@ -182,8 +182,8 @@ class Restless(Llumnix):
         return [tuple(self._rng.sample(range(len(views)), 2)) for _ in range(2)]  # type: ignore[misc]
 
 
-def restless(_: RouterSetting) -> Router:
-    return Restless()
+def always_moving(_: RouterSetting) -> Router:
+    return AlwaysMoving()
 
 
 def test_live_moves_and_aborts_are_legal() -> None:
@@ -196,7 +196,7 @@ def test_live_moves_and_aborts_are_legal() -> None:
         view = rng.choice([ViewAge(), ViewAge(50, 0), ViewAge(0, 30)])
         cost = CostModel(base=rng.randint(1, 20), token=1)
         instance = Instance("live", limits, Rules(migration=True), cost, requests, 3, links=links, view=view)
-        result = simulate(instance, ("vllm_v1", "sarathi")[seed % 2], router=restless)
+        result = simulate(instance, ("vllm_v1", "sarathi")[seed % 2], router=always_moving)
         assert result.schedule is not None, (seed, result.message)
         stages.update(len(move.stages_ps) for move in result.schedule.moves if not move.aborted)
         aborted += sum(move.aborted for move in result.schedule.moves)
