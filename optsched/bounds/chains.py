@@ -48,9 +48,18 @@ from typing import NamedTuple
 from optsched.bounds.bound import Bound
 from optsched.bounds.own import OwnTimes, Rate, fewest_steps, held_blocks, plain_rate, single_pieces, with_steps_in_base
 from optsched.model.instance import Instance
+from optsched.model.objectives import Objective
 
 _SHARES = 8
 """α is a multiple of one over this."""
+
+
+def makespan_bound(instance: Instance, objective: Objective) -> Bound | None:
+    """Bound the makespan of equal machines; None for other objectives, and if the machines differ."""
+    alike = {(machine.limits, machine.rules, machine.cost) for machine in instance.machines}
+    if objective is not Objective.MAKESPAN or len(alike) > 1:
+        return None
+    return chains_bound(instance.on(0), len(instance.machines))
 
 
 def chains_bound(machine: Instance, machines: int) -> Bound:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optsched.arrays import Ints, RequestArrays
+from optsched.arrays import RequestArrays
 from optsched.model.domain import replace
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Batch, Schedule
@@ -119,9 +120,12 @@ class FleetSearch:
 
     def schedule(self) -> Schedule:
         """Return the best plans as one schedule."""
-        return joined(
-            [(plan.members, None if plan.candidate is None else plan.candidate.plan.schedule()) for plan in self.best]
-        )
+        return joined([(plan.members, self._own(machine, plan)) for machine, plan in enumerate(self.best)])
+
+    def _own(self, machine: int, plan: MachinePlan) -> Schedule | None:
+        if plan.candidate is None:
+            return None
+        return plan.candidate.plan.schedule(self._part(machine, plan.members))
 
     def _value(self, fleet: Sequence[MachinePlan]) -> int:
         values = [plan.value for plan in fleet]

@@ -62,8 +62,11 @@ def test_plans_are_schedules_of_every_machine(objective: Objective) -> None:
     assert optimal >= 6
 
 
-def test_long_outputs_go_to_one_machine() -> None:
-    """Four requests of 50 tokens, and four of 1: with memory for all, apart, the short ones end at once."""
+def test_equal_requests_are_shared_out() -> None:
+    """Four requests of 50 tokens, and four of 1, on two machines with memory for all.
+
+    Two long ones on each: 50 batches, the first with two short ones, too. With three long ones it is 50 × 103.
+    """
     cluster = Instance(
         "apart",
         Limits(10_000, 1_000, 1_000),
@@ -75,9 +78,8 @@ def test_long_outputs_go_to_one_machine() -> None:
     search = FleetSearch(cluster, Objective.MAKESPAN, np.random.default_rng(0))
     for _ in islice(search.search(), 2000):
         pass
-    # Three long requests beside the short ones, or two and two: 50 batches on both machines, with two requests each.
-    assert search.value == 50 * 102
-    assert {search.schedule().routes.count(machine) for machine in (0, 1)} <= set(range(2, 7))
+    assert search.value == 104 + 49 * 102
+    assert sorted(search.schedule().routes[:4]) == [0, 0, 1, 1]
 
 
 def test_no_schedule_without_batches_is_joined() -> None:
