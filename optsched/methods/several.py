@@ -97,7 +97,7 @@ def _solve_jointly(run: SolveRun) -> None:
     question, best = run.question, run.best
     left = max(0.0, run.time_limit_s - run.elapsed_s())
     try:
-        found = _named(_JOINT)(question.instance, question.objective, time_limit_s=left)
+        found = _named(_JOINT)(question.instance, question.objective, time_limit_s=left, known=best.value)
     except UnsupportedError as error:
         best.failures.append(f"joint: {error}")
         return
