@@ -32,6 +32,8 @@ _DEAL = 64
 """Moves between machines before one machine's rule is changed."""
 _RULES = 16
 """Changes of the rule then."""
+_ALIKE = 8
+"""Requests that are taken to be like another."""
 
 Members = tuple[int, ...]
 """The requests of a machine, ascending."""
@@ -282,19 +284,19 @@ class FleetSearch:
         """Return plans with a request moved, or two exchanged; None if that is worse."""
         giver, taker = fleet[giving], fleet[taking]
         request = int(self._rng.choice(giver.members))
-        gone, come = {request}, {request}
-        if taker.members and self._rng.integers(3):
-            other = self._like(taking, taker.members, request) if self._rng.integers(2) else None
-            other = int(self._rng.choice(taker.members)) if other is None else other
-            if not self._fits[giving][other]:
-                return None
-            gone.add(other)
-            come.add(other)
         if not self._fits[taking][request]:
             return None
+        changed = {request}
+        if taker.members and self._rng.integers(3):
+            alike = bool(self._rng.integers(2))
+            among = self._like(taking, taker.members, request) if alike else taker.members
+            other = int(self._rng.choice(among))
+            if not self._fits[giving][other]:
+                return None
+            changed.add(other)
         new = {
-            giving: self._replanned(giving, giver, tuple(sorted(set(giver.members) ^ gone))),
-            taking: self._replanned(taking, taker, tuple(sorted(set(taker.members) ^ come))),
+            giving: self._replanned(giving, giver, tuple(sorted(set(giver.members) ^ changed))),
+            taking: self._replanned(taking, taker, tuple(sorted(set(taker.members) ^ changed))),
         }
         if any(plan is None for plan in new.values()):
             return None
@@ -303,12 +305,11 @@ class FleetSearch:
             return None
         return self._with(fleet, plans)
 
-    def _like(self, machine: int, members: Members, request: int) -> int:
-        """Return a request that is about like another, drawn from the few most like it."""
+    def _like(self, machine: int, members: Members, request: int) -> Members:
+        """Return the few of a machine's requests that are most like another."""
         rows = self._rows[machine][[Feature.FILL, Feature.OUTPUT]]
         distance = np.abs(rows[:, list(members)] - rows[:, [request]]).sum(axis=0)
-        nearest = np.argsort(distance, kind="stable")[:8]
-        return members[int(self._rng.choice(nearest))]
+        return tuple(members[place] for place in np.argsort(distance, kind="stable")[:_ALIKE].tolist())
 
     @staticmethod
     def _with(fleet: Fleet, plans: dict[int, MachinePlan]) -> Fleet:
