@@ -57,18 +57,6 @@ def test_the_joint_optimum_is_the_best_assignment(objective: Objective) -> None:
         assert found.value == brute_force(cluster, objective)
 
 
-def test_a_value_that_is_known_ends_the_search() -> None:
-    """With the optimum known no schedule is sought where the first bounds meet it; with one more they have to."""
-    cluster = cluster_of(
-        (MachineGroup(2, limits=Limits(9, 9, 9), rules=Rules(), cost=CostModel(base=5, token=1)),),
-        (Request(1, 2), Request(1, 2)),
-    )
-    # Apart: a batch of one token each, and another.
-    found = solve_jointly(cluster, Objective.MAKESPAN, engine=searched, known=12)
-    assert (found.value, found.bound, found.solved) == (None, 12, 0)
-    assert solve_jointly(cluster, Objective.MAKESPAN, engine=searched, known=13).value == 12
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.MEAN_E2E])
 def test_exact_engines_give_schedules_and_certificates(objective: Objective) -> None:

@@ -134,7 +134,6 @@ def solve_jointly(
     time_limit_s: float = 60.0,
     monotone: bool = True,
     engine: Engine = exact_engine,
-    known: int | None = None,
 ) -> JointOptimum:
     """Minimise an objective over assignments and schedules.
 
@@ -150,8 +149,6 @@ def solve_jointly(
         Whether fewer requests never take longer, or more in sum. Where refills may be cheap it is not relied on.
     engine
         Solves one machine exactly.
-    known
-        A value that a schedule is known to have: the search ends when the bound reaches it.
 
     Raises
     ------
@@ -160,7 +157,7 @@ def solve_jointly(
     InputError
         If a request fits no machine.
     """
-    return _Search(cluster, objective, monotone, engine, time.perf_counter() + time_limit_s).run(known)
+    return _Search(cluster, objective, monotone, engine, time.perf_counter() + time_limit_s).run()
 
 
 class _Search:
@@ -195,11 +192,9 @@ class _Search:
         self._best: tuple[int, list[int]] | None = None
         self._stuck: set[tuple[int, int]] = set()
 
-    def run(self, known: int | None) -> JointOptimum:
+    def run(self) -> JointOptimum:
         while True:
             bound, sets = self._divide()
-            if known is not None and bound >= known:
-                break
             open_sets = [
                 (kind, subset)
                 for kind, subset in zip(self._kind_of, sets, strict=True)
