@@ -273,7 +273,7 @@ COVERING: dict[str, Callable[[Instance], object]] = {
         (MIXED, "machines[0].role: got 'prefill', expected both: nothing here covers moves yet"),
         (
             replace(TWO, rules=replace(TWO.rules, migration=True)),
-            "rules.migration: got True, expected false: nothing here covers moves yet",
+            "rules.migration: got true, expected false: nothing here covers moves yet",
         ),
         (replace(TWO, cache=CacheRules(CacheMode.ALL)), "cache.mode: got 'all', expected none: nothing here covers"),
         (replace(PAIR, cache=CacheRules(CacheMode.ALL)), "cache.mode: got 'all', expected none: nothing here covers"),
@@ -287,7 +287,9 @@ def test_what_covers_several_machines_refuses_moves_and_caches(what: str, instan
     assert len(str(error.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", [["table"]])
+@pytest.mark.parametrize(
+    "command", [["solve", "--method", "token_cpsat"], ["solve", "--method", "infermax_milp", "--export", "lp"]]
+)
 def test_commands_refuse_several_machines_in_one_line(
     command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
