@@ -24,6 +24,14 @@ BOUNDS: Mapping[str, str] = MappingProxyType(
 )
 """Name → ``module:function``, resolved when it is asked for; the quick ones first."""
 
+BOUNDS_OF_SEVERAL: Mapping[str, str] = MappingProxyType(
+    {
+        "assignment": "optsched_formulations.routing.assignment:cluster_bound",
+        "chains": "optsched.bounds.chains:makespan_bound",
+    }
+)
+"""The same for several machines without caches and moves."""
+
 
 def bound_method(name: str) -> BoundMethod:
     """Return the bound of a name of `BOUNDS`; it raises `InputError` for an instance of several machines."""
@@ -35,3 +43,9 @@ def bound_method(name: str) -> BoundMethod:
         return method(instance, objective)
 
     return bound
+
+
+def bound_of_several(name: str) -> BoundMethod:
+    """Return the bound of a name of `BOUNDS_OF_SEVERAL`."""
+    module, _, function = BOUNDS_OF_SEVERAL[name].partition(":")
+    return cast(BoundMethod, getattr(import_module(module), function))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optsched.bounds.bound import Bound
-from optsched.bounds.catalogue import BOUNDS, bound_method
+from optsched.bounds.catalogue import BOUNDS, BOUNDS_OF_SEVERAL, bound_method, bound_of_several
 from optsched.failures import FAILURES, failure_text
-from optsched.methods.arguments import read_problem
+from optsched.methods.arguments import read_problem, require_coverable
 from optsched.methods.checked import DefectFoundError, is_proved
 from optsched.methods.question import Question
 from optsched.model.domain import replace
@@ -57,7 +57,7 @@ def run_bounds(instance: Instance, objective: Objective, names: tuple[str, ...])
         started = time.perf_counter()
         found, failure = None, None
         try:
-            found = bound_method(name)(instance, objective)
+            found = (bound_of_several if instance.is_distributed else bound_method)(name)(instance, objective)
         except FAILURES as error:
             failure = f"{name}: {failure_text(error)}"
         yield BoundRun(name, found, time.perf_counter() - started, failure)
@@ -96,7 +96,7 @@ def bound(
         If the checker does not confirm a bound that is better than the best one that it confirms; the latter is the
         error's ``result``.
     """
-    return best_bound(*read_problem(instance, objective, restrictions), method)[0]
+    return best_bound(*read_problem(instance, objective, restrictions, clusters=True), method)[0]
 
 
 def all_bounds(
@@ -106,17 +106,24 @@ def all_bounds(
     restrictions: Restrictions | None = None,
 ) -> Results:
     """Return what `bound` says, or raises, with each method by itself; ``unknown`` where a method says nothing."""
-    problem = read_problem(instance, objective, restrictions)
-    return Results(best_bound(*problem, name)[0] for name in BOUNDS)
+    problem = read_problem(instance, objective, restrictions, clusters=True)
+    names = BOUNDS_OF_SEVERAL if problem[0].is_distributed else BOUNDS
+    return Results(best_bound(*problem, name)[0] for name in names)
 
 
 def best_bound(
     instance: Instance, objective: Objective, restrictions: Restrictions, method: str = BEST
 ) -> tuple[Result, list[BoundRun]]:
     """Return the best bound (see `bound`), and what every method said, whether the checker confirms it or not."""
-    if method not in bound_names():
-        raise InputError("method", method, one_of(method, bound_names()))
-    instance.require_plain()
+    known = BOUNDS_OF_SEVERAL if instance.is_distributed else BOUNDS
+    if method not in (BEST, ALL, *known):
+        if method in BOUNDS:
+            instance.require_one_machine()
+        raise InputError("method", method, one_of(method, (BEST, ALL, *known)))
+    if instance.is_distributed:
+        require_coverable(instance, objective, restrictions)
+    else:
+        instance.require_plain()
     question = Question(instance, objective, restrictions)
     started = time.perf_counter()
     result = Result(
@@ -128,7 +135,7 @@ def best_bound(
 
     if question.infeasibility is not None:
         return ended(status=Status.INFEASIBLE, message=question.infeasibility.message), []
-    names = tuple(BOUNDS) if method in {BEST, ALL} else (method,)
+    names = tuple(known) if method in {BEST, ALL} else (method,)
     runs = list(run_bounds(question.restricted, objective, names))
     failures = [run.failure for run in runs if run.failure is not None]
     found = [(run.name, run.bound) for run in runs if run.bound is not None]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 
-from optsched.methods.arguments import read_integer, read_problem, read_seconds, read_seed
+from optsched.methods.arguments import read_integer, read_problem, read_seconds, read_seed, require_coverable
 from optsched.methods.best import Best
 from optsched.methods.checked import DefectFoundError
 from optsched.methods.formulations import Options
-from optsched.methods.plan import AUTO, method_names, plan_solve
+from optsched.methods.plan import AUTO, SolvePlan, method_names, plan_solve
 from optsched.methods.question import Question
+from optsched.methods.several import search_several
 from optsched.methods.stages import SolveRun, search
 from optsched.model.domain import replace
 from optsched.model.errors import InputError, one_of, require_type
@@ -55,6 +57,9 @@ def solve(
     after another. Whatever is found before the time limit or an interrupt is returned. The policies are optsched's own,
     whatever else is installed.
 
+    Several machines without caches and moves are for ``auto`` only, with its own bounds and searches
+    (`optsched.methods.several`), without restrictions, and for objectives that are a maximum or a sum over requests.
+
     A method whose code raises is named in the result's message, and the others go on.
 
     Parameters
@@ -89,7 +94,16 @@ def solve(
         If a schedule fails the checker, or a bound exceeds the value of a schedule, which refutes it. It is raised when
         the search has ended; its ``result`` is what there is without the wrong claims, and names them in its message.
     """
-    question = Question(*read_problem(instance, objective, restrictions))
+    question = Question(*read_problem(instance, objective, restrictions, clusters=True))
+    distributed = question.instance.is_distributed
+    if distributed:
+        if method != AUTO:
+            question.instance.require_one_machine()
+        require_coverable(question.instance, question.objective, question.restrictions)
+        if deterministic_limit is not None:
+            raise InputError("deterministic_limit", deterministic_limit, "none for several machines")
+    else:
+        question.instance.require_plain()
     time_limit, seed = read_seconds("time_limit", time_limit), read_seed(seed)
     if deterministic_limit is not None:
         deterministic_limit = read_seconds("deterministic_limit", deterministic_limit)
@@ -99,7 +113,7 @@ def solve(
         raise InputError("progress", progress, "a function of a ProgressEvent")
     if method not in method_names():
         raise InputError("method", method, one_of(method, method_names()))
-    plan = plan_solve(method, options, question.instance, question.objective)
+    plan = SolvePlan((), ()) if distributed else plan_solve(method, options, question.instance, question.objective)
     best = Best(question, failures=list(plan.failures))
     reason = question.infeasibility
     run = SolveRun(
@@ -112,8 +126,9 @@ def solve(
         seed=seed,
         progress=progress,
     )
+    find = search_several if distributed else partial(search, plan=plan)
     result = replace(
-        _result(run, [INTERRUPTED] if reason is None and search(run, plan) else []),
+        _result(run, [INTERRUPTED] if reason is None and find(run) else []),
         time_limit_s=time_limit if isfinite(time_limit) else None,
         options=dict(options),
     )

@@ -71,6 +71,16 @@ class Objective(StrEnum):
         """
         return self not in {Objective.MEAN_TPOT, Objective.P99_TBT, Objective.MAX_LOAD}
 
+    @property
+    def is_largest(self) -> bool:
+        """Whether several machines have the largest of their values, makespans counted from the earliest arrival."""
+        return self in {Objective.MAKESPAN, Objective.MAX_TTFT, Objective.MAX_E2E}
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether several machines have the sum of their values."""
+        return self in {Objective.MEAN_TTFT, Objective.MEAN_E2E, Objective.WEIGHTED_E2E, Objective.SLO_MISSES}
+
     def mean_count(self, requests: Sequence[Request]) -> int:
         """Return what a value is divided by where it is shown: for means how many requests count, 1 for none."""
         if self is Objective.MEAN_TPOT:

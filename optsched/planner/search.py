@@ -89,6 +89,15 @@ class Candidate:
     value: int
 
 
+def candidate(instance: Instance, objective: Objective, arrays: InstanceArrays, recipe: Recipe) -> Candidate | None:
+    """Return what a recipe makes of an instance and its arrays; None if that is of no use."""
+    plan = recipe.scheme(arrays, recipe.rule, recipe.rank)
+    if plan is None:
+        return None
+    ttft, e2e = ((plan.end_ps[batch] - arrays.requests.arrival).tolist() for batch in (plan.first, plan.last))
+    return Candidate(recipe, plan, value_at(instance, objective, ttft, e2e))
+
+
 Propose = Callable[[Candidate], Ints | None]
 """Proposes another order of the requests for a plan's recipe; None if it has none."""
 
@@ -138,7 +147,7 @@ class RuleSearch:
             rule, choices = self._choices(scheme)
             for chosen, rank in ranks:
                 for level in sorted({rule.level, choices["level"][-1]}):
-                    found = self._try(Recipe(scheme, rule._replace(level=level), rank, chosen))
+                    found = self.attempt(Recipe(scheme, rule._replace(level=level), rank, chosen))
                     if found is not None:
                         yield found
                         best = _better(best, found)
@@ -147,7 +156,7 @@ class RuleSearch:
             for name, values in choices.items():
                 rule = best.recipe.rule
                 for value in values:
-                    found = self._try(replace(best.recipe, rule=rule._replace(**{name: value})))
+                    found = self.attempt(replace(best.recipe, rule=rule._replace(**{name: value})))
                     if found is not None:
                         yield found
                         best = _better(best, found)
@@ -167,8 +176,8 @@ class RuleSearch:
                 order = None
                 if propose is not None and self.work >= due:
                     order, due = propose(current), self.work + _PROPOSALS
-                recipe = self._changed(current.recipe) if order is None else current.recipe.ordered(order)
-                found = self._try(recipe)
+                recipe = self.changed(current.recipe) if order is None else current.recipe.ordered(order)
+                found = self.attempt(recipe)
                 if found is not None and found.value <= max(current.value, history[fruitless % _LATE]):
                     current = found
                 history[fruitless % _LATE] = current.value
@@ -176,14 +185,12 @@ class RuleSearch:
                     best, fruitless = current, 0
                 yield current
 
-    def _try(self, recipe: Recipe) -> Candidate | None:
+    def attempt(self, recipe: Recipe) -> Candidate | None:
         """Return what a recipe makes, if it is of use."""
-        plan = recipe.scheme(self._arrays, recipe.rule, recipe.rank)
-        if plan is None:
+        found = candidate(self._instance, self._objective, self._arrays, recipe)
+        if found is None:
             return None
-        self.work += plan.runs
-        ttft, e2e = ((plan.end_ps[batch] - self._arrays.requests.arrival).tolist() for batch in (plan.first, plan.last))
-        found = Candidate(recipe, plan, value_at(self._instance, self._objective, ttft, e2e))
+        self.work += found.plan.runs
         self.best = _better(self.best, found)
         self._best_of[recipe.scheme] = _better(self._best_of.get(recipe.scheme), found)
         return found
@@ -211,7 +218,7 @@ class RuleSearch:
             choices["ahead"] = [4, 16, 64, 256]
         return ListRule(middle, least, 1 if scheme is backward else 8, 0), choices | {"tries": [1, 8, 64]}
 
-    def _changed(self, recipe: Recipe) -> Recipe:
+    def changed(self, recipe: Recipe) -> Recipe:
         """Return a recipe with something else, drawn at random: a parameter of the rule, a weight, or the order."""
         rng, rule = self._rng, recipe.rule
         match int(rng.integers(6)):

@@ -226,9 +226,6 @@ def _bound(name: str, instance: Instance) -> object:
 
 
 REFUSING: dict[str, Callable[[Instance], object]] = {
-    "solve": solve,
-    "bound": bound,
-    "all_bounds": all_bounds,
     "export_model": lambda instance: export_model(instance, method="token_cpsat"),
     "run_policy": lambda instance: run_policy(instance, VLLM),
     "compiled": VLLM.serve,
@@ -238,7 +235,7 @@ REFUSING: dict[str, Callable[[Instance], object]] = {
     "evaluate": lambda instance: evaluate(instance, SCHEDULE),
     "timed": lambda instance: timed(instance, []),
     **{f"formulation {name}": partial(_formulate, name) for name in method_names() if name != "auto"},
-    **{f"method {name}": partial(solve, method=name) for name in method_names()},
+    **{f"method {name}": partial(solve, method=name) for name in method_names() if name != "auto"},
     **{f"bound {name}": partial(_bound, name) for name in BOUNDS},
 }
 SIMULATING = ("run_policy", "compiled")
@@ -262,7 +259,37 @@ def test_what_is_no_simulation_refuses_caches(what: str) -> None:
     assert len(str(error.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", [["solve"], ["bound"], ["table"]])
+COVERING: dict[str, Callable[[Instance], object]] = {
+    "solve": solve,
+    "bound": bound,
+    "all_bounds": all_bounds,
+}
+"""What covers several machines, but no caches and no moves."""
+
+
+@pytest.mark.parametrize(
+    ("instance", "message"),
+    [
+        (MIXED, "machines[0].role: got 'prefill', expected both: nothing here covers moves yet"),
+        (
+            replace(TWO, rules=replace(TWO.rules, migration=True)),
+            "rules.migration: got true, expected false: nothing here covers moves yet",
+        ),
+        (replace(TWO, cache=CacheRules(CacheMode.ALL)), "cache.mode: got 'all', expected none: nothing here covers"),
+        (replace(PAIR, cache=CacheRules(CacheMode.ALL)), "cache.mode: got 'all', expected none: nothing here covers"),
+    ],
+)
+@pytest.mark.parametrize("what", COVERING)
+def test_what_covers_several_machines_refuses_moves_and_caches(what: str, instance: Instance, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        COVERING[what](instance)
+    assert str(error.value).startswith(message)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "command", [["solve", "--method", "token_cpsat"], ["solve", "--method", "infermax_milp", "--export", "lp"]]
+)
 def test_commands_refuse_several_machines_in_one_line(
     command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -33,7 +33,8 @@ do, at each moment shared between them, and the least work left first completes 
 
 The best μ is the dual of a linear programme that assigns shares of requests to machines, least largest time; among
 equal machines it is 1 for each. *Tight* for many requests on machines whose caches are full. *Loose* where machines
-ramp up: each of R machines does, and the bound has it for none.
+ramp up: each of R machines does, and the bound has it for none; nor does it see that a machine has as many batches as
+any of its requests takes, as `optsched.bounds.chains` does.
 
 Conditions
 ----------

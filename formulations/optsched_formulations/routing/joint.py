@@ -61,10 +61,6 @@ from optsched_formulations.routing.fleet import (
 )
 from optsched_formulations.routing.partition import MOST_VALUE, Subsets, add_machine
 
-_LARGEST = frozenset({Objective.MAKESPAN, Objective.MAX_TTFT, Objective.MAX_E2E})
-"""Objectives that are the largest of all machines'."""
-_SUMS = frozenset({Objective.MEAN_TTFT, Objective.MEAN_E2E, Objective.WEIGHTED_E2E, Objective.SLO_MISSES})
-"""Objectives that are the sum of all machines'."""
 _BOUNDS = ("volume", "alone", "machine", "late")
 """The bounds to begin with."""
 _MOST_SUBSETS = 100_000
@@ -175,7 +171,7 @@ class _Search:
         engine: Engine,
         deadline: float,
     ) -> None:
-        if objective not in _LARGEST | _SUMS:
+        if not objective.is_largest and not objective.is_sum:
             raise UnsupportedError(f"objective {objective.value}, it is no maximum or sum over machines")
         require_independent(cluster)
         require_places(cluster)
@@ -247,7 +243,7 @@ class _Search:
 
     def _divide(self) -> tuple[int, list[int]]:
         """Return the least value by the bounds, and the set of every machine."""
-        subsets, largest = self._subsets, self._objective in _LARGEST
+        subsets, largest = self._subsets, self._objective.is_largest
         best = np.full(len(subsets.counts), MOST_VALUE, dtype=np.int64)
         best[0] = 0
         parts = []
@@ -279,7 +275,7 @@ class _Search:
         least, counts = self._least[kind], self._subsets.counts
         containing = np.flatnonzero(self._subsets.below(counts[subset]))
         raised = np.full(len(containing), value, dtype=np.int64)
-        if self._objective in _SUMS:
+        if self._objective.is_sum:
             raised += least[containing - subset]
         least[containing] = np.minimum(np.maximum(least[containing], raised), MOST_VALUE)
 
@@ -289,7 +285,7 @@ class _Search:
         if not all(key in self._exact for key in keys):
             return
         values = [int(self._least[kind][subset]) for kind, subset in keys]
-        value = max(values) if self._objective in _LARGEST else sum(values)
+        value = max(values) if self._objective.is_largest else sum(values)
         if self._best is None or value < self._best[0]:
             self._best = value, sets
 
@@ -343,4 +339,4 @@ def objective_of(cluster: Instance, objective: Objective, parts: Sequence[Part])
             value = int(evaluate(instance, part.schedule)["objectives"][objective.value])
             later = instance.start_ps - cluster.start_ps if objective is Objective.MAKESPAN else 0
             values.append(value + later)
-    return max(values) if objective in _LARGEST else sum(values)
+    return max(values) if objective.is_largest else sum(values)

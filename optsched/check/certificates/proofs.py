@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from optsched.check.certificates.alone import alone_bound
+from optsched.check.certificates.assignment import assignment_bound
+from optsched.check.certificates.chains import chains_bound
+from optsched.check.certificates.joint import joint_bound
 from optsched.check.certificates.last_arrivals import Proof, last_arrivals_bound
 from optsched.check.certificates.late import late_bound
 from optsched.check.certificates.machine import machine_bound
@@ -20,6 +23,7 @@ from optsched.check.certificates.shared.guard import require_form, require_size
 from optsched.check.certificates.volume import volume_bound
 from optsched.check.problem import Problem, problem_of
 from optsched.check.reading import UnprovedError, shown
+from optsched.model.cluster import Role
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
@@ -39,8 +43,25 @@ def proved_bound(
         raise UnprovedError("there is none, but the badge is certified")
     require_form(certificate)
     if instance.is_distributed or instance.is_cached:
-        raise UnprovedError("no kind covers several machines or a cache")
+        return _prove_of_several(instance, restrictions, objective, certificate)
     return _prove(problem_of(instance, restrictions), objective, certificate)
+
+
+def _prove_of_several(
+    instance: Instance, restrictions: Restrictions, objective: Objective, certificate: Mapping[str, Any]
+) -> int:
+    """Prove a bound of several machines, each with all requests; none of its kinds covers caches, moves and classes."""
+    kind = certificate.get("kind")
+    if not isinstance(kind, str) or kind not in PROOFS_OF_SEVERAL:
+        raise UnprovedError(f"kind is {shown(kind)}, expected one of {', '.join(PROOFS_OF_SEVERAL)}")
+    machines = instance.machines
+    if instance.is_cached or any(each.role is not Role.BOTH or each.rules.migration for each in machines):
+        raise UnprovedError(f"kind {kind} covers neither caches, nor roles, nor moves")
+    if restrictions != Restrictions():
+        raise UnprovedError(f"kind {kind} covers no class of schedules")
+    if len(machines) * len(instance.requests) > _MOST_PLACES:
+        raise UnprovedError(f"machines × requests is more than {_MOST_PLACES}")
+    return PROOFS_OF_SEVERAL[kind]([instance.on(place) for place in range(len(machines))], objective, certificate)
 
 
 def _prove(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
@@ -76,6 +97,23 @@ PROOFS: Mapping[str, Proof] = MappingProxyType(
     }
 )
 """The kinds of certificates; a new kind is one more function here."""
+
+
+def _prove_part(instance: Instance, objective: Objective, certificate: Mapping[str, Any]) -> int:
+    return _prove(problem_of(instance, Restrictions()), objective, certificate)
+
+
+PROOFS_OF_SEVERAL: Mapping[str, Callable[[Sequence[Instance], Objective, Mapping[str, Any]], int]] = MappingProxyType(
+    {
+        "assignment": assignment_bound,
+        "chains": chains_bound,
+        "joint": partial(joint_bound, prove=_prove_part),
+    }
+)
+"""The kinds of certificates of several machines."""
+
+_MOST_PLACES = 10_000_000
+"""Machines times requests that the checker is ready to list."""
 
 _WITHOUT_SWAPS = frozenset({"ramp", "resident_walk", "resident_search", "patterns", "last_arrivals"})
 """Kinds whose theorems say that a request either keeps its KV or is filled again, or that leave batches out.

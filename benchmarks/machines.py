@@ -1,0 +1,50 @@
+"""The gap of R machines beside that of one, on the stand-in for Azure's conversations.
+
+``python benchmarks/machines.py --requests 400 --machines 4 --seconds 60``: for the makespan and the mean e2e latency,
+all requests at once and as they arrive (R times as fast on R machines), what `optsched.solve` finds and proves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from optsched import Instance, Objective, load_instance, replace, solve
+
+
+def cut(requests: int, machines: int, *, offline: bool) -> Instance:
+    """Return the first requests of the stand-in on some machines, at once or R times as fast as they came."""
+    whole = load_instance("azure-conv-1")
+    chosen = tuple(
+        replace(request, arrival_ps=0 if offline else request.arrival_ps // machines)
+        for request in whole.requests[:requests]
+    )
+    when = "at once" if offline else "as they arrive"
+    return replace(whole, name=f"{requests} on {machines}, {when}", requests=chosen, replicas=machines)
+
+
+def main(arguments: list[str]) -> None:
+    """Print a row for each instance, objective and number of machines."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, nargs="+", default=[400, 2000])
+    parser.add_argument("--machines", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--objectives", nargs="+", default=["makespan", "mean_e2e"], choices=[*Objective])
+    given = parser.parse_args(arguments)
+    print("| requests | objective | machines | value, s | bound, s | gap | schedule, bound by |")
+    print("|---|---|---|---|---|---|---|")
+    for requests in given.requests:
+        for objective in given.objectives:
+            for offline in (True, False):
+                for machines in (1, given.machines):
+                    instance = cut(requests, machines, offline=offline)
+                    found = solve(instance, objective, time_limit=given.seconds)
+                    value, bound = (0.0 if each is None else each for each in (found.value_s, found.bound_s))
+                    gap = "" if found.gap is None else f"{found.gap:.2%}"
+                    origin = ", ".join(found.found_by.values())
+                    row = instance.name, objective, machines, f"{value:.4f}", f"{bound:.4f}", gap, origin
+                    print("|", " | ".join(map(str, row)), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,101 @@
+"""Solving for several machines without caches and moves: bounds, joint optima, and the planner for several machines.
+
+What these share with one machine are the question, the best answer so far (`Best`), which the checker has the last word
+on, and the result.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+from math import prod
+from threading import Event
+from typing import Any
+
+import numpy as np
+
+from optsched.bounds.catalogue import BOUNDS_OF_SEVERAL, bound_of_several
+from optsched.methods.stages import SolveRun
+from optsched.model.instance import Instance
+from optsched.planner.machines import FleetSearch, joined
+from optsched.planner.sizes import TooLargeToPlanError
+from optsched.solvers.formulation import ProgressEvent, UnsupportedError
+from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
+
+_JOINT = "optsched_formulations.routing.joint:solve_jointly"
+_MOST_TOKENS, _MOST_SETS = 500, 20_000
+"""Output tokens, and different sets of requests, beyond which no joint optimum is sought."""
+_JOINT_SHARE = 0.8
+"""Share of the time for joint optima, where they are sought; the planner has the rest."""
+
+
+def search_several(run: SolveRun) -> bool:
+    """Let bounds, the exact method and the planner search; return whether an interrupt has left it unfinished."""
+    best, question = run.best, run.question
+    with until_interrupted() as interrupted:
+        for name in BOUNDS_OF_SEVERAL:
+            with best.surviving(name):
+                found = bound_of_several(name)(question.instance, question.objective)
+                if found is not None and found.value > 0:
+                    best.offer_proof(found, name)
+        run.progress(ProgressEvent(run.elapsed_s(), best.value, best.bound))
+        if _is_small(question.instance) and not run.over(interrupted):
+            with best.surviving("joint"):
+                _solve_jointly(run)
+        if best.value is None or not run.over(interrupted):
+            with best.surviving("planner"):
+                _plan(run)
+    return interrupted.is_set() and not best.settled
+
+
+def _is_small(instance: Instance) -> bool:
+    """Whether the sets of requests may be listed; requests that differ in nothing are counted, not named."""
+    groups: dict[tuple[object, ...], int] = {}
+    for request in instance.requests:
+        slos = request.slo_ttft_ps, request.slo_e2e_ps
+        key = (request.arrival_ps, request.input, request.output, request.weight, *slos)
+        groups[key] = groups.get(key, 0) + 1
+    tokens = sum(request.output for request in instance.requests)
+    return tokens <= _MOST_TOKENS and prod(count + 1 for count in groups.values()) <= _MOST_SETS
+
+
+def _plan(run: SolveRun) -> None:
+    """Look for better schedules until time is up, or one meets the bound."""
+    question, best = run.question, run.best
+    try:
+        search = FleetSearch(question.instance, question.objective, np.random.default_rng(run.seed))
+    except TooLargeToPlanError as error:
+        best.failures.append(f"planner: {error}")
+        return
+    stopped = Event()
+    # Ctrl-C on the way into compiled code, which the search enters all the time, may crash the process.
+    wait_interruptibly(partial(_search, run, search, stopped), stopped.set)
+    best.offer_schedule(search.schedule(), "planner")
+
+
+def _search(run: SolveRun, search: FleetSearch, stopped: Event) -> None:
+    value = None
+    for _ in search.search():
+        if value is None or search.value < value:
+            value = search.value
+            run.progress(ProgressEvent(run.elapsed_s(), value, run.best.bound))
+        if stopped.is_set() or value <= (run.best.bound or 0) or run.elapsed_s() > run.time_limit_s:
+            return
+
+
+def _solve_jointly(run: SolveRun) -> None:
+    question, best = run.question, run.best
+    left = _JOINT_SHARE * max(0.0, run.time_limit_s - run.elapsed_s())
+    try:
+        found = _named(_JOINT)(question.instance, question.objective, time_limit_s=left)
+    except UnsupportedError as error:
+        best.failures.append(f"joint: {error}")
+        return
+    if found.parts:
+        best.offer_schedule(joined([(part.requests, part.schedule) for part in found.parts]), "joint")
+    best.offer_bound(found.bound, found.badge, found.certificate, "joint")
+
+
+def _named(target: str) -> Any:
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)

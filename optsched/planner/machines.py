@@ -1,0 +1,341 @@
+"""The planner for several machines without moves: requests are assigned, and each machine's part is planned.
+
+Assignments to begin with are lists of requests: by what they need or by arrival, dealt out to the machine with the
+least so far; and by output, cut into parts that take equally long, so that only one machine has as many batches as the
+longest output. Then requests move between machines, alone or in exchange for another, each part planned by the recipe
+that was best there, and what is worse is not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from optsched.arrays import RequestArrays
+from optsched.model.domain import replace
+from optsched.model.instance import Instance
+from optsched.model.ints import Ints
+from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
+from optsched.model.schedule import Batch, Schedule
+from optsched.planner.ranking import Feature, features, ranking
+from optsched.planner.search import Candidate, Recipe, RuleSearch, candidate
+from optsched.planner.sizes import arrays_to_plan
+
+_KEPT = 3
+"""Assignments to begin with that are improved."""
+_CUTS = 8
+"""Cuts of a list, each by what the one before took."""
+_DEAL = 64
+"""Moves between machines before one machine's rule is changed."""
+_RULES = 16
+"""Changes of the rule then."""
+_ALIKE = 8
+"""Requests that are taken to be like another."""
+
+Members = tuple[int, ...]
+"""The requests of a machine, ascending."""
+
+
+@dataclass(frozen=True)
+class MachinePlan:
+    """What one machine does: its requests, how their plan was made, and its value.
+
+    Parameters
+    ----------
+    members
+        The requests, which are 0, 1, … in the plan.
+    candidate
+        Recipe and plan; None if there are no requests.
+    value
+        Of its objective, a makespan counted from the earliest arrival of all.
+    """
+
+    members: Members
+    candidate: Candidate | None
+    value: int
+
+
+Fleet = tuple[MachinePlan, ...]
+"""What all machines do."""
+
+
+class FleetSearch:
+    """The search for one instance of several machines and an objective that is their largest or their sum.
+
+    Parameters
+    ----------
+    instance
+        Machines without roles, caches and moves; every request fits some machine.
+    objective
+        What to minimise.
+    rng
+        Draws the changes.
+
+    Attributes
+    ----------
+    best
+        The best plans so far; empty before the first.
+    """
+
+    def __init__(self, instance: Instance, objective: Objective, rng: np.random.Generator) -> None:
+        self.best: Fleet = ()
+        self._instance, self._objective, self._rng = instance, objective, rng
+        self._largest = objective.is_largest
+        self._alone = [instance.on(machine) for machine in range(len(instance.machines))]
+        self._arrays = [arrays_to_plan(whole, Restrictions()) for whole in self._alone]
+        self._last: Fleet = ()
+        self._rows = [features(whole, objective) for whole in self._alone]
+        self._fits = [
+            [not replace(whole, requests=(r,)).infeasibilities() for r in instance.requests] for whole in self._alone
+        ]
+
+    @property
+    def value(self) -> int:
+        """The best plans' value."""
+        return self._value(self.best)
+
+    def search(self) -> Iterator[int]:
+        """Yield the value of the current plans after every change, without end."""
+        starts: list[Fleet] = []
+        for parts in self._starts():
+            self._last = tuple(self._planned(machine, members) for machine, members in enumerate(parts))
+            starts.append(self._last)
+            self._keep(self._last)
+            yield self._value(starts[-1])
+        starts.sort(key=self._value)
+        current = starts[0]
+        for start in starts[:_KEPT]:
+            last = start
+            for last in self._improved(start, 20 * _DEAL):
+                yield self._value(last)
+            current = min(current, last, key=self._value)
+        while True:
+            for found in self._improved(current, _DEAL):
+                current = found
+                yield self._value(current)
+            current = self._retuned(current)
+            self._keep(current)
+            yield self._value(current)
+
+    def schedule(self) -> Schedule:
+        """Return the best plans as one schedule."""
+        return joined([(plan.members, self._own(machine, plan)) for machine, plan in enumerate(self.best)])
+
+    def _own(self, machine: int, plan: MachinePlan) -> Schedule | None:
+        if plan.candidate is None:
+            return None
+        return plan.candidate.plan.schedule(self._part(machine, plan.members))
+
+    def _value(self, fleet: Sequence[MachinePlan]) -> int:
+        values = [plan.value for plan in fleet]
+        return max(values) if self._largest else sum(values)
+
+    def _keep(self, fleet: Fleet) -> None:
+        if not self.best or self._value(fleet) < self._value(self.best):
+            self.best = fleet
+
+    # Plans of one machine ----------------------------------------------------------------------------------
+
+    def _search_of(self, machine: int, members: Members) -> RuleSearch:
+        return RuleSearch(self._part(machine, members), self._objective, Restrictions(), self._rng)
+
+    def _part(self, machine: int, members: Members) -> Instance:
+        return replace(self._alone[machine], requests=tuple(self._instance.requests[r] for r in members))
+
+    def _plan(self, members: Members, found: Candidate) -> MachinePlan:
+        later = 0
+        if self._objective is Objective.MAKESPAN:
+            requests = self._instance.requests
+            later = min(requests[r].arrival_ps for r in members) - self._instance.start_ps
+        return MachinePlan(members, found, found.value + later)
+
+    def _planned(self, machine: int, members: Members) -> MachinePlan:
+        """Plan a part by the planner's fixed recipes."""
+        if not members:
+            return MachinePlan((), None, 0)
+        search = self._search_of(machine, members)
+        for _ in search.start():
+            pass
+        assert search.best is not None, "there is always a list to schedule by"
+        return self._plan(members, search.best)
+
+    def _replanned(self, machine: int, before: MachinePlan, members: Members) -> MachinePlan | None:
+        """Plan a part that has changed a little, by the recipe that it had."""
+        if not members:
+            return MachinePlan((), None, 0)
+        if before.candidate is None:
+            return self._planned(machine, members)
+        recipe = before.candidate.recipe
+        chosen = np.array(members)
+        if recipe.weights is None:
+            rank = self._ranks(machine, before, members)
+        else:
+            rank = ranking(self._rows[machine][:, chosen], recipe.weights)
+        arrays = self._arrays[machine]
+        requests = RequestArrays(*(column[chosen] for column in arrays.requests))
+        recipe = Recipe(recipe.scheme, recipe.rule, rank, recipe.weights)
+        found = candidate(self._part(machine, members), self._objective, arrays._replace(requests=requests), recipe)
+        return None if found is None else self._plan(members, found)
+
+    def _ranks(self, machine: int, before: MachinePlan, members: Members) -> Ints:
+        """Return the ranks that requests had, and for a new one that of the request most like it."""
+        assert before.candidate is not None
+        known = dict(zip(before.members, before.candidate.recipe.rank.tolist(), strict=True))
+        rows = self._rows[machine][[Feature.FILL, Feature.OUTPUT]]
+        there = np.array(before.members)
+        ranks = []
+        for request in members:
+            if request not in known:
+                distance = np.abs(rows[:, there] - rows[:, [request]]).sum(axis=0)
+                known[request] = known[int(there[int(distance.argmin())])]
+            ranks.append(known[request])
+        return np.array(ranks, dtype=np.int64)
+
+    def _retuned(self, fleet: Fleet) -> Fleet:
+        """Change the rule or the order of the machine that decides, or of any."""
+        machine = self._deciding(fleet)
+        plan = fleet[machine]
+        if plan.candidate is None:
+            return fleet
+        search = self._search_of(machine, plan.members)
+        best = plan.candidate
+        for _ in range(_RULES):
+            found = search.attempt(search.changed(best.recipe))
+            if found is not None and found.value < best.value:
+                best = found
+        return self._with(fleet, {machine: self._plan(plan.members, best)})
+
+    # Assignments -------------------------------------------------------------------------------------------
+
+    def _starts(self) -> Iterator[list[Members]]:
+        """Yield assignments to begin with."""
+        rows = self._rows[0]
+        load = rows[Feature.FILL] + rows[Feature.DECODE] + rows[Feature.VOLUME]
+        by_load = np.argsort(-load, kind="stable").tolist()
+        by_arrival = np.argsort(rows[Feature.ARRIVAL], kind="stable").tolist()
+        yield self._dealt(by_load)
+        yield self._dealt(by_arrival)
+        longest = sorted(range(len(self._instance.requests)), key=lambda r: (-self._instance.requests[r].output, r))
+        yield from self._balanced_cuts(longest)
+
+    def _load(self, machine: int, request: int) -> int:
+        rows = self._rows[machine][:, request]
+        return int(rows[Feature.FILL] + rows[Feature.DECODE] + rows[Feature.VOLUME])
+
+    def _dealt(self, order: Sequence[int]) -> list[Members]:
+        """Deal requests out, each to the machine whose load is least with it."""
+        loads = [0] * len(self._alone)
+        parts: list[list[int]] = [[] for _ in self._alone]
+        for request in order:
+            machine = min(
+                (m for m in range(len(loads)) if self._fits[m][request]),
+                key=lambda m: loads[m] + self._load(m, request),
+            )
+            loads[machine] += self._load(machine, request)
+            parts[machine].append(request)
+        return [tuple(sorted(part)) for part in parts]
+
+    def _cut(self, order: Sequence[int], shares: Sequence[float]) -> list[Members]:
+        """Cut a list of requests into parts that have these shares of the load."""
+        loads = np.cumsum([self._load(0, request) for request in order])
+        ends = np.searchsorted(loads, np.cumsum(shares) / sum(shares) * loads[-1])
+        parts: list[list[int]] = [[] for _ in self._alone]
+        for position, request in enumerate(order):
+            machine = min(int(np.searchsorted(ends, position)), len(parts) - 1)
+            if not self._fits[machine][request]:
+                machine = next(m for m in range(len(parts)) if self._fits[m][request])
+            parts[machine].append(request)
+        return [tuple(sorted(part)) for part in parts]
+
+    def _balanced_cuts(self, order: Sequence[int]) -> Iterator[list[Members]]:
+        """Yield cuts of a list whose shares follow from what the parts before took."""
+        shares = [1.0] * len(self._alone)
+        for _ in range(_CUTS):
+            parts = self._cut(order, shares)
+            yield parts
+            taken = [max(1, plan.value) for plan in self._last]
+            shares = [
+                share * (sum(taken) / (len(taken) * value)) ** 0.5 for share, value in zip(shares, taken, strict=True)
+            ]
+
+    # Moves -------------------------------------------------------------------------------------------------
+
+    def _deciding(self, fleet: Fleet) -> int:
+        """Return the machine with the largest value, where that decides; any machine otherwise."""
+        if self._largest:
+            return max(range(len(fleet)), key=lambda machine: fleet[machine].value)
+        return int(self._rng.integers(len(fleet)))
+
+    def _improved(self, fleet: Fleet, tries: int) -> Iterator[Fleet]:
+        """Move requests between machines so many times; yield the plans after every try."""
+        for _ in range(tries):
+            giving = self._deciding(fleet)
+            others = [machine for machine in range(len(fleet)) if machine != giving]
+            if others and fleet[giving].members:
+                taking = int(self._rng.choice(others))
+                fleet = self._moved(fleet, giving, taking) or fleet
+                self._keep(fleet)
+            yield fleet
+
+    def _moved(self, fleet: Fleet, giving: int, taking: int) -> Fleet | None:
+        """Return plans with a request moved, or two exchanged; None if that is worse."""
+        giver, taker = fleet[giving], fleet[taking]
+        request = int(self._rng.choice(giver.members))
+        if not self._fits[taking][request]:
+            return None
+        changed = {request}
+        if taker.members and self._rng.integers(3):
+            alike = bool(self._rng.integers(2))
+            among = self._like(taking, taker.members, request) if alike else taker.members
+            other = int(self._rng.choice(among))
+            if not self._fits[giving][other]:
+                return None
+            changed.add(other)
+        new = {
+            giving: self._replanned(giving, giver, tuple(sorted(set(giver.members) ^ changed))),
+            taking: self._replanned(taking, taker, tuple(sorted(set(taker.members) ^ changed))),
+        }
+        if any(plan is None for plan in new.values()):
+            return None
+        plans = {machine: plan for machine, plan in new.items() if plan is not None}
+        if self._value(list(plans.values())) > self._value([giver, taker]):
+            return None
+        return self._with(fleet, plans)
+
+    def _like(self, machine: int, members: Members, request: int) -> Members:
+        """Return the few of a machine's requests that are most like another."""
+        rows = self._rows[machine][[Feature.FILL, Feature.OUTPUT]]
+        distance = np.abs(rows[:, list(members)] - rows[:, [request]]).sum(axis=0)
+        return tuple(members[place] for place in np.argsort(distance, kind="stable")[:_ALIKE].tolist())
+
+    @staticmethod
+    def _with(fleet: Fleet, plans: dict[int, MachinePlan]) -> Fleet:
+        return tuple(plans.get(machine, plan) for machine, plan in enumerate(fleet))
+
+
+def joined(parts: Sequence[tuple[Sequence[int], Schedule | None]]) -> Schedule:
+    """Return one schedule of machines' own: for each its requests, and the schedule in which these are 0, 1, …."""
+    batches: list[Batch] = []
+    routes = [0] * sum(len(members) for members, _ in parts)
+    for machine, (members, schedule) in enumerate(parts):
+        for request in members:
+            routes[request] = machine
+        if schedule is not None:
+            batches += (_on(machine, members, batch) for batch in schedule.batches)
+    batches.sort(key=lambda batch: (batch.start_ps, batch.replica))
+    return Schedule(tuple(batches), tuple(routes))
+
+
+def _on(machine: int, members: Sequence[int], batch: Batch) -> Batch:
+    return replace(
+        batch,
+        replica=machine,
+        run=tuple((members[request], tokens) for request, tokens in batch.run),
+        **{
+            name: tuple(members[request] for request in getattr(batch, name))
+            for name in ("evict", "swap_out", "swap_in")
+        },
+    )
