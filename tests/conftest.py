@@ -10,4 +10,6 @@ from hypothesis import HealthCheck, settings
 TIMELESS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("suite", TIMELESS, derandomize=True)
 settings.register_profile("soak", TIMELESS)
+# Readline puts it into the environment of pytest-xdist's workers, and commands obey it.
+os.environ.pop("COLUMNS", None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
