@@ -75,17 +75,32 @@ def routed_requests(instance: Instance) -> list[RoutedRequest]:
 
 
 def _routed(index: int, request: Request, lengths: Mapping[str, int]) -> RoutedRequest:
-    prompt: list[Piece] = []
-    left = request.input
-    for name in request.prefix:
-        if left:
-            prompt.append((name, 0, min(lengths[name], left)))
-            left -= prompt[-1][2]
-    if left:
-        prompt.append((index, 0, left))
+    prompt = _leading(index, request, lengths, request.input)
     output = request.output if request.predicted_output is None else request.predicted_output
     session = request.prefix[0] if request.prefix else None
-    return RoutedRequest(index, request.input, output, tuple(prompt), session, request.arrival_ps)
+    return RoutedRequest(index, request.input, output, prompt, session, request.arrival_ps)
+
+
+def sequences_of(instance: Instance) -> list[tuple[Piece, ...]]:
+    """Return prompt and output of each request in pieces: a prompt that continues a conversation has both."""
+    lengths = {name: node.tokens for name, node in instance.prefixes.by_name().items()}
+    return [
+        _leading(index, request, lengths, request.input + request.output)
+        for index, request in enumerate(instance.requests)
+    ]
+
+
+def _leading(index: int, request: Request, lengths: Mapping[str, int], tokens: int) -> tuple[Piece, ...]:
+    """Return the first tokens of a request in pieces."""
+    pieces: list[Piece] = []
+    left = tokens
+    for name in request.prefix:
+        if left:
+            pieces.append((name, 0, min(lengths[name], left)))
+            left -= pieces[-1][2]
+    if left:
+        pieces.append((index, 0, left))
+    return tuple(pieces)
 
 
 def router_setting(
@@ -134,6 +149,7 @@ class RoutedCluster:
             for number in range(routers)
         ]
         self._notifies = any(_listens(each) for each in self._routers)
+        self._sequences = sequences_of(instance) if self._notifies and instance.is_cached else []
         alone = alone_instances(instance)
         self._policies = [policy(problem) for problem in alone]
         self._runs = [
@@ -244,10 +260,15 @@ class RoutedCluster:
 
     def _tell(self, notice: Notice) -> None:
         request = self._requests[notice.request]
+        if notice.happening is Happening.DROPPED:
+            place, tokens = self._entries.index(notice.machine), self._sequences[notice.request]
+            for router in self._routers:
+                router.dropped(place, tokens, notice.tokens, notice.time_ps)
+            return
         router, place = self._routers[self._sender[notice.request]], self._entries.index(self._routes[notice.request])
         if notice.happening is Happening.FIRST_TOKEN:
             self._first_ps[notice.request] = notice.time_ps
-            router.first_token(request, place, notice.time_ps, 0)
+            router.first_token(request, place, notice.time_ps, notice.tokens)
             return
         first, output = self._first_ps.pop(notice.request), self._instance.requests[notice.request].output
         tpot = (notice.time_ps - first) // (output - 1) if output > 1 else None
