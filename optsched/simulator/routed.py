@@ -18,6 +18,7 @@ from optsched.model.schedule import Batch, Schedule
 from optsched.routers.router import RoutedRequest, Router, RouterFactory, RouterSetting, prefill_time
 from optsched.simulator.machine_run import Happening, Instant, MachineRun, Notice
 from optsched.simulator.replica import COMPILED_TOKENS, Compiled, Policy, PolicyFailureError
+from optsched.simulator.router_code import RouterCode
 from optsched.simulator.sight import Clock, View, views_of
 
 PolicyMaker = Callable[[Instance], Policy]
@@ -144,10 +145,13 @@ class RoutedCluster:
         self._entries = [index for index, machine in enumerate(machines) if machine.role is not Role.DECODE]
         requests = routed_requests(instance)
         self._requests = requests
-        self._routers = [
-            router(router_setting(instance, requests, self._entries, Random(f"{seed} router {number}")))
+        settings = [
+            router_setting(instance, requests, self._entries, Random(f"{seed} router {number}"))
             for number in range(routers)
         ]
+        self._router_code = RouterCode()
+        with self._router_code:
+            self._routers = [router(each) for each in settings]
         self._notifies = any(_listens(each) for each in self._routers)
         self._sequences = sequences_of(instance) if self._notifies and instance.is_cached else []
         alone = alone_instances(instance)
@@ -203,7 +207,8 @@ class RoutedCluster:
         """Return the machine that a router chooses of those that can serve a request."""
         places = self._places(index)
         views = self._views if len(places) == len(self._entries) else [self._views[place] for place in places]
-        place = self._routers[number].route(self._requests[index], views)
+        with self._router_code:
+            place = self._routers[number].route(self._requests[index], views)
         if place not in places:
             reason = f"the router answers {shown(place)}, expected one of {list(places)}, where it can be served"
             raise PolicyFailureError(index, self._clock.now_ps, reason)
@@ -256,7 +261,9 @@ class RoutedCluster:
             for notice in run.notices(known):
                 heappush(self._due, notice)
         while self._due:
-            self._tell(heappop(self._due))
+            notice = heappop(self._due)
+            with self._router_code:
+                self._tell(notice)
 
     def _tell(self, notice: Notice) -> None:
         request = self._requests[notice.request]

@@ -363,3 +363,57 @@ def test_routers_hear_of_hits_and_of_drops(delay_ps: int) -> None:
     late = Hearing([1, 1, 1, 0])
     run_cluster(soon, lambda alone: ready("vllm_v1", alone), lambda _: late)
     assert late.notes == [note for note in hearing.notes if not delay_ps or note[:2] != ("first", 2)]
+
+
+BROKEN_ROUTER = """\
+from optsched.routers.router import Router
+
+
+class Broken(Router):
+    def route(self, request, views):
+        return [0][1]
+
+
+class Deaf(Router):
+    def route(self, request, views):
+        return views[0].machine
+
+    def first_token(self, request, machine, now_ps, hit):
+        raise KeyError("first")
+
+
+def unmade(setting):
+    raise ValueError("no such machines")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "raised", "line"),
+    [
+        ("Broken", "IndexError: list index out of range", 6),
+        ("Deaf", "KeyError: 'first'", 14),
+        ("unmade", "ValueError: no such machines", 18),
+    ],
+)
+def test_an_exception_in_a_router_names_router_file_and_line(tmp_path: Path, name: str, raised: str, line: int) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(BROKEN_ROUTER)
+    instance = cluster(Request(3, 2), Request(1, 1, arrival_ps=1000))
+    result = simulate(instance, "fcfs", router=f"{file}:{name}")
+    assert result.status is Status.FAILED
+    assert result.message == f"router {file}:{name}: raised {raised} ({file}:{line})"
+
+
+def test_an_exception_in_a_policy_that_a_router_looks_at_is_the_policys() -> None:
+    class Odd:
+        def next_batch(self, replica: object) -> object:
+            raise OverflowError("odd")
+
+    result = simulate(cluster(Request(3, 2), Request(1, 1, arrival_ps=5)), Odd(), router="least_requests")  # type: ignore[arg-type]
+    assert result.message is not None
+    assert result.message.startswith("Odd: raised OverflowError: odd (")
+
+
+def test_direct_by_name_is_wrong_input() -> None:
+    with pytest.raises(InputError, match="router: got 'direct', expected another router: the machine of each request"):
+        simulate(cluster(Request(1, 1)), "fcfs", router="direct")
