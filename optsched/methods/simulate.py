@@ -128,7 +128,7 @@ def play(
     routing: Routing | None = None,
     seed: int = 0,
 ) -> Result:
-    """Let a policy answer a question, as `simulate` does, but raise a crash (`PolicyCrashError`, `RouterCrashError`)."""
+    """Let a policy answer a question, as `simulate` does, but raise `PolicyCrashError` or `RouterCrashError`."""
     instance, objective, restrictions = question.instance, question.objective, question.restrictions
     name = _name(policy)
     runner, options = policy_of(policy, predictor)

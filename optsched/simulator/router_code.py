@@ -5,7 +5,6 @@ from __future__ import annotations
 import traceback
 from types import TracebackType
 
-from optsched.catalogue import OWN_PACKAGES
 from optsched.failures import FAILURES, ReportedFailureError, failure_text
 from optsched.simulator.replica import PolicyFailureError
 
@@ -33,5 +32,5 @@ class RouterCode:
             return
         # The first frame is the simulator's, and the next one that is not ours is the router's.
         packages = (module.partition(".")[0] for module in modules)
-        package = next((package for package in packages if package not in OWN_PACKAGES), None)
+        package = next((package for package in packages if package != "optsched"), None)
         raise RouterCrashError(f"raised {failure_text(error, package)}") from error
