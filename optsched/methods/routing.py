@@ -73,6 +73,8 @@ def read_routing(
         return Routing(None, round_robin, 1, setting, options)
     if router is None:
         router = DEFAULT
+    if router == "direct":
+        raise InputError("router", router, "another router: the machine of each request can be given in Python only")
     if isinstance(router, str):
         name, factory = router, find_router(router)
     else:

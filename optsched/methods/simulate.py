@@ -29,6 +29,7 @@ from optsched.routers.router import RouterFactory
 from optsched.simulator.cluster import run_cluster
 from optsched.simulator.engine import run_policy
 from optsched.simulator.replica import COMPILED_TOKENS, Compiled, Occasion, Policy, PolicyFailureError, Preparing
+from optsched.simulator.router_code import RouterCrashError
 
 
 class PolicyCrashError(ReportedFailureError):
@@ -105,8 +106,9 @@ def simulate(
     routing = read_routing(question.instance, router, evictor, read_integer("routers", routers, 1))
     try:
         return play(question, policy, predictor=predictor, routing=routing, seed=seed)
-    except PolicyCrashError as crash:
+    except (PolicyCrashError, RouterCrashError) as crash:
         name = _name(policy)
+        crashed = f"router {routing.name}" if isinstance(crash, RouterCrashError) and routing is not None else name
         return Result(
             instance=question.instance,
             method=name,
@@ -114,7 +116,7 @@ def simulate(
             status=Status.FAILED,
             seed=seed,
             restrictions=question.restrictions,
-            message=f"{name}: {crash}",
+            message=f"{crashed}: {crash}",
         )
 
 
@@ -126,7 +128,7 @@ def play(
     routing: Routing | None = None,
     seed: int = 0,
 ) -> Result:
-    """Let a policy answer a question, as `simulate` does, but raise `PolicyCrashError` if its code raises."""
+    """Let a policy answer a question, as `simulate` does, but raise `PolicyCrashError` or `RouterCrashError`."""
     instance, objective, restrictions = question.instance, question.objective, question.restrictions
     name = _name(policy)
     runner, options = policy_of(policy, predictor)
@@ -205,7 +207,7 @@ def policy_code(policy: str | Policy | Preparing) -> Iterator[None]:
     """
     try:
         yield
-    except (PolicyFailureError, PolicyCrashError):
+    except (PolicyFailureError, PolicyCrashError, RouterCrashError):
         raise
     except FAILURES as error:
         package = _package(policy)

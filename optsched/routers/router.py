@@ -116,7 +116,10 @@ class Router(ABC):
         """Take note that a request has ended; its TPOT is None if it had one output token."""
 
     def dropped(self, machine: int, prompt: Sequence[Piece], kept: int, now_ps: int) -> None:  # noqa: B027 - may stay empty
-        """Take note that a machine has dropped what it cached of a prompt behind the first ``kept`` tokens."""
+        """Take note that a machine has dropped what it cached behind the first ``kept`` tokens of a sequence.
+
+        All routers are told. The sequence is a prompt with the output that follows it, as later prompts may repeat it.
+        """
 
 
 def _no_time(_new: int, _context: int) -> int:

@@ -29,7 +29,7 @@ class Sal(Router):
         self._poll_ps = poll_ps
         self._next_poll_ps = 0
         self._state: dict[int, tuple[int, int]] = {}
-        """Machine → (free, queued) tokens, as of the last poll and with what was sent since."""
+        """Machine → (free, queued) tokens, when it was first shown since the last poll, with what was sent since."""
         self._inputs = self._routed = 0
         self._outputs = self._ended = 0
 
@@ -37,7 +37,11 @@ class Sal(Router):
         """Return the machine to which ``request`` goes."""
         if request.arrival_ps >= self._next_poll_ps:
             self._next_poll_ps = request.arrival_ps - request.arrival_ps % self._poll_ps + self._poll_ps
-            self._state = {view.machine: (view.kv_capacity - view.kv_used, view.queued_tokens) for view in views}
+            self._state = {}
+        # Where machines are unequal not every request may go to all of them: others are shown later.
+        for view in views:
+            if view.machine not in self._state:
+                self._state[view.machine] = view.kv_capacity - view.kv_used, view.queued_tokens
         self._inputs += request.input
         self._routed += 1
         # Before any request has ended this one's own output is the mean.
@@ -47,7 +51,9 @@ class Sal(Router):
         above = (self._inputs * ended + below) * self._batch_tokens
         prompt = request.input
         best, best_load = -1, 0
-        for machine, (free, queued) in self._state.items():
+        for view in views:
+            machine = view.machine
+            free, queued = self._state[machine]
             load = max(above * (prompt - free), below * (queued + prompt))
             if best < 0 or load < best_load:
                 best, best_load = machine, load

@@ -23,16 +23,22 @@ class Happening(Enum):
 
     FIRST_TOKEN = auto()
     FINISHED = auto()
+    DROPPED = auto()
 
 
 class Notice(NamedTuple):
-    """A request has its first, or its last, token at the end of a batch."""
+    """A request has its first, or its last, token at the end of a batch; or cached tokens of it are dropped at a start.
+
+    ``tokens`` are those that its fill found in the cache, with its first token, or the leading ones that no drop is
+    about.
+    """
 
     time_ps: int
     machine: int
     number: int
     happening: Happening
     request: int
+    tokens: int = 0
 
 
 class Instant(NamedTuple):
@@ -96,6 +102,8 @@ class MachineRun(PolicyRun):
         self._noting, self._remembers = notices, remembers
         self._noted: deque[Notice] = deque()
         self._numbers = 0
+        self._hits: dict[int, int] = {}
+        """Where notices are collected: what requests without a token found in the first step of their fill."""
         self._latest: Assignment | None = None
         self._ending: list[Request] = []
         self._memory = PrivateBlocks(instance.limits)
@@ -350,6 +358,8 @@ class MachineRun(PolicyRun):
                 return
         fresh = [index for index, _ in assignment.run if (job := present.get(index)) and not job.generated]
         start = self.now_ps
+        if self._noting and self._cache is not None:
+            self._note_drops(assignment)
         super()._carry_out(assignment, until_ps)
         self._latest = assignment
         if self._cache is not None and self._remembers:
@@ -362,15 +372,28 @@ class MachineRun(PolicyRun):
                     self.left.append((self.now_ps, self.take(index, self.now_ps)))
         self._ending = [self._requests[index] for index in ended]
         if self._noting:
-            self._note(Happening.FIRST_TOKEN, [i for i in fresh if i not in present or present[i].generated])
-            self._note(Happening.FINISHED, ended)
+            for index in fresh:
+                if index not in present or present[index].generated:
+                    self._note(Happening.FIRST_TOKEN, index, self._hits.pop(index, 0))
+            for index in ended:
+                self._note(Happening.FINISHED, index)
 
     def _let_go(self, finished: Iterable[int]) -> None:
         if self._cache is not None:
             self._free = self._cache.free
         super()._let_go(finished)
 
-    def _note(self, happening: Happening, requests: Iterable[int]) -> None:
-        for request in requests:
-            self._noted.append(Notice(self.now_ps, self._index, self._numbers, happening, request))
-            self._numbers += 1
+    def _note_drops(self, assignment: Assignment) -> None:
+        """Note what a batch that starts now drops, once for each request that is named, and remember what it finds."""
+        kept: dict[int, int] = {}
+        for index, block in assignment.drop:
+            kept[index] = min(block, kept.get(index, block))
+        for index, blocks in kept.items():
+            self._note(Happening.DROPPED, index, blocks * self._instance.limits.kv_block)
+        for index in assignment.evict:
+            self._hits.pop(index, None)
+        self._hits.update((index, found) for index, found in assignment.hits if not self._present[index].generated)
+
+    def _note(self, happening: Happening, request: int, tokens: int = 0) -> None:
+        self._noted.append(Notice(self.now_ps, self._index, self._numbers, happening, request, tokens))
+        self._numbers += 1

@@ -184,7 +184,9 @@ class MovingCluster(RoutedCluster):
 
     def _rebalance(self, now_ps: int) -> None:
         """Let the first router choose requests that migrate."""
-        for source, target in self._routers[0].rebalance(self._all_views):
+        with self._router_code:
+            pairs = list(self._routers[0].rebalance(self._all_views))
+        for source, target in pairs:
             if not (self._machines[source].rules.migration and source in self._receivers and target in self._receivers):
                 continue
             job = self._runs[source].shortest()
@@ -204,7 +206,8 @@ class MovingCluster(RoutedCluster):
         """Return the machine that a router chooses for a request that must move."""
         places = [place for place, at in enumerate(self._receivers) if self._machines[at].has_room(job.request)]
         router = self._routers[self._sender[job.index]]
-        place = router.move(self._requests[job.index], [self._receiving[place] for place in places])
+        with self._router_code:
+            place = router.move(self._requests[job.index], [self._receiving[place] for place in places])
         if place not in places:
             reason = f"the router moves it to {shown(place)}, expected one of {places}, where there is room for it"
             raise PolicyFailureError(job.index, self._clock.now_ps, reason)

@@ -18,6 +18,7 @@ from optsched.model.schedule import Batch, Schedule
 from optsched.routers.router import RoutedRequest, Router, RouterFactory, RouterSetting, prefill_time
 from optsched.simulator.machine_run import Happening, Instant, MachineRun, Notice
 from optsched.simulator.replica import COMPILED_TOKENS, Compiled, Policy, PolicyFailureError
+from optsched.simulator.router_code import RouterCode
 from optsched.simulator.sight import Clock, View, views_of
 
 PolicyMaker = Callable[[Instance], Policy]
@@ -75,17 +76,32 @@ def routed_requests(instance: Instance) -> list[RoutedRequest]:
 
 
 def _routed(index: int, request: Request, lengths: Mapping[str, int]) -> RoutedRequest:
-    prompt: list[Piece] = []
-    left = request.input
-    for name in request.prefix:
-        if left:
-            prompt.append((name, 0, min(lengths[name], left)))
-            left -= prompt[-1][2]
-    if left:
-        prompt.append((index, 0, left))
+    prompt = _leading(index, request, lengths, request.input)
     output = request.output if request.predicted_output is None else request.predicted_output
     session = request.prefix[0] if request.prefix else None
-    return RoutedRequest(index, request.input, output, tuple(prompt), session, request.arrival_ps)
+    return RoutedRequest(index, request.input, output, prompt, session, request.arrival_ps)
+
+
+def sequences_of(instance: Instance) -> list[tuple[Piece, ...]]:
+    """Return prompt and output of each request in pieces: a prompt that continues a conversation has both."""
+    lengths = {name: node.tokens for name, node in instance.prefixes.by_name().items()}
+    return [
+        _leading(index, request, lengths, request.input + request.output)
+        for index, request in enumerate(instance.requests)
+    ]
+
+
+def _leading(index: int, request: Request, lengths: Mapping[str, int], tokens: int) -> tuple[Piece, ...]:
+    """Return the first tokens of a request in pieces."""
+    pieces: list[Piece] = []
+    left = tokens
+    for name in request.prefix:
+        if left:
+            pieces.append((name, 0, min(lengths[name], left)))
+            left -= pieces[-1][2]
+    if left:
+        pieces.append((index, 0, left))
+    return tuple(pieces)
 
 
 def router_setting(
@@ -129,11 +145,15 @@ class RoutedCluster:
         self._entries = [index for index, machine in enumerate(machines) if machine.role is not Role.DECODE]
         requests = routed_requests(instance)
         self._requests = requests
-        self._routers = [
-            router(router_setting(instance, requests, self._entries, Random(f"{seed} router {number}")))
+        settings = [
+            router_setting(instance, requests, self._entries, Random(f"{seed} router {number}"))
             for number in range(routers)
         ]
+        self._router_code = RouterCode()
+        with self._router_code:
+            self._routers = [router(each) for each in settings]
         self._notifies = any(_listens(each) for each in self._routers)
+        self._sequences = sequences_of(instance) if self._notifies and instance.is_cached else []
         alone = alone_instances(instance)
         self._policies = [policy(problem) for problem in alone]
         self._runs = [
@@ -187,7 +207,8 @@ class RoutedCluster:
         """Return the machine that a router chooses of those that can serve a request."""
         places = self._places(index)
         views = self._views if len(places) == len(self._entries) else [self._views[place] for place in places]
-        place = self._routers[number].route(self._requests[index], views)
+        with self._router_code:
+            place = self._routers[number].route(self._requests[index], views)
         if place not in places:
             reason = f"the router answers {shown(place)}, expected one of {list(places)}, where it can be served"
             raise PolicyFailureError(index, self._clock.now_ps, reason)
@@ -240,14 +261,21 @@ class RoutedCluster:
             for notice in run.notices(known):
                 heappush(self._due, notice)
         while self._due:
-            self._tell(heappop(self._due))
+            notice = heappop(self._due)
+            with self._router_code:
+                self._tell(notice)
 
     def _tell(self, notice: Notice) -> None:
         request = self._requests[notice.request]
+        if notice.happening is Happening.DROPPED:
+            place, tokens = self._entries.index(notice.machine), self._sequences[notice.request]
+            for router in self._routers:
+                router.dropped(place, tokens, notice.tokens, notice.time_ps)
+            return
         router, place = self._routers[self._sender[notice.request]], self._entries.index(self._routes[notice.request])
         if notice.happening is Happening.FIRST_TOKEN:
             self._first_ps[notice.request] = notice.time_ps
-            router.first_token(request, place, notice.time_ps, 0)
+            router.first_token(request, place, notice.time_ps, notice.tokens)
             return
         first, output = self._first_ps.pop(notice.request), self._instance.requests[notice.request].output
         tpot = (notice.time_ps - first) // (output - 1) if output > 1 else None

@@ -21,7 +21,7 @@ from optsched.model.objectives import Objective
 from optsched.model.prefixes import PrefixNode, PrefixTree
 from optsched.model.result import Status
 from optsched.model.schedule import Batch, Schedule
-from optsched.routers.router import MachineView, RoutedRequest, Router, RouterSetting
+from optsched.routers.router import MachineView, Piece, RoutedRequest, Router, RouterSetting
 from optsched.routers.simple import Direct
 from optsched.simulator.cluster import run_cluster
 from optsched.simulator.engine import run_policy
@@ -309,3 +309,111 @@ def test_routers_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pat
     code, _, err = optsched(capsys, "simulate", str(file), "--policy", "vllm_v1", "--router", "sal", "--machines", "1")
     assert code == 2
     assert "--router: got 'sal', expected none: the instance has one machine" in err
+
+
+class Hearing(Router):
+    """Sends requests where it is told, and writes down first tokens and drops."""
+
+    def __init__(self, chosen: Sequence[int]) -> None:
+        self._chosen = chosen
+        self.notes: list[tuple[object, ...]] = []
+
+    def route(self, request: RoutedRequest, views: Sequence[MachineView]) -> int:
+        self.notes.append(("routed", request.index))
+        return self._chosen[request.index]
+
+    def first_token(self, request: RoutedRequest, machine: int, now_ps: int, hit: int) -> None:
+        self.notes.append(("first", request.index, machine, now_ps, hit))
+
+    def dropped(self, machine: int, prompt: Sequence[Piece], kept: int, now_ps: int) -> None:
+        self.notes.append(("dropped", machine, prompt, kept, now_ps))
+
+
+@pytest.mark.parametrize("delay_ps", [0, 15])
+def test_routers_hear_of_hits_and_of_drops(delay_ps: int) -> None:
+    # Memory of 8 tokens in blocks of 2; nodes a and z of 4 tokens, of which whole blocks are cached.
+    # Machine 1: request 0 runs 5 tokens from 0 to 15 and leaves both blocks of a. Request 1 finds them at 100, and runs
+    # 2 of its 6 tokens, to 112. Request 2 needs 4 blocks at 200 and finds nothing: 2 are empty, so both blocks of a
+    # are dropped then, which leaves none; it ends at 200 + 10 + 7. Machine 0 has nothing to do but request 3, at 300.
+    tree = PrefixTree((PrefixNode("a", 4), PrefixNode("z", 4)))
+    requests = (
+        Request(5, 1, prefix=("a",)),
+        Request(6, 1, arrival_ps=100, prefix=("a",)),
+        Request(7, 1, arrival_ps=200, prefix=("z",)),
+        Request(1, 1, arrival_ps=300),
+    )
+    cache, limits = CacheRules(CacheMode.PREFIX), Limits(8, 100, 100, kv_block=2)
+    view = ViewAge(delay_ps=delay_ps)
+    instance = Instance("drops", limits, Rules(), COST, requests, replicas=2, prefixes=tree, cache=cache, view=view)
+    hearing = Hearing([1, 1, 1, 0])
+    run_cluster(instance, lambda alone: ready("vllm_v1", alone), lambda _: hearing)
+    assert hearing.notes == [
+        ("routed", 0),
+        ("first", 0, 1, 15, 0),
+        ("routed", 1),
+        ("first", 1, 1, 112, 4),
+        ("routed", 2),
+        ("dropped", 1, (("a", 0, 4), (0, 0, 2)), 0, 200),
+        ("first", 2, 1, 217, 0),
+        ("routed", 3),
+    ]
+    # A last request that comes 10 ps after the first token of request 2 knows of the drop and, if notes take 15, not of
+    # the token.
+    soon = replace(instance, requests=(*requests[:3], replace(requests[3], arrival_ps=227)))
+    late = Hearing([1, 1, 1, 0])
+    run_cluster(soon, lambda alone: ready("vllm_v1", alone), lambda _: late)
+    assert late.notes == [note for note in hearing.notes if not delay_ps or note[:2] != ("first", 2)]
+
+
+BROKEN_ROUTER = """\
+from optsched.routers.router import Router
+
+
+class Broken(Router):
+    def route(self, request, views):
+        return [0][1]
+
+
+class Deaf(Router):
+    def route(self, request, views):
+        return views[0].machine
+
+    def first_token(self, request, machine, now_ps, hit):
+        raise KeyError("first")
+
+
+def unmade(setting):
+    raise ValueError("no such machines")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "raised", "line"),
+    [
+        ("Broken", "IndexError: list index out of range", 6),
+        ("Deaf", "KeyError: 'first'", 14),
+        ("unmade", "ValueError: no such machines", 18),
+    ],
+)
+def test_an_exception_in_a_router_names_router_file_and_line(tmp_path: Path, name: str, raised: str, line: int) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(BROKEN_ROUTER)
+    instance = cluster(Request(3, 2), Request(1, 1, arrival_ps=1000))
+    result = simulate(instance, "fcfs", router=f"{file}:{name}")
+    assert result.status is Status.FAILED
+    assert result.message == f"router {file}:{name}: raised {raised} ({file}:{line})"
+
+
+def test_an_exception_in_a_policy_that_a_router_looks_at_is_the_policys() -> None:
+    class Odd:
+        def next_batch(self, replica: object) -> object:
+            raise OverflowError("odd")
+
+    result = simulate(cluster(Request(3, 2), Request(1, 1, arrival_ps=5)), Odd(), router="least_requests")  # type: ignore[arg-type]
+    assert result.message is not None
+    assert result.message.startswith("Odd: raised OverflowError: odd (")
+
+
+def test_direct_by_name_is_wrong_input() -> None:
+    with pytest.raises(InputError, match="router: got 'direct', expected another router: the machine of each request"):
+        simulate(cluster(Request(1, 1)), "fcfs", router="direct")

@@ -433,3 +433,15 @@ def test_views_are_as_old_as_they_should_be() -> None:
     for now in (3, 10, 14):
         history.record(now, Snapshot(0, waiting=now))
     assert [history.seen(now).waiting for now in (5, 11, 12, 21, 22)] == [0, 0, 10, 10, 14]
+
+
+def test_sal_chooses_among_the_machines_that_it_is_shown() -> None:
+    # All prompts fit, so a machine's load is what waits there and the prompt of 10, over C = 10; the first of equals.
+    views = [Snapshot(machine, kv_capacity=500) for machine in range(3)]
+    sal = Sal(batch_tokens=10)
+    assert sal.route(request(0, ("a", 0, 10)), views[:2]) == 0
+    # 1 would have less load, 1 instead of 2, but is too small for this one, say.
+    assert sal.route(request(1, ("a", 0, 10)), views[:1]) == 0
+    assert sal.route(request(2, ("a", 0, 10)), views[1:2]) == 1
+    # Nothing waits at 2, which was not there at the poll; 10 tokens wait at 1.
+    assert sal.route(request(3, ("a", 0, 10)), views[1:]) == 2
