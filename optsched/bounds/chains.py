@@ -63,7 +63,7 @@ def makespan_bound(instance: Instance, objective: Objective) -> Bound | None:
 
 
 def chains_bound(machine: Instance, machines: int) -> Bound:
-    """Bound the makespan of so many machines, each of them with all requests the instance ``machine``."""
+    """Bound the makespan of ``machines`` machines, each of them with all requests the instance ``machine``."""
     start, best = machine.start_ps, Bound(0, {})
     for rate in _rates(machine):
         jobs = _jobs(machine, rate)

@@ -270,7 +270,7 @@ class FleetSearch:
         return int(self._rng.integers(len(fleet)))
 
     def _improved(self, fleet: Fleet, tries: int) -> Iterator[Fleet]:
-        """Move requests between machines so many times; yield the plans after every try."""
+        """Move requests between machines in ``tries`` tries; yield the plans after every try."""
         for _ in range(tries):
             giving = self._deciding(fleet)
             others = [machine for machine in range(len(fleet)) if machine != giving]
