@@ -15,7 +15,6 @@ from optsched.methods.checked import DefectFoundError
 from optsched.methods.formulations import Options
 from optsched.methods.plan import AUTO, SolvePlan, method_names, plan_solve
 from optsched.methods.question import Question
-from optsched.methods.several import search_several
 from optsched.methods.stages import SolveRun, search
 from optsched.model.domain import replace
 from optsched.model.errors import InputError, one_of, require_type
@@ -126,7 +125,7 @@ def solve(
         seed=seed,
         progress=progress,
     )
-    find = search_several if distributed else partial(search, plan=plan)
+    find = _search_several if distributed else partial(search, plan=plan)
     result = replace(
         _result(run, [INTERRUPTED] if reason is None and find(run) else []),
         time_limit_s=time_limit if isfinite(time_limit) else None,
@@ -137,6 +136,13 @@ def solve(
     if best.defects:
         raise DefectFoundError(best.defects, result)
     return result
+
+
+def _search_several(run: SolveRun) -> bool:
+    # Its planner is on numpy, which takes a while to load.
+    from optsched.methods.several import search_several  # noqa: PLC0415
+
+    return search_several(run)
 
 
 def _result(run: SolveRun, said: list[str]) -> Result:
