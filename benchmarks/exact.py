@@ -81,7 +81,7 @@ def _commit() -> str:
 
 @click.command(help=__doc__)
 @click.option("--suite", default="ladder", show_default=True, help="A suite of the library, or a file.")
-@click.option("--n", "sizes", metavar="4,6", help="Only instances of so many requests.")
+@click.option("--n", "sizes", metavar="4,6", help="Only instances of these numbers of requests.")
 @click.option("--methods", default=AUTO, show_default=True, metavar="NAMES", help="Names joined by commas.")
 @objective_option
 @time_limit_option

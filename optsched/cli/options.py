@@ -463,7 +463,7 @@ def read_evictors(given: Sequence[str]) -> list[str | None]:
 
 
 def shaped(instance: Instance, machines: int | None, *, caching: bool = False) -> Instance:
-    """Return an instance with so many equal machines, and with a cache if it has none and ``caching``."""
+    """Return an instance with ``machines`` equal machines, and with a cache if it has none and ``caching``."""
     if machines is not None:
         instance = replace(instance, replicas=machines, machine_groups=())
     if caching and not instance.is_cached:

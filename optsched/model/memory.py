@@ -14,7 +14,7 @@ class Holding(Protocol):
     """Where requests hold KV, named by their indices."""
 
     def hold(self, index: int, tokens: int, /) -> object:
-        """Let a request hold so many tokens, no fewer than it holds now."""
+        """Let a request hold ``tokens`` tokens, no fewer than it holds now."""
         ...
 
     def release(self, index: int, /) -> None:
@@ -40,7 +40,7 @@ class Memory(Protocol):
         ...
 
     def size(self, state: Any, tokens: int, /) -> int:
-        """Return what a request takes if it holds so many tokens."""
+        """Return what a request takes if it holds ``tokens`` tokens."""
         ...
 
     def sizes(self, states: Any, tokens: Ints, /) -> Ints:
@@ -65,7 +65,7 @@ class PrivateBlocks:
         self.capacity, self.block = limits.kv_capacity, limits.kv_block
 
     def size(self, _: Any, tokens: int, /) -> int:
-        """Return what a request takes if it holds so many tokens: whole blocks of its own."""
+        """Return what a request takes if it holds ``tokens`` tokens: whole blocks of its own."""
         return -(-tokens // self.block) * self.block
 
     def sizes(self, _: Any, tokens: Ints, /) -> Ints:
@@ -106,7 +106,7 @@ class HeldBlocks:
         self.occupied = 0
 
     def hold(self, index: int, tokens: int, /) -> None:
-        """Let a request hold so many tokens."""
+        """Let a request hold ``tokens`` tokens."""
         held = self.held
         before = held.get(index, 0)
         if tokens > before:

@@ -156,7 +156,7 @@ class Result:
 
     def requests(self) -> tuple[ServedRequest, ...]:
         """Return a row for each request: TTFT, e2e latency, TPOT, evictions; nothing without a schedule."""
-        # Only those who ask for rows load what makes them.
+        # What makes rows is loaded where they are asked for.
         from optsched.model.served import served_requests  # noqa: PLC0415
 
         return () if self.schedule is None else served_requests(self.instance, self.schedule)

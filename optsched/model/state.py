@@ -97,7 +97,7 @@ class RequestState:
         return True
 
     def decode(self, times: int = 1) -> bool:
-        """Run so many decode steps, of which only the last may finish the request; return whether it does."""
+        """Run ``times`` decode steps, of which only the last may finish the request; return whether it does."""
         self.generated += times
         if self.generated == self.request.output:
             self.cached = 0
@@ -262,7 +262,7 @@ class MachineState(Generic[_State]):
         return work
 
     def repeat(self, run: Iterable[Step], times: int) -> list[int]:
-        """Do what so many batches of the same decode steps do; return who finishes, which only the last may do."""
+        """Do what ``times`` batches of the same decode steps do; return what finishes, which only the last may do."""
         states, holding = self.states, self._holding
         finished = []
         for index, _ in run:

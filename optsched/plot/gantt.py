@@ -241,7 +241,7 @@ def _batch_position(schedule: Schedule, machine: int) -> Callable[[int], float]:
 
 
 def _rows_height(count: int) -> float:
-    """Return the inches that so many rows take."""
+    """Return the inches that ``count`` rows take."""
     most = 0.3 if count <= 8 else 0.2
     return min(most * count, max(_MOST_HEIGHT, 0.2 * _FEW_ROWS)) + 0.05
 

@@ -80,7 +80,7 @@ class BatchCache:
         return self.blocks.found(self._sequences.of(job.index), job.request.input + job.generated)
 
     def needed(self, job: Job, tokens: int) -> int:
-        """Return how many of the `free` blocks a request takes if it runs so many tokens now.
+        """Return how many of the `free` blocks a request takes if it runs ``tokens`` tokens now.
 
         One that waits also takes those that it finds and no other request pins.
         """
@@ -107,7 +107,7 @@ class BatchCache:
         self._evicted.append(index)
 
     def run(self, job: Job, tokens: int) -> bool:
-        """Run so many tokens of a request; False, and nothing changes, if memory does not suffice.
+        """Run ``tokens`` tokens of a request; False, and nothing changes, if memory does not suffice.
 
         One that waits first finds what is cached: ``tokens`` are those that run besides. What memory is short of is
         dropped.
@@ -230,7 +230,7 @@ class BatchCache:
         return low
 
     def repeat(self, run: Sequence[Step], times: int) -> None:
-        """Carry out so many batches of these decode steps, the first of which may have been formed."""
+        """Carry out ``times`` batches of these decode steps, the first of which may have been formed."""
         if self._open:
             self.end()
             times -= 1

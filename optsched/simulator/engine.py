@@ -33,13 +33,13 @@ def run_policy(
     """Let a policy schedule an instance (InferMax, Algorithm 1, the outer loop).
 
     A batch starts when the previous one ends; when nothing can run, at the next arrival. A policy that says how long a
-    decision stands (`Steady`) is asked again when it does not any more, or when somebody has arrived or ended; the
+    decision stands (`Steady`) is asked again when it does not any more, or when a request has arrived or ended; the
     batches of decode steps before that are run at once.
 
     Parameters
     ----------
     instance, policy
-        What is to be scheduled, and who does it.
+        What is to be scheduled, and what schedules it.
     cost
         How long the steps of batches take, if not what the instance says.
     jumps
@@ -52,7 +52,7 @@ def run_policy(
     InfeasibleInstanceError
         If no schedule exists.
     PolicyFailureError
-        If the policy finds no batch while work remains and nobody else will arrive, goes through more batches
+        If the policy finds no batch while work remains and no request will arrive, goes through more batches
         without a generated token than there are tokens in all (it would never end), or answers what cannot
         be followed: a batch of no run, an eviction without KV, a swap of what is not there, tokens that do not exist;
         or if a batch ends later than any time that a schedule can state (`MAX_PS`).
@@ -213,7 +213,7 @@ class PolicyRun:
             raise PolicyFailureError(next(iter(self._present)), self.now_ps, "the policy's batch runs nothing")
         if self._cache is not None:
             return self._formed(self._cache, assignment)
-        # Without a price nobody counts who is considered.
+        # Without a price the requests that are considered are not counted.
         return assignment if self._besides.cpu_request else Assignment(*assignment[:4])
 
     def _formed(self, cache: BatchCache, assignment: Assignment) -> Assignment:
@@ -357,7 +357,7 @@ class PolicyRun:
         return most if most == 1 or self._cache is None else self._cache.lasts(assignment.run, most)
 
     def _decode(self, assignment: Assignment, most: int, until_ps: int | None) -> int:
-        """Repeat decode steps until a request arrives or a time has come, but at most so often; return how often."""
+        """Repeat decode steps until a request arrives or a time has come, at most ``most`` times; return how often."""
         replica, jobs = self._replica, [self._present[index] for index, _ in assignment.run]
         ends = [self._next_arrival_ps] if self._coming else []
         if until_ps is not None:
@@ -372,9 +372,9 @@ class PolicyRun:
         return times
 
     def _span(self, decodes: int, read: int, most: int, besides: int, left: int | None) -> tuple[int, int]:
-        """Return how many of so many batches start before so many ps have passed, and how long they take.
+        """Return how many of ``most`` batches start before ``left`` ps have passed, and how long they take.
 
-        Each of them takes so many ps besides.
+        Each of them takes ``besides`` ps more.
         """
         if self._closed is None:
             times = duration = 0

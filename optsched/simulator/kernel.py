@@ -1,9 +1,9 @@
 """InferMax's Algorithm 1 in machine code: what `optsched.policies.grouped` does, for groups in order of arrival.
 
-Requests are named by their rank, the place in the order of arrival. Who waits are those that were evicted and then, as
-nobody is admitted before an earlier one, a stretch of ranks.
+Requests are named by their rank, the place in the order of arrival. Those that wait are the evicted ones and, as
+none is admitted before an earlier one, a stretch of ranks.
 
-For speed it says again what others say, to whom it has to correspond:
+For speed it says again what other modules say, to which it has to correspond:
 
 =======================================  =====================================================================
 here                                     there
@@ -83,7 +83,7 @@ class Rule(NamedTuple):
 
 
 class _Jobs(NamedTuple):
-    """All requests, by rank; who runs, in order of rank; and who was evicted and waits, in order of rank.
+    """All requests, by rank; those that run, and those that were evicted and wait, in order of rank.
 
     ``sizes`` says how many run, how many were evicted, have been admitted for the first time, have arrived, how many KV
     tokens are occupied, and held in the policy's view, and how many requests are known. ``reserved`` is I + O - 1 if
@@ -105,7 +105,7 @@ _RUNNING, _RETURNED, _FRESH, _ARRIVED, _OCCUPIED, _HELD, _KNOWN = range(7)
 
 
 class _Batch(NamedTuple):
-    """A decision: runs as rank and tokens, who is evicted, and everybody who runs by priority, lowest last.
+    """A decision: runs as rank and tokens, ranks to evict, and all that run by priority, lowest last.
 
     ``sizes`` says how many run, how many of these decode, after how many others, and how many are evicted; ``filled``
     counts requests by the tokens in their last blocks.
@@ -211,7 +211,7 @@ def _waiting(sizes: Ints) -> int:
 
 @compiled_part
 def _fewest_left(problem: InstanceArrays, jobs: _Jobs, batch: _Batch) -> int:
-    """Return how many tokens are left to generate for whoever ends first of a batch."""
+    """Return how many tokens are left to generate for the first request of a batch to end."""
     fewest = MOST
     for i in range(batch.sizes[_RUNS]):
         rank = batch.rank[i]
@@ -305,7 +305,7 @@ def _decide(problem: InstanceArrays, rule: Rule, jobs: _Jobs, batch: _Batch) -> 
 
 @compiled_part
 def _climb(rule: Rule, jobs: _Jobs, batch: _Batch) -> int:
-    """Order everybody who runs by priority; return how many they are."""
+    """Order all that run by priority; return how many they are."""
     size = 0
     for group in range(rule.members.size):
         members = rule.members[group]
@@ -319,7 +319,7 @@ def _climb(rule: Rule, jobs: _Jobs, batch: _Batch) -> int:
 
 @compiled_part
 def _evict(problem: InstanceArrays, jobs: _Jobs, batch: _Batch, log: Log) -> None:
-    """Take the KV of whoever is to lose it."""
+    """Take the KV of those that are to lose it."""
     for i in range(batch.sizes[_EVICTED]):
         rank = batch.evicted[i]
         jobs.sizes[_OCCUPIED] -= _occupied(problem.limits.block, jobs.cached[rank])
@@ -423,7 +423,7 @@ def _decode(  # noqa: PLR0917 - compiled functions take positions
     most: int,
     pause: int,
 ) -> int:
-    """Run decode steps so often, or until a request arrives, memory does not suffice or there is a pause.
+    """Run decode steps ``most`` times, or until a request arrives, memory does not suffice or there is a pause.
 
     Return when they end.
     """
@@ -440,7 +440,7 @@ def _decode(  # noqa: PLR0917 - compiled functions take positions
     until = min(pause, problem.requests.arrival[sizes[_ARRIVED]]) if sizes[_ARRIVED] < sizes[_KNOWN] else pause
     base = linear_ps(problem.costs, runs) + problem.costs.decode_req * runs
     while times < most:
-        # Whoever has filled its last block takes another one.
+        # A request that has filled its last block takes another one.
         growth = problem.limits.block * filled[-times % problem.limits.block]
         if times > 0 and (now >= until or (not rule.worst_case and growth > free) or log.totals[KV_HIGH] > MOST):
             break
@@ -476,7 +476,7 @@ def _decode(  # noqa: PLR0917 - compiled functions take positions
 
 @compiled_part
 def _let_go(problem: InstanceArrays, jobs: _Jobs, log: Log, ends: Ints, now: int) -> None:
-    """Let those leave who have all their tokens."""
+    """Remove the requests that have all their tokens."""
     running, sizes, generated, cached, decoding = jobs.running, jobs.sizes, jobs.generated, jobs.cached, jobs.decoding
     outputs, kept = problem.requests.output, 0
     for i in range(sizes[_RUNNING]):

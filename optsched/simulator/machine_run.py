@@ -183,7 +183,7 @@ class MachineRun(PolicyRun):
         return job
 
     def hold(self, index: int, tokens: int, now_ps: int) -> None:
-        """Set memory aside for so many tokens of a request that the policy does not see."""
+        """Set memory aside for ``tokens`` tokens of a request that the policy does not see."""
         self._held[index] = self._instance.limits.occupied(tokens)
         self._set_capacity(now_ps)
 
@@ -202,7 +202,7 @@ class MachineRun(PolicyRun):
         self.free(job.index, now_ps)
 
     def has_room(self, job: Job, tokens: int, at: Instant) -> bool:
-        """Whether a request can come now: so many tokens of it fit beside all that is in use.
+        """Whether a request can come now: ``tokens`` tokens of it fit beside all that is in use.
 
         Requests that were evicted here go first. Where none can be evicted, there has to be room for all to finish.
         """

@@ -272,7 +272,7 @@ class MovingCluster(RoutedCluster):
         self._end_moves(now_ps)
 
     def _start_stage(self, transfer: _Transfer, tokens: int, now_ps: int) -> None:
-        """Copy what there is of so many tokens and is not copied yet."""
+        """Copy what is not copied yet of ``tokens`` tokens."""
         links, wish = self._instance.links, transfer.wish
         end = now_ps + links.base_ps + links.kv_ps * (tokens - transfer.copied)
         transfer.copied = tokens

@@ -23,7 +23,7 @@ ENTRIES, NOTED_STEPS, NOTED_CHANGES, KV_HIGH, KV_LOW, BUSY = range(6)
 TOKENS, RUNS, RESIDENT, PEAK, BATCHES, EVICTIONS, FINISHED = range(6, 13)
 """Totals: rows of the arrays, sums over batches, most KV tokens, and how many batches, evictions and ends there are."""
 SHIFT = 20
-"""KV tokens times duration exceed 64 bits: the sum is kept in two parts, of which the lower has so many."""
+"""KV tokens times duration exceed 64 bits: the sum is kept in two parts, of which the lower has that many bits."""
 _STRETCH = 1 << 20
 """Runs of one table, if a batch does not have more."""
 
@@ -62,7 +62,7 @@ def new_log() -> Log:
 
 @compiled_helper
 def with_room(log: Log, steps: int, changes: int) -> Log:
-    """Return the log with room for one more entry and so many more rows."""
+    """Return the log with room for one more entry and more rows of the other arrays."""
     entries, noted, changed = log.entries, log.steps, log.changes
     if log.totals[ENTRIES] == len(entries):
         entries = np.concatenate((entries, np.zeros_like(entries)))
@@ -83,7 +83,7 @@ def note_step(log: Log, rank: int, tokens: int) -> None:
 
 @compiled_part
 def note_change(log: Log, rank: int, kind: int) -> None:
-    """Note that somebody is evicted (0), decodes from now on (1), or has ended (2)."""
+    """Note that a request is evicted (0), decodes from now on (1), or has ended (2)."""
     row = log.totals[NOTED_CHANGES]
     log.changes[row, 0], log.changes[row, 1] = rank, kind
     log.totals[NOTED_CHANGES] = row + 1

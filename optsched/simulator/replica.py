@@ -108,7 +108,7 @@ class PolicyFailureError(Exception):
 
 
 class NoBatchError(PolicyFailureError):
-    """The policy finds no batch now; it is asked again when somebody else arrives."""
+    """The policy finds no batch now; it is asked again when another request arrives."""
 
 
 class Policy(Protocol):
@@ -160,7 +160,7 @@ class Steady(Protocol):
         -------
         int
             A number, at least 1, of batches for each of which `next_batch` would answer the same, in the same order,
-            as long as nobody arrives and nobody ends.
+            as long as no request arrives and none ends.
         """
         ...
 

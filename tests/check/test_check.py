@@ -344,13 +344,13 @@ BROKEN = [
         "batch 1: request 0 is evicted 2 times, at most 1 is allowed",
     ),
     broken(
-        "run of nobody",
+        "run of no request",
         problem(SMALL),
         plan(Batch(0, 119, ((0, 1), (1, 1)))),
         "batch 0: request 1 runs, but requests are numbered from 0 to 0",
     ),
     broken(
-        "eviction of nobody",
+        "eviction of no request",
         problem(SMALL),
         plan(Batch(0, 119, ((0, 1),), (7,))),
         "batch 0: request 7 is evicted, but requests are numbered from 0 to 0",

@@ -159,7 +159,7 @@ def test_a_search_that_looks_at_too_many_proves_what_it_has_reached(monkeypatch:
 
 
 def test_large_graphs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    # After a batch: nobody or one that has a token to come, or two of these; in a batch: nobody, 1, 2 or 1 and 1.
+    # After a batch: none, or one that has a token to come, or two of these; in a batch: none, 1, 2 or 1 and 1.
     monkeypatch.setattr(contents, "MOST_STATES", 7)
     assert proved(stated(BEST, 0, 0)) == BEST
     monkeypatch.setattr(contents, "MOST_STATES", 6)

@@ -186,7 +186,7 @@ def test_looking_for_cycles_early_or_late_changes_nothing(monkeypatch: pytest.Mo
 
 
 def test_large_graphs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    # After a batch: nobody or one that has a token to come, or two of these; in a batch: nobody, 1, 2 or 1 and 1.
+    # After a batch: none, or one that has a token to come, or two of these; in a batch: none, 1, 2 or 1 and 1.
     monkeypatch.setattr(contents, "MOST_STATES", 7)
     assert proved(TIGHT) == BEST
     monkeypatch.setattr(contents, "MOST_STATES", 6)

@@ -550,8 +550,8 @@ GIVEN = "given.json"
 SIMULATE = ["simulate", GIVEN, "--policy", "vllm"]
 OPTIONS: list[tuple[list[str], str]] = [
     (
-        ["simulate", GIVEN, "--policy", "nobody"],
-        "--policy: got 'nobody', expected all, standard, or one of vllm, vllm_ef, sarathi",
+        ["simulate", GIVEN, "--policy", "nameless"],
+        "--policy: got 'nameless', expected all, standard, or one of vllm, vllm_ef, sarathi",
     ),
     (["simulate", GIVEN, "--policy", ""], "--policy: got '', expected all, standard, or one of vllm, "),
     ([*SIMULATE, "--timeline", "-", "--json"], "--timeline: got '-', expected a file, as the result document goes to "),
@@ -562,8 +562,8 @@ OPTIONS: list[tuple[list[str], str]] = [
     ),
     (["simulate", GIVEN, "--policy", "vllm,,all"], "--policy: got '', expected all, standard, or one of vllm, "),
     (
-        ["table", GIVEN, "--policies", "nobody"],
-        "--policies: got 'nobody', expected all, standard, or one of vllm, vllm_ef",
+        ["table", GIVEN, "--policies", "nameless"],
+        "--policies: got 'nameless', expected all, standard, or one of vllm, vllm_ef",
     ),
     (["solve", GIVEN, "--method", "magic"], "--method: got 'magic', expected one of auto, state_search, token_cpsat, "),
     (["table", GIVEN, "--method", "magic"], "--method: got 'magic', expected one of auto, state_search, token_cpsat, "),

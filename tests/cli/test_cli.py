@@ -194,8 +194,8 @@ def test_every_objective_is_the_value(objective: Objective, optsched: Command) -
 
 def test_percentiles_are_bounded_checked_and_tabulated(optsched: Command) -> None:
     """M = 6 holds one prompt of 4 with its second token, so the third of six requests is done after six batches."""
-    crowd = replace(small(kv=6, size=4), requests=(Request(4, 2),) * 6)
-    code, out, _ = optsched("bound", save(crowd), "--objective", "p50_e2e", "--out", "bound.json")
+    six = replace(small(kv=6, size=4), requests=(Request(4, 2),) * 6)
+    code, out, _ = optsched("bound", save(six), "--objective", "p50_e2e", "--out", "bound.json")
     assert code == 0
     assert re.search(r"^  bound  \d+\.\d{3} ms  \(percentile\), certified", out, flags=re.MULTILINE)
     assert optsched("check", "bound.json").code == 0
@@ -285,7 +285,7 @@ def test_a_suite_gives_a_comparison_for_every_instance(optsched: Command) -> Non
 
 
 def test_timelines_of_all_policies_are_in_one_file(optsched: Command) -> None:
-    """Who gets stuck has none; what the others do adds up to their metrics."""
+    """A policy that gets stuck has none; what the others do adds up to their metrics."""
     later = tuple(replace(request, arrival_ps=index * 10**9) for index, request in enumerate(small().requests))
     problem = replace(small(rules={"eviction": False}), requests=later)
     file = save(problem)

@@ -42,7 +42,7 @@ from optsched.simulator.replica import Replica
 from optsched.study.bound_table import TableTask, finish, table_rows
 
 ANY: Any = optsched
-"""The package for callers who give what type checkers refuse."""
+"""The package for callers that give what type checkers refuse."""
 
 # A batch of x tokens takes 10 ps, whatever it holds.
 TEN = CostModel(base=10, token=0)

@@ -1,4 +1,4 @@
-"""Classes of schedules: what they contain, who keeps to them, what is said where they are empty."""
+"""Classes of schedules: what they contain, what keeps to them, what is said where they are empty."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ SERVED_AS_NUMBERED = Schedule(tuple(Batch(10 * n, 10 * n + 10, ((n, 1),)) for n 
             Restrictions(order=(2, 0, 1)),
             ["the order has 3 requests, the instance has 2"],
         ),
-        # In one batch nobody is before anybody.
+        # In one batch no request is before another.
         (FEW, TWO_ONE, Restrictions(("reordering",)), []),
         (FEW, TWO_ONE, Restrictions(order=(1, 0, 2)), []),
         (

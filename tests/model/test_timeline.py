@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from playing import TEN, assert_compiled_the_same, instances, outcome, problem, served
 from test_check import schedules
 from test_simulate import scaled
-from test_swap import DEEDS
+from test_swap import ASSIGNMENTS
 from test_swap import PAIR as SWAPPED
 
 from optsched.check import check_schedule
@@ -32,7 +32,7 @@ OVER_TIME = ("queue_length_over_time", "kv_utilisation_over_time", "token_utilis
 # Worked by hand --------------------------------------------------------------------------------------------
 # A `Moment` is a tuple (time_ps, waiting, resident, running, kv_tokens, tokens).
 
-# Blocks of 4. Request 0 fills 5 tokens, which takes two blocks, and keeps them while request 1 runs and while nobody
+# Blocks of 4. Request 0 fills 5 tokens, which takes two blocks, and keeps them while request 1 runs and while none
 # does; request 1 arrives while the first batch runs; request 2 after everything else. Every batch takes 10 ps.
 KEPT = problem(Request(5, 2), Request(3, 1, 4), Request(2, 1, 100), kv=16, budget=8, block=4)
 PLAYED = Schedule(
@@ -103,7 +103,7 @@ def test_who_is_evicted_waits_until_the_refill_begins() -> None:
 
 def test_who_is_swapped_out_waits_until_it_is_swapped_in() -> None:
     # The schedule of test_swap.py; its batches take 150, 125, 135, 128 and 114 ps.
-    schedule = timed(SWAPPED, DEEDS)
+    schedule = timed(SWAPPED, ASSIGNMENTS)
     assert timeline(SWAPPED, schedule) == [
         (0, 0, 2, 2, 5, 5),
         (150, 0, 2, 2, 7, 2),
@@ -303,7 +303,7 @@ def test_sums_known_otherwise(seed: int) -> None:
     for spread in (tally.waiting, tally.kv_tokens, tally.batch_tokens):
         assert spread is not None
         assert spread.weight == span
-    # Little's law: whoever is there waits or holds KV.
+    # Little's law: a request that is there waits or holds KV.
     there = sum((one.waiting + one.resident) * (other.time_ps - one.time_ps) for one, other in pairwise(moments))
     assert there == sum(last - request.arrival_ps for last, request in zip(tally.last, instance.requests, strict=True))
     # Between batches this policy keeps nothing.

@@ -1,4 +1,4 @@
-"""Times between tokens as objectives: TPOT and TBT, their values, bounds and who refuses them."""
+"""Times between tokens as objectives: TPOT and TBT, their values, bounds and what refuses them."""
 
 from __future__ import annotations
 

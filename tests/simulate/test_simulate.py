@@ -459,7 +459,7 @@ def test_eviction_free_variants_reserve_the_peak(name: str) -> None:
     requests = (Request(2, 3),) * 4
     expected = whole([[(0, 2), (1, 2)], [(0, 1), (1, 1)], [(0, 1), (1, 1)], [(2, 2), (3, 2)], *[[(2, 1), (3, 1)]] * 2])
     assert decisions(problem(*requests, kv=11), name) == expected
-    # The reservation of the running ones counts, not what they hold: nobody is admitted into the 3 free tokens
+    # The reservation of the running ones counts, not what they hold: no request is admitted into the 3 free tokens
     # of M = 11 in batch 2, and M = 12 admits three.
     three = whole([[(0, 2), (1, 2), (2, 2)], *[[(0, 1), (1, 1), (2, 1)]] * 2, [(3, 2)], [(3, 1)], [(3, 1)]])
     assert decisions(problem(*requests, kv=12), name) == three
@@ -502,7 +502,7 @@ def test_victims_are_the_latest_to_arrive(name: str) -> None:
 
 @pytest.mark.parametrize("name", BASES)
 def test_request_evicts_itself_if_none_of_lower_priority_is_left(name: str) -> None:
-    # M = 8: batch 2 has room for two more tokens, and the third request finds none and nobody behind it.
+    # M = 8: batch 2 has room for two more tokens, and the third request finds none and no request behind it.
     assert decisions(problem(*(Request(2, 3),) * 3, kv=8), name) == [
         ([(0, 2), (1, 2), (2, 2)], []),
         ([(0, 1), (1, 1)], [2]),
@@ -573,7 +573,7 @@ def shortest_prompt(job: Job, _: Replica) -> int:
 
 
 def test_group_with_an_order_of_its_own_that_evicts() -> None:
-    # Whoever waits pushes out whoever runs; in both groups the shorter prompt goes first. M = 6.
+    # Requests that wait push out those that run; in both groups the shorter prompt goes first. M = 6.
     pushing = tuned(
         VLLM_HY,
         groups=(
@@ -592,7 +592,7 @@ def test_group_with_an_order_of_its_own_that_evicts() -> None:
 
 
 def test_candidate_evicts_nobody_of_higher_priority() -> None:
-    # The waiting come last and may evict: at M = 6 request 1 finds 2 free tokens, and nobody below it.
+    # The waiting come last and may evict: at M = 6 request 1 finds 2 free tokens, and no request below it.
     greedy = tuned(SARATHI, groups=(Group(Members.DECODING, evicts=True), Group(Members.WAITING, evicts=True)))
     assert decisions(problem(Request(3, 3), Request(3, 1, 1), kv=6), greedy) == whole(
         [[(0, 3)], [(0, 1)], [(0, 1)], [(1, 3)]]
@@ -720,7 +720,7 @@ def test_forbidden_eviction() -> None:
 
 
 def test_forbidden_self_eviction() -> None:
-    # Nobody but request 2 itself is left to give the token.
+    # None but request 2 itself is left to give the token.
     instance = problem(*(Request(2, 3),) * 3, kv=8, rules=Rules(eviction=False))
     failure = refused(instance, "sarathi")
     assert (failure.index, failure.now_ps) == (2, 10)
@@ -764,7 +764,7 @@ def test_reservation_over_the_cache_fails() -> None:
     greedy = tuned(VLLM, reserve=lambda job: 9)
     failure = refused(problem(Request(2, 2), kv=8), greedy)
     assert failure.reason == "no legal batch for a whole prefill: 9 more KV tokens do not fit the 8 that are free"
-    # A group that evicts finds nobody to evict.
+    # A group that evicts finds no request to evict.
     evicting = tuned(greedy, groups=(Group(Members.WAITING, evicts=True),))
     assert refused(problem(Request(2, 2), kv=8), evicting).reason == failure.reason
 
@@ -864,7 +864,7 @@ def assert_first_come_first_served(instance: Instance, schedule: Schedule) -> No
 
 
 def assert_no_idling(instance: Instance, schedule: Schedule) -> None:
-    """A batch starts when the previous one ends, or at the next arrival if nobody is left."""
+    """A batch starts when the previous one ends, or at the next arrival if none is left."""
     last = {index: number for number, batch in enumerate(schedule.batches) for index, _ in batch.run}
     now = 0
     for number, batch in enumerate(schedule.batches):

@@ -55,7 +55,7 @@ def test_a_scheduler_takes_time_for_every_batch_and_every_request_that_it_consid
 # A schedule by hand -----------------------------------------------------------------------------------------
 
 PAIR = problem(Request(2, 4), Request(3, 3), kv=7, rules=SWAPS, cost=COST)
-DEEDS = [
+ASSIGNMENTS = [
     Assignment([(0, 2), (1, 3)], []),
     Assignment([(0, 1), (1, 1)], []),  # 3 + 4 = 7 tokens, the cache is full
     Assignment([(1, 1)], [], swap_out=[0]),  # 1 ends with 5 tokens, 3 of 0 are on the host
@@ -68,11 +68,11 @@ DURATIONS = [150, 125, 135, 128, 114]
 
 
 def batches() -> list[Batch]:
-    return list(timed(PAIR, DEEDS).batches)
+    return list(timed(PAIR, ASSIGNMENTS).batches)
 
 
 def test_a_swap_by_hand() -> None:
-    schedule = timed(PAIR, DEEDS)
+    schedule = timed(PAIR, ASSIGNMENTS)
     assert [batch.end_ps - batch.start_ps for batch in schedule.batches] == DURATIONS
     violations, metrics = check_schedule(PAIR, schedule)
     assert violations == []
@@ -116,13 +116,13 @@ def test_the_checker_names_what_is_wrong_with_a_swap(number: int, changes: dict[
 def test_swapping_has_to_be_allowed() -> None:
     forbidden = replace(PAIR, rules=Rules(eviction=False))
     expected = "batch 2: request 0 is swapped out, but swapping is forbidden"
-    assert expected in check_schedule(forbidden, timed(PAIR, DEEDS))[0]
-    assert expected in check_schedule(PAIR, timed(PAIR, DEEDS), Restrictions(forbid=("swap",)))[0]
+    assert expected in check_schedule(forbidden, timed(PAIR, ASSIGNMENTS))[0]
+    assert expected in check_schedule(PAIR, timed(PAIR, ASSIGNMENTS), Restrictions(forbid=("swap",)))[0]
 
 
 def test_what_was_considered_takes_time_and_is_checked() -> None:
     instance = replace(PAIR, cost=replace(COST, cpu_request=20))
-    schedule = timed(instance, [deed._replace(considered=2) for deed in DEEDS])
+    schedule = timed(instance, [assignment._replace(considered=2) for assignment in ASSIGNMENTS])
     assert [batch.end_ps - batch.start_ps for batch in schedule.batches] == [d + 40 for d in DURATIONS]
     assert check_schedule(instance, schedule)[0] == []
     first, *others = schedule.batches
@@ -184,16 +184,16 @@ def test_rr_sjf_swaps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deed", "reason"),
+    ("assignment", "reason"),
     [
         (Assignment([(0, 2)], [], swap_out=[1]), "the policy swaps out request 1, which holds no KV"),
         (Assignment([(0, 2)], [], swap_in=[1]), "the policy swaps in request 1, which has no KV on the host"),
     ],
 )
-def test_swaps_that_cannot_be_followed(deed: Assignment, reason: str) -> None:
+def test_swaps_that_cannot_be_followed(assignment: Assignment, reason: str) -> None:
     class Stubborn:
         def next_batch(self, replica: Replica) -> Assignment:
-            return deed
+            return assignment
 
     with pytest.raises(PolicyFailureError, match=reason):
         run_policy(PAIR, Stubborn())

@@ -281,7 +281,7 @@ def test_a_method_that_overruns_is_interrupted_and_hands_in_what_it_has() -> Non
     patient = trial(hard, Objective.MEAN_E2E, time_limit=1000.0)
     started = time.monotonic()
     found, outcome = with_time_enough(
-        lambda limit: run(patient, grace_s=limit - 1000.0),  # so many seconds in all
+        lambda limit: run(patient, grace_s=limit - 1000.0),  # seconds in all
         lambda found: found[0].value is not None,
         6.0,
     )

@@ -133,7 +133,7 @@ class World:
         return [block for block in found if block is not None]
 
     def run_of(self, machine: Machine, request: int, held: Any, most: int) -> int:
-        """Return how many leading blocks are held, at most so many."""
+        """Return how many leading blocks are held, at most ``most``."""
         found = 0
         while found < most and self.block(machine, request, found) in held:
             found += 1

@@ -98,7 +98,7 @@ def _blocks(instance: Instance, tokens: int) -> int:
 
 
 class Reached(NamedTuple):
-    """What a batch leads to: its duration, the states afterwards, who generated a token, and its evictions."""
+    """What a batch leads to: its duration, the states afterwards, which generated a token, and its evictions."""
 
     duration: int
     states: States

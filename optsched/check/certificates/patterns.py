@@ -287,12 +287,14 @@ class _Proof:
 
     def extras(self) -> list[tuple[int, int]]:
         """Return pairs of a number of batches and what E is at least."""
-        lives = [list(accumulate(self._cheapest(number), min)) for number in range(len(self._groups))]
+        cheapest = [list(accumulate(self._cheapest(number), min)) for number in range(len(self._groups))]
         taken = list(accumulate(self._most_paid(batch) for batch in range(self.batches)))
         found = []
         for batch in range(self.batches):
-            if all(life[batch] < inf for life in lives):
-                paid = sum(group.requests * int(life[batch]) for group, life in zip(self._groups, lives, strict=True))
+            if all(least[batch] < inf for least in cheapest):
+                paid = sum(
+                    group.requests * int(least[batch]) for group, least in zip(self._groups, cheapest, strict=True)
+                )
                 found.append((batch + 1, -((taken[batch] - paid) // self._scale)))
         return found
 

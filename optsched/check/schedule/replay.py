@@ -178,9 +178,9 @@ class Replay:
         self.time.keep(self._resident)
 
     def _may_repeat(self, batch: Batch) -> bool:
-        """Say whether the runs can be repeated so often, and note it if not."""
+        """Say whether the runs can be repeated that often, and note it if not."""
         moved = [("evicts", batch.evict), ("swaps out", batch.swap_out), ("swaps in", batch.swap_in)]
-        wrong = next((f"it {deed} request {indices[0]}" for deed, indices in moved if indices), "")
+        wrong = next((f"it {action} request {indices[0]}" for action, indices in moved if indices), "")
         seen: set[int] = set()
         for index, count in batch.run:
             state = self.states[index] if 0 <= index < len(self.states) else None
@@ -291,29 +291,29 @@ class Replay:
             return
         running = Counter(index for index, _ in batch.run)
         evicted, left, back = Counter(batch.evict), Counter(batch.swap_out), Counter(batch.swap_in)
-        deeds = [("runs", running), ("is evicted", evicted), ("is swapped out", left), ("is swapped in", back)]
-        for deed, found in deeds:
+        actions = [("runs", running), ("is evicted", evicted), ("is swapped out", left), ("is swapped in", back)]
+        for action, found in actions:
             for index, times in found.items():
                 if times > 1:
-                    self._note(number, f"request {index} {deed} {times} times, at most 1 is allowed")
-        for (deed, found), (other, others) in combinations(reversed(deeds), 2):
+                    self._note(number, f"request {index} {action} {times} times, at most 1 is allowed")
+        for (action, found), (other, others) in combinations(reversed(actions), 2):
             for index in found:
-                if index in others and {deed, other} != {"runs", "is swapped in"}:
-                    self._note(number, f"request {index} {deed} and {other}, only 1 of both is allowed")
+                if index in others and {action, other} != {"runs", "is swapped in"}:
+                    self._note(number, f"request {index} {action} and {other}, only 1 of both is allowed")
 
-    def _unfinished(self, number: int, index: int, deed: str) -> _State | None:
+    def _unfinished(self, number: int, index: int, action: str) -> _State | None:
         """Return the state of a request that something can be done to; else note why nothing can."""
         if not 0 <= index < len(self.states):
             self._note(
                 number,
-                f"request {index} {deed}, but requests are numbered from 0 to {len(self.states) - 1}",
+                f"request {index} {action}, but requests are numbered from 0 to {len(self.states) - 1}",
             )
             return None
         state = self.states[index]
         if state.finished:
             self._note(
                 number,
-                f"request {index} {deed}, but it is finished: it has generated {state.generated} of "
+                f"request {index} {action}, but it is finished: it has generated {state.generated} of "
                 f"{state.request.output} tokens",
             )
             return None

@@ -238,11 +238,11 @@ class Rules:
         self._steady = 0 if objective in SUMS else 1
         self._small_first = sorted(range(len(items)), key=lambda number: items[number].blocks)
         firsts = [item for item in items if item.k == 1]
-        everybody = tuple(item.requests if item.group in prices.tracked else 0 for item in firsts)
+        all_wait = tuple(item.requests if item.group in prices.tracked else 0 for item in firsts)
         weight = sum(item.requests * item.weight for item in firsts)
         self._weights = [item.weight for item in firsts]
-        self.source = State(False, (), (), everybody, weight)
-        self.sink = State(False, (), (), (0,) * len(everybody), 0)
+        self.source = State(False, (), (), all_wait, weight)
+        self.sink = State(False, (), (), (0,) * len(all_wait), 0)
 
     def steps(self, state: State) -> Iterator[_Step]:
         """Yield all moves from a state."""
