@@ -24,6 +24,7 @@ from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.schedule import Assignment, Batch
 from optsched.model.state import Step
 from optsched.policies.vllm import VLLM_V1
+from optsched.simulator.caching import BatchCache
 from optsched.simulator.engine import run_policy
 from optsched.simulator.replica import Replica
 
@@ -65,10 +66,11 @@ class _Watched:
     def next_batch(self, replica: Replica) -> Assignment:
         """Form the next batch."""
         found = VLLM_V1.next_batch(replica)
-        assert replica.cache is not None
-        blocks = replica.cache.blocks
-        assert isinstance(blocks, VllmCache)
-        self.pools.append((blocks.pool.free, blocks.pool.cached, replica.cache.owners(blocks.lost)))
+        cache = replica.cache
+        assert isinstance(cache, BatchCache)
+        assert isinstance(cache.blocks, VllmCache)
+        pool = cache.blocks.pool
+        self.pools.append((pool.free, pool.cached, cache.owners(cache.blocks.lost)))
         return found
 
 

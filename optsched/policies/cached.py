@@ -15,8 +15,7 @@ from typing import Protocol
 
 from optsched.model.schedule import Assignment
 from optsched.policies.grouped import GroupedPolicy
-from optsched.simulator.caching import BatchCache
-from optsched.simulator.replica import Job, NoBatchError, PolicyFailureError, Replica
+from optsched.simulator.replica import FormingCache, Job, NoBatchError, PolicyFailureError, Replica
 
 
 class Order(Protocol):
@@ -27,7 +26,7 @@ class Order(Protocol):
         """Whether it stays the same until a request arrives or ends, or a block is cached or dropped."""
         ...
 
-    def candidates(self, replica: Replica, cache: BatchCache) -> Iterable[Job]:
+    def candidates(self, replica: Replica, cache: FormingCache) -> Iterable[Job]:
         """Return the waiting requests that may be admitted to a batch, the first one first."""
         ...
 
@@ -37,7 +36,7 @@ class FirstCome:
 
     settled = True
 
-    def candidates(self, replica: Replica, _: BatchCache) -> Iterable[Job]:
+    def candidates(self, replica: Replica, _: FormingCache) -> Iterable[Job]:
         """Return the waiting requests in order of arrival."""
         return replica.waiting
 
@@ -51,7 +50,7 @@ _decodes = attrgetter("decoding")
 class _Forming:
     """One batch, as it is formed on a cache."""
 
-    def __init__(self, parts: GroupedPolicy, replica: Replica, cache: BatchCache) -> None:
+    def __init__(self, parts: GroupedPolicy, replica: Replica, cache: FormingCache) -> None:
         limits, rules = replica.limits, replica.rules
         self._replica, self._cache, self._reserve = replica, cache, parts.reserve
         self._hybrid = parts.hybrid and rules.hybrid

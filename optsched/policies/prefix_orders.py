@@ -40,14 +40,13 @@ from optsched.model.instance import Instance
 from optsched.policies.cached import Order
 from optsched.policies.grouped import Group, Members
 from optsched.policies.vllm import VLLM_V1
-from optsched.simulator.caching import BatchCache
-from optsched.simulator.replica import Job, Occasion, Policy, Replica
+from optsched.simulator.replica import FormingCache, Job, Occasion, Policy, Replica
 
 _MOST = 128
 """If more requests wait `lpm` does not order them."""
 
 
-def _seen(job: Job, cache: BatchCache, prompt: tuple[Piece, ...] = ()) -> WaitingRequest:
+def _seen(job: Job, cache: FormingCache, prompt: tuple[Piece, ...] = ()) -> WaitingRequest:
     return WaitingRequest(job.index, job.missing, cache.found(job), prompt)
 
 
@@ -65,7 +64,7 @@ class _LongestMatch:
     settled: bool = True
     prompts: dict[int, tuple[Piece, ...]] = field(default_factory=dict)
 
-    def candidates(self, replica: Replica, cache: BatchCache) -> Iterable[Job]:
+    def candidates(self, replica: Replica, cache: FormingCache) -> Iterable[Job]:
         waiting = replica.waiting
         if len(waiting) > _MOST:
             return waiting
@@ -92,7 +91,7 @@ class _Proportional:
 
     settled: bool = True
 
-    def candidates(self, replica: Replica, cache: BatchCache) -> Iterable[Job]:
+    def candidates(self, replica: Replica, cache: FormingCache) -> Iterable[Job]:
         jobs = {job.index: job for job in replica.waiting}
         return [jobs[request.index] for request in by_groups([_seen(job, cache) for job in replica.waiting])]
 
@@ -105,7 +104,7 @@ class _Turns:
     turns: GroupTurns = field(default_factory=GroupTurns)
     seen: dict[int, WaitingRequest] = field(default_factory=dict)
 
-    def candidates(self, replica: Replica, cache: BatchCache) -> Iterable[Job]:
+    def candidates(self, replica: Replica, cache: FormingCache) -> Iterable[Job]:
         jobs = {job.index: job for job in replica.waiting}
         for job in replica.waiting:
             if job.index not in self.seen:
@@ -126,7 +125,7 @@ class _WithinObjective:
     cost: CostModel
     settled: bool = False
 
-    def candidates(self, replica: Replica, cache: BatchCache) -> Iterable[Job]:
+    def candidates(self, replica: Replica, cache: FormingCache) -> Iterable[Job]:
         return sorted(replica.waiting, key=lambda job: self.misses(job, replica.now_ps, cache.found(job)))
 
     def misses(self, job: Job, now_ps: int, found: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -13,7 +14,6 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Assignment
 from optsched.model.state import RequestState
-from optsched.simulator.caching import BatchCache
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,6 +47,38 @@ class Job(RequestState):
         self.queued_ps = request.arrival_ps
 
 
+class FormingCache(Protocol):
+    """A machine's cache, on which a policy forms its batch: what it says to evict and to run happens at once.
+
+    The policy then answers the `Assignment` of just that, in this order.
+    """
+
+    @property
+    def free(self) -> int:
+        """Blocks that runs may still take in this batch: empty ones, and cached ones that can be dropped."""
+
+    def found(self, job: Job, /) -> int:
+        """Return how many tokens a waiting request would find if it ran now; whole blocks, and never its last token."""
+
+    def needed(self, job: Job, tokens: int, /) -> int:
+        """Return how many of the `free` blocks a request takes if it runs ``tokens`` tokens now."""
+
+    def evict(self, job: Job, /) -> None:
+        """Evict a request that holds KV and does not run in this batch. What is cached of it stays."""
+
+    def run(self, job: Job, tokens: int, /) -> bool:
+        """Run ``tokens`` tokens of a request; False, and nothing changes, if memory does not suffice.
+
+        One that waits first finds what is cached: ``tokens`` are those that run besides.
+        """
+
+    def decode(self, jobs: Iterable[Job], /) -> int:
+        """Run a decode step of each of these requests in turn, up to the first for which memory does not suffice.
+
+        The same as `run` of one token for each of them; returns how many ran.
+        """
+
+
 @dataclass(slots=True)
 class Replica:
     """A replica between two batches.
@@ -71,7 +103,7 @@ class Replica:
     memory: Memory
     waiting: list[Job] = field(default_factory=list)
     running: list[Job] = field(default_factory=list)
-    cache: BatchCache | None = None
+    cache: FormingCache | None = None
 
     def enqueue(self, job: Job) -> None:
         """Put a job among the waiting."""
