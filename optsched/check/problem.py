@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from optsched.model.cluster import Role
@@ -32,6 +33,11 @@ class Problem:
     runs: int | None
     evictions: int | None
     queue: tuple[int, ...]
+
+    @cached_property
+    def pieces(self) -> tuple[tuple[int, int], ...]:
+        """`pieces_of` its cost."""
+        return pieces_of(self.cost)
 
     @property
     def blocks(self) -> int:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from optsched.check.cluster.memory import Hold, Memory
 from optsched.check.cluster.record import Record, State
-from optsched.check.problem import Problem, pieces_of
+from optsched.check.problem import Problem
 from optsched.check.schedule.over_time import Progression
+from optsched.check.tally import Tally
 from optsched.model.cluster import Role
 from optsched.model.schedule import Batch
 
@@ -30,23 +31,12 @@ class Part:
 
 
 @dataclass(slots=True)
-class _Tally:
-    """What one batch runs."""
+class _Tally(Tally):
+    """What one batch runs, finds and completes, and which requests finish in it."""
 
-    prefills: int = 0
-    decodes: int = 0
-    prefill_tokens: int = 0
-    read: int = 0
-    fills_ps: int = 0
-    left: int = 0
-    back: int = 0
     finished: list[State] = field(default_factory=list)
     completing: list[Hold] = field(default_factory=list)
     hits: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def tokens(self) -> int:
-        return self.prefill_tokens + self.decodes
 
 
 class Machine:
@@ -66,7 +56,7 @@ class Machine:
 
     def __init__(self, index: int, problem: Problem, role: Role, memory: Memory, record: Record) -> None:
         self.index, self.problem, self.role, self.memory = index, problem, role, memory
-        self._record, self._pieces = record, pieces_of(problem.cost)
+        self._record = record
         self.events: list[int] = []
         self.end_ps = self.load_ps = 0
         self.first_runs: dict[int, int] = {}
@@ -148,10 +138,10 @@ class Machine:
 
     def _first_ps(self, part: Part) -> tuple[int, int]:
         """Return what the first of repeated batches takes, and by how much longer each takes than the one before."""
-        cost, decodes = self.problem.cost, len(part.batch.run)
+        decodes = len(part.batch.run)
         read = sum(self._record.states[index].hold.tokens for index, _ in part.batch.run)
-        first_ps = self._linear_ps(decodes) + cost.decode_kv * read + cost.decode_req * decodes
-        return first_ps + cost.cpu_request * part.batch.considered, cost.decode_kv * decodes
+        first = Tally(self.problem, decodes=decodes, read=read)
+        return first.duration_ps(part.batch.considered), self.problem.cost.decode_kv * decodes
 
     def _before_next_event(self, part: Part) -> int:
         """Return how many repeats to carry out now: those that have ended by the next event, or the one under way."""
@@ -198,7 +188,7 @@ class Machine:
 
     def _play(self, part: Part, start_ps: int, stated_ps: int | None) -> int:
         """Carry out one batch, and return its end: that which is stated, or else that which follows."""
-        batch, tally, totals = part.batch, _Tally(), self._record.totals
+        batch, tally, totals = part.batch, _Tally(self.problem), self._record.totals
         self._check_shape(part)
         for index in dict.fromkeys(batch.evict):
             self._evict(part, index, start_ps)
@@ -218,7 +208,7 @@ class Machine:
         self.memory.end_matches()
         self._check_limits(part, tally)
         self._check_hits(part, tally)
-        duration_ps = self._duration_ps(batch, tally)
+        duration_ps = tally.duration_ps(batch.considered)
         end_ps = start_ps + duration_ps
         if stated_ps is not None and stated_ps != end_ps:
             self._note(
@@ -382,6 +372,7 @@ class Machine:
                 continue
             if count != 1:
                 self._note(part, f"request {index} runs {count} tokens in a decode step, exactly 1 is allowed")
+                tally.surplus += count - 1
             if prefill:
                 self._note_role(part, index)
             tally.decodes += 1
@@ -404,7 +395,7 @@ class Machine:
 
     def _prefill(self, part: Part, start_ps: int, state: State, count: int, tally: _Tally) -> None:
         """Match if a fill begins, then check and carry out a prefill step."""
-        index, hold, cost = state.index, state.hold, self.problem.cost
+        index, hold = state.index, state.hold
         if not state.started:
             state.started = True
             self.first_runs[index] = self._played
@@ -423,22 +414,9 @@ class Machine:
             tally.hits[index] = hold.tokens
             self._record.totals.hit_tokens += hold.tokens
         missing = state.missing
-        if count > missing:
-            self._note(
-                part,
-                f"request {index} runs {count} tokens in a prefill step, at most the {missing} tokens that exist and "
-                "are not cached are allowed",
-            )
-        elif count < missing and not self.problem.chunked:
-            self._note(
-                part,
-                f"request {index} runs {count} tokens in a prefill step, but without chunked prefill all {missing} "
-                "missing tokens must run",
-            )
-        tally.prefills += 1
-        tally.prefill_tokens += count
-        tally.fills_ps += cost.prefill_sq * (count**2 + 2 * hold.tokens * count)
-        tally.fills_ps += cost.prefill_kv * hold.tokens + cost.prefill_req
+        wrong = tally.prefill(count, hold.tokens, missing)
+        if wrong:
+            self._note(part, f"request {index} {wrong}")
         state.ran = min(count, missing)
         self._step(hold, state.ran, tally)
 
@@ -459,22 +437,9 @@ class Machine:
                 tally.finished.append(state)
 
     def _check_limits(self, part: Part, tally: _Tally) -> None:
-        limits, runs = self.problem.limits, len(part.batch.run)
-        if tally.tokens > limits.batch_tokens:
-            self._note(part, f"runs {tally.tokens} tokens, at most {limits.batch_tokens} are allowed")
-        if tally.prefill_tokens > limits.prefill_tokens:
-            self._note(
-                part,
-                f"runs {tally.prefill_tokens} tokens in prefill steps, at most {limits.prefill_tokens} are allowed",
-            )
-        if self.problem.runs is not None and runs > self.problem.runs:
-            self._note(part, f"has {runs} runs, at most {self.problem.runs} are allowed")
+        for wrong in tally.broken_limits(len(part.batch.run)):
+            self._note(part, wrong)
         self.check_memory(f"batch {part.number} of machine {self.index}")
-        if not self.problem.hybrid and tally.prefills and tally.decodes:
-            self._note(
-                part,
-                f"mixes {tally.prefills} prefill and {tally.decodes} decode steps, but hybrid batches are forbidden",
-            )
 
     def check_memory(self, cause: str) -> None:
         """Note if more blocks are occupied than there are."""
@@ -501,17 +466,6 @@ class Machine:
                     part,
                     f"request {index} is stated to find {stated.get(index, 0)} tokens in the cache, it finds {tokens}",
                 )
-
-    def _duration_ps(self, batch: Batch, tally: _Tally) -> int:
-        cost = self.problem.cost
-        steps_ps = self._linear_ps(tally.tokens) + tally.fills_ps
-        steps_ps += cost.decode_kv * tally.read + cost.decode_req * tally.decodes
-        link_ps = cost.swap_out_kv * tally.left + cost.swap_in_kv * tally.back
-        hidden_ps = min(link_ps, steps_ps * cost.swap_overlap // 100)
-        return steps_ps + link_ps - hidden_ps + cost.cpu_request * batch.considered
-
-    def _linear_ps(self, tokens: int) -> int:
-        return max(base + token * tokens for base, token in self._pieces)
 
     def require_queue(self, queue: Sequence[int]) -> None:
         """Note every request whose first run here is in an earlier batch than that of one before it in the order."""

@@ -9,7 +9,7 @@ here                                                `optsched.check.schedule.rep
 ==================================================  ===========================================================
 `_Requests`                                         `_State`
 `_play`                                             `Replay.play`, with all that it calls
-`_Noted`, `Sums`                                    `_Totals`, `Replay.gaps`, `OverTime`
+`_Noted`                                            `Totals`, `Replay.gaps`, `OverTime`
 repeats one by one                                  `_Repeats`, in closed form
 ==================================================  ===========================================================
 """
@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from optsched.check.problem import Problem, pieces_of
-from optsched.check.schedule.over_time import OverTime, Progression
+from optsched.check.problem import Problem
+from optsched.check.schedule.over_time import OverTime, Progression, Totals
 from optsched.compiled import compiled
 from optsched.model.instance import Request
 from optsched.model.table import BatchTable, Tables
@@ -114,28 +114,12 @@ class Times(NamedTuple):
     last_token_ps: int
 
 
-@dataclass
-class Sums:
-    """As `optsched.check.schedule.replay.Replay.totals`."""
-
-    batches: int = 0
-    busy_ps: int = 0
-    tokens: int = 0
-    runs: int = 0
-    evictions: int = 0
-    swaps: int = 0
-    swapped_tokens: int = 0
-    resident: int = 0
-    block_time: int = 0
-    most_blocks: int = 0
-
-
 @dataclass(frozen=True)
 class ArrayReplay:
     """A legal schedule that has been replayed, as the metrics see it (`optsched.check.schedule.replay.Replay`)."""
 
     states: list[Times]
-    totals: Sums
+    totals: Totals
     time: OverTime
     gaps: Counter[int]
     end_ps: int
@@ -149,7 +133,7 @@ def within_range(problem: Problem) -> bool:
     latest = max(request.arrival_ps for request in problem.requests)
     runs = min(len(problem.requests), limits.batch_tokens)
     step = cost.prefill_sq * 3 * longest**2 + (cost.prefill_kv + cost.decode_kv) * longest
-    batch_ps = max(base + token * limits.batch_tokens for base, token in pieces_of(cost))
+    batch_ps = max(base + token * limits.batch_tokens for base, token in problem.pieces)
     batch_ps += runs * (step + cost.prefill_req + cost.decode_req)
     return (
         not problem.queue
@@ -177,7 +161,7 @@ def replay_tables(problem: Problem, tables: Tables) -> ArrayReplay | None:
     busy, idle = np.zeros((2, problem.blocks + 1), np.int64)
     tokens = np.zeros(problem.limits.batch_tokens + 1, np.int64)
     residues = np.zeros(problem.limits.kv_block, np.int64)
-    gaps, changes, totals = Counter[int](), Counter[int](), Sums()
+    gaps, changes, totals = Counter[int](), Counter[int](), Totals()
     for table in tables:
         batches, rows = len(table.start_ps), len(table.request)
         if not _well_formed(table) or int(table.repeat.sum()) > _MOST_BATCHES:
@@ -220,7 +204,7 @@ def _arrays(problem: Problem) -> tuple[_Requests, _Rules, _Prices]:
         problem.hybrid,
         problem.chunked,
     )
-    pieces = np.array(pieces_of(cost), np.int64)
+    pieces = np.array(problem.pieces, np.int64)
     prices = _Prices(
         np.ascontiguousarray(pieces[:, 0]),
         np.ascontiguousarray(pieces[:, 1]),

@@ -1,15 +1,32 @@
-"""What holds over time, and distributions of it."""
+"""What holds over time, distributions of it, and sums over batches."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from optsched.check.problem import Problem
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over batches, and the most blocks that one occupies."""
+
+    batches: int = 0
+    busy_ps: int = 0
+    tokens: int = 0
+    runs: int = 0
+    evictions: int = 0
+    swaps: int = 0
+    swapped_tokens: int = 0
+    resident: int = 0
+    block_time: int = 0
+    most_blocks: int = 0
 
 
 class Progression(NamedTuple):

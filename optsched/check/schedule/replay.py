@@ -6,13 +6,13 @@ The checker says on its own what a batch does, so that mistakes in `optsched.mod
 here                                                there
 ==================================================  ===========================================================
 `_State` (``filling`` is not ``decoding``)          `RequestState`
-`_Tally`                                            `Work`
+`Tally`                                             `Work`
 `_Replay._evict`, ``_swap_out``, ``_swap_in``       `MachineState.act`
 `_Replay._run_all`, ``_run``, ``_prefill``,         `MachineState.carry_out`, `RequestState.run` and ``decode``
 ``_generate``
 `_Replay._play_all_but_last`, `_Repeats`            `MachineState.repeat`; `optsched.model.timeline.rise_of`
 `_Replay._hold`, `Problem.blocks_of`                `optsched.model.memory.HeldBlocks`, in blocks, not in tokens
-`_Replay._check_end`, ``_linear_ps``                `Work.duration_ps`, `optsched.model.cost.CostModel`
+`Tally.duration_ps`                                 `Work.duration_ps`, `optsched.model.cost.CostModel`
 ==================================================  ===========================================================
 """
 
@@ -23,8 +23,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 
-from optsched.check.problem import Problem, pieces_of
-from optsched.check.schedule.over_time import OverTime, Progression
+from optsched.check.problem import Problem
+from optsched.check.schedule.over_time import OverTime, Progression, Totals
+from optsched.check.tally import Tally
 from optsched.model.instance import Request
 from optsched.model.schedule import Batch
 
@@ -50,38 +51,10 @@ class _State:
 
 
 @dataclass(slots=True)
-class _Tally:
-    """What one batch runs."""
+class _Tally(Tally):
+    """What one batch runs, and which requests finish in it."""
 
-    prefills: int = 0
-    decodes: int = 0
-    prefill_tokens: int = 0
-    decode_tokens: int = 0
-    read: int = 0
-    fills_ps: int = 0
-    left: int = 0
-    back: int = 0
     finished: list[_State] = field(default_factory=list)
-
-    @property
-    def tokens(self) -> int:
-        return self.prefill_tokens + self.decode_tokens
-
-
-@dataclass(slots=True)
-class _Totals:
-    """Sums over batches, and the most blocks that one occupies."""
-
-    batches: int = 0
-    busy_ps: int = 0
-    tokens: int = 0
-    runs: int = 0
-    evictions: int = 0
-    swaps: int = 0
-    swapped_tokens: int = 0
-    resident: int = 0
-    block_time: int = 0
-    most_blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -138,8 +111,7 @@ class Replay:
         self.problem = problem
         self.states = [_State(request) for request in problem.requests]
         self.violations: list[str] = []
-        self.totals = _Totals()
-        self._pieces = pieces_of(problem.cost)
+        self.totals = Totals()
         self.time = OverTime(problem)
         self.gaps: Counter[int] = Counter()
         self.repeated_gaps: list[Progression] = []
@@ -159,7 +131,7 @@ class Replay:
         self._check_shape(number, batch, start_ps)
         for index in dict.fromkeys(batch.evict):
             self._evict(number, index)
-        tally = _Tally()
+        tally = _Tally(self.problem)
         for index in dict.fromkeys(batch.swap_out):
             self._swap_out(number, index, tally)
         for index in dict.fromkeys(batch.swap_in):
@@ -204,8 +176,8 @@ class Replay:
             self._note(self.totals.batches, self._early(batch.start_ps))
         cost, decodes, times = self.problem.cost, len(batch.run), batch.repeat - 1
         states = [self.states[index] for index, _ in batch.run]
-        first_ps = self._linear_ps(decodes) + cost.decode_req * decodes + cost.cpu_request * batch.considered
-        first_ps += cost.decode_kv * sum(state.cached for state in states)
+        read = sum(state.cached for state in states)
+        first_ps = Tally(self.problem, decodes=decodes, read=read).duration_ps(batch.considered)
         repeats = _Repeats(times, first_ps, cost.decode_kv * decodes)
         blocks = list(repeats.blocks(self._kv_blocks, [state.cached for state in states], self.problem.limits.kv_block))
         self.gaps.update(batch.start_ps + first_ps - state.last_token_ps for state in states)
@@ -375,7 +347,6 @@ class Replay:
                 self._run(number, batch, index, count, tally)
                 continue
             tally.decodes += 1
-            tally.decode_tokens += 1
             tally.read += state.cached
             if state.cached % block == 0:
                 state.blocks += 1
@@ -411,8 +382,8 @@ class Replay:
         else:
             if count != 1:
                 self._note(number, f"request {index} runs {count} tokens in a decode step, exactly 1 is allowed")
+                tally.surplus += count - 1
             tally.decodes += 1
-            tally.decode_tokens += count
             tally.read += state.cached
         if count < missing:
             self._hold(state, state.cached + count)
@@ -422,24 +393,10 @@ class Replay:
 
     def _prefill(self, number: int, index: int, count: int, tally: _Tally) -> None:
         """Check and tally a prefill step; also the last missing token of a filling request is one."""
-        state, cost = self.states[index], self.problem.cost
-        if count > state.missing:
-            self._note(
-                number,
-                f"request {index} runs {count} tokens in a prefill step, at most the {state.missing} tokens "
-                f"that exist and are not cached are allowed",
-            )
-        elif count < state.missing and not self.problem.chunked:
-            self._note(
-                number,
-                f"request {index} runs {count} tokens in a prefill step, but without chunked prefill all "
-                f"{state.missing} missing tokens must run",
-            )
-        tally.prefills += 1
-        tally.prefill_tokens += count
-        tally.fills_ps += (
-            cost.prefill_sq * (count**2 + 2 * state.cached * count) + cost.prefill_kv * state.cached + cost.prefill_req
-        )
+        state = self.states[index]
+        wrong = tally.prefill(count, state.cached, state.missing)
+        if wrong:
+            self._note(number, f"request {index} {wrong}")
 
     def _generate(self, state: _State, end_ps: int, tally: _Tally) -> None:
         """Give a request whose tokens are all cached one more token, at the batch's end."""
@@ -455,16 +412,9 @@ class Replay:
             tally.finished.append(state)
 
     def _check_limits(self, number: int, batch: Batch, tally: _Tally) -> None:
+        for wrong in tally.broken_limits(len(batch.run)):
+            self._note(number, wrong)
         limits = self.problem.limits
-        if tally.tokens > limits.batch_tokens:
-            self._note(number, f"runs {tally.tokens} tokens, at most {limits.batch_tokens} are allowed")
-        if tally.prefill_tokens > limits.prefill_tokens:
-            self._note(
-                number,
-                f"runs {tally.prefill_tokens} tokens in prefill steps, at most {limits.prefill_tokens} are allowed",
-            )
-        if self.problem.runs is not None and len(batch.run) > self.problem.runs:
-            self._note(number, f"has {len(batch.run)} runs, at most {self.problem.runs} are allowed")
         if self._kv_blocks > self.problem.blocks:
             self._note(
                 number,
@@ -472,25 +422,12 @@ class Replay:
                 f"{self.problem.blocks * limits.kv_block} are allowed (blocks of {limits.kv_block} in "
                 f"{limits.kv_tokens})",
             )
-        if not self.problem.hybrid and tally.prefills and tally.decodes:
-            self._note(
-                number,
-                f"mixes {tally.prefills} prefill and {tally.decodes} decode steps, but hybrid batches are forbidden",
-            )
 
     def _check_end(self, number: int, batch: Batch, start_ps: int, tally: _Tally) -> None:
-        cost = self.problem.cost
-        steps_ps = self._linear_ps(tally.tokens) + tally.fills_ps
-        steps_ps += cost.decode_kv * tally.read + cost.decode_req * tally.decodes
-        link_ps = cost.swap_out_kv * tally.left + cost.swap_in_kv * tally.back
-        hidden_ps = min(link_ps, steps_ps * cost.swap_overlap // 100)
-        duration_ps = steps_ps + link_ps - hidden_ps + cost.cpu_request * batch.considered
+        duration_ps = tally.duration_ps(batch.considered)
         if batch.end_ps != start_ps + duration_ps:
             self._note(
                 number,
                 f"ends at {batch.end_ps} ps, but it starts at {start_ps} ps and takes "
                 f"{duration_ps} ps, so it must end at {start_ps + duration_ps} ps",
             )
-
-    def _linear_ps(self, tokens: int) -> int:
-        return max(base + token * tokens for base, token in self._pieces)
