@@ -26,14 +26,14 @@ from optsched.calibrate.shipped import LAYERS, RTX_FOLDER, RTX_KV_TOKENS, build
 from optsched.calibrate.splitwise import Setting, read_settings, read_splitwise
 from optsched.calibrate.timings import Measurements, SourceOptions
 from optsched.cli import run_program
-from optsched.cli.options import blaming, file_option
+from optsched.cli.options import file_option
+from optsched.cli.pages import write_section
 from optsched.hardware.compare.requests import PS_PER_S, RunComparison, compare_run
 from optsched.hardware.compare.vllm_run import MeasuredRun, read_run
 from optsched.model.cost import CostModel
-from optsched.model.documents import read_bytes, write_text
+from optsched.model.documents import read_bytes
 from optsched.model.domain import replace
 from optsched.model.profiles import profile_names
-from optsched.report.benchmark import replace_section
 from optsched.report.calibration import RUN_HEADERS, run_rows
 from optsched.report.profile_plot import COLORS, new_figure, save_figure
 from optsched.report.residual_plot import plot_residuals
@@ -296,9 +296,7 @@ def main(data: str, readme: str | None, plots: str | None) -> None:
     }
     for name, body in sections.items():
         click.echo(f"{name}\n{body}")
-        if readme is not None:
-            with blaming("--readme"):
-                write_text(readme, replace_section(read_bytes(readme).decode(), name, body))
+        write_section("--readme", readme, name, body)
     if plots is not None:
         plot_run(found, Path(plots) / "calibration-run.svg")
         for name in SHOWN:

@@ -29,13 +29,14 @@ from optsched.cli.options import (
     time_limit_option,
     workers_option,
 )
+from optsched.cli.pages import write_section
 from optsched.cli.stores import open_store
 from optsched.methods.plan import AUTO, method_names
-from optsched.model.documents import check_writable, write_text
+from optsched.model.documents import check_writable
 from optsched.model.domain import replace
 from optsched.model.errors import InputError, one_of
 from optsched.model.instance import Instance
-from optsched.report.benchmark import common_runs, methods_sheet, provenance, replace_section, sizes_sheet
+from optsched.report.benchmark import common_runs, methods_sheet, provenance, sizes_sheet
 from optsched.report.formats import as_markdown, as_text
 from optsched.report.profile_plot import check_plot, plot_profile
 from optsched.study import ledger as ledgers
@@ -152,9 +153,7 @@ def main(
         if plot is not None:
             place = os.path.relpath(Path(plot).resolve(), Path(readme).resolve().parent)
             parts.append(f"![Performance profile of {name}]({Path(place).as_posix()})")
-        with blaming("--readme"):
-            text = Path(readme).read_text(encoding="utf-8") if Path(readme).exists() else "# Benchmarks\n"
-            write_text(readme, replace_section(text, name, "\n\n".join(part.strip() for part in parts)))
+        write_section("--readme", readme, name, "\n\n".join(part.strip() for part in parts))
 
 
 def _run(trials: list[Trial], store: Store) -> Iterator[Done]:

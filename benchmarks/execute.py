@@ -22,6 +22,7 @@ from optsched.calibrate.measurements import read_measurements
 from optsched.calibrate.timings import SourceOptions
 from optsched.cli import run_program
 from optsched.cli.options import blaming, file_option
+from optsched.cli.pages import write_section
 from optsched.cli.step_bar import StepBar
 from optsched.hardware.compare.batches import ALL, Execution
 from optsched.hardware.compare.execute import execute_policy
@@ -31,9 +32,7 @@ from optsched.hardware.measure.profiling import Task, measure
 from optsched.hardware.run.engine import TorchEngine
 from optsched.hardware.transformer.shape import Shape, read_shape
 from optsched.model.cost import CostModel
-from optsched.model.documents import read_bytes, write_text
 from optsched.model.instance import Instance, Limits, Request, Rules
-from optsched.report.benchmark import replace_section
 from optsched.report.execution_plot import plot_execution
 from optsched.report.formats import as_markdown, as_text
 from optsched.report.profile_plot import check_plot
@@ -149,9 +148,7 @@ def main(
     click.echo(as_text(table, _WIDTH))
     if picture is not None:
         plot_execution(executions[0], Path(picture))
-    if readme is not None:
-        with blaming("--readme"):
-            write_text(readme, replace_section(read_bytes(readme).decode(), "execute", as_markdown(table)))
+    write_section("--readme", readme, "execute", as_markdown(table))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,8 @@ from statistics import median
 import click
 
 from optsched.cli import run_program
-from optsched.cli.options import blaming, file_option
-from optsched.model.documents import read_bytes, write_text
-from optsched.report.benchmark import replace_section
+from optsched.cli.options import file_option
+from optsched.cli.pages import write_section
 from optsched.report.formats import as_markdown, as_text
 from optsched.report.sheet import Cell, Column, Sheet
 from papers.finding import Finding
@@ -96,10 +95,7 @@ def main(papers: tuple[str, ...], page: str | None) -> None:
             found, more = running[paper].result()
             tables = [sheet(paper, found), *more]
             click.echo("\n\n".join(as_text(table, _WIDTH) for table in tables))
-            if page is not None:
-                section = "\n".join(map(as_markdown, tables))
-                with blaming("--page"):
-                    write_text(page, replace_section(read_bytes(page).decode(), paper, section))
+            write_section("--page", page, paper, "\n".join(map(as_markdown, tables)))
 
 
 if __name__ == "__main__":

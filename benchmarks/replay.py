@@ -24,15 +24,15 @@ from optsched.check import UnprovedError, check_result
 from optsched.check.certificates.last_arrivals import require_separable
 from optsched.check.problem import problem_of
 from optsched.cli import run_program
-from optsched.cli.options import blaming, file_option
+from optsched.cli.options import file_option
+from optsched.cli.pages import write_section
 from optsched.library import instances_directory
 from optsched.methods.checked import DefectFoundError
 from optsched.methods.solve import solve
-from optsched.model.documents import ClaimedResult, instance_sha256, write_text
+from optsched.model.documents import ClaimedResult, instance_sha256
 from optsched.model.instance import Instance
 from optsched.model.lines import append_lines
 from optsched.model.restrictions import Restrictions
-from optsched.report.benchmark import replace_section
 from optsched.report.formats import as_markdown, as_text
 from optsched.report.sheet import Cell, Column, Sheet
 from optsched.study import ledger as ledgers
@@ -142,10 +142,8 @@ def main(records: str, most: float, readme: str | None) -> None:
     click.echo(as_text(sheet, 120))
     if readme is not None:
         day = datetime.datetime.now(datetime.UTC).date().isoformat()
-        with blaming("--readme"):
-            text = Path(readme).read_text(encoding="utf-8")
-            said = f"## The ledger replayed\n\n{as_markdown(sheet)}\n\n{day}, at most {most:g} s a problem."
-            write_text(readme, replace_section(text, "replay", said))
+        said = f"## The ledger replayed\n\n{as_markdown(sheet)}\n\n{day}, at most {most:g} s a problem."
+        write_section("--readme", readme, "replay", said)
     refuted = [record for record in done.values() if record["violations"]]
     for record in refuted:
         click.echo(f"{record['instance']}: {'; '.join(record['violations'])}", err=True)

@@ -28,12 +28,12 @@ import numpy as np
 from optsched.calibrate.library import cost_model
 from optsched.cli import run_program
 from optsched.cli.options import blaming, file_option
-from optsched.model.documents import read_bytes, write_text
+from optsched.cli.pages import write_section
+from optsched.model.documents import read_bytes
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.metrics import metrics, tally_of
 from optsched.policies.infermax import SARATHI, VLLM, VLLM_EF
-from optsched.report.benchmark import replace_section
 from optsched.report.formats import as_markdown, as_text
 from optsched.report.profile_plot import COLORS, check_plot, new_figure, save_figure
 from optsched.report.sheet import Cell, Column, Sheet
@@ -222,9 +222,7 @@ def main(file: str | None, most: int, readme: str | None, picture: str | None) -
     click.echo(as_text(table, _WIDTH))
     if picture is not None:
         plot(runs, Path(picture))
-    if readme is not None:
-        with blaming("--readme"):
-            write_text(readme, replace_section(read_bytes(readme).decode(), "simulate", as_markdown(table)))
+    write_section("--readme", readme, "simulate", as_markdown(table))
 
 
 if __name__ == "__main__":

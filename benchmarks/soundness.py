@@ -20,9 +20,8 @@ from pathlib import Path
 import click
 
 from optsched.cli import run_program
-from optsched.cli.options import blaming, file_option
-from optsched.model.documents import read_bytes, write_text
-from optsched.report.benchmark import replace_section
+from optsched.cli.options import file_option
+from optsched.cli.pages import write_section
 from trial.faults import Verdict, plant, read_faults
 from trial.store import Store
 from trial.table import faults_table, trial_table
@@ -137,8 +136,7 @@ def _publish(page: str | None, section: str, text: str) -> None:
     if page is None:
         click.echo(text)
         return
-    with blaming("--page"):
-        write_text(page, replace_section(read_bytes(page).decode(), section, text))
+    write_section("--page", page, section, text)
 
 
 if __name__ == "__main__":

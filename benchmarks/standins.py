@@ -22,12 +22,12 @@ from optsched.bounds.volume import busy_ps
 from optsched.calibrate.library import cost_model
 from optsched.cli import run_program
 from optsched.cli.options import blaming, file_option
+from optsched.cli.pages import write_section
 from optsched.methods.simulate import simulate
-from optsched.model.documents import read_bytes, write_text
+from optsched.model.documents import read_bytes
 from optsched.model.domain import replace
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
-from optsched.report.benchmark import replace_section
 from optsched.report.formats import as_markdown, as_text
 from optsched.report.profile_plot import COLORS, check_plot, new_figure, save_figure
 from optsched.report.sheet import Cell, Column, Sheet
@@ -179,10 +179,7 @@ def main(data: str, readme: str | None, picture: str | None) -> None:
     for name, whole in wholes.items():
         table = sheet(name, whole)
         click.echo(as_text(table, _WIDTH))
-        if readme is not None:
-            with blaming("--readme"):
-                text = read_bytes(readme).decode()
-                write_text(readme, replace_section(text, name, as_markdown(table)))
+        write_section("--readme", readme, name, as_markdown(table))
 
 
 if __name__ == "__main__":

@@ -34,15 +34,15 @@ import numpy as np
 from optsched.calibrate.library import cost_model
 from optsched.check import check_schedule
 from optsched.cli import run_program
-from optsched.cli.options import blaming, file_option
+from optsched.cli.options import file_option
+from optsched.cli.pages import write_section
 from optsched.library import load_suite
-from optsched.model.documents import instance_document, read_bytes, write_text
+from optsched.model.documents import instance_document, write_text
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.schedule import Assignment, Schedule, unrolled
 from optsched.policies.infermax import SARATHI_PC, VLLM
 from optsched.policies.vllm import VLLM_V1, VLLM_V1_UNRESERVED
-from optsched.report.benchmark import replace_section
 from optsched.report.formats import as_markdown, as_text
 from optsched.report.sheet import NOT_AVAILABLE, Cell, Column, Sheet
 from optsched.simulator.engine import run_policy
@@ -517,9 +517,7 @@ def main(
     given = [Load(instance.name, (instance,), whole_prompts=not first_chunk) for instance in instances]
     table = sheet(list(lines(given or standard_loads())))
     click.echo(as_text(table, _WIDTH))
-    if readme is not None:
-        with blaming("--readme"):
-            write_text(readme, replace_section(read_bytes(readme).decode(), "vllm", as_markdown(table)))
+    write_section("--readme", readme, "vllm", as_markdown(table))
 
 
 if __name__ == "__main__":

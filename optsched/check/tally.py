@@ -45,7 +45,7 @@ class Tally:
         return ""
 
     def duration_ps(self, considered: int) -> int:
-        """Return what a batch of these steps takes where the scheduler considers so many requests."""
+        """Return what a batch of these steps takes where the scheduler considers that many requests."""
         cost = self.problem.cost
         steps_ps = max(base + token * self.tokens for base, token in self.problem.pieces) + self.fills_ps
         steps_ps += cost.decode_kv * self.read + cost.decode_req * self.decodes

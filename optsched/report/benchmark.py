@@ -218,7 +218,7 @@ def replace_section(text: str, name: str, body: str) -> str:
     section = f"{begin}\n{body.strip()}\n{end}"
     head, found, rest = text.partition(begin)
     if not found:
-        return f"{text.rstrip()}\n\n{section}\n"
+        return f"{text.rstrip()}\n\n{section}\n".lstrip()
     _, ended, tail = rest.partition(end)
     if not ended:
         raise InputError("", Said(f"{begin} without {end}"), "both marks of a section")

@@ -79,7 +79,7 @@ def test_worked_distributions() -> None:
     assert metrics["token_utilisation"] == 11 / (8 * 4)
 
 
-def test_who_is_evicted_waits_until_the_refill_begins() -> None:
+def test_an_evicted_request_waits_until_the_refill_begins() -> None:
     """A refill in chunks: with its first token cached a request waits no more."""
     instance = problem(Request(2, 2), Request(1, 1), budget=10)
     schedule = Schedule(
@@ -101,7 +101,7 @@ def test_who_is_evicted_waits_until_the_refill_begins() -> None:
     assert evaluate(instance, schedule)["tbt_ps"]["max"] == 30
 
 
-def test_who_is_swapped_out_waits_until_it_is_swapped_in() -> None:
+def test_a_request_on_the_host_waits_until_it_is_swapped_in() -> None:
     # The schedule of test_swap.py; its batches take 150, 125, 135, 128 and 114 ps.
     schedule = timed(SWAPPED, ASSIGNMENTS)
     assert timeline(SWAPPED, schedule) == [

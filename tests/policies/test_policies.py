@@ -268,7 +268,7 @@ def test_whoever_waits_stays_in_order(turns: list[tuple[set[int], set[int]]], da
 # EconoServe -------------------------------------------------------------------------------------------------
 
 
-def test_multires_takes_who_is_nearest_to_what_is_left() -> None:
+def test_multires_takes_the_request_nearest_to_what_is_left() -> None:
     # 10 tokens and 20 KV tokens. Demands are (2, 3), (8, 12) and (5, 8): distances from (10, 20), in shares, are 1.17,
     # 0.45 and 0.78. Of (2, 8) that are left the third, cut to two tokens, takes all; the first would leave 5 KV tokens.
     policy = tuned(MULTIRES, forward_tokens=10)
@@ -304,7 +304,7 @@ def test_econoserve_reserves_memory_for_prompts_while_others_wait() -> None:
     assert decisions(instance, tuned(plain, reserved=Fraction(3, 8)))[1] == ([(0, 1), (2, 1)], [])
 
 
-def test_econoserve_stops_who_outlives_its_prediction_and_loses_nothing() -> None:
+def test_econoserve_stops_a_request_that_exceeds_its_prediction_and_loses_nothing() -> None:
     # 2 and 6 tokens are predicted, which need 2 and 6 of 8. The first has more to say, and there is no room until the
     # second has ended; its KV stays.
     instance = problem(Request(1, 5), Request(1, 6), kv=8)
@@ -497,7 +497,7 @@ def test_multires_considers_all_for_each_that_it_takes() -> None:
 ONE = FastServe(size=1, free_tokens=0)
 
 
-def test_fastserve_demotes_who_has_been_served_for_longer_than_a_quantum() -> None:
+def test_fastserve_demotes_a_request_served_for_longer_than_a_quantum() -> None:
     # After 10 ps of service a request is still on the highest level, after 20 ps it is not.
     assert decisions(problem(Request(1, 3), Request(1, 3)), ONE) == whole(
         [[(0, 1)], [(0, 1)], [(1, 1)], [(1, 1)], [(0, 1)], [(1, 1)]]
