@@ -11,18 +11,9 @@ from types import FrameType
 
 import click
 
-from optsched.cli import calibration as calibration
-from optsched.cli import hypothesis_commands as hypothesis_commands
-from optsched.cli import machine_commands as machine_commands
-from optsched.cli import own_commands as own_commands
-from optsched.cli import plot_commands as plot_commands
-from optsched.cli import study_commands as study_commands
-from optsched.cli import submit_command as submit_command
-from optsched.cli import worst_commands as worst_commands
-from optsched.cli.commands import cli
+from optsched.cli.group import cli
 from optsched.cli.streams import discard_output, use_utf_8
-from optsched.methods.checked import DefectError
-from optsched.model.errors import InfeasibleInstanceError, InputError, printable
+from optsched.model.errors import DefectError, InfeasibleInstanceError, InputError, printable
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 

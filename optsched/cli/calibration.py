@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from optsched.calibrate.library import Profile, load_profile, render_profile
-from optsched.cli.commands import cli, terminal_width
+from optsched.cli.commands import terminal_width
+from optsched.cli.group import cli
 from optsched.cli.options import blaming, integer_option, naming_options, out_option, require_policy, write_out
 from optsched.model.domain import MAX_TOKENS
 from optsched.model.errors import InputError, Said, one_of

@@ -19,6 +19,7 @@ from optsched import library
 from optsched.calibrate.library import find_profile
 from optsched.check import check_result
 from optsched.cli.completion import complete_policies, complete_suites
+from optsched.cli.group import cli
 from optsched.cli.layout import CSV as CSV_TABLE
 from optsched.cli.layout import DEFAULT_LAYOUT, Layout, layout_options
 from optsched.cli.live import LiveLine
@@ -65,9 +66,8 @@ from optsched.cli.options import (
 )
 from optsched.cli.step_bar import Line
 from optsched.cli.stores import results_store
-from optsched.cli.streams import PipeGroup
 from optsched.methods.bound import ALL, BEST, BoundRun, best_bound, bound_names
-from optsched.methods.checked import DefectError, DefectFoundError
+from optsched.methods.checked import DefectFoundError
 from optsched.methods.export import export_model
 from optsched.methods.formulations import require_options
 from optsched.methods.solve import solve as run_solver
@@ -82,7 +82,7 @@ from optsched.model.documents import (
     write_text,
 )
 from optsched.model.domain import MAX_PS, MAX_TOKENS, replace
-from optsched.model.errors import InfeasibleInstanceError, InputError, Said, one_of, printable
+from optsched.model.errors import DefectError, InfeasibleInstanceError, InputError, Said, one_of, printable
 from optsched.model.feasibility import infeasibility
 from optsched.model.instance import Limits, Rules
 from optsched.model.objectives import Objective
@@ -118,16 +118,6 @@ def terminal_width() -> int:
     """Return the columns that a table may have: those of the terminal, or what COLUMNS says."""
     told = sys.stdout.isatty() or "COLUMNS" in os.environ
     return shutil.get_terminal_size((_WIDE, 24)).columns if told else _WIDE
-
-
-@click.group(cls=PipeGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="optsched")
-def cli() -> None:
-    """How far is this LLM-serving scheduler from optimal?
-
-    INSTANCE and SUITE are files (.json, .json.gz, - for standard input) or names of the instance library
-    (optsched instances list). Progress goes to stderr, and only to a terminal.
-    """
 
 
 @cli.command()

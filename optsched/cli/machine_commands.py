@@ -12,7 +12,8 @@ import click
 from optsched import library
 from optsched.calibrate.library import find_profile
 from optsched.check import check_schedule
-from optsched.cli.commands import cli, terminal_width
+from optsched.cli.commands import terminal_width
+from optsched.cli.group import cli
 from optsched.cli.options import (
     Decorator,
     blaming,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from optsched.cli.commands import cli, terminal_width
+from optsched.cli.commands import terminal_width
+from optsched.cli.group import cli
 from optsched.cli.options import require_policy
 from optsched.model.errors import InputError, printable
 from optsched.report.formats import simple_table

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from optsched import library
-from optsched.cli.commands import cli
+from optsched.cli.group import cli
 from optsched.cli.options import Decorator, blaming, fraction_option, naming_options, write_out
 from optsched.model.errors import InputError, Said
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Any
-
-import click
 
 
 def use_utf_8() -> None:
@@ -19,15 +16,3 @@ def use_utf_8() -> None:
 def discard_output() -> None:
     """Keep the interpreter from complaining when it flushes what could not be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-class PipeGroup(click.Group):
-    """Commands whose reader may leave early; click alone would end with 1, which means a failed check."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            discard_output()
-            return 0

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from optsched.cli.commands import cli, terminal_width
+from optsched.cli.commands import terminal_width
+from optsched.cli.group import cli
 from optsched.cli.options import blaming, file_option, integer_option, ledger_option, naming_options
 from optsched.cli.step_bar import StepBar
 from optsched.cli.stores import open_store

@@ -9,7 +9,7 @@ import click
 
 from optsched import library
 from optsched.check import check_result
-from optsched.cli.commands import cli
+from optsched.cli.group import cli
 from optsched.cli.options import blaming
 from optsched.library import instances_directory
 from optsched.model.documents import dump, instance_sha256, result_document, write_text

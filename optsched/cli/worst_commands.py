@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from optsched.calibrate.library import find_profile
-from optsched.cli.commands import cli
+from optsched.cli.group import cli
 from optsched.cli.options import (
     file_option,
     integer_option,

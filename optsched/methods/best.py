@@ -9,9 +9,9 @@ from typing import Any
 
 from optsched.bounds.bound import Bound
 from optsched.failures import FAILURES, failure_text
-from optsched.methods.checked import DefectError, checked_metrics, is_proved
+from optsched.methods.checked import checked_metrics, is_proved
 from optsched.methods.question import Question
-from optsched.model.errors import shown
+from optsched.model.errors import DefectError, shown
 from optsched.model.result import Badge
 from optsched.model.schedule import Schedule
 from optsched.solvers.formulation import Outcome, SolverCrashError, Termination

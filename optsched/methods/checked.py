@@ -7,16 +7,13 @@ from typing import Any
 
 from optsched.check import UnprovedError, check_schedule, proved_bound
 from optsched.model.cluster_metrics import cluster_metrics
+from optsched.model.errors import DefectError
 from optsched.model.instance import Instance
 from optsched.model.metrics import Tally, metrics, tally_of
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result
 from optsched.model.schedule import Schedule
-
-
-class DefectError(RuntimeError):
-    """optsched contradicts itself; never the user's fault."""
 
 
 class DefectFoundError(DefectError):

@@ -32,6 +32,10 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}…{text[-_SHOWN // 4 :]}"
 
 
+class DefectError(RuntimeError):
+    """optsched contradicts itself; never the user's fault."""
+
+
 class InputError(ValueError):
     """Input that cannot be used: names the field, its value and what was expected.
 

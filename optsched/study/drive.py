@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from optsched.methods.checked import DefectError
 from optsched.model.domain import replace
+from optsched.model.errors import DefectError
 from optsched.model.result import Result
 from optsched.study.execute import Outcome, record_of
 from optsched.study.record import Ended, Record

@@ -21,10 +21,9 @@ from pydantic import Field, TypeAdapter
 
 from optsched.check import check_result
 from optsched.library import instances_directory
-from optsched.methods.checked import DefectError
 from optsched.model.documents import ClaimedResult, instance_sha256, read_bytes, restrictions_document
 from optsched.model.domain import Name, domain, replace
-from optsched.model.errors import InputError, Said
+from optsched.model.errors import DefectError, InputError, Said
 from optsched.model.json_text import parse_json
 from optsched.model.lines import append_lines, line_error
 from optsched.model.objectives import Objective, gap

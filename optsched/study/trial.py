@@ -62,8 +62,8 @@ class Trial:
         Random seed; 0 for a bound.
     time_limit_s, deterministic_limit, workers
         Limits of the search; None for no limit, and for what is no search.
-    code
-        Fingerprint of the code that carries the trial out (`optsched.study.fingerprint`).
+    fingerprint
+        Of the code that carries the trial out (`optsched.study.fingerprint`); None for the installed code's.
     """
 
     instance: Instance
@@ -79,7 +79,12 @@ class Trial:
     time_limit_s: float | None = None
     deterministic_limit: float | None = None
     workers: int | None = None
-    code: str = ""
+    fingerprint: str | None = None
+
+    @property
+    def code(self) -> str:
+        """Fingerprint of the code that carries the trial out; that of the installed code is taken once."""
+        return str(self.about["code"])
 
     @property
     def label(self) -> str:
@@ -109,7 +114,7 @@ class Trial:
             "evictor": self.evictor,
             "seed": self.seed,
             **{name: getattr(self, name) for name in _LIMITS},
-            "code": self.code,
+            "code": self.installed_code if self.fingerprint is None else self.fingerprint,
         }
 
     @cached_property
@@ -151,12 +156,13 @@ def read_trial(data: bytes) -> Trial:
 def trial_of(about: Mapping[str, Any], instance: Instance) -> Trial:
     """Return the trial of a `Trial.about`."""
     return Trial(
-        **dict(about)
+        **{name: value for name, value in about.items() if name != "code"}
         | {
             "instance": instance,
             "objective": Objective(about["objective"]),
             "restrictions": parse_json(_RESTRICTIONS, json.dumps(about["restrictions"])),
             "kind": Kind(about["kind"]),
+            "fingerprint": about["code"],
         }
     )
 
@@ -205,7 +211,6 @@ def solving(
         float(time_limit) if isfinite(time_limit) else None,
         deterministic_limit,
         workers or os.cpu_count() or 1,
-        code_of_method(method),
     )
 
 
@@ -213,7 +218,7 @@ def bounding(
     instance: Instance, objective: Objective, restrictions: Restrictions = _UNRESTRICTED, *, method: str
 ) -> Trial:
     """Return the trial of a bound alone, as `optsched.methods.bound.bound` takes it."""
-    return Trial(instance, objective, restrictions, Kind.BOUND, method, code=code_of_bound())
+    return Trial(instance, objective, restrictions, Kind.BOUND, method)
 
 
 def simulating(
@@ -240,7 +245,6 @@ def simulating(
         router,
         evictor,
         seed,
-        code=code_of_policy(policy, predictor is not None, _router(instance, router)),
     )
 
 

@@ -18,7 +18,6 @@ from optsched.bounds.volume import volume_bound
 from optsched.check import check_result, check_schedule
 from optsched.cli import main
 from optsched.methods import plan as planning
-from optsched.methods.checked import DefectError
 from optsched.methods.simulate import policy_names, simulate
 from optsched.methods.solve import solve
 from optsched.model.cost import CostModel
@@ -33,7 +32,7 @@ from optsched.model.documents import (
     suite_document,
 )
 from optsched.model.domain import replace
-from optsched.model.errors import InfeasibleInstanceError, InputError
+from optsched.model.errors import DefectError, InfeasibleInstanceError, InputError
 from optsched.model.feasibility import infeasibility, require_feasible
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.metrics import evaluate

@@ -14,12 +14,11 @@ from patience import PATIENCE_S
 
 from optsched.cli import main
 from optsched.library import load_instance, load_suite, suite_names
-from optsched.methods.checked import DefectError
 from optsched.methods.simulate import simulate
 from optsched.methods.solve import solve
 from optsched.model.documents import dump, instance_document, instance_sha256
 from optsched.model.domain import replace
-from optsched.model.errors import InputError
+from optsched.model.errors import DefectError, InputError
 from optsched.model.instance import Instance, Limits, Request
 from optsched.model.lines import append_lines
 from optsched.model.objectives import Objective
