@@ -59,7 +59,7 @@ def run(
     Parameters
     ----------
     trials
-        What to run. Trials of one key are run once.
+        What to run, by the installed code. Equal trials are run once.
     runner
         What runs them. It is not closed.
     store
@@ -76,7 +76,7 @@ def run(
     """
     twins: dict[str, list[Trial]] = {}
     for trial in trials:
-        twins.setdefault(trial.key, []).append(trial)
+        twins.setdefault(trial.identity, []).append(trial)
     waiting = deque(found[0] for found in twins.values())
     tries: dict[str, int] = {}
     running = 0
@@ -84,11 +84,11 @@ def run(
         elsewhere: list[Trial] = []
         while waiting and running < runner.slots:
             trial = waiting.popleft()
-            kept = None if store is None or again or trial.key in tries else store.find(trial, wanted)
+            kept = None if store is None or again or trial.identity in tries else store.find(trial, wanted)
             if kept is not None:
-                yield from (Done(twin, kept.outcome, kept) for twin in twins[trial.key])
+                yield from (Done(twin, kept.outcome, kept) for twin in twins[trial.identity])
             elif store is None or store.claim(trial, wanted, again=again):
-                tries[trial.key] = tries.get(trial.key, 0) + 1
+                tries[trial.identity] = tries.get(trial.identity, 0) + 1
                 runner.start(trial)
                 running += 1
             else:
@@ -99,10 +99,10 @@ def run(
         for trial, outcome in runner.finished(_WAIT_S) if running else ():
             running -= 1
             _keep(store, trial, outcome)
-            if outcome.ended is Ended.LOST and tries[trial.key] < TRIES:
+            if outcome.ended is Ended.LOST and tries[trial.identity] < TRIES:
                 waiting.append(trial)
                 continue
-            yield from (Done(twin, outcome) for twin in twins[trial.key])
+            yield from (Done(twin, outcome) for twin in twins[trial.identity])
             if outcome.ended is Ended.INTERRUPTED:
                 raise KeyboardInterrupt
 

@@ -14,8 +14,9 @@ import json
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +30,10 @@ from optsched.routers import ROUTERS
 
 _CATALOGUES = frozenset({"optsched", "optsched.policies", "optsched.routers", "optsched_formulations"})
 """Modules that name all others: what a name means there counts, not what else they name."""
+
+
+_BODIES = ("body", "orelse", "handlers", "finalbody", "cases")
+"""Where nodes of a syntax tree have statements, or what holds some."""
 
 
 class _Source(NamedTuple):
@@ -119,6 +124,8 @@ def _version(package: str) -> dict[str, str]:
     """Return the version of what a top-level package is of; nothing for Python's own, or for what is not installed."""
     if package in sys.stdlib_module_names:
         return {}
+    with suppress(PackageNotFoundError):
+        return {f"version of {package}": version(package)}
     return {f"version of {name}": version(name) for name in _distributions().get(package, ())}
 
 
@@ -163,7 +170,7 @@ def _read(text: bytes, name: str, *, package: bool = False) -> _Source:
 
 def _imported(tree: ast.AST, name: str, package: bool) -> Iterator[str]:
     """Yield what a module imports anywhere; ``from a import b`` may mean the module a.b."""
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _with_parents(alias.name)
@@ -173,6 +180,16 @@ def _imported(tree: ast.AST, name: str, package: bool) -> Iterator[str]:
             yield from _with_parents(base)
             for alias in node.names:
                 yield _offered_by_us().get(alias.name, base) if base == "optsched" else f"{base}.{alias.name}"
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield all statements, and what holds some; expressions, which are most of a tree, hold none."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        for name in _BODIES:
+            todo.extend(getattr(node, name, ()))
 
 
 def _with_parents(name: str) -> Iterator[str]:
@@ -187,9 +204,9 @@ def _offered_by_us() -> Mapping[str, str]:
     spec = find_spec("optsched")
     assert spec is not None
     assert spec.origin is not None
-    nodes = ast.parse(Path(spec.origin).read_bytes()).body
+    nodes = ast.parse(Path(spec.origin).with_suffix(".pyi").read_bytes()).body
     return {
-        alias.asname or alias.name: node.module
+        alias.name: f"optsched.{node.module}"
         for node in nodes
         if isinstance(node, ast.ImportFrom) and node.module is not None
         for alias in node.names

@@ -102,6 +102,11 @@ class Trial:
     @cached_property
     def about(self) -> dict[str, Any]:
         """What is asked of which code, as a JSON object; the instance by its hash."""
+        code = self.installed_code if self.fingerprint is None else self.fingerprint
+        return self._asked | {"code": code}
+
+    @cached_property
+    def _asked(self) -> dict[str, Any]:
         return {
             "instance": self.instance_sha256,
             "objective": self.objective.value,
@@ -114,8 +119,12 @@ class Trial:
             "evictor": self.evictor,
             "seed": self.seed,
             **{name: getattr(self, name) for name in _LIMITS},
-            "code": self.installed_code if self.fingerprint is None else self.fingerprint,
         }
+
+    @cached_property
+    def identity(self) -> str:
+        """SHA-256 of `about` without the code, which takes longer to find than a small instance to simulate."""
+        return digest(self._asked)
 
     @cached_property
     def key(self) -> str:
