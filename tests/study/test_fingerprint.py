@@ -31,7 +31,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "formulations/optsched_formulations", folder / "optsched_formulations", ignore=ignored)
     shutil.copytree(ROOT / "instances", folder / "instances")
     (folder / "mine.py").write_text(
-        "from optsched import Assignment, cost_model\nimport parts\nfrom optsched.policies.larry import P\n"
+        "from optsched import Assignment, export_model\nimport parts\nfrom optsched.policies.larry import P\n"
     )
     (folder / "parts.py").write_text("X = 1\n")
     return folder
@@ -64,7 +64,7 @@ def before(copy: Path) -> dict[str, str]:
         ("optsched_formulations/batching/infermax_milp.py", {"auto", "infermax_milp"}),
         ("optsched/simulator/engine.py", {*POLICIES, "auto", "token_cpsat", "infermax_milp", "mine"}),
         ("optsched/study/store.py", set()),
-        ("optsched/calibrate/library.py", {"mine"}),  # by the name that the package offers
+        ("optsched/methods/export.py", {"mine"}),  # by the name that the package offers
         ("parts.py", {"mine"}),
     ],
 )
