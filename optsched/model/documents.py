@@ -50,7 +50,7 @@ MAX_KEYS, MAX_KEYS_RATIO = 100_000, 64
 """Keys that a document may hold, and for each object beyond that: to name an unknown one takes a kilobyte."""
 
 _PIECE = 1024**2
-_STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
+_STRICT = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 
 
 @domain
@@ -260,7 +260,9 @@ _BESIDES = ("swap_out_kv", "swap_in_kv", "swap_overlap", "cpu_batch", "cpu_reque
 _UNRESTRICTED = Restrictions()
 _INSTANCE, _SUITE = TypeAdapter(_InstanceBody), TypeAdapter(_SuiteBody)
 _RESULT = TypeAdapter(_ResultBody)
-_RESULTS = TypeAdapter(Annotated[list[_ResultBody], Field(min_length=1), FailFast()])
+_RESULTS = TypeAdapter(
+    Annotated[list[_ResultBody], Field(min_length=1), FailFast()], config=ConfigDict(defer_build=True)
+)
 _TAGS = frozenset({"<profile>", "<coefficients>"})
 _Body = TypeVar("_Body")
 
