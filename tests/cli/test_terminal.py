@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from checkout import searching_here
 from commands import optsched
 
 from optsched.cli import commands
+from optsched.cli.group import COMMANDS, cli
 from optsched.library import load_suite
 from optsched.model.documents import dump, suite_document
 from optsched.model.errors import InputError, Said
@@ -99,3 +101,24 @@ def test_a_suite_in_a_file_is_no_instance(capsys: pytest.CaptureFixture[str], tm
     file = tmp_path / "s.json"
     file.write_text(dump(suite_document(load_suite("infermax-fig15"), "a100-llama2-7b-linear")))
     assert "(one instance, not a suite)" in optsched(capsys, "bound", str(file)).err
+
+
+def test_the_list_of_commands_is_what_their_modules_say() -> None:
+    context = click.Context(cli)
+    assert list(COMMANDS) == cli.list_commands(context)
+    for name, (module, summary) in COMMANDS.items():
+        command = cli.get_command(context, name)
+        assert command is not None
+        assert f"optsched.cli.{module}" in sys.modules
+        assert command.get_short_help_str(1000) == summary
+
+
+def test_help_loads_neither_the_package_nor_its_libraries() -> None:
+    program = "import sys; from optsched.cli import main; sys.argv = ['optsched', '--help']; main()"
+    listing = f"import atexit, sys; atexit.register(lambda: print(*sys.modules)); {program}"
+    ended = subprocess.run(
+        [sys.executable, "-c", listing], env=searching_here(), capture_output=True, text=True, check=True
+    )
+    assert "  solve " in ended.stdout
+    loaded = set(ended.stdout.splitlines()[-1].split())
+    assert not loaded & {"pydantic", "numpy", "numba", "ortools", "rich", "optsched.methods", "optsched.model.instance"}
