@@ -48,6 +48,16 @@ def worst_case(job: Job) -> int:
     return job.request.peak_tokens
 
 
+def whole_at_admission(job: Job) -> int:
+    """Ask for what the whole prefill will hold when a request is admitted, and set nothing aside after that."""
+    return 0 if job.cached else job.missing
+
+
+def nothing(_: Job) -> int:
+    """Set nothing aside."""
+    return 0
+
+
 _rank = attrgetter("rank")
 
 

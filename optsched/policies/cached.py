@@ -8,14 +8,19 @@ ones that it finds and no other request holds. Then `Order` says which of those 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import takewhile
 from operator import attrgetter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from optsched.model.instance import Instance
 from optsched.model.schedule import Assignment
+from optsched.policies.algorithm import Parts
 from optsched.policies.grouped import GroupedPolicy
 from optsched.simulator.replica import FormingCache, Job, NoBatchError, PolicyFailureError, Replica
+
+if TYPE_CHECKING:
+    from optsched.simulator.kernel import CompiledRun
 
 
 class Order(Protocol):
@@ -173,6 +178,16 @@ class CachedPolicy(GroupedPolicy):
         if replica.cache is None:
             return super().next_batch(replica)
         return _Forming(self, replica, replica.cache).assignment(self.order)
+
+    def compiled_run(self, instance: Instance) -> CompiledRun | None:
+        """Return a run in machine code, as of the policy without a cache; None on a machine with one.
+
+        None, too, if the order is not settled: then `stands` has every batch formed anew.
+        """
+        if not self.order.settled:
+            return None
+        plain = GroupedPolicy(**{part.name: getattr(self, part.name) for part in fields(Parts)})
+        return plain.compiled_run(instance)
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:
         """Say for how many batches the same requests decode.

@@ -6,9 +6,10 @@ The parts are described in `optsched.policies.algorithm`.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from optsched.model.instance import Instance
@@ -19,6 +20,9 @@ from optsched.policies.algorithm import (
     Margins,
     Members,
     Parts,
+    Reserve,
+    nothing,
+    whole_at_admission,
     whole_prompt,
     worst_case,
 )
@@ -40,6 +44,7 @@ __all__ = [
 ]
 
 _CODES = {Members.WAITING: 0, Members.FILLING: 1, Members.DECODING: 2, Members.RUNNING: 3}
+_RESERVES: Mapping[Reserve, int] = MappingProxyType({whole_prompt: 0, worst_case: 1, whole_at_admission: 2, nothing: 3})
 """What `optsched.simulator.kernel` calls them."""
 
 
@@ -110,8 +115,10 @@ class GroupedPolicy(Parts):
             as_array([group.evicts for group in self.groups]),
             self.hybrid and rules.hybrid,
             self.chunked and rules.chunked_prefill,
-            self.reserve is worst_case,
+            _RESERVES[self.reserve],
+            limits.batch_tokens if self.batch_tokens is None else self.batch_tokens,
             limits.batch_tokens if self.token_budget is None else self.token_budget,
+            len(instance.requests) if self.margins.residents is None else self.margins.residents,
         )
         return begin_run(instance, rule)
 
@@ -121,17 +128,17 @@ class GroupedPolicy(Parts):
         groups = [group.members for group in self.groups]
         return (
             type(self) is GroupedPolicy
-            and self.margins == Margins()
+            and replace(self.margins, residents=None) == Margins()
             and self.admits is None
             and self.asks is None
             and not self.swaps
-            and self.reserve in {whole_prompt, worst_case}
-            and self.batch_tokens is None
+            and self.reserve in _RESERVES
             and all(group.order is None and group.where is None for group in self.groups)
             and Members.ALL not in groups
             and not any(group.evicts for group in self.groups if group.members is Members.WAITING)
-            # Those that decode form one group: the log says no more than how many of them run.
-            and not (self.chunked and Members.RUNNING in groups)
+            # Decodes are in a row: the log says no more than how many of them run. Where all that run are one group and
+            # those that wait come after it, at most one is in its prefill, the last that was admitted.
+            and not (self.chunked and Members.RUNNING in groups and groups != [Members.RUNNING, Members.WAITING])
         )
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:

@@ -33,19 +33,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from optsched.policies.algorithm import nothing, whole_at_admission
 from optsched.policies.cached import CachedPolicy
 from optsched.policies.grouped import Group, Members
-from optsched.simulator.replica import Job
-
-
-def whole_at_admission(job: Job) -> int:
-    """Ask for what the whole prefill will hold when a request is admitted, and set nothing aside after that."""
-    return 0 if job.cached else job.missing
-
-
-def _nothing(_: Job) -> int:
-    return 0
-
 
 VLLM_V1 = CachedPolicy(
     groups=(Group(Members.RUNNING, evicts=True), Group(Members.WAITING)),
@@ -55,5 +45,5 @@ VLLM_V1 = CachedPolicy(
 )
 """vLLM's V1 scheduler."""
 
-VLLM_V1_UNRESERVED = replace(VLLM_V1, reserve=_nothing)
+VLLM_V1_UNRESERVED = replace(VLLM_V1, reserve=nothing)
 """The same without ``scheduler_reserve_full_isl``: a request whose first chunk fits is admitted."""

@@ -53,6 +53,7 @@ from optsched.simulator.record import (
 from optsched.simulator.watch import Watch, new_watch, note_queue, note_start, note_tokens, ready, weigh
 
 WAITING, FILLING, DECODING, RUNNING = range(4)
+WHOLE_PROMPT, WORST_CASE, AT_ADMISSION, NOTHING = range(4)
 MOST = 2**61
 """Times, and sums of KV tokens over time, stay below."""
 _MOST_OUTPUT, _MOST_BLOCK = 10**6, 10**6
@@ -68,18 +69,22 @@ class Rule(NamedTuple):
         By group.
     hybrid, chunked
         As far as the instance allows them.
-    worst_case
-        Whether I + O - 1 is reserved, or the whole prompt.
-    budget
-        The policy's own P.
+    reserves
+        The whole prompt, I + O - 1, the whole prompt of a request without KV, or nothing.
+    tokens, budget
+        The policy's own C and P.
+    residents
+        The most requests that hold KV.
     """
 
     members: Ints
     evicts: Ints
     hybrid: bool
     chunked: bool
-    worst_case: bool
+    reserves: int
+    tokens: int
     budget: int
+    residents: int
 
 
 class _Jobs(NamedTuple):
@@ -189,7 +194,7 @@ def _advance(problem: InstanceArrays, rule: Rule, run: _Run, until: int) -> _Run
                 clock[_STANDING] = runs
         else:
             _evict(problem, jobs, batch, log)
-            generated, now = _run(problem, jobs, batch, log, watch, ends, now)
+            generated, now = _run(problem, rule, jobs, batch, log, watch, ends, now)
             fruitless = 0 if generated else fruitless + 1
         _let_go(problem, jobs, log, ends, now)
         row = log.totals[ENTRIES] - 1
@@ -227,9 +232,9 @@ def _occupied(block: int, tokens: int) -> int:
 
 @compiled_part
 def _held(block: int, reserved: int, prompt: int, decoding: int, cached: int) -> int:
-    """Return what a job takes of memory in the policy's view: the worst case if that is reserved, or the whole prompt.
+    """Return what a job takes of memory in the policy's view: what it holds, or what is reserved for it.
 
-    ``reserved`` is I + O - 1, or 0; ``prompt`` is I and what has been generated.
+    ``reserved`` is I + O - 1, or 0; ``prompt`` is I and what has been generated, or 0.
     """
     return _occupied(block, max(cached, reserved, 0 if decoding else prompt))
 
@@ -244,7 +249,8 @@ def _decide(problem: InstanceArrays, rule: Rule, jobs: _Jobs, batch: _Batch) -> 
     free = problem.limits.blocks * problem.limits.block - sizes[_HELD]
     for i in range(batch.sizes[_EVICTED]):
         gone[batch.evicted[i]] = 0
-    runs = decodes = place = evicted = tokens = prefill_tokens = 0
+    most_tokens = min(problem.limits.tokens, rule.tokens)
+    runs = decodes = place = evicted = tokens = prefill_tokens = admitted = 0
     earliest, kind, left = problem.requests.arrival.size, -1, -1
     for group in range(rule.members.size):
         members = rule.members[group]
@@ -263,16 +269,18 @@ def _decide(problem: InstanceArrays, rule: Rule, jobs: _Jobs, batch: _Batch) -> 
                 continue
             prompt = inputs[rank] + generated[rank]
             need_tokens = prompt - cached[rank]
-            budget = problem.limits.tokens - tokens
+            budget = most_tokens - tokens
             if not decode:
                 budget = min(budget, problem.limits.prefill - prefill_tokens, rule.budget - tokens)
                 if rule.chunked:
                     need_tokens = min(need_tokens, budget)
             if need_tokens < 1 or need_tokens > budget or runs == problem.limits.runs:
                 break
-            if cached[rank] == 0 and earliest < rank:
+            joins = cached[rank] == 0
+            if joins and (earliest < rank or sizes[_RUNNING] + admitted - evicted >= rule.residents):
                 break
-            need = _held(block, reserved[rank], prompt, decode, cached[rank] + need_tokens) - held[rank]
+            whole = rule.reserves == WHOLE_PROMPT or (rule.reserves == AT_ADMISSION and joins)
+            need = _held(block, reserved[rank], prompt if whole else 0, decode, cached[rank] + need_tokens) - held[rank]
             if need > free and rule.evicts[group]:
                 if left < 0:
                     left = _climb(rule, jobs, batch)
@@ -290,6 +298,7 @@ def _decide(problem: InstanceArrays, rule: Rule, jobs: _Jobs, batch: _Batch) -> 
                 break
             free -= need
             tokens += need_tokens
+            admitted += joins
             kind = decode
             if decode:
                 place = runs if decodes == 0 else place
@@ -354,7 +363,7 @@ def _remove(ranks: Ints, sizes: Ints, which: int, rank: int) -> None:
 
 @compiled_part
 def _run(  # noqa: PLR0917 - compiled functions take positions
-    problem: InstanceArrays, jobs: _Jobs, batch: _Batch, log: Log, watch: Watch, ends: Ints, now: int
+    problem: InstanceArrays, rule: Rule, jobs: _Jobs, batch: _Batch, log: Log, watch: Watch, ends: Ints, now: int
 ) -> tuple[bool, int]:
     """Run one batch; say whether it generates a token, and when it ends."""
     tokens = decodes = read = attention = gap = alike = 0
@@ -399,7 +408,7 @@ def _run(  # noqa: PLR0917 - compiled functions take positions
             if not jobs.decoding[rank]:
                 jobs.decoding[rank] = 1
                 note_change(log, rank, 1)
-        prompt = problem.requests.input[rank] + jobs.generated[rank]
+        prompt = problem.requests.input[rank] + jobs.generated[rank] if rule.reserves == WHOLE_PROMPT else 0
         held = _held(problem.limits.block, jobs.reserved[rank], prompt, jobs.decoding[rank], jobs.cached[rank])
         jobs.sizes[_HELD] += held - jobs.held[rank]
         jobs.held[rank] = held
@@ -442,7 +451,9 @@ def _decode(  # noqa: PLR0917 - compiled functions take positions
     while times < most:
         # A request that has filled its last block takes another one.
         growth = problem.limits.block * filled[-times % problem.limits.block]
-        if times > 0 and (now >= until or (not rule.worst_case and growth > free) or log.totals[KV_HIGH] > MOST):
+        if times > 0 and (
+            now >= until or (rule.reserves != WORST_CASE and growth > free) or log.totals[KV_HIGH] > MOST
+        ):
             break
         free -= growth
         sizes[_OCCUPIED] += growth
@@ -529,7 +540,7 @@ class CompiledRun:
             self._run = _begin(problem, problem.requests.arrival[0])
             self._run.clock[_PATIENCE] = sum(request.input + request.output for request in self._requests)
         run = self._run
-        if self._rule.worst_case:
+        if self._rule.reserves == WORST_CASE:
             run.jobs.reserved[news] = problem.requests.input[news] + problem.requests.output[news] - 1
         run.jobs.sizes[_KNOWN] = len(self._order)
 

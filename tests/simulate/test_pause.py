@@ -12,12 +12,14 @@ from playing import instances, problem, ready
 from optsched import Assignment, InputError, Instance, NoBatchError, Request, policy_names, replace
 from optsched.model.metrics import evaluate, metrics
 from optsched.model.schedule import Schedule
-from optsched.policies.grouped import GroupedPolicy
+from optsched.policies.fcfs import FCFS
+from optsched.policies.grouped import GroupedPolicy, Margins
 from optsched.policies.infermax import SARATHI, SARATHI_EF, VLLM, VLLM_EF
+from optsched.policies.vllm import VLLM_V1
 from optsched.simulator.engine import PolicyRun, arrival_order, run_policy
 from optsched.simulator.replica import PolicyFailureError, Replica
 
-PLAIN = (VLLM, VLLM_EF, SARATHI, SARATHI_EF)
+PLAIN = (VLLM, VLLM_EF, SARATHI, SARATHI_EF, replace(FCFS, batch_tokens=5, margins=Margins(residents=2)), VLLM_V1)
 
 
 def paused(instance: Instance, policy: str, rng: Random, *, jumps: bool) -> Schedule:
