@@ -233,9 +233,10 @@ class _Walk:
 
     def _ends(self, batch: Batch, cached: Sequence[int]) -> Iterator[int]:
         """Yield when each repeat of a batch ends."""
-        cost, clock = self._machines[batch.replica].cost, batch.start_ps
+        first, slower = decode_work(cached).pace_ps(self._machines[batch.replica].cost, batch.considered)
+        clock = batch.start_ps
         for number in range(batch.repeat - 1):
-            clock += decode_work(cached, number).duration_ps(cost, cost, batch.considered)
+            clock += first + number * slower
             yield clock
         yield batch.end_ps
 

@@ -145,18 +145,14 @@ class Work:
         steps = cost.batch_ps(self.tokens, self.decodes, self.decode_kv_tokens, self.prefills)
         return steps + besides.besides_ps(steps, self.out, self.back, considered)
 
+    def pace_ps(self, cost: CostModel, considered: int) -> tuple[int, int]:
+        """Return how long the first of several batches of these decode steps takes, and each later one more."""
+        return self.duration_ps(cost, cost, considered), cost.decode_kv * self.decodes
 
-def decode_work(cached: Sequence[int], number: int = 0) -> Work:
-    """Return one of several batches in a row of the same decode steps, none of which finishes a request.
 
-    Parameters
-    ----------
-    cached
-        KV tokens that each of them reads in the first batch.
-    number
-        How many batches come before.
-    """
-    return Work(len(cached), len(cached), sum(cached) + number * len(cached))
+def decode_work(cached: Sequence[int]) -> Work:
+    """Return a batch of decode steps, none of which finishes its request, on so many KV tokens each."""
+    return Work(len(cached), len(cached), sum(cached))
 
 
 _State = TypeVar("_State", bound=RequestState)
@@ -281,6 +277,5 @@ class MachineState(Generic[_State]):
 
 
 def initial(instance: Instance) -> list[RequestState]:
-    """Return the state of all requests before the first batch of the instance's one machine."""
-    instance.require_plain()
+    """Return the state of all requests before the first batch."""
     return [RequestState(request) for request in instance.requests]

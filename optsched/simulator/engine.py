@@ -59,7 +59,20 @@ def run_policy(
         Whether it keeps the instance's limits is for the checker to say.
     """
     require_feasible(instance)
-    run = PolicyRun(instance, policy, cost=cost, jumps=jumps, setting=setting)
+    cache = BatchCache(instance, setting) if instance.is_cached else None
+    return serve(instance, policy, cost=cost, jumps=jumps, cache=cache)
+
+
+def serve(
+    instance: Instance,
+    policy: Policy,
+    *,
+    cost: BatchCost | None = None,
+    jumps: bool = True,
+    cache: BatchCache | None = None,
+) -> Schedule:
+    """Do what `run_policy` does for an instance that is known to be feasible, on a machine that has this cache."""
+    run = PolicyRun(instance, policy, cost=cost, jumps=jumps, cache=cache)
     for index in arrival_order(instance):
         run.submit(index)
     run.advance()
@@ -88,8 +101,10 @@ class PolicyRun:
 
     Parameters
     ----------
-    instance, policy, cost, jumps, setting
+    instance, policy, cost, jumps
         As `run_policy` takes them; of the instance's requests those count that are submitted.
+    cache
+        The machine's cache, if it has one.
     machine
         Which machine it is, as batches name it.
     """
@@ -101,7 +116,7 @@ class PolicyRun:
         *,
         cost: BatchCost | None = None,
         jumps: bool = True,
-        setting: CacheSetting = _LRU,
+        cache: BatchCache | None = None,
         machine: int = 0,
     ) -> None:
         steps = cost or instance.cost
@@ -112,8 +127,7 @@ class PolicyRun:
         self._coming: deque[int] = deque()
         self._present: dict[int, Job] = {}
         self._replica = Replica(instance.limits, instance.rules, instance.start_ps, memory_of(instance))
-        self._cache = BatchCache(instance, setting) if instance.is_cached else None
-        self._replica.cache = self._cache
+        self._cache = self._replica.cache = cache
         self._machine = MachineState(self._present)
         self._patience = sum(request.input + request.output for request in instance.requests)
         self._arrived = self._fruitless = self._open_ps = 0

@@ -149,7 +149,7 @@ def test_an_interrupt_in_a_policy_keeps_the_bound(monkeypatch: pytest.MonkeyPatc
     def interrupted(*_arguments: object, **_options: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("optsched.methods.stages.play", interrupted)
+    monkeypatch.setattr("optsched.methods.stages.served_alone", interrupted)
     instance: Instance = load_instance(HARD)
     result = solve(instance)
     assert (result.status, result.message) == (Status.BOUND_ONLY, INTERRUPTED)
