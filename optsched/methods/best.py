@@ -1,4 +1,4 @@
-"""The incumbent and the claimed bounds of one search, each of which the checker has the last word on."""
+"""The incumbent and the claimed bounds of one search, all of which go through the checker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Solving for several machines without caches and moves: bounds, joint optima, and the planner for several machines.
 
-What these share with one machine are the question, the best answer so far (`Best`), which the checker has the last word
-on, and the result.
+Question, best answer so far (`Best`, which is checked), and result are those of one machine.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ from optsched.model.result import Result, Status, versions
 from optsched.solvers.formulation import Progress, silent
 
 _BETWEEN = "; "
-"""What stands between the sentences of a message."""
+"""Separator of the sentences of a message."""
 INTERRUPTED = "interrupted"
-"""How the message of a result begins that Ctrl-C cut short (`was_interrupted`)."""
+"""Start of the message of a result whose search Ctrl-C ended (`was_interrupted`)."""
 _NO_OPTIONS: Options = MappingProxyType({})
 
 

@@ -30,7 +30,7 @@ _START_SHARE = 0.3
 _QUICK_SHARE = 0.05
 """Share of the time limit after which no bound begins before formulations that need no start have had their turn."""
 _ALONE = "one_after_another"
-"""Where the schedule comes from that serves requests so."""
+"""Origin of the schedule that serves requests one after another."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -122,7 +121,7 @@ def activities(instance: Instance, schedule: Schedule, *, each: bool = False) ->
     instance, schedule
         The problem and the schedule.
     each
-        Whether a batch that is repeated is told apart into its repeats.
+        Whether each repeat of a batch has spans of its own.
 
     Raises
     ------
@@ -239,12 +238,3 @@ class _Walk:
             clock += first + number * slower
             yield clock
         yield batch.end_ps
-
-
-def step_counts(found: Activities) -> Counter[Activity]:
-    """Return how many steps there are of each kind: runs of one request in one batch."""
-    counts: Counter[Activity] = Counter()
-    for span in found.spans:
-        if span.batches:
-            counts[span.activity] += span.batches
-    return counts

@@ -34,13 +34,13 @@ class Batch:
     replica
         Index of the machine that runs it.
     repeat
-        How many batches it is, each right after the one before. More than 1 only for decode steps of requests none of
-        which finishes before the last, and if no request is evicted or swapped.
+        Number of batches, each right after the one before. More than 1 only if all runs are decode steps, no request
+        finishes before the last batch, and none is evicted or swapped.
     swap_out, swap_in
         Indices of the requests whose KV cache leaves for the host, and of those whose KV cache comes back before it.
     considered
-        Queued requests that the scheduler has considered for it (each of them, if it is repeated), each as often as it
-        did; 0 where that has no price.
+        Number of times that the scheduler considers a queued request for it (for each repeat); 0 where that has no
+        price.
     hits
         ``(request index, tokens found in the cache)`` of each run that is the first step of a fill; 0 may be left out.
     drop

@@ -146,12 +146,12 @@ class Work:
         return steps + besides.besides_ps(steps, self.out, self.back, considered)
 
     def pace_ps(self, cost: CostModel, considered: int) -> tuple[int, int]:
-        """Return how long the first of several batches of these decode steps takes, and each later one more."""
+        """Return the duration of the first of several batches of these decode steps, and by how much it then grows."""
         return self.duration_ps(cost, cost, considered), cost.decode_kv * self.decodes
 
 
 def decode_work(cached: Sequence[int]) -> Work:
-    """Return a batch of decode steps, none of which finishes its request, on so many KV tokens each."""
+    """Return the work of decode steps that read these numbers of KV tokens; none finishes its request."""
     return Work(len(cached), len(cached), sum(cached))
 
 
@@ -161,8 +161,8 @@ _State = TypeVar("_State", bound=RequestState)
 class MachineState(Generic[_State]):
     """One machine while batches are played on it one after the other.
 
-    A batch is `carry_out`, and `finish` at its end: a request that ends still counts in its last batch. What it is told
-    has to be legal, up to the limits of a batch, which it does not know; `require` may look at what is not obvious.
+    A batch is `carry_out`, and `finish` at its end: a request that ends still counts in its last batch. Batches
+    have to be legal; limits of a batch are not checked here, and `require` can check runs that may not be possible.
 
     Parameters
     ----------

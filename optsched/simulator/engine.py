@@ -33,8 +33,8 @@ def run_policy(
     """Let a policy schedule an instance (InferMax, Algorithm 1, the outer loop).
 
     A batch starts when the previous one ends; when nothing can run, at the next arrival. A policy that says how long a
-    decision stands (`Steady`) is asked again when it does not any more, or when a request has arrived or ended; the
-    batches of decode steps before that are run at once.
+    decision remains valid (`Steady`) is asked again after that, or when a request arrives or ends; the batches of
+    decode steps until then are computed at once.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def serve(
     jumps: bool = True,
     cache: BatchCache | None = None,
 ) -> Schedule:
-    """Do what `run_policy` does for an instance that is known to be feasible, on a machine that has this cache."""
+    """Run a policy as `run_policy` does, on an instance that is known to be feasible and a machine with this cache."""
     run = PolicyRun(instance, policy, cost=cost, jumps=jumps, cache=cache)
     for index in arrival_order(instance):
         run.submit(index)
@@ -259,7 +259,7 @@ class PolicyRun:
         return self._requests[self._coming[0]].arrival_ps
 
     def _welcome(self) -> None:
-        """Let requests in that have arrived, which ends what a decision stands for."""
+        """Let requests that have arrived into the queue; the latest decision is then no longer valid."""
         replica = self._replica
         while self._coming and self._next_arrival_ps <= replica.now_ps:
             index = self._coming.popleft()
@@ -271,7 +271,7 @@ class PolicyRun:
     # Batches ------------------------------------------------------------------------------------------------
 
     def _carry_out(self, assignment: Assignment, until_ps: int | None) -> None:
-        """Carry out a decision, as often as it can be without asking again."""
+        """Carry out a decision, and repeat it until the policy has to be asked again."""
         replica, standing = self._replica, self._standing
         self._decided = self._standing = None
         begin, done = replica.now_ps, 0

@@ -41,7 +41,7 @@ def wait_interruptibly(run: Callable[[], object], stop: Callable[[], None]) -> N
 
     thread = threading.Thread(target=guarded, daemon=True)
     # Ctrl-C must raise nothing here: the thread would keep running without its caller.
-    with _told(asked, lambda _: False):
+    with _noting(asked, lambda _: False):
         thread.start()
         while not done.wait(0.1):
             if asked.is_set():
@@ -61,14 +61,14 @@ def until_interrupted() -> Iterator[threading.Event]:
     """
     came = threading.Event()
     try:
-        with _told(came, lambda times: times == 1 or times > 1 + _SPARED):
+        with _noting(came, lambda times: times == 1 or times > 1 + _SPARED):
             yield came
     except KeyboardInterrupt:
         came.set()
 
 
 @contextmanager
-def _told(came: threading.Event, raises: Callable[[int], bool]) -> Iterator[None]:
+def _noting(came: threading.Event, raises: Callable[[int], bool]) -> Iterator[None]:
     """Set an event at Ctrl-C, and call the previous signal handler; ``raises`` says of which time it may raise."""
     former = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(former):
@@ -77,12 +77,12 @@ def _told(came: threading.Event, raises: Callable[[int], bool]) -> Iterator[None
 
     times = count(1)
 
-    def tell(number: int, frame: FrameType | None) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         came.set()
         with nullcontext() if raises(next(times)) else suppress(KeyboardInterrupt):
             former(number, frame)
 
-    signal.signal(signal.SIGINT, tell)
+    signal.signal(signal.SIGINT, note)
     try:
         yield
     finally:
