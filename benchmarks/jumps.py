@@ -28,11 +28,11 @@ from optsched.check import check_schedule
 from optsched.cli import run_program
 from optsched.cli.options import read_policies
 from optsched.model.domain import replace
+from optsched.model.following import unrolled
 from optsched.model.instance import Instance, Limits, Rules
 from optsched.model.metrics import evaluate, metrics
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.schedule import unrolled
 from optsched.simulator.engine import run_policy
 from optsched.simulator.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing
 from optsched.traces.sources import read_rows

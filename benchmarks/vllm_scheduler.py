@@ -39,8 +39,9 @@ from optsched.cli.pages import write_section
 from optsched.library import load_suite
 from optsched.model.documents import instance_document, write_text
 from optsched.model.domain import replace
+from optsched.model.following import unrolled
 from optsched.model.instance import Instance, Limits, Request, Rules
-from optsched.model.schedule import Assignment, Schedule, unrolled
+from optsched.model.schedule import Assignment, Schedule
 from optsched.policies.infermax import SARATHI_PC, VLLM
 from optsched.policies.vllm import VLLM_V1, VLLM_V1_UNRESERVED
 from optsched.report.formats import as_markdown, as_text

@@ -22,7 +22,8 @@ from optsched.cli.completion import (
     complete_profiles,
     complete_suites,
 )
-from optsched.methods.plan import AUTO, method_names
+from optsched.methods.plan import AUTO
+from optsched.methods.plan import require_method as require_known_method
 from optsched.methods.routing import find_router
 from optsched.methods.simulate import policy_in_file, policy_names, standard_policies
 from optsched.model.cluster import CacheMode, CacheRules
@@ -128,7 +129,7 @@ method_option: Decorator = click.option(
     default=AUTO,
     show_default=True,
     shell_complete=complete_methods,
-    help="auto, or the name of a formulation.",
+    help="auto, a formulation, or FILE.py:NAME.",
 )
 _FORBID = click.option(
     "--forbid", multiple=True, metavar="NAME", help=f"Forbid: {', '.join(FORBIDDABLE)}. May be repeated."
@@ -405,8 +406,7 @@ def require_method(name: str) -> None:
     """Raise `InputError` if there is no formulation of that name, nor ``auto``, whose result names broken plug-ins."""
     if name != AUTO:
         _name_broken(FORMULATION_GROUP)
-    if name not in method_names():
-        raise InputError("--method", name, one_of(name, method_names()))
+    require_known_method(name, "--method")
 
 
 def _name_broken(group: str) -> None:

@@ -1,4 +1,4 @@
-"""The incumbent and the claimed bounds of one search, each of which the checker has the last word on."""
+"""The incumbent and the claimed bounds of one search, all of which go through the checker."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from optsched.failures import FAILURES, failure_text
 from optsched.methods.checked import checked_metrics, is_proved
 from optsched.methods.question import Question
 from optsched.model.errors import DefectError, shown
+from optsched.model.metrics import Tally
 from optsched.model.result import Badge
 from optsched.model.schedule import Schedule
 from optsched.solvers.formulation import Outcome, SolverCrashError, Termination
@@ -98,10 +99,17 @@ class Best:
         except FAILURES as error:
             self.failures.append(f"{origin}: {failure_text(error)}")
 
-    def offer_schedule(self, schedule: Schedule, origin: str) -> None:
-        """Take a schedule as `offer_checked` does, after it has been through the checker."""
+    def offer_schedule(self, schedule: Schedule, origin: str, tally: Tally | None = None) -> None:
+        """Take a schedule of one machine as `offer_checked` does, after it has been through the checker.
+
+        Raises
+        ------
+        IllegalScheduleError, DefectError
+            As `optsched.methods.checked.checked_metrics` does, which also says what ``tally`` is.
+        """
         asked = self.question
-        self.offer_checked(schedule, checked_metrics(asked.instance, schedule, origin, asked.restrictions), origin)
+        metrics = checked_metrics(asked.instance, schedule, origin, asked.restrictions, tally)
+        self.offer_checked(schedule, metrics, origin)
 
     def offer_checked(self, schedule: Schedule, metrics: dict[str, Any], origin: str) -> None:
         """Take a schedule that has been through the checker with these metrics, if it is better and as good as asked.

@@ -50,13 +50,11 @@ class IllegalScheduleError(DefectError):
 
 
 def checked_metrics(
-    instance: Instance,
-    schedule: Schedule,
-    origin: str,
-    restrictions: Restrictions | None = None,
-    tally: Tally | None = None,
+    instance: Instance, schedule: Schedule, origin: str, restrictions: Restrictions, tally: Tally | None = None
 ) -> dict[str, Any]:
     """Return the metrics of a schedule that the checker finds legal; of its tally, where there is one.
+
+    The instance is one machine without a cache; of others `checked_cluster_metrics` has the metrics.
 
     Raises
     ------
@@ -65,13 +63,31 @@ def checked_metrics(
     DefectError
         If the checker computes other metrics than the producer.
     """
-    violations, recomputed = check_schedule(instance, schedule, restrictions or Restrictions())
+    recomputed = _recomputed(instance, schedule, origin, restrictions)
+    if tally is None:
+        tally = tally_of(instance, schedule)
+    return _agreed(metrics(instance, tally), recomputed, origin)
+
+
+def checked_cluster_metrics(
+    instance: Instance, schedule: Schedule, origin: str, restrictions: Restrictions
+) -> dict[str, Any]:
+    """Return the metrics of a schedule of several machines, or of one with a cache, as `checked_metrics` does."""
+    recomputed = _recomputed(instance, schedule, origin, restrictions)
+    return _agreed(cluster_metrics(instance, schedule), recomputed, origin)
+
+
+def _recomputed(
+    instance: Instance, schedule: Schedule, origin: str, restrictions: Restrictions
+) -> dict[str, Any] | None:
+    """Return the metrics that the checker computes of a legal schedule."""
+    violations, recomputed = check_schedule(instance, schedule, restrictions)
     if violations:
         raise IllegalScheduleError(origin, violations)
-    if instance.is_cluster:
-        found = cluster_metrics(instance, schedule)
-    else:
-        found = metrics(instance, tally_of(instance, schedule) if tally is None else tally)
+    return recomputed
+
+
+def _agreed(found: dict[str, Any], recomputed: dict[str, Any] | None, origin: str) -> dict[str, Any]:
     if found != recomputed:
         raise DefectError(f"{origin}: the checker computes other metrics of the same schedule")
     return found

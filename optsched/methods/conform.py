@@ -10,10 +10,11 @@ from types import MappingProxyType
 from optsched.check import check_schedule
 from optsched.methods.simulate import PolicyCrashError, defined_at, policy_code, policy_of, ready_policy
 from optsched.model.cost import CostModel
+from optsched.model.following import unrolled
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.schedule import Schedule, unrolled
+from optsched.model.schedule import Schedule
 from optsched.simulator.engine import run_policy
 from optsched.simulator.replica import PolicyFailureError
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from inspect import signature
+from inspect import Parameter, isclass, signature
 from typing import Any
 
-from optsched.catalogue import FORMULATION_GROUP, BrokenEntryError, entries, lookup
+from optsched.catalogue import FORMULATION_GROUP, BrokenEntryError, entries, in_file, lookup
 from optsched.failures import FAILURES
 from optsched.model.errors import InputError
 from optsched.solvers.declaration import Declaration, declaration_of
@@ -18,7 +18,7 @@ Options = Mapping[str, str]
 
 
 def make_formulation(name: str, options: Options) -> Formulation:
-    """Return the formulation of that name.
+    """Return the formulation of that name, or the one that ``FILE.py:NAME`` means.
 
     Raises
     ------
@@ -54,11 +54,30 @@ def make_exporter(name: str) -> Exporter:
     InputError
         If there is none, or its model cannot.
     """
-    exporters = _those(lambda factory: issubclass(factory, Exporter))
-    if name not in exporters:
+    if in_file(name):
+        if not issubclass(formulation_in_file(name), Exporter):
+            raise InputError("method", name, "a class with export")
+    elif name not in (exporters := _those(lambda factory: issubclass(factory, Exporter))):
         raise InputError("method", name, f"a method whose model can be exported: {', '.join(exporters)}")
     made: Exporter = _factory(name)()
     return made
+
+
+def formulation_in_file(name: str, field: str = "method") -> type[Formulation]:
+    """Return the class that ``FILE.py:NAME`` means.
+
+    Raises
+    ------
+    InputError
+        For ``field``, if the file cannot be read or run, or NAME is no formulation.
+    """
+    found: type[Formulation] = lookup(FORMULATION_GROUP, name, field)
+    if not isclass(found) or not callable(getattr(found, "solve", None)):
+        raise InputError(field, name, "a class with solve")
+    given = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
+    if any(each.default is Parameter.empty and each.kind not in given for each in signature(found).parameters.values()):
+        raise InputError(field, name, "a class whose arguments all have defaults")
+    return found
 
 
 def require_options(method: str, options: Options) -> None:
@@ -67,7 +86,7 @@ def require_options(method: str, options: Options) -> None:
     What cannot be made at all takes anything: `optsched.methods.plan.plan_solve` says so, and does without it.
     """
     try:
-        if method in entries(FORMULATION_GROUP):
+        if _is_formulation(method):
             make_formulation(method, options)
         _require_taken(method, options)
     except InputError:
@@ -78,7 +97,7 @@ def require_options(method: str, options: Options) -> None:
 
 def _require_taken(method: str, options: Options) -> None:
     for option, value in options.items():
-        if method not in entries(FORMULATION_GROUP) or not _takes(option, _factory(method)):
+        if not _is_formulation(method) or not _takes(option, _factory(method)):
             takers = _those(partial(_takes, option))
             expected = f"no {option} with method {method}, only with {', '.join(takers)}"
             raise InputError(option, value, expected)
@@ -88,8 +107,13 @@ def _takes(option: str, factory: Any) -> bool:
     return option in signature(factory).parameters
 
 
+def _is_formulation(name: str) -> bool:
+    """Whether it is the name of one formulation, or of one in a file."""
+    return in_file(name) or name in entries(FORMULATION_GROUP)
+
+
 def _factory(name: str) -> Any:
-    return lookup(FORMULATION_GROUP, name, "method")
+    return formulation_in_file(name) if in_file(name) else lookup(FORMULATION_GROUP, name, "method")
 
 
 def _those(fits: Callable[[Any], bool]) -> list[str]:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from optsched.catalogue import FORMULATION_GROUP, broken_entries, entries
+from optsched.catalogue import FORMULATION_GROUP, broken_entries, entries, in_file
 from optsched.failures import FAILURES, failure_text
-from optsched.methods.formulations import Options, declaration_named, make_formulation, require_options
-from optsched.model.errors import InputError
+from optsched.methods.formulations import (
+    Options,
+    declaration_named,
+    formulation_in_file,
+    make_formulation,
+    require_options,
+)
+from optsched.model.errors import InputError, one_of
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.solvers.declaration import Declaration, Regime, declaration_of, regime_of
@@ -52,8 +58,16 @@ def method_names() -> tuple[str, ...]:
     return (AUTO, *entries(FORMULATION_GROUP))
 
 
+def require_method(name: str, field: str = "method") -> None:
+    """Raise `InputError` for ``field`` if a name is none of `method_names`, nor ``FILE.py:NAME`` of a formulation."""
+    if in_file(name):
+        formulation_in_file(name, field)
+    elif name not in method_names():
+        raise InputError(field, name, one_of(name, method_names()))
+
+
 def plan_solve(method: str, options: Options, instance: Instance, objective: Objective) -> SolvePlan:
-    """Return the plan of a method: a formulation's name, or ``auto``.
+    """Return the plan of a method: a formulation's name, ``FILE.py:NAME`` of one, or ``auto``.
 
     Raises
     ------

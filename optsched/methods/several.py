@@ -1,7 +1,6 @@
 """Solving for several machines without caches and moves: bounds, joint optima, and the planner for several machines.
 
-What these share with one machine are the question, the best answer so far (`Best`), which the checker has the last word
-on, and the result.
+Question, best answer so far (`Best`, which is checked), and result are those of one machine.
 """
 
 from __future__ import annotations
@@ -15,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from optsched.bounds.catalogue import BOUNDS_OF_SEVERAL, bound_of_several
+from optsched.methods.checked import checked_cluster_metrics
 from optsched.methods.stages import SolveRun
 from optsched.model.instance import Instance
+from optsched.model.schedule import Schedule
 from optsched.planner.machines import FleetSearch, joined
 from optsched.planner.sizes import TooLargeToPlanError
 from optsched.solvers.formulation import ProgressEvent, UnsupportedError
@@ -70,7 +71,7 @@ def _plan(run: SolveRun) -> None:
     stopped = Event()
     # Ctrl-C on the way into compiled code, which the search enters all the time, may crash the process.
     wait_interruptibly(partial(_search, run, search, stopped), stopped.set)
-    best.offer_schedule(search.schedule(), "planner")
+    _offer(run, search.schedule(), "planner")
 
 
 def _search(run: SolveRun, search: FleetSearch, stopped: Event) -> None:
@@ -92,8 +93,14 @@ def _solve_jointly(run: SolveRun) -> None:
         best.failures.append(f"joint: {error}")
         return
     if found.parts:
-        best.offer_schedule(joined([(part.requests, part.schedule) for part in found.parts]), "joint")
+        _offer(run, joined([(part.requests, part.schedule) for part in found.parts]), "joint")
     best.offer_bound(found.bound, found.badge, found.certificate, "joint")
+
+
+def _offer(run: SolveRun, schedule: Schedule, origin: str) -> None:
+    asked = run.question
+    metrics = checked_cluster_metrics(asked.instance, schedule, origin, asked.restrictions)
+    run.best.offer_checked(schedule, metrics, origin)
 
 
 def _named(target: str) -> Any:

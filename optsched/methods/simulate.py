@@ -13,7 +13,7 @@ from pathlib import Path
 from optsched.catalogue import OWN_PACKAGES, POLICY_GROUP, entries, file_version, in_file, lookup, package_of
 from optsched.failures import FAILURES, ReportedFailureError, failure_text, raised_at
 from optsched.methods.arguments import read_integer, read_problem, read_seed
-from optsched.methods.checked import IllegalScheduleError, checked_metrics
+from optsched.methods.checked import IllegalScheduleError, checked_cluster_metrics, checked_metrics
 from optsched.methods.question import Question
 from optsched.methods.routing import Routing, read_routing
 from optsched.model.domain import replace
@@ -27,7 +27,7 @@ from optsched.model.schedule import Schedule
 from optsched.policies import POLICIES, STANDARD
 from optsched.routers.router import RouterFactory
 from optsched.simulator.cluster import run_cluster
-from optsched.simulator.engine import run_policy
+from optsched.simulator.engine import run_policy, serve
 from optsched.simulator.replica import COMPILED_TOKENS, Compiled, Occasion, Policy, PolicyFailureError, Preparing
 from optsched.simulator.router_code import RouterCrashError
 
@@ -147,21 +147,22 @@ def play(
         options=options,
     )
     started = time.perf_counter()
-    restricted = question.restricted
     try:
         with policy_code(policy):
-            schedule, tally = (
-                _serve(restricted, ready_policy(runner, restricted, objective, restrictions, seed))
-                if routing is None
-                else (_route(question, runner, routing, seed), None)
-            )
+            if routing is None:
+                schedule, tally = _serve(question, runner, seed)
+            else:
+                schedule, tally = _route(question, runner, routing, seed), None
     except PolicyFailureError as failure:
         with policy_code(policy):
             reason = f"{name}: {instance.label(failure.index)} at {failure.now_ps} ps: {failure.reason}"
         return replace(failed, runtime_s=time.perf_counter() - started, message=reason)
     failed = replace(failed, runtime_s=time.perf_counter() - started)
     try:
-        metrics = checked_metrics(instance, schedule, f"policy {name}", restrictions, tally)
+        if routing is None:
+            metrics = checked_metrics(instance, schedule, f"policy {name}", restrictions, tally)
+        else:
+            metrics = checked_cluster_metrics(instance, schedule, f"policy {name}", restrictions)
     except IllegalScheduleError as illegal:
         return replace(failed, message=f"{name}: {illegal.violations[0]}")
     value = metrics["objectives"][objective.value]
@@ -171,12 +172,33 @@ def play(
     return replace(failed, status=Status.FEASIBLE, value=value, schedule=schedule, metrics=metrics)
 
 
-def _serve(instance: Instance, policy: Policy) -> tuple[Schedule, Tally | None]:
-    """Let a policy serve the only machine; return a tally of the schedule, too, if there is one."""
+def served_alone(question: Question, name: str, seed: int) -> tuple[Schedule, Tally | None]:
+    """Let an installed policy serve a feasible instance of one machine without a cache.
+
+    Returns
+    -------
+    tuple
+        Its schedule, which the checker has not seen; and a tally of it, if its run made one.
+
+    Raises
+    ------
+    PolicyFailureError
+        If it cannot serve the instance.
+    PolicyCrashError
+        If its code raises.
+    """
+    runner, _ = policy_of(name, None)
+    with policy_code(name):
+        return _serve(question, runner, seed)
+
+
+def _serve(question: Question, runner: Policy | Preparing, seed: int) -> tuple[Schedule, Tally | None]:
+    instance = question.restricted
+    policy = ready_policy(runner, instance, question.objective, question.restrictions, seed)
     worth_it = sum(request.output for request in instance.requests) >= COMPILED_TOKENS
     record = policy.serve(instance) if worth_it and isinstance(policy, Compiled) else None
     if record is None:
-        return run_policy(instance, policy), None
+        return serve(instance, policy), None
     return record.schedule(), record.tally()
 
 

@@ -9,25 +9,26 @@ from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 
+from optsched.catalogue import file_version
 from optsched.methods.arguments import read_integer, read_problem, read_seconds, read_seed, require_coverable
 from optsched.methods.best import Best
 from optsched.methods.checked import DefectFoundError
 from optsched.methods.formulations import Options
-from optsched.methods.plan import AUTO, SolvePlan, method_names, plan_solve
+from optsched.methods.plan import AUTO, SolvePlan, plan_solve, require_method
 from optsched.methods.question import Question
 from optsched.methods.stages import SolveRun, search
 from optsched.model.domain import replace
-from optsched.model.errors import InputError, one_of, require_type
+from optsched.model.errors import InputError, require_type
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.result import Result, Status
+from optsched.model.result import Result, Status, versions
 from optsched.solvers.formulation import Progress, silent
 
 _BETWEEN = "; "
-"""What stands between the sentences of a message."""
+"""Separator of the sentences of a message."""
 INTERRUPTED = "interrupted"
-"""How the message of a result begins that Ctrl-C cut short (`was_interrupted`)."""
+"""Start of the message of a result whose search Ctrl-C ended (`was_interrupted`)."""
 _NO_OPTIONS: Options = MappingProxyType({})
 
 
@@ -66,8 +67,8 @@ def solve(
     instance, objective
         The problem: an instance, or the name or file of one.
     method
-        A formulation's name; ``auto`` tries those in turn that declare a turn for such an instance
-        (`optsched.solvers.declaration`).
+        A formulation's name; or ``FILE.py:NAME``, where the file defines such a class; or ``auto``, which tries those
+        in turn that declare a turn for such an instance (`optsched.solvers.declaration`).
     options
         What the formulation leaves to choose, such as ``{"solver": "cbc"}``.
     time_limit
@@ -110,8 +111,7 @@ def solve(
     require_type("options", options, Mapping, "a mapping from names to texts")
     if not callable(progress):
         raise InputError("progress", progress, "a function of a ProgressEvent")
-    if method not in method_names():
-        raise InputError("method", method, one_of(method, method_names()))
+    require_method(method)
     plan = SolvePlan((), ()) if distributed else plan_solve(method, options, question.instance, question.objective)
     best = Best(question, failures=list(plan.failures))
     reason = question.infeasibility
@@ -168,6 +168,7 @@ def _result(run: SolveRun, said: list[str]) -> Result:
         bound=best.bound,
         runtime_s=run.elapsed_s(),
         seed=run.seed,
+        versions=dict(versions()) | file_version(run.method),
         schedule=best.schedule,
         metrics=best.metrics,
         certificate=best.claim.certificate,

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event
 
 from optsched.bounds.catalogue import BOUNDS
 from optsched.methods.best import Best
 from optsched.methods.bound import BoundRun, run_bounds
+from optsched.methods.checked import IllegalScheduleError
 from optsched.methods.plan import AUTO, SolvePlan, Step
 from optsched.methods.question import Question
-from optsched.methods.simulate import play
+from optsched.methods.simulate import served_alone
 from optsched.model.errors import InputError
 from optsched.model.schedule import one_after_another
 from optsched.policies import STARTING
+from optsched.simulator.replica import PolicyFailureError
 from optsched.solvers.formulation import Progress, ProgressEvent, Task, UnsupportedError, require_covered
 from optsched.solvers.interrupt import until_interrupted
 
@@ -27,7 +30,7 @@ _START_SHARE = 0.3
 _QUICK_SHARE = 0.05
 """Share of the time limit after which no bound begins before formulations that need no start have had their turn."""
 _ALONE = "one_after_another"
-"""Where the schedule comes from that serves requests so."""
+"""Origin of the schedule that serves requests one after another."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +118,10 @@ def _play_policies(run: SolveRun) -> None:
     for name in STARTING:
         if best.settled or (best.value is not None and run.elapsed_s() > _START_SHARE * run.time_limit_s):
             break
-        with best.surviving(f"policy {name}"):
-            played = play(run.question, name, seed=run.seed)
-            if played.schedule is not None and played.metrics is not None:
-                best.offer_checked(played.schedule, played.metrics, name)
+        # One that cannot serve the instance, or leaves the class of schedules, is of no use here.
+        with best.surviving(f"policy {name}"), suppress(PolicyFailureError, IllegalScheduleError):
+            schedule, tally = served_alone(run.question, name, run.seed)
+            best.offer_schedule(schedule, name, tally)
 
 
 def _ask_formulations(run: SolveRun, steps: tuple[Step, ...], interrupted: Event) -> None:

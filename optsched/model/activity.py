@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -122,7 +121,7 @@ def activities(instance: Instance, schedule: Schedule, *, each: bool = False) ->
     instance, schedule
         The problem and the schedule.
     each
-        Whether a batch that is repeated is told apart into its repeats.
+        Whether each repeat of a batch has spans of its own.
 
     Raises
     ------
@@ -233,17 +232,9 @@ class _Walk:
 
     def _ends(self, batch: Batch, cached: Sequence[int]) -> Iterator[int]:
         """Yield when each repeat of a batch ends."""
-        cost, clock = self._machines[batch.replica].cost, batch.start_ps
+        first, slower = decode_work(cached).pace_ps(self._machines[batch.replica].cost, batch.considered)
+        clock = batch.start_ps
         for number in range(batch.repeat - 1):
-            clock += decode_work(cached, number).duration_ps(cost, cost, batch.considered)
+            clock += first + number * slower
             yield clock
         yield batch.end_ps
-
-
-def step_counts(found: Activities) -> Counter[Activity]:
-    """Return how many steps there are of each kind: runs of one request in one batch."""
-    counts: Counter[Activity] = Counter()
-    for span in found.spans:
-        if span.batches:
-            counts[span.activity] += span.batches
-    return counts

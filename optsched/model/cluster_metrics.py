@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from optsched.model.cost import CostModel
 from optsched.model.instance import Instance
-from optsched.model.metrics import document, ratios, summary
-from optsched.model.objectives import PLAIN_OBJECTIVES, Objective, value_of
+from optsched.model.latencies import TokenTimes, latency_metrics
+from optsched.model.objectives import Objective
 from optsched.model.schedule import Batch, Move, Schedule
-from optsched.model.spread import Ramp, Spread
 from optsched.model.state import MachineState, RequestState, decode_work
-
-_FEW = 1000
-"""Repeats up to which times between tokens are counted one by one."""
 
 
 @dataclass
@@ -25,42 +21,33 @@ class ClusterTally:
 
     Attributes
     ----------
-    first, last
-        When every request has its first and its last token, ps.
+    times
+        When requests have their tokens.
     load
         Duration of all batches of each machine, ps.
     tokens, prefill_tokens, hit_tokens
         Tokens that are run, those of prefill steps, and those found in the cache, in all.
     moves, moved_tokens
         How many requests have moved, and how many tokens were copied.
-    gaps, ramps
-        Times between consecutive tokens of a request, ps, and how many there are of each.
     """
 
-    first: list[int]
-    last: list[int]
+    times: TokenTimes
     load: list[int]
     tokens: int = 0
     prefill_tokens: int = 0
     hit_tokens: int = 0
     moves: int = 0
     moved_tokens: int = 0
-    gaps: Counter[int] = field(default_factory=Counter)
-    ramps: list[Ramp] = field(default_factory=list)
 
 
 def cluster_tally(instance: Instance, schedule: Schedule) -> ClusterTally:
     """Follow a legal schedule and count."""
-    count = len(instance.requests)
     machines = instance.machines
-    tally = ClusterTally([0] * count, [0] * count, [0] * len(machines))
+    tally = ClusterTally(TokenTimes(len(instance.requests)), [0] * len(machines))
     states = [RequestState(request) for request in instance.requests]
     player, moving = MachineState(states), _Moving(schedule, states)
     for batch in schedule.batches:
         moving.note(batch)
-        for index, hit in batch.hits:
-            states[index].cached = hit
-            tally.hit_tokens += hit
         tally.load[batch.replica] += batch.end_ps - batch.start_ps
         if batch.repeat == 1:
             _note_batch(tally, batch, player)
@@ -71,34 +58,19 @@ def cluster_tally(instance: Instance, schedule: Schedule) -> ClusterTally:
 
 
 def _note_batch(tally: ClusterTally, batch: Batch, player: MachineState[RequestState]) -> None:
-    work, end = player.carry_out(batch.actions, batch.run), batch.end_ps
+    work = player.carry_out(batch.actions, batch.run, hits=batch.hits)
     tally.tokens += work.tokens
     tally.prefill_tokens += work.tokens - work.decodes
-    for index in work.generated:
-        if player.states[index].generated == 1:
-            tally.first[index] = end
-        else:
-            tally.gaps[end - tally.last[index]] += 1
-        tally.last[index] = end
+    tally.hit_tokens += sum(hit for _, hit in batch.hits)
+    tally.times.note(work.generated, player.states, batch.end_ps)
 
 
 def _note_repeats(tally: ClusterTally, batch: Batch, player: MachineState[RequestState], cost: CostModel) -> None:
-    """Count the same decode steps several times in a row: each takes longer than the one before by the same."""
-    runs, times = len(batch.run), batch.repeat
-    duration = decode_work([player.states[index].cached for index, _ in batch.run]).duration_ps(
-        cost, cost, batch.considered
-    )
-    player.repeat(batch.run, times)
-    tally.tokens += runs * times
-    slower = cost.decode_kv * runs
-    for index, _ in batch.run:
-        tally.gaps[batch.start_ps + duration - tally.last[index]] += 1
-        tally.last[index] = batch.end_ps
-    if times > _FEW:
-        tally.ramps.append(Ramp(duration + slower, slower, runs, 0, times - 1))
-    else:
-        for number in range(1, times):
-            tally.gaps[duration + number * slower] += runs
+    indices = [index for index, _ in batch.run]
+    pace = decode_work([player.states[index].cached for index in indices]).pace_ps(cost, batch.considered)
+    player.repeat(batch.run, batch.repeat)
+    tally.tokens += len(indices) * batch.repeat
+    tally.times.note_repeats(indices, batch, *pace)
 
 
 class _Moving:
@@ -146,27 +118,11 @@ def cluster_metrics(instance: Instance, schedule: Schedule, tally: ClusterTally 
         end, ``moved_tokens`` what they copy. The rest is as of one machine.
     """
     tally = cluster_tally(instance, schedule) if tally is None else tally
-    requests = instance.requests
-    ttft = [end - request.arrival_ps for end, request in zip(tally.first, requests, strict=True)]
-    e2e = [end - request.arrival_ps for end, request in zip(tally.last, requests, strict=True)]
-    decoding = [index for index, request in enumerate(requests) if request.output > 1]
-    decode_ps = [e2e[index] - ttft[index] for index in decoding]
-    gaps = Spread.of(tally.gaps, tally.ramps)
-    objectives = {
-        objective.value: value_of(instance, objective, ttft, e2e)
-        for objective in PLAIN_OBJECTIVES
-        if objective is not Objective.P99_TBT
-    }
-    objectives[Objective.P99_TBT.value] = 0 if gaps is None else gaps.percentile(99)
-    objectives[Objective.MAX_LOAD.value] = most = max(tally.load)
-    makespan, misses = objectives[Objective.MAKESPAN.value], objectives[Objective.SLO_MISSES.value]
-    total, count = sum(tally.load), len(requests)
-
-    def per_second(amount: int) -> float | None:
-        return amount * 10**12 / makespan if makespan else None
-
+    times = tally.times
+    objectives, latencies = latency_metrics(instance, times.first, times.latest, times.between())
+    most, total = max(tally.load), sum(tally.load)
     return {
-        "objectives": objectives,
+        "objectives": objectives | {Objective.MAX_LOAD.value: most},
         "batches": schedule.length,
         "evictions": schedule.evictions,
         "hit_tokens": tally.hit_tokens,
@@ -176,16 +132,7 @@ def cluster_metrics(instance: Instance, schedule: Schedule, tally: ClusterTally 
         "imbalance": float(Fraction(most * len(tally.load), total)) if total else None,
         "moves": tally.moves,
         "moved_tokens": tally.moved_tokens,
-        "ttft_ps": summary(sorted(ttft)),
-        "tpot_ps": ratios(decode_ps, [requests[index].output - 1 for index in decoding]),
-        "tbt_ps": document(gaps),
-        "e2e_ps": summary(sorted(e2e)),
-        "ttft_per_input_ps": ratios(ttft, [request.input for request in requests]),
-        "e2e_per_output_ps": ratios(e2e, [request.output for request in requests]),
-        "output_tokens_per_s": per_second(sum(request.output for request in requests)),
-        "requests_per_s": per_second(count),
-        "goodput_requests_per_s": per_second(count - misses),
-        "slo_attainment": (count - misses) / count,
+        **latencies,
     }
 
 
@@ -230,8 +177,8 @@ def request_rows(instance: Instance, schedule: Schedule) -> list[RequestRow]:
             index,
             routes[index],
             hits.get(index, 0),
-            tally.first[index] - request.arrival_ps,
-            tally.last[index] - request.arrival_ps,
+            tally.times.first[index] - request.arrival_ps,
+            tally.times.latest[index] - request.arrival_ps,
             moves[index],
         )
         for index, request in enumerate(instance.requests)

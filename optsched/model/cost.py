@@ -67,7 +67,7 @@ class CostModel:
 
     with c the tokens that a step runs and m the tokens cached before it. One piece is InferMax's linear
     model (Kim et al., section 3.2). All coefficients are integers ≥ 0. Swapping KV over a link, and a scheduler that
-    considers queued requests, take time besides (`besides_ps`).
+    considers queued requests, add to it (`besides_ps`).
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class CostModel:
         swapped_out, swapped_in
             KV tokens that leave the GPU, and that come back.
         considered
-            Queued requests that the scheduler has considered, each as often as it did.
+            Number of times that the scheduler has considered a queued request.
         """
         link = self.swap_out_kv * swapped_out + self.swap_in_kv * swapped_in
         return max(0, link - batch_ps * self.swap_overlap // 100) + self.cpu_request * considered

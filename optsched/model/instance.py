@@ -198,7 +198,7 @@ class MachineGroup:
 class Instance:
     """One scheduling problem, frozen.
 
-    What stands here of limits, rules and cost is that of the only machine, or of each that has none of its own.
+    Its limits, rules and cost are those of the only machine, or of each machine that has none of its own.
 
     Parameters
     ----------

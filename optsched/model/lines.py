@@ -14,7 +14,7 @@ from optsched.model.errors import InputError, Said
 def append_lines(path: Path, lines: Sequence[str]) -> None:
     """Append lines by a single write that is on disk when this returns; the file is made if it is not there.
 
-    What stands in the file stays as it is. Lines that several processes append do not mix.
+    Lines that are there are kept. Lines that several processes append do not mix.
     """
     if not lines:
         return

@@ -94,6 +94,8 @@ class HeldBlocks:
 
     Attributes
     ----------
+    block
+        b.
     held
         Request → capacity in tokens that it takes.
     occupied
@@ -101,7 +103,7 @@ class HeldBlocks:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._block = limits.kv_block
+        self.block = limits.kv_block
         self.held: dict[int, int] = {}
         self.occupied = 0
 
@@ -110,7 +112,7 @@ class HeldBlocks:
         held = self.held
         before = held.get(index, 0)
         if tokens > before:
-            held[index] = after = -(-tokens // self._block) * self._block
+            held[index] = after = -(-tokens // self.block) * self.block
             self.occupied += after - before
 
     def release(self, index: int, /) -> None:

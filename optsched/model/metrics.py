@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import pairwise
-from operator import truediv
 from typing import Any
 
+from optsched.model.following import Load, Rise, follow
 from optsched.model.instance import Instance
-from optsched.model.objectives import PLAIN_OBJECTIVES, Objective, percentile_rank, value_of
-from optsched.model.schedule import Followed, Schedule, follow
-from optsched.model.spread import PERCENTILES, Ramp, Spread
-from optsched.model.timeline import Load, Rise, last_load, loads_of, moments, rise_of
-
-_FEW = 1000
-"""Batches that are repeated more often are counted by formulas, which for fewer of them would take longer."""
+from optsched.model.latencies import FEW, TokenTimes, latency_metrics
+from optsched.model.schedule import Schedule
+from optsched.model.spread import Ramp, Spread, document
+from optsched.model.timeline import moments
 
 
 @dataclass(frozen=True)
@@ -67,36 +63,38 @@ class Tally:
 
 def evaluate(instance: Instance, schedule: Schedule) -> dict[str, Any]:
     """Return all objective values and metrics of a legal schedule (see `metrics`)."""
+    instance.require_plain()
     return metrics(instance, tally_of(instance, schedule))
 
 
 def tally_of(instance: Instance, schedule: Schedule) -> Tally:
     """Follow a legal schedule and count."""
-    outputs, sums, swapped = _Outputs(len(instance.requests)), _Sums(), 0
+    times, sums, swapped = TokenTimes(len(instance.requests)), _Sums(), 0
     waiting, kv_tokens, batch_tokens = Counter[int](), Counter[int](), Counter[int]()
     ramps: list[Ramp] = []
 
     def played() -> Iterator[Load]:
         nonlocal swapped
         for followed in follow(instance, schedule):
-            if followed.batch.repeat > _FEW:
-                rise = rise_of(instance, followed)
-                last = last_load(followed, rise.load.end_ps)
-                outputs.note_rise(followed, rise, last)
-                sums.add_rise(rise)
-                sums.add(last)
-                # `moments` count the whole time for what is occupied before it.
-                kv_tokens[rise.load.kv_tokens] -= rise.load.end_ps - rise.load.start_ps
-                ramps.extend(rise.kv_tokens)
-                yield rise.load
-                yield last
+            batch, work = followed.batch, followed.work
+            swapped += work.out
+            if batch.repeat == 1:
+                times.note(work.generated, followed.states, batch.end_ps)
+            else:
+                times.note_repeats(work.generated, batch, followed.first_ps, followed.slower_ps)
+            if batch.repeat <= FEW:
+                for load in followed.loads():
+                    sums.add(load)
+                    yield load
                 continue
-            loads = loads_of(instance, followed)
-            outputs.note(followed, loads)
-            swapped += followed.work.out
-            for load in loads:
-                sums.add(load)
-                yield load
+            rise, last = followed.rise(), followed.last_load()
+            sums.add_rise(rise)
+            sums.add(last)
+            # `moments` count the whole time for what is occupied before it.
+            kv_tokens[rise.load.kv_tokens] -= rise.load.end_ps - rise.load.start_ps
+            ramps.extend(rise.kv_tokens)
+            yield rise.load
+            yield last
 
     for moment, following in pairwise(moments(instance, played())):
         duration = following.time_ps - moment.time_ps
@@ -104,8 +102,8 @@ def tally_of(instance: Instance, schedule: Schedule) -> Tally:
         kv_tokens[moment.kv_tokens] += duration
         batch_tokens[moment.tokens] += duration
     return Tally(
-        first=outputs.first,
-        last=outputs.latest,
+        first=times.first,
+        last=times.latest,
         batches=schedule.length,
         evictions=schedule.evictions,
         tokens=sums.tokens,
@@ -114,44 +112,13 @@ def tally_of(instance: Instance, schedule: Schedule) -> Tally:
         peak=sums.peak,
         busy=sums.busy,
         kv_time=sums.kv_time,
-        gaps=Spread.of(outputs.gaps, outputs.rising_gaps),
+        gaps=times.between(),
         waiting=Spread.of(waiting),
         kv_tokens=Spread.of(kv_tokens, ramps),
         batch_tokens=Spread.of(batch_tokens),
         swaps=schedule.swaps,
         swapped_tokens=swapped,
     )
-
-
-class _Outputs:
-    """When requests have their first and their latest token, and how often which time lies between two."""
-
-    def __init__(self, count: int) -> None:
-        self.first, self.latest = [0] * count, [0] * count
-        self.gaps: Counter[int] = Counter()
-        self.rising_gaps: list[Ramp] = []
-
-    def note(self, followed: Followed, loads: Sequence[Load]) -> None:
-        """Note the tokens of a batch and its repeats."""
-        latest, gaps, states = self.latest, self.gaps, followed.states
-        first, last, repeat = loads[0].end_ps, followed.batch.end_ps, followed.batch.repeat
-        for index in followed.work.generated:
-            if states[index].generated > repeat:
-                gaps[first - latest[index]] += 1
-            else:
-                self.first[index] = first
-            latest[index] = last
-        for load in loads[1:]:
-            gaps[load.end_ps - load.start_ps] += load.running
-
-    def note_rise(self, followed: Followed, rise: Rise, last: Load) -> None:
-        """Note the tokens of a batch of decode steps that is repeated many times."""
-        for index in followed.work.generated:
-            self.gaps[rise.load.start_ps + rise.first_ps - self.latest[index]] += 1
-            self.latest[index] = last.end_ps
-        second = rise.first_ps + rise.slower_ps
-        self.rising_gaps.append(Ramp(second, rise.slower_ps, last.running, 0, rise.times - 1))
-        self.gaps[last.end_ps - last.start_ps] += last.running
 
 
 class _Sums:
@@ -204,26 +171,9 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
 
         Ratios are floats, each rounded once from an exact quotient.
     """
-    requests, limits = instance.requests, instance.limits
-    ttft = [end - request.arrival_ps for end, request in zip(tally.first, requests, strict=True)]
-    e2e = [end - request.arrival_ps for end, request in zip(tally.last, requests, strict=True)]
-    decoding = [index for index, request in enumerate(requests) if request.output > 1]
-    decode_ps = [e2e[index] - ttft[index] for index in decoding]
-    # Sorting takes longest, and quick is what is sorted already: a percentile minds no order.
-    ordered = sorted(ttft), sorted(e2e)
-    objectives = {
-        objective.value: value_of(instance, objective, *((ttft, e2e) if objective.percentile is None else ordered))
-        for objective in PLAIN_OBJECTIVES
-        if objective is not Objective.P99_TBT
-    }
-    objectives[Objective.P99_TBT.value] = 0 if tally.gaps is None else tally.gaps.percentile(99)
-    makespan, misses = objectives[Objective.MAKESPAN.value], objectives[Objective.SLO_MISSES.value]
-    count, output = len(requests), sum(request.output for request in requests)
-    needed = sum(request.peak_tokens for request in requests)
-
-    def per_second(amount: int) -> float | None:
-        return amount * 10**12 / makespan if makespan else None
-
+    limits = instance.limits
+    objectives, latencies = latency_metrics(instance, tally.first, tally.last, tally.gaps)
+    needed = sum(request.peak_tokens for request in instance.requests)
     return {
         "objectives": objectives,
         "batches": tally.batches,
@@ -231,16 +181,7 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
         "recomputed_tokens": tally.tokens - needed,
         **({"swaps": tally.swaps, "swapped_tokens": tally.swapped_tokens} if instance.rules.swap else {}),
         "peak_kv_tokens": tally.peak,
-        "ttft_ps": summary(ordered[0]),
-        "tpot_ps": ratios(decode_ps, [requests[index].output - 1 for index in decoding]),
-        "tbt_ps": document(tally.gaps),
-        "e2e_ps": summary(ordered[1]),
-        "ttft_per_input_ps": ratios(ttft, [request.input for request in requests]),
-        "e2e_per_output_ps": ratios(e2e, [request.output for request in requests]),
-        "output_tokens_per_s": per_second(output),
-        "requests_per_s": per_second(count),
-        "goodput_requests_per_s": per_second(count - misses),
-        "slo_attainment": (count - misses) / count,
+        **latencies,
         "kv_utilisation": tally.kv_time / (limits.kv_tokens * tally.busy) if tally.busy else None,
         "token_utilisation": tally.tokens / (limits.batch_tokens * tally.batches),
         "queue_length_over_time": document(tally.waiting),
@@ -249,32 +190,3 @@ def metrics(instance: Instance, tally: Tally) -> dict[str, Any]:
         "mean_resident_requests": tally.resident / tally.batches,
         "mean_batch_requests": tally.runs / tally.batches,
     }
-
-
-def summary(ordered: Sequence[int]) -> dict[str, int | float]:
-    """Mean and percentiles of values in ascending order."""
-    return {"mean": sum(ordered) / len(ordered)} | _shares(ordered)
-
-
-def ratios(numerators: Sequence[int], denominators: Sequence[int]) -> dict[str, int | float] | None:
-    """Mean and percentiles of quotients, each rounded once; None of no values.
-
-    Rounding keeps their order, so that percentiles of rounded quotients are rounded percentiles.
-    """
-    if not numerators:
-        return None
-    sums = dict.fromkeys(denominators, 0)
-    for numerator, denominator in zip(numerators, denominators, strict=True):
-        sums[denominator] += numerator
-    exact = sum((Fraction(total, denominator) for denominator, total in sums.items()), Fraction(0)) / len(numerators)
-    return {"mean": float(exact)} | _shares(sorted(map(truediv, numerators, denominators)))
-
-
-def _shares(ordered: Sequence[Any]) -> dict[str, Any]:
-    ranks = {q: percentile_rank(q, len(ordered)) for q in PERCENTILES}
-    return {f"p{q}": ordered[rank - 1] for q, rank in ranks.items()} | {"max": ordered[-1]}
-
-
-def document(spread: Spread | None, unit: int | None = None) -> dict[str, int | float] | None:
-    """Return a distribution as documents have it; None for none."""
-    return None if spread is None else spread.document(unit)

@@ -24,14 +24,14 @@ class Restrictions:
     Parameters
     ----------
     forbid
-        Names from `FORBIDDABLE`. Without ``reordering``, if a arrives before b, or with it and stands before it, then
-        a's first run is in no later batch than b's.
+        Names from `FORBIDDABLE`. If ``reordering`` is forbidden, requests start in order of arrival, ties by index:
+        the first run of each is in no later batch than that of the next.
     max_evictions
         The most evictions of a schedule; None for any number.
     max_batch
         The most runs of a batch; None for the instance's own N.
     order
-        All request indices in an order in which first runs must stand, in the same sense; empty for any.
+        Permutation of request indices: each starts no later than the next. Empty for any order.
     at_most
         The largest objective value (ps; for means the sum over requests): asks whether any schedule is that good.
     """
@@ -78,7 +78,7 @@ class Restrictions:
         return replace(limits, batch_requests=self.max_batch if own is None else min(own, self.max_batch))
 
     def first_runs(self, instance: Instance) -> tuple[int, ...]:
-        """Return the order in which first runs must stand, no one later than the next; empty for any."""
+        """Return the order in which requests must start, each no later than the next; empty for any order."""
         if REORDERING in self.forbid:
             requests = instance.requests
             return tuple(sorted(range(len(requests)), key=lambda index: requests[index].arrival_ps))

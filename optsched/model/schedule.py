@@ -12,8 +12,7 @@ from optsched.model.cost import BatchCost
 from optsched.model.display import one_line
 from optsched.model.domain import Index, Picoseconds, Tokens, domain
 from optsched.model.instance import Instance
-from optsched.model.memory import HeldBlocks
-from optsched.model.state import Action, MachineState, Place, RequestState, Step, Work, decode_work, initial
+from optsched.model.state import Action, MachineState, Place, Step, initial
 from optsched.model.table import BatchTable, Tables
 
 Indices = Annotated[tuple[Index, ...], FailFast()]
@@ -35,13 +34,13 @@ class Batch:
     replica
         Index of the machine that runs it.
     repeat
-        How many batches it is, each right after the one before. More than 1 only for decode steps of requests none of
-        which finishes before the last, and if no request is evicted or swapped.
+        Number of batches, each right after the one before. More than 1 only if all runs are decode steps, no request
+        finishes before the last batch, and none is evicted or swapped.
     swap_out, swap_in
         Indices of the requests whose KV cache leaves for the host, and of those whose KV cache comes back before it.
     considered
-        Queued requests that the scheduler has considered for it (each of them, if it is repeated), each as often as it
-        did; 0 where that has no price.
+        Number of times that the scheduler considers a queued request for it (for each repeat); 0 where that has no
+        price.
     hits
         ``(request index, tokens found in the cache)`` of each run that is the first step of a fill; 0 may be left out.
     drop
@@ -252,6 +251,7 @@ def timed(instance: Instance, assignments: Iterable[Assignment], cost: BatchCost
     The assignments must be legal for ``instance``: the checker, not this function, finds out. Each is asked for when
     the one before has ended; ``cost`` says how long they take, if not what the instance says.
     """
+    instance.require_plain()
     requests, steps = instance.requests, cost or instance.cost
     machine = MachineState(initial(instance))
     now = instance.start_ps
@@ -287,68 +287,4 @@ def one_after_another(instance: Instance, order: Sequence[int] = ()) -> Schedule
             end = now + cost.repeated_ps(1, request.input, request.output - 1)
             batches.append(Batch(now, end, ((index, 1),), repeat=request.output - 1))
             now = end
-    return Schedule(tuple(batches))
-
-
-Held = tuple[int, int]
-"""How many requests hold KV on a machine, and how many tokens they occupy, in whole blocks."""
-
-
-class Followed(NamedTuple):
-    """A batch of a followed schedule, with its repeats.
-
-    Parameters
-    ----------
-    batch, work
-        The batch, and what it does; of a repeated one what the first does, but what finishes in the last.
-    cached
-        KV tokens of each run before a repeated batch; of another batch nothing.
-    begin, held, kept
-        What is held before the batch, after the runs of the last repeat, and when the requests that finish are gone.
-    states
-        The requests when it has ended.
-    """
-
-    batch: Batch
-    work: Work
-    cached: Sequence[int]
-    begin: Held
-    held: Held
-    kept: Held
-    states: Sequence[RequestState]
-
-
-def follow(instance: Instance, schedule: Schedule) -> Iterator[Followed]:
-    """Walk through a legal schedule."""
-    states, memory = initial(instance), HeldBlocks(instance.limits)
-    machine, kept = MachineState(states, memory), (0, 0)
-    for batch in schedule.batches:
-        begin, cached = kept, list[int]()
-        if batch.repeat == 1:
-            work = machine.carry_out(batch.actions, batch.run)
-        else:
-            cached = [states[index].cached for index, _ in batch.run]
-            work = decode_work(cached)
-            work.generated = [index for index, _ in batch.run]
-            work.finished = machine.repeat(batch.run, batch.repeat)
-        held = kept = len(memory.held), memory.occupied
-        if work.finished:
-            machine.finish(work.finished)
-            kept = len(memory.held), memory.occupied
-        yield Followed(batch, work, cached, begin, held, kept, states)
-
-
-def unrolled(instance: Instance, schedule: Schedule) -> Schedule:
-    """Return a legal schedule with repeated batches one by one."""
-    batches: list[Batch] = []
-    for batch, _, cached, *_ in follow(instance, schedule):
-        if batch.repeat == 1:
-            batches.append(batch)
-            continue
-        clock = batch.start_ps
-        for number in range(batch.repeat):
-            work = decode_work(cached, number)
-            end = clock + work.duration_ps(instance.cost, instance.cost, batch.considered)
-            batches.append(Batch(clock, end, batch.run, replica=batch.replica, considered=batch.considered))
-            clock = end
     return Schedule(tuple(batches))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import accumulate
-from operator import mul
-from typing import Self
+from operator import mul, truediv
+from typing import Any, Self
 
 from optsched.model.objectives import percentile_rank
 
@@ -124,3 +125,32 @@ class Spread:
         }
         mean = self.total / (self.weight * (unit or 1))
         return {"mean": mean} | (values if unit is None else {name: value / unit for name, value in values.items()})
+
+
+def summary(ordered: Sequence[int]) -> dict[str, int | float]:
+    """Mean and percentiles of values in ascending order."""
+    return {"mean": sum(ordered) / len(ordered)} | _shares(ordered)
+
+
+def ratios(numerators: Sequence[int], denominators: Sequence[int]) -> dict[str, int | float] | None:
+    """Mean and percentiles of quotients, each rounded once; None of no values.
+
+    Rounding keeps their order, so that percentiles of rounded quotients are rounded percentiles.
+    """
+    if not numerators:
+        return None
+    sums = dict.fromkeys(denominators, 0)
+    for numerator, denominator in zip(numerators, denominators, strict=True):
+        sums[denominator] += numerator
+    exact = sum((Fraction(total, denominator) for denominator, total in sums.items()), Fraction(0)) / len(numerators)
+    return {"mean": float(exact)} | _shares(sorted(map(truediv, numerators, denominators)))
+
+
+def _shares(ordered: Sequence[Any]) -> dict[str, Any]:
+    ranks = {q: percentile_rank(q, len(ordered)) for q in PERCENTILES}
+    return {f"p{q}": ordered[rank - 1] for q, rank in ranks.items()} | {"max": ordered[-1]}
+
+
+def document(spread: Spread | None, unit: int | None = None) -> dict[str, int | float] | None:
+    """Return a distribution as documents have it; None for none."""
+    return None if spread is None else spread.document(unit)

@@ -145,18 +145,14 @@ class Work:
         steps = cost.batch_ps(self.tokens, self.decodes, self.decode_kv_tokens, self.prefills)
         return steps + besides.besides_ps(steps, self.out, self.back, considered)
 
+    def pace_ps(self, cost: CostModel, considered: int) -> tuple[int, int]:
+        """Return the duration of the first of several batches of these decode steps, and by how much it then grows."""
+        return self.duration_ps(cost, cost, considered), cost.decode_kv * self.decodes
 
-def decode_work(cached: Sequence[int], number: int = 0) -> Work:
-    """Return one of several batches in a row of the same decode steps, none of which finishes a request.
 
-    Parameters
-    ----------
-    cached
-        KV tokens that each of them reads in the first batch.
-    number
-        How many batches come before.
-    """
-    return Work(len(cached), len(cached), sum(cached) + number * len(cached))
+def decode_work(cached: Sequence[int]) -> Work:
+    """Return the work of decode steps that read these numbers of KV tokens; none finishes its request."""
+    return Work(len(cached), len(cached), sum(cached))
 
 
 _State = TypeVar("_State", bound=RequestState)
@@ -165,8 +161,8 @@ _State = TypeVar("_State", bound=RequestState)
 class MachineState(Generic[_State]):
     """One machine while batches are played on it one after the other.
 
-    A batch is `carry_out`, and `finish` at its end: a request that ends still counts in its last batch. What it is told
-    has to be legal, up to the limits of a batch, which it does not know; `require` may look at what is not obvious.
+    A batch is `carry_out`, and `finish` at its end: a request that ends still counts in its last batch. Batches
+    have to be legal; limits of a batch are not checked here, and `require` can check runs that may not be possible.
 
     Parameters
     ----------
@@ -281,6 +277,5 @@ class MachineState(Generic[_State]):
 
 
 def initial(instance: Instance) -> list[RequestState]:
-    """Return the state of all requests before the first batch of the instance's one machine."""
-    instance.require_plain()
+    """Return the state of all requests before the first batch."""
     return [RequestState(request) for request in instance.requests]

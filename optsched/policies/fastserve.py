@@ -32,6 +32,7 @@ It *differs*:
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
@@ -143,7 +144,7 @@ class _Levels:
     def _account(self, replica: Replica) -> None:
         """Count the time of the last batch, or of those that were repeated, and move those that were in it."""
         now, passed, quanta = replica.now_ps, replica.now_ps - self._begun_ps, self._quanta
-        jobs, times, ran_ps, lowest = self._jobs, self._served, self._ran_ps, len(quanta)
+        jobs, times, ran_ps, occupied, lowest = self._jobs, self._served, self._ran_ps, self._occupied, len(quanta)
         if self._batch:
             self._batches += max(1, jobs[self._batch[0]].generated - self._generated)
         for place in self._batch:
@@ -159,8 +160,8 @@ class _Levels:
             elif level != place[0]:
                 self._leave(place)
                 self._enter(level, job, self._allocated(job, job.cached))
-            else:
-                self._hold(place, self._allocated(job, job.cached))
+            elif (held := self._allocated(job, job.cached)) != occupied.get(place, 0):
+                self._hold(place, held)
         self._batch = []
 
     def _welcome(self, replica: Replica) -> None:
@@ -237,7 +238,7 @@ class _Levels:
         rules = replica.rules
         ahead = self._settings.size * self._settings.free_tokens if rules.swap else 0
         may_lose = rules.swap or rules.eviction
-        more = sum(self._more(place, count) for place, count in chosen.items())
+        more = self._more(chosen.items())
         victims: list[int] = []
         if self._free - more < ahead and may_lose:
             for place in reversed(tuple(self._holders)):
@@ -249,7 +250,7 @@ class _Levels:
                 self._hold(place, 0)
         while self._free < more and chosen:
             place, count = chosen.popitem()
-            more -= self._more(place, count)
+            more -= self._more([(place, count)])
             if place in self._occupied and may_lose:
                 victims.append(self._jobs[place].index)
                 self._hold(place, 0)
@@ -259,10 +260,13 @@ class _Levels:
             raise NoBatchError(job.index, replica.now_ps, reason)
         return victims
 
-    def _more(self, place: Turn, count: int) -> int:
-        """Return the KV tokens that a request takes more if it runs ``count`` tokens."""
-        job = self._jobs[place]
-        return self._size(job, job.cached + job.swapped + count) - self._occupied.get(place, 0)
+    def _more(self, steps: Iterable[tuple[Turn, int]]) -> int:
+        """Return the KV tokens that requests take more if each runs its number of tokens."""
+        jobs, size, occupied, more = self._jobs, self._size, self._occupied, 0
+        for place, count in steps:
+            job = jobs[place]
+            more += size(job, job.cached + job.swapped + count) - occupied.get(place, 0)
+        return more
 
     def _allocated(self, job: Job, tokens: int) -> int:
         """Return what one that holds that number of tokens is allocated, in whole blocks."""
@@ -271,7 +275,7 @@ class _Levels:
     def _ahead(self, chosen: dict[Turn, int], replica: Replica) -> list[int]:
         """Return the requests that get their KV back without running: of the next in the queue those that fit."""
         size = self._settings.size
-        free = self._free - sum(self._more(place, count) for place, count in chosen.items())
+        free = self._free - self._more(chosen.items())
         free -= size * self._settings.free_tokens
         found: list[int] = []
         for place in islice((place for place in self._queue if place not in chosen), size):

@@ -33,8 +33,8 @@ def run_policy(
     """Let a policy schedule an instance (InferMax, Algorithm 1, the outer loop).
 
     A batch starts when the previous one ends; when nothing can run, at the next arrival. A policy that says how long a
-    decision stands (`Steady`) is asked again when it does not any more, or when a request has arrived or ended; the
-    batches of decode steps before that are run at once.
+    decision remains valid (`Steady`) is asked again after that, or when a request arrives or ends; the batches of
+    decode steps until then are computed at once.
 
     Parameters
     ----------
@@ -59,7 +59,20 @@ def run_policy(
         Whether it keeps the instance's limits is for the checker to say.
     """
     require_feasible(instance)
-    run = PolicyRun(instance, policy, cost=cost, jumps=jumps, setting=setting)
+    cache = BatchCache(instance, setting) if instance.is_cached else None
+    return serve(instance, policy, cost=cost, jumps=jumps, cache=cache)
+
+
+def serve(
+    instance: Instance,
+    policy: Policy,
+    *,
+    cost: BatchCost | None = None,
+    jumps: bool = True,
+    cache: BatchCache | None = None,
+) -> Schedule:
+    """Run a policy as `run_policy` does, on an instance that is known to be feasible and a machine with this cache."""
+    run = PolicyRun(instance, policy, cost=cost, jumps=jumps, cache=cache)
     for index in arrival_order(instance):
         run.submit(index)
     run.advance()
@@ -88,8 +101,10 @@ class PolicyRun:
 
     Parameters
     ----------
-    instance, policy, cost, jumps, setting
+    instance, policy, cost, jumps
         As `run_policy` takes them; of the instance's requests those count that are submitted.
+    cache
+        The machine's cache, if it has one.
     machine
         Which machine it is, as batches name it.
     """
@@ -101,7 +116,7 @@ class PolicyRun:
         *,
         cost: BatchCost | None = None,
         jumps: bool = True,
-        setting: CacheSetting = _LRU,
+        cache: BatchCache | None = None,
         machine: int = 0,
     ) -> None:
         steps = cost or instance.cost
@@ -112,8 +127,7 @@ class PolicyRun:
         self._coming: deque[int] = deque()
         self._present: dict[int, Job] = {}
         self._replica = Replica(instance.limits, instance.rules, instance.start_ps, memory_of(instance))
-        self._cache = BatchCache(instance, setting) if instance.is_cached else None
-        self._replica.cache = self._cache
+        self._cache = self._replica.cache = cache
         self._machine = MachineState(self._present)
         self._patience = sum(request.input + request.output for request in instance.requests)
         self._arrived = self._fruitless = self._open_ps = 0
@@ -245,7 +259,7 @@ class PolicyRun:
         return self._requests[self._coming[0]].arrival_ps
 
     def _welcome(self) -> None:
-        """Let requests in that have arrived, which ends what a decision stands for."""
+        """Let requests that have arrived into the queue; the latest decision is then no longer valid."""
         replica = self._replica
         while self._coming and self._next_arrival_ps <= replica.now_ps:
             index = self._coming.popleft()
@@ -257,7 +271,7 @@ class PolicyRun:
     # Batches ------------------------------------------------------------------------------------------------
 
     def _carry_out(self, assignment: Assignment, until_ps: int | None) -> None:
-        """Carry out a decision, as often as it can be without asking again."""
+        """Carry out a decision, and repeat it until the policy has to be asked again."""
         replica, standing = self._replica, self._standing
         self._decided = self._standing = None
         begin, done = replica.now_ps, 0

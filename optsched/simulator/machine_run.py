@@ -14,6 +14,7 @@ from optsched.model.schedule import Assignment, Batch
 from optsched.model.state import RequestState, Work
 from optsched.routers.router import RoutedRequest
 from optsched.routers.views import Snapshot, nothing_cached
+from optsched.simulator.caching import BatchCache
 from optsched.simulator.engine import PolicyRun
 from optsched.simulator.replica import Job, Policy
 
@@ -97,7 +98,8 @@ class MachineRun(PolicyRun):
     ) -> None:
         # Between the batches of a jump nothing could be remembered.
         jumps &= not (remembers and instance.is_cached)
-        super().__init__(instance, policy, jumps=jumps, setting=setting, machine=machine)
+        cache = BatchCache(instance, setting) if instance.is_cached else None
+        super().__init__(instance, policy, jumps=jumps, cache=cache, machine=machine)
         self._instance = instance
         self._noting, self._remembers = notices, remembers
         self._noted: deque[Notice] = deque()

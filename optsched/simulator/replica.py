@@ -172,14 +172,14 @@ def keeps_records(policy: Policy) -> bool:
 
 @runtime_checkable
 class Steady(Protocol):
-    """A policy that says how long its decisions stand."""
+    """A policy that says for how many batches its decisions remain valid."""
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Decide on the next batch (see `Policy`)."""
         ...
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:
-        """Say for how many batches a decision stands.
+        """Return for how many batches a decision remains valid.
 
         Parameters
         ----------
@@ -199,7 +199,7 @@ class Steady(Protocol):
 
 @runtime_checkable
 class Compiled(Protocol):
-    """A policy that serves whole instances in machine code, exactly as the engine would let it."""
+    """A policy that serves whole instances in machine code; the schedule is the same as the engine's."""
 
     def serve(self, instance: Instance) -> Record | None:
         """Serve an instance; None if the engine has to, which then also says why if the policy fails."""

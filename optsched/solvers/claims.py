@@ -200,7 +200,7 @@ class FloatReading:
         return None if least is None else self.values.next(least)
 
     def lowered(self, objective: float) -> int | None:
-        """Return a bound that is quicker to tell and no better: without looking for the next value."""
+        """Return a bound that is quicker to compute and never better: it does not look for the next value."""
         if not isfinite(objective):
             return None
         return ceil(self.constant + self.unit * (Fraction(objective) - Fraction(self.margin)))

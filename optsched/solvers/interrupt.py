@@ -11,7 +11,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import count
 from types import FrameType
+
+_SPARED = 4
+"""How many times Ctrl-C may come after the first and raise nothing: a result may be read then, or checked."""
 
 
 def wait_interruptibly(run: Callable[[], object], stop: Callable[[], None]) -> None:
@@ -37,7 +41,7 @@ def wait_interruptibly(run: Callable[[], object], stop: Callable[[], None]) -> N
 
     thread = threading.Thread(target=guarded, daemon=True)
     # Ctrl-C must raise nothing here: the thread would keep running without its caller.
-    with _told(asked, raising=False):
+    with _noting(asked, lambda _: False):
         thread.start()
         while not done.wait(0.1):
             if asked.is_set():
@@ -51,31 +55,34 @@ def wait_interruptibly(run: Callable[[], object], stop: Callable[[], None]) -> N
 def until_interrupted() -> Iterator[threading.Event]:
     """Run a block that Ctrl-C ends early, and give an event that is then set.
 
-    It is set also if something in the block catches the `KeyboardInterrupt`. It never is outside of the main thread,
-    nor where Ctrl-C is ignored or ends the process at once.
+    It is set also if something in the block catches the `KeyboardInterrupt`. What does so returns what it has found,
+    and the next few Ctrl-C (`_SPARED`) do not disturb it; a later one ends the block after all. The event is never set
+    outside of the main thread, nor where Ctrl-C is ignored or ends the process at once.
     """
     came = threading.Event()
     try:
-        with _told(came, raising=True):
+        with _noting(came, lambda times: times == 1 or times > 1 + _SPARED):
             yield came
     except KeyboardInterrupt:
         came.set()
 
 
 @contextmanager
-def _told(came: threading.Event, *, raising: bool) -> Iterator[None]:
-    """Set an event at Ctrl-C, and call the previous signal handler."""
+def _noting(came: threading.Event, raises: Callable[[int], bool]) -> Iterator[None]:
+    """Set an event at Ctrl-C, and call the previous signal handler; ``raises`` says of which time it may raise."""
     former = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(former):
         yield
         return
 
-    def tell(number: int, frame: FrameType | None) -> None:
+    times = count(1)
+
+    def note(number: int, frame: FrameType | None) -> None:
         came.set()
-        with nullcontext() if raising else suppress(KeyboardInterrupt):
+        with nullcontext() if raises(next(times)) else suppress(KeyboardInterrupt):
             former(number, frame)
 
-    signal.signal(signal.SIGINT, tell)
+    signal.signal(signal.SIGINT, note)
     try:
         yield
     finally:

@@ -68,9 +68,13 @@ def _of_file(name: str) -> str:
 def code_of_method(method: str) -> str:
     """Return the fingerprint of a search: a formulation, or all of them, with the bounds and policies at its start."""
     offered = entries(FORMULATION_GROUP)
-    formulations = list(offered.values()) if method == AUTO else [offered.get(method, method)]
+    if method == AUTO:
+        formulations = list(offered.values())
+    else:
+        formulations = [] if in_file(method) else [offered.get(method, method)]
     starting = [entries(POLICY_GROUP)[name] for name in STARTING]
-    return _of_targets(("optsched.methods.solve", *formulations, *BOUNDS.values(), *starting))
+    named = _of_targets(("optsched.methods.solve", *formulations, *BOUNDS.values(), *starting))
+    return _hashed({"named": named, method: _of_file(method)}) if in_file(method) else named
 
 
 def code_of_bound() -> str:

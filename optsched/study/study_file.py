@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter
 from optsched.library import load_instances
 from optsched.methods.bound import bound_names
 from optsched.methods.formulations import require_options
-from optsched.methods.plan import method_names
+from optsched.methods.plan import require_method
 from optsched.methods.simulate import policy_of
 from optsched.model.documents import read_text
 from optsched.model.domain import Name, domain
@@ -128,8 +128,7 @@ class StudyFile:
             if name not in bound_names():
                 raise InputError("bounds", name, one_of(name, bound_names()))
         for name, options in methods:
-            if name not in method_names():
-                raise InputError("methods", name, one_of(name, method_names()))
+            require_method(name, "methods")
             require_options(name, {option: str(value) for option, value in options.items()})
         for (name, options), predictor in product(policies, self.predictors or (None,)):
             policy_of(configured(name, options) if options else name, predictor)

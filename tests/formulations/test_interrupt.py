@@ -16,11 +16,12 @@ import pytest
 from checkout import searching_here
 from patience import PATIENCE_S, with_time_enough
 
-from optsched import Instance, Status, load_instance, solve
+from optsched import Instance, Status, check_schedule, load_instance, solve
 from optsched.bounds.volume import volume_bound
 from optsched.catalogue import FORMULATION_GROUP, entries
 from optsched.cli import main
 from optsched.methods.solve import INTERRUPTED
+from optsched.model.schedule import one_after_another
 from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
 
 HARD, HARD_ONLINE = "ladder-n16-I4-O8-k2", "ladder-n16-LILO+SISO-k2-poisson"
@@ -149,7 +150,7 @@ def test_an_interrupt_in_a_policy_keeps_the_bound(monkeypatch: pytest.MonkeyPatc
     def interrupted(*_arguments: object, **_options: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("optsched.methods.stages.play", interrupted)
+    monkeypatch.setattr("optsched.methods.stages.served_alone", interrupted)
     instance: Instance = load_instance(HARD)
     result = solve(instance)
     assert (result.status, result.message) == (Status.BOUND_ONLY, INTERRUPTED)
@@ -170,6 +171,48 @@ def test_an_interrupt_is_noticed_whoever_catches_it() -> None:
         pass
     assert not came.is_set()
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_only_the_first_few_interrupts_wait_for_what_reads_a_result() -> None:
+    reached = 0
+    with until_interrupted() as came:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        for _ in range(1000):
+            signal.raise_signal(signal.SIGINT)
+            reached += 1
+    assert came.is_set()
+    assert 2 <= reached < 10
+
+
+# Catches the first Ctrl-C to return what it has; the second one comes while it does so, a third one in the checker.
+IMPATIENT = """
+import signal
+from optsched.model.result import Badge
+from optsched.model.schedule import one_after_another
+from optsched.solvers.formulation import Outcome, Termination
+class Impatient:
+    def solve(self, task):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            signal.raise_signal(signal.SIGINT)
+        return Outcome(Termination.LIMIT, one_after_another(task.instance), None, Badge.HEURISTIC)
+"""
+
+
+def test_more_interrupts_lose_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*asked: object) -> object:
+        signal.raise_signal(signal.SIGINT)
+        return check_schedule(*asked)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("optsched.methods.stages.STARTING", ())
+    monkeypatch.setattr("optsched.methods.checked.check_schedule", interrupted)
+    (tmp_path / "impatient.py").write_text(IMPATIENT)
+    instance = load_instance(HARD)
+    result = solve(instance, method=f"{tmp_path}/impatient.py:Impatient")
+    assert (result.status, result.message) == (Status.FEASIBLE, INTERRUPTED)
+    assert result.schedule == one_after_another(instance)
 
 
 def test_other_threads_run_without_signals() -> None:

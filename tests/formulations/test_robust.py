@@ -321,10 +321,8 @@ def test_whatever_breaks_the_rest_is_kept(data: st.DataObject) -> None:
     bounds = [run.bound.value for run in bound_runs() if run.bound is not None and run.name not in lost]
     with pytest.MonkeyPatch.context() as monkeypatch:
         break_formulations(monkeypatch, FORMULATIONS, error)
-        real_play = simulating.play
-        monkeypatch.setattr(
-            stages, "play", lambda *asked, **more: fail(error) if asked[1] in gone else real_play(*asked, **more)
-        )
+        real = simulating.served_alone
+        monkeypatch.setattr(stages, "served_alone", lambda *asked: fail(error) if asked[1] in gone else real(*asked))
         broken = partial(fail, error)
         monkeypatch.setattr(bounding, "bound_method", lambda name: broken if name in lost else bound_method(name))
         result = solve(HARD, **SOON)

@@ -19,9 +19,10 @@ from test_swap import PAIR as SWAPPED
 from optsched.check import check_schedule
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
+from optsched.model.following import unrolled
 from optsched.model.instance import Instance, Request
 from optsched.model.metrics import evaluate, tally_of
-from optsched.model.schedule import Batch, Schedule, timed, unrolled
+from optsched.model.schedule import Batch, Schedule, timed
 from optsched.model.timeline import timeline
 from optsched.policies.infermax import SARATHI, VLLM, VLLM_EF
 from optsched.simulator.engine import run_policy

@@ -20,6 +20,7 @@ from optsched.model.instance import Limits, Rules
 from optsched.model.prefixes import PrefixNode, PrefixTree
 from optsched.model.schedule import Batch, Schedule
 from optsched.policies.vllm import VLLM_V1
+from optsched.simulator.caching import BatchCache
 from optsched.simulator.engine import PolicyRun, arrival_order, run_policy
 from optsched.simulator.replica import PolicyFailureError, Replica
 
@@ -368,7 +369,7 @@ def test_pauses_change_nothing(rng: Random, policy: str) -> None:
     plain = played(instance, policy, setting, jumps=False)
     if isinstance(plain, tuple):
         return
-    run = PolicyRun(instance, ready(policy, instance), setting=setting)
+    run = PolicyRun(instance, ready(policy, instance), cache=BatchCache(instance, setting))
     for index in arrival_order(instance):
         arrival = instance.requests[index].arrival_ps
         for until in sorted(rng.randrange(arrival + 1) for _ in range(rng.randrange(3))):

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from optsched.catalogue import POLICY_GROUP, lookup
 from optsched.check import check_schedule
 from optsched.model.cost import CostModel
+from optsched.model.following import unrolled
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.metrics import evaluate, metrics
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.schedule import Schedule, unrolled
+from optsched.model.schedule import Schedule
 from optsched.model.timeline import timeline
 from optsched.simulator.engine import run_policy
 from optsched.simulator.replica import Compiled, Occasion, Policy, PolicyFailureError, Preparing

@@ -12,10 +12,11 @@ from functools import cached_property
 from math import gcd
 
 from optsched.model.errors import InputError
+from optsched.model.following import unrolled
 from optsched.model.instance import Instance, Request
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
-from optsched.model.schedule import Schedule, unrolled
+from optsched.model.schedule import Schedule
 from optsched.model.schedule import one_after_another as served_alone
 from optsched.solvers.formulation import Task, UnsupportedError
 

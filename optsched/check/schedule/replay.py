@@ -10,7 +10,7 @@ here                                                there
 `_Replay._evict`, ``_swap_out``, ``_swap_in``       `MachineState.act`
 `_Replay._run_all`, ``_run``, ``_prefill``,         `MachineState.carry_out`, `RequestState.run` and ``decode``
 ``_generate``
-`_Replay._play_all_but_last`, `_Repeats`            `MachineState.repeat`; `optsched.model.timeline.rise_of`
+`_Replay._play_all_but_last`, `_Repeats`            `MachineState.repeat`; `optsched.model.following.Followed.rise`
 `_Replay._hold`, `Problem.blocks_of`                `optsched.model.memory.HeldBlocks`, in blocks, not in tokens
 `Tally.duration_ps`                                 `Work.duration_ps`, `optsched.model.cost.CostModel`
 ==================================================  ===========================================================
