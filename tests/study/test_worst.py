@@ -8,7 +8,8 @@ from random import Random
 import pytest
 from commands import optsched
 
-from optsched import cost_model, load_instance, simulate, solve
+from optsched import cost_model, simulate, solve
+from optsched.library import load_suite
 from optsched.model.instance import Rules
 from optsched.model.objectives import Objective
 from optsched.study.worst import Genome, Search, worst_case
@@ -25,7 +26,7 @@ def test_the_known_instance_has_the_known_gap() -> None:
     looking = search()
     instance = looking.instance(KNOWN)
     assert looking.gap(instance) == pytest.approx(0.372, abs=0.0005)
-    case = worst_case(looking, KNOWN, 60)
+    case = worst_case(looking, instance, 60)
     policy, best = simulate(instance, "vllm").value, solve(instance, workers=1).value
     assert policy is not None
     assert best is not None
@@ -68,17 +69,20 @@ def test_the_command_finds_a_gap_that_the_optimum_proves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command = ("worst", "--policy", "vllm", "--requests", "7", "--seconds", "3", "--out", "w.json")
+    command = ("worst", "--policy", "vllm", "--requests", "7", "--seconds", "4", "--slots", "1", "--out", "w.json")
     outcome = optsched(capsys, *command)
     assert (outcome.code, outcome.err) == (0, "")
-    instance = load_instance("w.json")
-    policy, best = simulate(instance, "vllm").value, solve(instance, workers=1, time_limit=60)
-    assert policy is not None
-    assert best.value is not None
-    gap = 1 - best.value / policy
-    assert gap > 0.45, "a head-of-line chain alone costs more"
-    assert f" is {gap:.1%} better; with " in outcome.out
-    assert f"M = {instance.limits.kv_tokens}" in outcome.out
+    lines = outcome.out.splitlines()
+    worst, small = load_suite("w.json").instances
+    assert len(small.requests) <= 4 < len(worst.requests) <= 7
+    for instance, least, line in ((worst, 0.45, lines[0]), (small, 0.3, lines[1])):
+        policy, best = simulate(instance, "vllm").value, solve(instance, workers=1, time_limit=60)
+        assert policy is not None
+        assert best.value is not None
+        gap = 1 - best.value / policy
+        assert gap > least, "a head-of-line chain alone costs more"
+        assert f" is {gap:.1%} better; with " in line
+        assert f"M = {instance.limits.kv_tokens}: " in line
 
 
 def test_what_is_wrong_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
