@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -12,7 +13,17 @@ from optsched import cost_model, simulate, solve
 from optsched.library import load_suite
 from optsched.model.instance import Rules
 from optsched.model.objectives import Objective
-from optsched.study.worst import Genome, Search, worst_case
+from optsched.study.grid import Grid, largest_gaps
+from optsched.study.worst import (
+    WITNESSES,
+    Genome,
+    Search,
+    elite_of,
+    quick_bound,
+    rounds,
+    side_by_side,
+    worst_case,
+)
 
 KNOWN = Genome(4, ((1, 2, 0), (4, 1, 0), (1, 2, 0)))
 """Three requests that cost vLLM 37.2 %: the second fills the cache, and in order of arrival the third waits for it."""
@@ -62,6 +73,70 @@ def test_mutants_are_instances_or_are_dropped() -> None:
     for construction in looking.constructions():
         assert construction.is_servable
         assert len(construction.requests) <= 4
+
+
+def test_a_gap_is_what_the_best_witness_shows() -> None:
+    """Against the values that `simulate` gives, schedules checked; a bound only says where not to look."""
+    looking, chance = search(requests=5), Random(7)
+    for _ in range(6):
+        instance = looking.instance(looking.random(chance))
+        own = simulate(instance, "vllm").value
+        values = [simulate(instance, name).value for name in WITNESSES]
+        assert own is not None
+        expected = max(0.0, 1 - min(value for value in values if value is not None) / own)
+        assert looking.gap(instance) == expected
+        assert looking.gap(instance, expected / 2) == expected
+        assert quick_bound(instance, Objective.MAKESPAN) <= own * (1 - expected)
+        # Where the bound allows no larger gap than asked for, nothing is tried.
+        assert looking.gap(instance, 1 - quick_bound(instance, Objective.MAKESPAN) / own) == 0
+
+
+def test_an_evolution_keeps_what_it_begins_with_or_better() -> None:
+    looking = replace(search(), online=True)
+    begun = elite_of([(looking.gap(looking.instance(KNOWN)), KNOWN)])
+    first = looking.evolve(0.3, "1", begun)
+    assert first[0][0] >= begun[0][0]
+    assert [gap for gap, _ in first] == sorted({gap for gap, _ in first}, reverse=True), "each gap once"
+    for gap, genome in first:
+        assert len(genome.requests) <= 4
+        assert gap == looking.gap(looking.instance(genome))
+
+
+def test_parts_have_no_more_requests_than_allowed() -> None:
+    large = Genome(64, ((1, 16, 0), (64, 1, 0)) * 3)
+    found = search(requests=3).parts(large)
+    # Two long ones around a full cache wait for each other: 33 batches instead of 17.
+    assert found[0][1].requests == ((1, 16, 0), (64, 1, 0), (1, 16, 0))
+    assert all(len(genome.requests) == 3 for _, genome in found)
+
+
+@pytest.mark.slow
+def test_processes_side_by_side_find_what_one_finds() -> None:
+    looking = search(requests=3)
+    with side_by_side(2) as evolve:
+        *_, found = rounds(looking, 1.0, 0, evolve)
+    assert found[0][0] > 0.3
+    assert found[0][0] == looking.gap(looking.instance(found[0][1]))
+
+
+def test_the_largest_gap_of_a_grid_is_the_largest_of_all() -> None:
+    """Every instance solved, by hand as it were."""
+    grid = Grid((1, 3), (1, 2), 2, cost_model("a100-llama2-7b-nocall"), Rules())
+    instances = list(grid.instances())
+    # Of one request M is its peak. Of two it goes from the larger peak to the sum: the smaller peak and one, of 16.
+    peaks = (1, 2, 3, 4)
+    assert len(instances) == 4 + sum(min(first, second) + 1 for first in peaks for second in peaks)
+    optima = [solve(instance, workers=1).value for instance in instances]
+    for found in largest_gaps(grid, ["vllm", "static"]):
+        gaps = [
+            1 - optimum / value
+            for instance, optimum in zip(instances, optima, strict=True)
+            if optimum is not None and (value := simulate(instance, found.policy).value)
+        ]
+        assert found.gap == max(gaps)
+        assert found.instance in instances
+        assert found.failed == len(instances) - len(gaps)
+        assert 1 <= found.solved <= len(gaps)
 
 
 @pytest.mark.slow
