@@ -153,6 +153,11 @@ class Search:
             yield Genome(length + 1, ((1, length, 0), *short))
             # Two requests that are admitted together and evict each other.
             yield Genome(2 * length, ((length, length, 0),) * most)
+            # One long request first, beside which none of the short ones fits.
+            yield Genome(2 * length - 2, ((length - 1, length, 0), *((length, 1, 0),) * (most - 1)))
+            if self.online and most > 2:
+                # While a long output runs, a prompt that fills the cache for one token comes before the next long one.
+                yield Genome(4 * length, ((1, length, 0), (4 * length, 1, _TICK), (1, length - 1, _TICK)))
 
     def mutant(self, parent: Genome, chance: Random) -> Genome:
         """Return a genome with one to three things changed."""
