@@ -17,7 +17,7 @@ Problem = tuple[Instance, Objective, Restrictions]
 
 
 def shaped(instance: Instance, machines: int | None = None, cache: CacheMode | None = None) -> Instance:
-    """Return an instance with so many equal machines, and such a cache; None for its own."""
+    """Return an instance with this number of equal machines and this cache; None for its own."""
     if machines is not None:
         instance = replace(instance, replicas=machines, machine_groups=())
     return instance if cache is None else replace(instance, cache=CacheRules(cache))

@@ -266,7 +266,7 @@ def here(search: Search, seconds: float, seed: str, elite: Elite) -> Elite:
 
 @contextmanager
 def side_by_side(slots: int) -> Iterator[Evolve]:
-    """Evolve in so many processes, which begin at the same instances."""
+    """Evolve in several processes, which begin at the same instances."""
     if slots == 1:
         yield here
         return
