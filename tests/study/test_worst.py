@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
+from checkout import ROOT
 from commands import optsched
 
 from optsched import cost_model, simulate, solve
@@ -20,12 +22,14 @@ from optsched.study.worst import (
     Search,
     elite_of,
     quick_bound,
+    requests_text,
     rounds,
     side_by_side,
     worst_case,
 )
+from optsched.traces.worst_known import KNOWN, Known
 
-KNOWN = Genome(4, ((1, 2, 0), (4, 1, 0), (1, 2, 0)))
+SMALL = Genome(4, ((1, 2, 0), (4, 1, 0), (1, 2, 0)))
 """Three requests that cost vLLM 37.2 %: the second fills the cache, and in order of arrival the third waits for it."""
 
 
@@ -35,7 +39,7 @@ def search(policy: str = "vllm", requests: int = 4) -> Search:
 
 def test_the_known_instance_has_the_known_gap() -> None:
     looking = search()
-    instance = looking.instance(KNOWN)
+    instance = looking.instance(SMALL)
     assert looking.gap(instance) == pytest.approx(0.372, abs=0.0005)
     case = worst_case(looking, instance, 60)
     policy, best = simulate(instance, "vllm").value, solve(instance, workers=1).value
@@ -63,7 +67,7 @@ def test_what_is_shrunk_is_smaller_and_still_bad() -> None:
 
 def test_mutants_are_instances_or_are_dropped() -> None:
     looking, chance = search(), Random(1)
-    genome = KNOWN
+    genome = SMALL
     for _ in range(300):
         child = looking.mutant(genome, chance)
         assert 1 <= len(child.requests) <= 4
@@ -93,7 +97,7 @@ def test_a_gap_is_what_the_best_witness_shows() -> None:
 
 def test_an_evolution_keeps_what_it_begins_with_or_better() -> None:
     looking = replace(search(), online=True)
-    begun = elite_of([(looking.gap(looking.instance(KNOWN)), KNOWN)])
+    begun = elite_of([(looking.gap(looking.instance(SMALL)), SMALL)])
     first = looking.evolve(0.3, "1", begun)
     assert first[0][0] >= begun[0][0]
     assert [gap for gap, _ in first] == sorted({gap for gap, _ in first}, reverse=True), "each gap once"
@@ -137,6 +141,24 @@ def test_the_largest_gap_of_a_grid_is_the_largest_of_all() -> None:
         assert found.instance in instances
         assert found.failed == len(instances) - len(gaps)
         assert 1 <= found.solved <= len(gaps)
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
+def test_the_page_has_what_the_policies_do(known: Known) -> None:
+    """After a change: python benchmarks/worst.py --page docs/worst-cases.md."""
+    (instance,) = [each for each in load_suite("worst-known").instances if each.name == f"worst-known-{known.name}"]
+    (row,) = re.findall(rf"^\| +{known.name} \|.*$", (ROOT / "docs/worst-cases.md").read_text(), flags=re.MULTILINE)
+    requests, tokens, *times, gap = (cell.strip() for cell in row.strip("|").split("|")[1:])
+    assert (requests, tokens) == (requests_text(instance), str(instance.limits.kv_tokens))
+    policy, best, bound = map(float, times)
+    value = simulate(instance, known.policy, known.objective).value
+    assert value is not None
+    assert policy == round(value / known.objective.mean_count(instance.requests) / 1e9, 2)
+    assert bound <= best
+    assert float(gap) == pytest.approx(100 * (1 - best / policy), abs=0.1)
+    # A schedule shows the gap, and the exact search's bound leaves no smaller value.
+    witnessed = replace(search(known.policy), objective=known.objective).gap(instance)
+    assert 100 * witnessed <= float(gap) + 0.05
 
 
 @pytest.mark.slow
