@@ -40,7 +40,6 @@ WITNESSES = ("rank_i", "svf", "econoserve", "sjf", "vllm_ef", "planner")
 FEW = 4
 """The most requests of an instance that shows at a glance what is wrong."""
 _ELITE = 12
-_RANDOM_FIRST = 40
 _ROUND_S = 5.0
 """After so long processes exchange their best instances."""
 _LARGEST = 512, 16
@@ -198,16 +197,12 @@ class Search:
     # Evolution ---------------------------------------------------------------------------------------------
 
     def evolve(self, seconds: float, seed: str, elite: Elite = ()) -> Elite:
-        """Return the best instances after a time, beginning with ``elite``; without it with constructions."""
+        """Return the best instances after a time, beginning with ``elite``; without it with all constructions."""
         chance, end = Random(seed), time.monotonic() + seconds
-        first = iter(()) if elite else self.constructions()
+        first = [] if elite else list(self.constructions())
         best, seen = elite, {genome for _, genome in elite}
-        strangers = 0 if elite else _RANDOM_FIRST
-        while time.monotonic() < end or not best:
-            genome = next(first, None)
-            if genome is None:
-                strangers -= 1
-                genome = self._child(best, chance) if strangers < 0 < len(best) else self.random(chance)
+        while first or time.monotonic() < end or not best:
+            genome = first.pop() if first else self._child(best, chance)
             if genome in seen or not genome.is_servable or len(genome.requests) > self.most_requests:
                 continue
             seen.add(genome)
@@ -218,9 +213,9 @@ class Search:
         return best
 
     def _child(self, elite: Sequence[tuple[float, Genome]], chance: Random) -> Genome:
-        if chance.random() < 0.08:
+        if len(elite) < _ELITE or chance.random() < 0.08:
             return self.random(chance)
-        if len(elite) > 1 and chance.random() < 0.15:
+        if chance.random() < 0.15:
             (_, mother), (_, father) = chance.sample(list(elite), 2)
             head = mother.requests[: chance.randint(1, len(mother.requests))]
             tail = father.requests[-chance.randint(1, len(father.requests)) :]
@@ -286,7 +281,10 @@ def _leave_interrupts() -> None:
 
 
 def rounds(search: Search, seconds: float, seed: int, evolve: Evolve, elite: Elite = ()) -> Iterator[Elite]:
-    """Yield the best instances after each round, until time is up; it begins once what is compiled is at hand."""
+    """Yield the best instances after each round, until time is up.
+
+    The time begins with the constructions done, and so with all at hand that has to be compiled.
+    """
     elite = elite or evolve(search, 0.0, f"{seed} first", ())
     end = time.monotonic() + seconds
     for number in count():
