@@ -135,7 +135,9 @@ def on_a_full_disk(folder: Folder) -> None:
 
 
 def corrupted(folder: Folder, chance: random.Random) -> None:
-    """Change the value of one record."""
+    """Change the value of one record, as soon as there is one."""
+    while not folder.finished:
+        time.sleep(0.02)
     with closing(sqlite3.connect(folder.store, timeout=60)) as database, database:
         numbers = [number for (number,) in database.execute("SELECT id FROM attempts WHERE value IS NOT NULL")]
         database.execute("UPDATE attempts SET value = value + 1 WHERE id = ?", (chance.choice(numbers),))

@@ -13,14 +13,13 @@ import click
 
 from optsched.calibrate.library import cost_model
 from optsched.cli import run_program
-from optsched.cli.options import blaming, file_option
+from optsched.cli.options import file_option
+from optsched.cli.pages import write_section
 from optsched.library import load_suite
 from optsched.methods.simulate import standard_policies
-from optsched.model.documents import read_bytes, write_text
 from optsched.model.instance import Instance, Rules
 from optsched.model.objectives import Objective
-from optsched.report.benchmark import replace_section
-from optsched.report.formats import as_markdown
+from optsched.report.formats import as_markdown, as_text
 from optsched.report.sheet import Cell, Column, Sheet
 from optsched.study.grid import Grid, largest_gaps
 from optsched.study.worst import Search, requests_text, worst_case
@@ -29,6 +28,7 @@ from optsched.traces.worst_known import KNOWN
 _PROFILE = "a100-llama2-7b-nocall"
 _GRID = Grid((1, 4), (1, 3), 3, cost_model(_PROFILE), Rules())
 _SOLVED_S = 30.0
+_WIDTH = 160
 
 
 def _sheet(title: str, rows: Sequence[Sequence[str]], headers: Sequence[str], notes: tuple[str, ...]) -> Sheet:
@@ -88,17 +88,10 @@ def grid_sheet(policies: Sequence[str]) -> Sheet:
 @click.command(help=__doc__)
 @file_option("--page", "The page whose sections are written anew.")
 def main(page: str | None) -> None:
-    """Make both tables, and print or write them."""
-    sheets = {"worst-known": known_sheet(), "worst-grid": grid_sheet(standard_policies())}
-    if page is None:
-        for sheet in sheets.values():
-            click.echo(as_markdown(sheet))
-        return
-    with blaming("--page"):
-        text = read_bytes(page).decode()
-        for name, sheet in sheets.items():
-            text = replace_section(text, name, as_markdown(sheet))
-        write_text(page, text)
+    """Print both tables, and write them."""
+    for name, sheet in (("worst-known", known_sheet()), ("worst-grid", grid_sheet(standard_policies()))):
+        write_section("--page", page, name, as_markdown(sheet))
+        click.echo(as_text(sheet, _WIDTH))
 
 
 if __name__ == "__main__":
