@@ -145,6 +145,9 @@ class Search:
             # Head-of-line chains: a prompt that fills the cache waits for one long output, and the next long output
             # waits behind it, in order of arrival.
             yield Genome(_FULL, (((1, length, 0), (_FULL, 1, 0)) * most)[:most])
+        for size, length in ((_FULL, 2), (4 * _FULL, 3)):
+            # A large prompt, which fits beside a short request but for its last token, is computed twice.
+            yield Genome(size + length, ((1, length, 0), (size, length, 0)))
         for length in (4, 16, 64):
             # One long request between short ones, in a cache that holds little more than it.
             short = ((1, 2, 0),) * (most - 1)
