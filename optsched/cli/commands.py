@@ -55,7 +55,6 @@ from optsched.cli.options import (
     results_option,
     router_option,
     seed_option,
-    shaped,
     start_option,
     suite_argument,
     time_limit_option,
@@ -72,6 +71,7 @@ from optsched.methods.export import export_model
 from optsched.methods.formulations import require_options
 from optsched.methods.solve import solve as run_solver
 from optsched.methods.solve import was_interrupted
+from optsched.model.cluster import CacheMode
 from optsched.model.cost import CostModel
 from optsched.model.documents import (
     dump,
@@ -84,7 +84,7 @@ from optsched.model.documents import (
 from optsched.model.domain import MAX_PS, MAX_TOKENS, replace
 from optsched.model.errors import DefectError, InfeasibleInstanceError, InputError, Said, one_of, printable
 from optsched.model.feasibility import infeasibility
-from optsched.model.instance import Limits, Rules
+from optsched.model.instance import Instance, Limits, Rules
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
@@ -99,6 +99,7 @@ from optsched.solvers.history import History
 from optsched.study import ledger as ledgers
 from optsched.study.bound_table import Row, TableTask, finish, table_rows
 from optsched.study.ledger import Ledger
+from optsched.study.setups import shaped
 from optsched.study.simulations import simulate_each
 from optsched.traces.arrivals import PROCESSES, process_forms, read_process
 from optsched.traces.families import Family, Generator
@@ -335,7 +336,7 @@ def simulate(
     names, goal = read_policies(policies, "--policy"), read_objective(objective)
     given, evictors = read_routers(routers), read_evictors(caches)
     loaded = (on_profile(problem, profile) for problem in library.load_instances(instance))
-    problems = [shaped(problem, machines, caching=bool(caches)) for problem in loaded]
+    problems = [_shaped(problem, machines, caches) for problem in loaded]
     results: list[Result] = []
     tables: list[str] = []
     processes = workers or os.cpu_count() or 1
@@ -366,6 +367,11 @@ def simulate(
             write_text(requests, requests_csv(results))
     text = results_csv(results) if layout.style == CSV_TABLE else "\n".join(tables)
     _deliver(results, out, as_json, "" if to_stdout else text)
+
+
+def _shaped(instance: Instance, machines: int | None, caches: Sequence[str]) -> Instance:
+    """Return an instance with ``machines`` equal machines, which cache all blocks if evictors need some cache."""
+    return shaped(instance, machines, CacheMode.ALL if caches and not instance.is_cached else None)
 
 
 def _policy_table(results: Sequence[Result], layout: Layout) -> str:
@@ -560,6 +566,9 @@ def check(result: str) -> int:
     shell_complete=complete_policies,
     help="standard, all, names with commas, or FILE.py:NAME.",
 )
+@router_option
+@machines_option
+@cache_option
 @objective_option
 @method_option
 @click.option("--format", "style", default="text", show_default=True, help=f"One of {', '.join(FORMATS)}.")
@@ -579,6 +588,9 @@ def check(result: str) -> int:
 def table(
     suite: str,
     policies: tuple[str, ...],
+    routers: tuple[str, ...],
+    machines: int | None,
+    caches: tuple[str, ...],
     objective: str,
     method: str,
     style: str,
@@ -591,15 +603,21 @@ def table(
     ledger: str | None,
     resume: bool,
 ) -> None:
-    """Print a bound table: optimum or bound of every instance, and each policy's gap to it."""
+    """Print a bound table: optimum or bound of every instance, and each policy's gap to it.
+
+    Of several routers, policies or caches each is run with each of the others.
+    """
     if style not in FORMATS:
         raise InputError("--format", style, one_of(style, FORMATS))
     require_method(method)
     if resume and results is None:
         raise InputError("--resume", Said("no --results"), "--results FOLDER to resume from")
+    loaded = library.load_suite(suite)
     task = TableTask(
-        suite=library.load_suite(suite),
+        suite=replace(loaded, instances=tuple(_shaped(each, machines, caches) for each in loaded.instances)),
         policies=read_policies(policies, "--policies"),
+        routers=read_routers(routers),
+        evictors=read_evictors(caches),
         objective=read_objective(objective),
         restrictions=restrictions,
         method=method,

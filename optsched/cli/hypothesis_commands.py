@@ -13,7 +13,7 @@ from optsched.cli.options import blaming, file_option, integer_option
 from optsched.cli.step_bar import StepBar
 from optsched.cli.stores import open_store
 from optsched.model.documents import dump, result_document, write_text
-from optsched.model.errors import printable
+from optsched.model.errors import InputError, Said, printable
 from optsched.report.formats import simple_table
 from optsched.report.summary import objective_text
 from optsched.study.hypotheses.hypothesis import (
@@ -38,7 +38,8 @@ _SHOWN = 10
 @integer_option("--slots", 1, 1024, "1", "Trials at once.")
 @click.option("--store", metavar="FILE", help="Take results from this store, and keep them there.")
 @file_option("--out", "Write the documents of the smallest counterexample.")
-def hypothesis(source: str | None, slots: int, store: str | None, out: str | None) -> None:
+@click.option("--plots", metavar="FOLDER", help="Draw the schedules of each smallest counterexample as NAME.svg there.")
+def hypothesis(source: str | None, slots: int, store: str | None, out: str | None, plots: str | None) -> None:
     """Decide a claim over a family of instances (docs/study.md).
 
     HYPOTHESIS is a file (.toml), the name of a shipped one, or `all`; without it the shipped ones are listed.
@@ -62,11 +63,36 @@ def hypothesis(source: str | None, slots: int, store: str | None, out: str | Non
                 documents = [result_document(result) for result in found.counterexample.results.values()]
                 with blaming("--out"):
                     write_text(out, dump(documents))
+            if plots is not None and found.counterexample is not None:
+                with blaming("--plots"):
+                    _draw(asked, found.counterexample, Path(plots) / f"{Path(name).stem}.svg")
 
 
 def _read(name: str) -> Hypothesis:
     with blaming(source=name):
         return read_hypothesis(name)
+
+
+def _draw(asked: Hypothesis, case: Case, target: Path) -> None:
+    """Draw the schedules of a case, one above the other, named after the sides."""
+    from optsched.plot.common import save  # noqa: PLC0415  # plots load matplotlib, an extra
+    from optsched.plot.gantt import gantt_figure  # noqa: PLC0415
+
+    drawn = {name: result for name, result in case.results.items() if result.schedule is not None}
+    if drawn:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                "", Said(error.strerror or str(error)), "a folder to write to", str(target.parent)
+            ) from None
+        labels = [f"{name}: {result.method}" for name, result in drawn.items()]
+        save(
+            gantt_figure(
+                list(drawn.values()), title=f"{case.instance.name}: counterexample to {asked.says}", labels=labels
+            ),
+            target,
+        )
 
 
 def _lines(asked: Hypothesis, found: Finding) -> list[str]:

@@ -24,9 +24,8 @@ from optsched.cli.completion import (
 )
 from optsched.methods.plan import AUTO
 from optsched.methods.plan import require_method as require_known_method
-from optsched.methods.routing import find_router
+from optsched.methods.routing import find_router, require_evictor
 from optsched.methods.simulate import policy_in_file, policy_names, standard_policies
-from optsched.model.cluster import CacheMode, CacheRules
 from optsched.model.documents import check_writable, write_text
 from optsched.model.domain import MAX_MACHINES, MAX_TOKENS, replace
 from optsched.model.errors import InputError, Said, one_of, shown
@@ -457,15 +456,6 @@ def read_routers(given: Sequence[str]) -> list[str | None]:
 def read_evictors(given: Sequence[str]) -> list[str | None]:
     """Return the evictors that ``--cache`` names; None for nothing."""
     for name in (names := _names(given)):
-        if name is not None and name not in EVICTOR_NAMES:
-            raise InputError("--cache", name, one_of(name, EVICTOR_NAMES))
+        if name is not None:
+            require_evictor(name, "--cache")
     return names
-
-
-def shaped(instance: Instance, machines: int | None, *, caching: bool = False) -> Instance:
-    """Return an instance with ``machines`` equal machines, and with a cache if it has none and ``caching``."""
-    if machines is not None:
-        instance = replace(instance, replicas=machines, machine_groups=())
-    if caching and not instance.is_cached:
-        instance = replace(instance, cache=CacheRules(CacheMode.ALL))
-    return instance

@@ -16,9 +16,10 @@ from optsched.cli.group import cli
 from optsched.cli.options import blaming, file_option, integer_option, ledger_option, naming_options
 from optsched.cli.step_bar import StepBar
 from optsched.cli.stores import open_store
-from optsched.model.documents import dump, result_document, write_text
+from optsched.model.documents import dump, read_bytes, result_document, write_text
 from optsched.model.errors import InputError, Said, printable
 from optsched.report.formats import as_text, simple_table
+from optsched.report.stored_tables import filled
 from optsched.report.study import changes, study_sheet
 from optsched.study import ledger as ledgers
 from optsched.study.cluster import runner_of
@@ -199,16 +200,20 @@ def diff(source: str) -> None:
 @study.command()
 @click.argument("source")
 @file_option("--out", "Rows of all attempts (.csv, .parquet), or their result documents (.json, .json.gz).")
+@file_option("--page", "Write the bound tables of this page that it has marks for (docs/study.md).")
 @ledger_option
-def export(source: str, out: str | None, ledger: str | None) -> None:
-    """Write what a store holds: rows, documents, or what improves on a ledger."""
-    if out is None and ledger is None:
-        raise InputError("--out", Said("neither --out nor --ledger"), "what to write")
+def export(source: str, out: str | None, page: str | None, ledger: str | None) -> None:
+    """Write what a store holds: rows, documents, tables of a page, or what improves on a ledger."""
+    if out is None and page is None and ledger is None:
+        raise InputError("--out", Said("none of --out, --page and --ledger"), "what to write")
     documents = out is not None and out.removesuffix(".gz").endswith(".json")
     if not documents:
         _require_rows(out)
     with _opened_store(source) as store:
-        attempts = list(store.attempts())
+        if page is not None:
+            with blaming("--page"):
+                write_text(page, filled(read_bytes(page).decode(), store))
+        attempts = [] if out is None and ledger is None else list(store.attempts())
     results = [attempt.outcome.result for attempt in attempts if attempt.outcome.result is not None]
     if ledger is not None:
         with blaming("--ledger"):

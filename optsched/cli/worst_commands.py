@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+
 import click
 
 from optsched.calibrate.library import find_profile
@@ -18,52 +21,68 @@ from optsched.cli.options import (
     write_out,
 )
 from optsched.cli.step_bar import StepBar
-from optsched.model.documents import dump, instance_document
+from optsched.model.documents import Suite, dump, suite_document
 from optsched.model.errors import InputError, printable
 from optsched.model.instance import Rules
-from optsched.study.worst import Search, worst_case
+from optsched.study.worst import FEW, Elite, Search, requests_text, rounds, side_by_side, worst_case
 
 _KEPT = 0.9
 """The share of the gap that shrinking keeps."""
+_MOST_SLOTS = 8
 
 
 @cli.command()
 @click.option("--policy", required=True, metavar="NAME", help="The policy, or FILE.py:NAME.")
 @objective_option
 @integer_option("--requests", 2, 64, "8", "Maximum number of requests.")
-@number_option("--seconds", "60", "Seconds of the evolution.")
-@number_option("--time-limit", "10", "Seconds to solve the instance that it finds.")
-@click.option("--online", is_flag=True, help="Requests may arrive later.")
+@number_option("--seconds", "80", "Seconds of the evolution, a quarter of them with at most four requests.")
+@number_option("--time-limit", "10", "Seconds to solve each of the two instances that it finds.")
+@integer_option("--slots", 1, 1024, None, "Processes that search side by side.  [default: one per core, at most 8]")
+@click.option("--online/--offline", default=True, help="Whether requests may arrive later.  [default: online]")
 @click.option("--chunked", is_flag=True, help="Allow chunked prefills.")
 @click.option("--profile", default="a100-llama2-7b-nocall", show_default=True, help="The cost profile.")
 @seed_option
-@file_option("--out", "Write the instance; .gz packs it, - is standard output.")
+@file_option("--out", "Write both instances as a suite; .gz packs it, - is standard output.")
 def worst(
     policy: str,
     objective: str,
     requests: int,
     seconds: float,
     time_limit: float,
+    slots: int | None,
     online: bool,
     chunked: bool,
     profile: str,
     seed: int,
     out: str | None,
 ) -> None:
-    """Look for a small instance on which a policy is far from what is possible (docs/study.md)."""
+    """Look for a small instance on which a policy is far from what is possible (docs/study.md).
+
+    Two are shown: the worst that is found, and one of at most four requests that is made as small as possible.
+    """
     require_policy(policy)
     if seconds == float("inf"):
         raise InputError("--seconds", seconds, "a finite number > 0")
     with naming_options():
         cost = find_profile(profile).cost
     search = Search(policy, read_objective(objective), requests, cost, Rules(chunked_prefill=chunked), online=online)
-    with StepBar(policy) as bar:
-        found = search.evolve(seconds, seed, lambda count, gap: bar.show(count, None, f"gap {gap:.1%}"))
-        gap = search.gap(search.instance(found))
-        case = worst_case(search, search.shrunk(found, _KEPT * gap), time_limit)
+    few = replace(search, most_requests=min(requests, FEW))
+    processes = min(slots or min(os.cpu_count() or 1, _MOST_SLOTS), _MOST_SLOTS)
+    with StepBar(policy) as bar, side_by_side(processes) as evolve:
+        elite: Elite = ()
+        for number, elite in enumerate(rounds(search, 0.75 * seconds, seed, evolve), 1):
+            bar.show(number, None, f"gap {elite[0][0]:.1%}")
+        small: Elite = ()
+        parts = few.parts(elite[0][1])
+        for number, small in enumerate(rounds(few, 0.25 * seconds, seed, evolve, parts), 1):
+            bar.show(number, None, f"gap {small[0][0]:.1%} with at most {few.most_requests} requests")
+        gap, genome = small[0]
+        found = (elite[0][1], few.shrunk(genome, _KEPT * gap))
+        cases = [worst_case(search, search.instance(each), time_limit) for each in dict.fromkeys(found)]
     if out is not None:
-        write_out(out, dump(instance_document(case.instance)))
-    if out != "-":
-        lengths = ", ".join(f"({request.input}, {request.output})" for request in case.instance.requests)
-        limits = f"M = {case.instance.limits.kv_tokens}"
-        click.echo(printable(f"{policy}, {objective}: (I, O) = {lengths}, {limits}: {case.explanation}"))
+        described = " ".join(f"{case.instance.name}: {case.explanation}" for case in cases)
+        suite = Suite(f"worst-{policy}-{objective}", described, tuple(case.instance for case in cases))
+        write_out(out, dump(suite_document(suite, profile)))
+    for case in cases if out != "-" else ():
+        found_in = f"(I, O) = {requests_text(case.instance)}; M = {case.instance.limits.kv_tokens}"
+        click.echo(printable(f"{policy}, {objective}: {found_in}: {case.explanation}"))

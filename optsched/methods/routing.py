@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optsched.cache.blocks import CacheSetting
+from optsched.cache.blocks import EVICTOR_NAMES, CacheSetting
 from optsched.catalogue import ROUTER_GROUP, entries, in_file, lookup
 from optsched.model.errors import InputError, one_of
 from optsched.model.instance import Instance
@@ -35,6 +35,8 @@ class Routing:
         How machines keep their caches.
     options
         What results state of all this.
+    asked
+        Whether the router was asked for; if not, a policy that assigns requests itself needs none.
     """
 
     name: str | None
@@ -42,6 +44,7 @@ class Routing:
     routers: int
     setting: CacheSetting
     options: Mapping[str, str]
+    asked: bool = False
 
 
 def router_names() -> tuple[str, ...]:
@@ -71,8 +74,8 @@ def read_routing(
     options = {"evictor": setting.evictor} if instance.is_cached else {}
     if not instance.is_distributed:
         return Routing(None, round_robin, 1, setting, options)
-    if router is None:
-        router = DEFAULT
+    asked = router is not None
+    router = DEFAULT if router is None else router
     if router == "direct":
         raise InputError("router", router, "another router: the machine of each request can be given in Python only")
     if isinstance(router, str):
@@ -80,7 +83,13 @@ def read_routing(
     else:
         name, factory = getattr(router, "__name__", type(router).__name__), router
     more = {"routers": str(routers)} if routers > 1 else {}
-    return Routing(name, factory, routers, setting, {"router": name} | more | options)
+    return Routing(name, factory, routers, setting, {"router": name} | more | options, asked)
+
+
+def require_evictor(name: str, field: str) -> None:
+    """Raise `InputError` for ``field``, if there is no evictor of that name."""
+    if name not in EVICTOR_NAMES:
+        raise InputError(field, name, one_of(name, EVICTOR_NAMES))
 
 
 def find_router(name: str, field: str = "router") -> RouterFactory:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from optsched.catalogue import OWN_PACKAGES, POLICY_GROUP, entries, file_version, in_file, lookup, package_of
 from optsched.failures import FAILURES, ReportedFailureError, failure_text, raised_at
-from optsched.methods.arguments import read_integer, read_problem, read_seed
+from optsched.methods.arguments import read_integer, read_problem, read_seed, require_coverable
 from optsched.methods.checked import IllegalScheduleError, checked_cluster_metrics, checked_metrics
 from optsched.methods.question import Question
 from optsched.methods.routing import Routing, read_routing
@@ -28,7 +28,15 @@ from optsched.policies import POLICIES, STANDARD
 from optsched.routers.router import RouterFactory
 from optsched.simulator.cluster import run_cluster
 from optsched.simulator.engine import run_policy, serve
-from optsched.simulator.replica import COMPILED_TOKENS, Compiled, Occasion, Policy, PolicyFailureError, Preparing
+from optsched.simulator.replica import (
+    COMPILED_TOKENS,
+    Compiled,
+    Occasion,
+    Planning,
+    Policy,
+    PolicyFailureError,
+    Preparing,
+)
 from optsched.simulator.router_code import RouterCrashError
 
 
@@ -132,7 +140,8 @@ def play(
     instance, objective, restrictions = question.instance, question.objective, question.restrictions
     name = _name(policy)
     runner, options = policy_of(policy, predictor)
-    if routing is not None:
+    planning = runner if isinstance(runner, Planning) and _may_plan(question, routing) else None
+    if routing is not None and planning is None:
         options |= routing.options
     if question.infeasibility is not None:
         raise question.infeasibility
@@ -151,8 +160,10 @@ def play(
         with policy_code(policy):
             if routing is None:
                 schedule, tally = _serve(question, runner, seed)
-            else:
+            elif planning is None:
                 schedule, tally = _route(question, runner, routing, seed), None
+            else:
+                schedule, tally = planning.planned(_occasion(question.restricted, objective, restrictions, seed)), None
     except PolicyFailureError as failure:
         with policy_code(policy):
             reason = f"{name}: {instance.label(failure.index)} at {failure.now_ps} ps: {failure.reason}"
@@ -200,6 +211,17 @@ def _serve(question: Question, runner: Policy | Preparing, seed: int) -> tuple[S
     if record is None:
         return serve(instance, policy), None
     return record.schedule(), record.tally()
+
+
+def _may_plan(question: Question, routing: Routing | None) -> bool:
+    """Whether a policy may assign requests to machines itself: no router was asked for, and nothing has to move."""
+    if routing is None or routing.name is None or routing.asked:
+        return False
+    try:
+        require_coverable(question.instance, question.objective, question.restrictions)
+    except InputError:
+        return False
+    return True
 
 
 def _route(question: Question, policy: Policy | Preparing, routing: Routing, seed: int) -> Schedule:
@@ -318,6 +340,10 @@ def ready_policy(
     """
     if not isinstance(runner, Preparing):
         return runner
-    import numpy as np  # noqa: PLC0415
+    return runner.prepared(_occasion(instance, objective, restrictions, seed))
 
-    return runner.prepared(Occasion(instance, objective, restrictions, np.random.default_rng(seed)))
+
+def _occasion(instance: Instance, objective: Objective, restrictions: Restrictions, seed: int) -> Occasion:
+    import numpy as np  # noqa: PLC0415  # it takes a while to load
+
+    return Occasion(instance, objective, restrictions, np.random.default_rng(seed))

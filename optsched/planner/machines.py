@@ -83,6 +83,7 @@ class FleetSearch:
     def __init__(self, instance: Instance, objective: Objective, rng: np.random.Generator) -> None:
         self.best: Fleet = ()
         self._instance, self._objective, self._rng = instance, objective, rng
+        self._starts: list[Fleet] = []
         self._largest = objective.is_largest
         self._alone = [instance.on(machine) for machine in range(len(instance.machines))]
         self._arrays = [arrays_to_plan(whole, Restrictions()) for whole in self._alone]
@@ -97,15 +98,18 @@ class FleetSearch:
         """The best plans' value."""
         return self._value(self.best)
 
+    def start(self) -> Iterator[int]:
+        """Yield the values of the assignments to begin with, each part planned by fixed recipes."""
+        for parts in self._assignments():
+            self._last = tuple(self._planned(machine, members) for machine, members in enumerate(parts))
+            self._starts.append(self._last)
+            self._keep(self._last)
+            yield self._value(self._last)
+
     def search(self) -> Iterator[int]:
         """Yield the value of the current plans after every change, without end."""
-        starts: list[Fleet] = []
-        for parts in self._starts():
-            self._last = tuple(self._planned(machine, members) for machine, members in enumerate(parts))
-            starts.append(self._last)
-            self._keep(self._last)
-            yield self._value(starts[-1])
-        starts.sort(key=self._value)
+        yield from self.start()
+        starts = sorted(self._starts, key=self._value)
         current = starts[0]
         for start in starts[:_KEPT]:
             last = start
@@ -210,7 +214,7 @@ class FleetSearch:
 
     # Assignments -------------------------------------------------------------------------------------------
 
-    def _starts(self) -> Iterator[list[Members]]:
+    def _assignments(self) -> Iterator[list[Members]]:
         """Yield assignments to begin with."""
         rows = self._rows[0]
         load = rows[Feature.FILL] + rows[Feature.DECODE] + rows[Feature.VOLUME]

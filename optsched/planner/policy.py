@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optsched.model.schedule import Assignment, Batch, Schedule
+from optsched.planner.machines import FleetSearch
 from optsched.planner.search import RuleSearch
 from optsched.planner.sizes import TooLargeToPlanError
 from optsched.simulator.replica import NoBatchError, Occasion, Policy, PolicyFailureError, Replica
 
 
 class PlannerPolicy:
-    """Knows all lengths and arrivals: the planner's list scheduling for an objective, without its long search."""
+    """Knows all lengths and arrivals: the planner's list scheduling for an objective, without its long search.
+
+    Without a router it serves several machines by the best of the assignments that the planner for them begins with.
+    """
 
     def prepared(self, occasion: Occasion) -> Policy:
         """Plan, and return the policy that follows the plan."""
@@ -28,6 +32,17 @@ class PlannerPolicy:
             pass
         assert search.best is not None, "there is always a list to schedule by"
         return _PlanFollower(search.best.plan.schedule(instance))
+
+    def planned(self, occasion: Occasion) -> Schedule:
+        """Return a schedule of several machines without caches and moves, unrestricted."""
+        instance = occasion.instance
+        try:
+            search = FleetSearch(instance, occasion.objective, occasion.rng)
+        except TooLargeToPlanError as error:
+            raise PolicyFailureError(0, instance.start_ps, str(error)) from None
+        for _ in search.start():
+            pass
+        return search.schedule()
 
 
 class _PlanFollower:

@@ -12,7 +12,7 @@ from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.memory import Memory
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.schedule import Assignment
+from optsched.model.schedule import Assignment, Schedule
 from optsched.model.state import RequestState
 
 if TYPE_CHECKING:
@@ -226,6 +226,21 @@ class Occasion:
     objective: Objective
     restrictions: Restrictions
     rng: np.random.Generator
+
+
+@runtime_checkable
+class Planning(Protocol):
+    """A policy that can serve several machines without a router: it assigns the requests itself."""
+
+    def planned(self, occasion: Occasion) -> Schedule:
+        """Return a schedule of several machines without caches and moves, unrestricted.
+
+        Raises
+        ------
+        PolicyFailureError
+            If it can never serve the instance.
+        """
+        ...
 
 
 @runtime_checkable

@@ -14,8 +14,9 @@ from optsched.model.result import Result
 from optsched.solvers.formulation import Progress, silent
 from optsched.study.drive import run
 from optsched.study.runner import Here
+from optsched.study.setups import Setups
 from optsched.study.store import Store
-from optsched.study.trial import Trial, simulating, solving
+from optsched.study.trial import Trial, solving
 
 
 @dataclass(frozen=True)
@@ -62,18 +63,27 @@ class TableTask:
         The problems.
     policies
         Names of the policies to compare.
+    routers, evictors
+        Of several machines, and of caches: each router with each policy, and each of these with each evictor.
     method, time_limit, workers, seed
         As `optsched.methods.solve.solve` takes them; the limit holds per instance.
     """
 
     suite: Suite
     policies: Sequence[str]
+    routers: Sequence[str | None] = (None,)
+    evictors: Sequence[str | None] = (None,)
     objective: Objective = Objective.MAKESPAN
     restrictions: Restrictions = field(default_factory=Restrictions)
     method: str = AUTO
     time_limit: float = 60.0
     workers: int | None = None
     seed: int = 0
+
+    @property
+    def setups(self) -> Setups:
+        """What is compared."""
+        return Setups.named(self.policies, routers=self.routers, evictors=self.evictors, seed=self.seed)
 
 
 def table_rows(
@@ -97,12 +107,12 @@ def table_rows(
 def _trials(task: TableTask, instance: Instance) -> list[Trial]:
     problem = (instance, task.objective, task.restrictions)
     search = solving(*problem, method=task.method, time_limit=task.time_limit, workers=task.workers, seed=task.seed)
-    return [search, *(simulating(*problem, policy=name, seed=task.seed) for name in task.policies)]
+    return [search, *task.setups.trials(problem)]
 
 
 def finish(task: TableTask, rows: Sequence[Row]) -> BoundTable:
     """Make the table of the rows that are there."""
     suite = task.suite
     return BoundTable(
-        suite.name, suite.description, task.objective, task.restrictions, tuple(task.policies), tuple(rows)
+        suite.name, suite.description, task.objective, task.restrictions, tuple(task.setups.labels), tuple(rows)
     )

@@ -20,8 +20,9 @@ from optsched.model.result import Results
 from optsched.study.drive import Done, run
 from optsched.study.frame import Row, frame, rows_of
 from optsched.study.runner import Here, Processes
+from optsched.study.setups import Setups
 from optsched.study.store import Store
-from optsched.study.trial import simulating, solving
+from optsched.study.trial import solving
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +68,8 @@ def compare(
     *,
     methods: Sequence[str] = (AUTO,),
     predictor: str | None = None,
+    routers: Sequence[str | None] = (None,),
+    evictors: Sequence[str | None] = (None,),
     restrictions: Restrictions | None = None,
     seeds: Sequence[int] = (0,),
     time_limit: float = 60.0,
@@ -88,6 +91,8 @@ def compare(
         Formulations; none for policies alone.
     predictor, seeds
         For policies; formulations run with each seed, too.
+    routers, evictors
+        Each policy runs with each of them, on instances of several machines, and with caches; None for the default.
     time_limit, workers
         Of each search.
     store
@@ -117,7 +122,7 @@ def compare(
         for seed in seeds
         for trial in (
             *(solving(*problem, method=name, time_limit=time_limit, workers=workers, seed=seed) for name in methods),
-            *(simulating(*problem, policy=name, predictor=predictor, seed=seed) for name in names),
+            *Setups.named(names, routers=routers, evictors=evictors, predictor=predictor, seed=seed).trials(problem),
         )
     ]
     order = {id(trial): place for place, trial in enumerate(trials)}

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
-    "study", "instance", "instance_sha256", "requests", "kappa", "objective", "kind", "method", "label", "options",
-    "predictor", "seed", "time_limit_s", "workers", "ended", "status", "badge", "value", "value_s", "bound", "bound_s",
-    "best_value", "best_bound", "gap", "gap_to_best_bound", "runtime_s", "message", "date", "machine", "commit", "code",
-    "key",
+    "study", "instance", "instance_sha256", "requests", "machines", "cache", "kappa", "objective", "kind", "method",
+    "label", "options", "predictor", "router", "evictor", "seed", "time_limit_s", "workers", "ended", "status",
+    "badge", "value", "value_s", "bound", "bound_s", "best_value", "best_bound", "gap", "gap_to_best_bound",
+    "runtime_s", "message", "date", "machine", "commit", "code", "key",
 )  # fmt: skip
 """Columns of a row; values and bounds in ps, for means sums over requests, and in seconds."""
 
@@ -63,6 +63,10 @@ def _row(trial: Trial, record: Record, best_value: int | None, best_bound: int |
         "label": trial.label,
         "options": " ".join(f"{name}={value}" for name, value in sorted(trial.options.items())),
         "predictor": trial.predictor,
+        "router": trial.router,
+        "evictor": trial.evictor,
+        "machines": len(trial.instance.machines),
+        "cache": trial.instance.cache.mode.value,
         "ended": record.ended.value,
         "status": record.status.value,
         "badge": record.badge.value,

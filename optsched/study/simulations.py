@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from itertools import product
 
 from optsched.model.domain import replace
 from optsched.model.feasibility import require_feasible
@@ -14,7 +13,7 @@ from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result
 from optsched.study.drive import run
 from optsched.study.runner import Here, Processes
-from optsched.study.trial import simulating
+from optsched.study.setups import Setups
 from optsched.study.worker import Allowance
 
 _PARALLEL_TOKENS = 3_000_000
@@ -45,24 +44,11 @@ def simulate_each(
     schedules
         Whether results keep their schedules, which take memory.
     """
-    setups = list(product(routers, policies, evictors))
+    setups = Setups.named(policies, routers=routers, evictors=evictors, predictor=predictor, seed=seed)
     for instance in instances:
         require_feasible(instance, restrictions)
-    trials = [
-        simulating(
-            instance,
-            objective,
-            restrictions,
-            policy=policy,
-            predictor=predictor,
-            router=router,
-            evictor=evictor,
-            seed=seed,
-        )
-        for instance in instances
-        for router, policy, evictor in setups
-    ]
-    tokens = len(setups) * sum(request.output for instance in instances for request in instance.requests)
+    trials = [trial for instance in instances for trial in setups.trials((instance, objective, restrictions))]
+    tokens = len(setups.labels) * sum(request.output for instance in instances for request in instance.requests)
     alone = min(workers, len(trials)) == 1 or tokens < _PARALLEL_TOKENS
     early: dict[int, Result] = {}
     position = {id(trial): place for place, trial in enumerate(trials)}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import field
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import Field, TypeAdapter
 
@@ -16,16 +16,19 @@ from optsched.library import load_instances
 from optsched.methods.bound import bound_names
 from optsched.methods.formulations import require_options
 from optsched.methods.plan import require_method
+from optsched.methods.routing import find_router, require_evictor
 from optsched.methods.simulate import policy_of
+from optsched.model.cluster import CacheMode
 from optsched.model.documents import read_text
-from optsched.model.domain import Name, domain
+from optsched.model.domain import MAX_MACHINES, Name, domain
 from optsched.model.errors import InputError, Said, one_of
 from optsched.model.instance import Instance
 from optsched.model.json_text import parse_json
 from optsched.model.objectives import Objective, find_objective
 from optsched.model.restrictions import Restrictions
 from optsched.study.execute import configured
-from optsched.study.trial import Option, Trial, bounding, simulating, solving
+from optsched.study.setups import Problem, Setups, all_shapes
+from optsched.study.trial import Option, Trial, bounding, solving
 from optsched.study.worker import Allowance
 from optsched.traces.families import Family
 
@@ -53,6 +56,12 @@ class StudyFile:
     objectives, predictors, seeds
         Each policy runs for all of them, each formulation for all objectives and seeds. Without predictors a policy
         has its own choice.
+    routers, evictors
+        Each policy runs with each of them, where an instance has several machines, and where it has a cache. Without
+        them it has round robin, and drops what was used least recently.
+    machines, caches
+        Each instance has each of these numbers of equal machines, and each of these caches (``none``, ``prefix``,
+        ``all``); without them its own.
     restrictions
         The class of schedules.
     time_limit, workers
@@ -73,6 +82,10 @@ class StudyFile:
     bounds: tuple[Name, ...] = ()
     objectives: tuple[Name, ...] = (Objective.MAKESPAN.value,)
     predictors: tuple[Name, ...] = ()
+    routers: tuple[Name, ...] = ()
+    evictors: tuple[Name, ...] = ()
+    machines: tuple[Annotated[int, Field(ge=1, le=MAX_MACHINES)], ...] = ()
+    caches: tuple[Annotated[CacheMode, Field(strict=False)], ...] = ()
     seeds: tuple[_Seed, ...] = (0,)
     restrictions: Restrictions = field(default_factory=Restrictions)
     time_limit: _Positive = 60.0
@@ -95,6 +108,11 @@ class StudyFile:
         found += [instance for family in self.families for instance in family.instances()]
         if not found:
             raise InputError("instances", Said("none"), "instances or families")
+        found = list(all_shapes(found, self.machines, self.caches))
+        if self.routers and not any(instance.is_distributed for instance in found):
+            raise InputError("routers", self.routers[0], "none: every instance has one machine (machines)")
+        if self.evictors and not any(instance.is_cached for instance in found):
+            raise InputError("evictors", self.evictors[0], "none: no instance caches anything (caches)")
         return found
 
     def trials(self) -> list[Trial]:
@@ -105,22 +123,24 @@ class StudyFile:
         methods = [_named(f"methods[{place}]", given) for place, given in enumerate(self.methods)]
         policies = [_named(f"policies[{place}]", given) for place, given in enumerate(self.policies)]
         self._require_known(methods, policies)
+        setups = Setups(
+            policies, self.routers or (None,), self.evictors or (None,), self.predictors or (None,), self.seeds
+        )
         return [
             trial
             for instance in self.loaded()
             for objective in objectives
-            for trial in self._trials_of((instance, objective, self.restrictions), methods, policies)
+            for trial in self._trials_of((instance, objective, self.restrictions), methods, setups)
         ]
 
-    def _trials_of(self, problem: Any, methods: list[_Named], policies: list[_Named]) -> Iterator[Trial]:
+    def _trials_of(self, problem: Problem, methods: list[_Named], setups: Setups) -> Iterator[Trial]:
         for bound in self.bounds:
             yield bounding(*problem, method=bound)
         for (name, options), seed in product(methods, self.seeds):
             yield solving(
                 *problem, method=name, options=options, time_limit=self.time_limit, workers=self.workers, seed=seed
             )
-        for (name, options), predictor, seed in product(policies, self.predictors or (None,), self.seeds):
-            yield simulating(*problem, policy=name, options=options, predictor=predictor, seed=seed)
+        yield from setups.fitting(problem[0]).trials(problem)
 
     def _require_known(self, methods: list[_Named], policies: list[_Named]) -> None:
         """Raise `InputError` for what no trial could be run with."""
@@ -132,6 +152,10 @@ class StudyFile:
             require_options(name, {option: str(value) for option, value in options.items()})
         for (name, options), predictor in product(policies, self.predictors or (None,)):
             policy_of(configured(name, options) if options else name, predictor)
+        for router in self.routers:
+            find_router(router, "routers")
+        for evictor in self.evictors:
+            require_evictor(evictor, "evictors")
 
 
 _Named = tuple[str, dict[str, Option]]

@@ -213,13 +213,10 @@ def solving(
         Kind.SOLVE,
         method,
         dict(options),
-        None,
-        None,
-        None,
-        seed,
-        float(time_limit) if isfinite(time_limit) else None,
-        deterministic_limit,
-        workers or os.cpu_count() or 1,
+        seed=seed,
+        time_limit_s=float(time_limit) if isfinite(time_limit) else None,
+        deterministic_limit=deterministic_limit,
+        workers=workers or os.cpu_count() or 1,
     )
 
 

@@ -12,6 +12,7 @@ from optsched.traces.chunked import chunked_small
 from optsched.traces.infermax import figure_15, memory_sweep, mixes, uniform_grid
 from optsched.traces.ladder import ladder
 from optsched.traces.standin import stand_in_suite
+from optsched.traces.worst_known import worst_known
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ SUITES = MappingProxyType(
         "azure-code": SuiteSource("a100-llama2-7b-nocall", partial(stand_in_suite, "azure-code")),
         "ladder": SuiteSource("a100-llama2-7b-linear", ladder),
         "chunked-small": SuiteSource("a100-llama2-7b-linear", chunked_small),
+        "worst-known": SuiteSource("a100-llama2-7b-nocall", worst_known),
     }
 )
 """Suite name → its generator."""

@@ -242,6 +242,19 @@ def test_the_command_says_the_verdict_and_writes_the_counterexample(capsys: pyte
     assert optsched(capsys, "hypothesis", "h.toml", "--store", "s.sqlite").out == outcome.out
 
 
+def test_a_counterexample_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="an extra that is not installed")
+    assert optsched(capsys, "hypothesis", write("a.batches == 2", BEST), "--plots", "drawn").code == 0
+    drawn = Path("drawn/h.svg").read_text()
+    for text in ("narrow: counterexample to a.batches == 2", "a: vllm", "b: auto"):
+        assert f"<!-- {text} -->" in drawn or text in drawn, "both sides, one above the other"
+    assert optsched(capsys, "hypothesis", write("a >= b", BEST), "--plots", "none").code == 0
+    assert not Path("none").exists(), "nothing is refuted"
+    outcome = optsched(capsys, "hypothesis", write("a.batches == 2", BEST), "--plots", "h.toml")
+    assert outcome.code == 2
+    assert "--plots: got File exists, expected a folder to write to" in outcome.err
+
+
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import ROOT
 from commands import Outcome, optsched
 from patience import until
 
@@ -111,6 +112,19 @@ def test_a_study_killed_again_and_again_by_two_drivers_runs_each_trial_once(caps
         }
         assert store.is_sound()
     assert sorted(path.name for path in Path().iterdir()) == ["s.sqlite", "s.toml"]
+
+
+@pytest.mark.slow
+def test_kills_a_full_disk_and_a_corrupted_record_change_nothing() -> None:
+    """What benchmarks/study_faults.py does with 500 trials and 20 kills, smaller; it says if it may mount no disk."""
+    command = [sys.executable, str(ROOT / "benchmarks/study_faults.py"), "--trials", "30", "--kills", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "3 kills: the same keys and values, each trial finished once, the file sound"
+    if "without a full disk: unshare --mount is not allowed" not in lines:
+        said = "got database or disk is full, expected a store that can be read and written"
+        assert f"on a full disk: exit code 2: optsched: s.sqlite: {said}" in lines
 
 
 @pytest.mark.slow

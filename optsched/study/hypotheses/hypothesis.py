@@ -21,8 +21,10 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from optsched.library import instances_directory, load_instances
+from optsched.methods.routing import find_router, require_evictor
 from optsched.methods.simulate import policy_of
-from optsched.model.domain import Name, domain, replace
+from optsched.model.cluster import CacheMode
+from optsched.model.domain import MAX_MACHINES, Name, domain, replace
 from optsched.model.errors import InputError, Said, one_of
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective, find_objective
@@ -33,6 +35,7 @@ from optsched.study.execute import configured
 from optsched.study.hypotheses.claim import Claim, read_claim
 from optsched.study.hypotheses.interval import Interval, Truth
 from optsched.study.runner import Runner
+from optsched.study.setups import all_shapes
 from optsched.study.store import EVEN_FAILURES, Store
 from optsched.study.study_file import read_toml
 from optsched.study.trial import Option, Trial, simulating, solving
@@ -45,8 +48,9 @@ _FEATURES: Mapping[str, Callable[[Instance], int | float | None]] = {
     "O": lambda instance: _only({request.output for request in instance.requests}),
     "M": lambda instance: instance.limits.kv_tokens,
     "kappa": lambda instance: instance.kappa,
+    "machines": lambda instance: len(instance.machines),
 }
-"""What a claim may say of an instance: requests, I and O where all requests share them, M, κ."""
+"""What a claim may say of an instance: requests, I and O where all requests share them, M, κ, machines."""
 _ORDERS: Mapping[str, Callable[[Instance, int], int]] = {
     "input": lambda instance, index: instance.requests[index].input,
     "output": lambda instance, index: instance.requests[index].output,
@@ -107,6 +111,8 @@ class Side:
     ----------
     policy, options, predictor
         The policy, the fields of it that differ from their defaults, and its predictor.
+    router, evictor
+        Of several machines, and of caches; None for round robin, and for least recently used.
     optimum
         The class of schedules whose optimum is meant.
     """
@@ -114,6 +120,8 @@ class Side:
     policy: Name | None = None
     options: dict[Name, Option] = field(default_factory=dict)
     predictor: Name | None = None
+    router: Name | None = None
+    evictor: Name | None = None
     optimum: OptimumSide | None = None
 
     def __post_init__(self) -> None:
@@ -121,6 +129,10 @@ class Side:
             raise InputError("policy", self.policy, "either a policy or an optimum")
         if self.policy is not None:
             policy_of(configured(self.policy, self.options) if self.options else self.policy, self.predictor)
+        if self.router is not None:
+            find_router(self.router)
+        if self.evictor is not None:
+            require_evictor(self.evictor, "evictor")
 
 
 @domain
@@ -139,6 +151,8 @@ class Hypothesis:
         A condition on an instance, and what is claimed where it does not hold; by default nothing.
     instances, first, families
         Names and files, of whose instances only the first requests count; or instances that are drawn.
+    machines, caches
+        Each of them has each of these numbers of equal machines, and each of these caches; without them its own.
     objective, seeds
         What is minimised, and the seeds that every case has.
     time_limit, workers
@@ -154,6 +168,8 @@ class Hypothesis:
     instances: tuple[Name, ...] = ()
     first: Annotated[int, Field(ge=1)] | None = None
     families: tuple[Family, ...] = ()
+    machines: tuple[Annotated[int, Field(ge=1, le=MAX_MACHINES)], ...] = ()
+    caches: tuple[Annotated[CacheMode, Field(strict=False)], ...] = ()
     objective: Name = Objective.MAKESPAN.value
     seeds: Annotated[int, Field(ge=1)] = 1
     time_limit: _Positive = 10.0
@@ -186,7 +202,7 @@ class Hypothesis:
         """Yield every instance with every seed."""
         found = [instance for source in self.instances for instance in load_instances(source)]
         found += [instance for family in self.families for instance in family.instances()]
-        for instance in found:
+        for instance in all_shapes(found, self.machines, self.caches):
             shortened = instance if self.first is None else replace(instance, requests=instance.requests[: self.first])
             for seed in range(self.seeds):
                 yield shortened, seed
@@ -199,7 +215,14 @@ class Hypothesis:
             return solving(instance, objective, restrictions, time_limit=self.time_limit, workers=self.workers, seed=0)
         assert side.policy is not None, "checked"
         return simulating(
-            instance, objective, policy=side.policy, options=side.options, predictor=side.predictor, seed=seed
+            instance,
+            objective,
+            policy=side.policy,
+            options=side.options,
+            predictor=side.predictor,
+            router=side.router,
+            evictor=side.evictor,
+            seed=seed,
         )
 
 
