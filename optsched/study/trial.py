@@ -79,7 +79,7 @@ class Trial:
     time_limit_s: float | None = None
     deterministic_limit: float | None = None
     workers: int | None = None
-    fingerprint: str | None = None
+    fingerprint: str | None = field(default=None, compare=False)
 
     @property
     def code(self) -> str:
