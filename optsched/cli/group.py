@@ -53,6 +53,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "machine_commands",
             "Measure a transformer's kernels on this machine, for optsched calibrate to fit a cost profile to.",
         ),
+        "report": (
+            "page_commands",
+            "Write one page about a study, FILE.toml or its store (.sqlite): tables, figures, schedules, provenance.",
+        ),
         "simulate": (
             "commands",
             "Run policies on the cost-model simulator; INSTANCE may also be a suite.",

@@ -31,8 +31,8 @@ class Activity(StrEnum):
 class Change(StrEnum):
     """What happens to a request's KV at one moment.
 
-    ``hit``: the cache had the start of its sequence. ``move out``, ``move in``: a move starts at its source, and ends at
-    its target; a move that is aborted is neither.
+    ``hit``: the cache had the start of its sequence. ``move out``, ``move in``: a move starts at its source, and ends
+    at its target; a move that is aborted is neither.
     """
 
     EVICT = "evict"
@@ -118,6 +118,13 @@ class Activities:
 
     spans: tuple[Span, ...]
     marks: tuple[Mark, ...]
+
+    @property
+    def places(self) -> set[tuple[int, int]]:
+        """``(machine, request)`` of all requests that do anything on a machine, or whose KV changes there."""
+        return {(span.machine, span.request) for span in self.spans} | {
+            (mark.machine, mark.request) for mark in self.marks
+        }
 
 
 def activities(instance: Instance, schedule: Schedule, *, each: bool = False) -> Activities:

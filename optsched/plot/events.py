@@ -37,7 +37,7 @@ def _events(result: Result, first: int) -> Iterator[dict[str, Any]]:
         suffix = f", machine {machine}" if machines > 1 else ""
         yield _named("process_name", first + machine, f"{result.method} on {instance.name}{suffix}")
         yield _named("thread_name", first + machine, "batches", _BATCHES)
-    for machine, request in sorted({(each.machine, each.request) for each in (*found.spans, *found.marks)}):
+    for machine, request in sorted(found.places):
         yield _named("thread_name", first + machine, instance.label(request), request + 1)
     for batch in schedule.batches:
         tokens = sum(count for _, count in batch.run)

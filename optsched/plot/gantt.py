@@ -220,7 +220,7 @@ def _lane(result: Result, machine: int, axis: str, largest: int | None) -> _Lane
     end = max((batch.end_ps for batch in batches), default=instance.start_ps)
     each = len(instance.requests) <= _FEW_ROWS and schedule.length <= _FEW_BATCHES
     found = activities(instance, schedule, each=each)
-    here = {each.request for each in (*found.spans, *found.marks) if each.machine == machine}
+    here = {request for place, request in found.places if place == machine}
     order = sorted(here, key=lambda index: (instance.requests[index].arrival_ps, index))
     rows = {index: row for row, index in enumerate(order)}
     if axis == TIME:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from optsched.model.activity import Activities, Activity, Change, Mark, activities
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _LANE = 0.86
 """Share of a lane that its rows take."""
+_WAITING = "#9a9a9a"
 _COLOR_MAP = "viridis_r"
 """Dark is found in the cache; its lightness falls steadily, so that it also reads in black and white."""
 
@@ -74,7 +76,7 @@ def router_map(given: Given, *, ax: Axes | None = None) -> Axes:
     """Draw a lane for each machine, and in it a line for each request from its arrival to its last token.
 
     A line is thin and grey while the request has no KV. Its colour is the share of its prompt that the machine's cache
-    had when it first ran, if there is a cache. A black line from lane to lane is a move, from its start to its end.
+    had when it first ran, if there is a cache. A black line from lane to lane is a move, where it ends.
 
     Parameters
     ----------
@@ -94,7 +96,9 @@ def router_map(given: Given, *, ax: Axes | None = None) -> Axes:
     found = activities(instance, schedule_of(result))
     stays = stays_of(found)
     machines = range(len(instance.machines))
-    rows = {machine: max((stay.row + 1 for stay in stays if stay.machine == machine), default=1) for machine in machines}
+    rows = {
+        machine: max((stay.row + 1 for stay in stays if stay.machine == machine), default=1) for machine in machines
+    }
     ax = axes_of(ax, 0.6 + min(0.9, 5.0 / len(machines)) * len(machines))
     unit, scale = time_unit(max((stay.end_ps for stay in stays), default=0))
 
@@ -103,9 +107,13 @@ def router_map(given: Given, *, ax: Axes | None = None) -> Axes:
 
     inches = ax.get_window_extent().height / ax.figure.dpi
     width = max(0.5, min(5.0, 72 * inches * _LANE * 0.8 / len(machines) / max(rows.values())))
-    waits = [[(start / scale, height(stay)), (end / scale, height(stay))] for stay in stays for start, end in stay.waits]
-    ax.add_collection(LineCollection(waits, colors="#9a9a9a", linewidths=0.45 * width, gid="wait"))
-    lines = [[(start / scale, height(stay)), (end / scale, height(stay))] for stay in stays for start, end in _held(stay)]
+    waits = [
+        [(start / scale, height(stay)), (end / scale, height(stay))] for stay in stays for start, end in stay.waits
+    ]
+    ax.add_collection(LineCollection(waits, colors=_WAITING, linewidths=0.45 * width, gid="wait"))
+    lines = [
+        [(start / scale, height(stay)), (end / scale, height(stay))] for stay in stays for start, end in _held(stay)
+    ]
     drawn = LineCollection(lines, colors=COLORS[0], linewidths=width, gid="held")
     if instance.is_cached:
         shares = _shares(found, [request.input for request in instance.requests])
@@ -128,7 +136,22 @@ def router_map(given: Given, *, ax: Axes | None = None) -> Axes:
     ax.tick_params(labelsize=SMALL, color=MUTED, labelcolor=INK)
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel(f"time ({unit})", fontsize=SMALL + 0.5, color=INK)
+    _name_lines(ax, cached=instance.is_cached, moved=bool(moves))
     return ax
+
+
+def _name_lines(ax: Axes, *, cached: bool, moved: bool) -> None:
+    """Draw the legend; where the colour says something, its bar names it."""
+    from matplotlib.lines import Line2D  # noqa: PLC0415  # plots load matplotlib, an extra
+
+    handles = [Line2D([], [], color=_WAITING, lw=1.0, label="has no KV")]
+    if not cached:
+        handles.append(Line2D([], [], color=COLORS[0], lw=2.2, label="has KV"))
+    if moved:
+        handles.append(Line2D([], [], color=INK, lw=0.9, label="has moved"))
+    ax.legend(
+        handles=handles, frameon=False, fontsize=SMALL, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(handles)
+    )
 
 
 def _held(stay: Stay) -> list[tuple[int, int]]:
@@ -163,6 +186,6 @@ def _moves(marks: Sequence[Mark], stays: Sequence[Stay]) -> list[tuple[Stay, Sta
     return [
         (before, after)
         for each in own.values()
-        for before, after in zip(each, each[1:], strict=False)
+        for before, after in pairwise(each)
         if (after.request, after.machine, after.start_ps) in moved
     ]
