@@ -1,4 +1,4 @@
-"""Commands that make pages: the report of a study."""
+"""Commands that make pages: the report of a study, and results of policies."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import click
 from optsched.cli.group import cli
 from optsched.cli.options import blaming, file_option
 from optsched.cli.study_commands import OpenedStudy, existing_store
-from optsched.model.documents import write_text
-from optsched.model.errors import printable
+from optsched.library import load_suite, suite_names
+from optsched.model.documents import instance_sha256, write_text
+from optsched.model.errors import InputError, Said, printable
+from optsched.model.objectives import Objective
+from optsched.study.ledger import shipped
 from optsched.study.store import EVEN_FAILURES, Attempt, Store
 from optsched.study.trial import digest
 
@@ -59,3 +62,38 @@ def _latest(store: Store) -> list[Attempt]:
         if not (same and attempt.outcome.result is None):
             latest[trial] = attempt
     return list(latest.values())
+
+
+@cli.command()
+@click.argument("store")
+@click.option("--out", default="docs/results", show_default=True, metavar="FOLDER", help="Folder for the pages.")
+def pages(store: str, out: str) -> None:
+    """Write how far from optimal each policy is on each suite of the library: Markdown, and the numbers as CSV."""
+    from optsched.pages import results  # noqa: PLC0415  # only pages load what they compare
+
+    folder = Path(out)
+    with existing_store(store) as opened:
+        attempts = [(attempt.trial, attempt.record) for attempt in _latest(opened)]
+    by_instance = results.policy_rows(attempts, shipped())
+    found: dict[tuple[str, Objective], list[results.PolicyRow]] = {}
+    descriptions = {}
+    for suite in suite_names():
+        loaded = load_suite(suite)
+        descriptions[suite] = loaded.description
+        for objective in Objective:
+            rows = [
+                row
+                for instance in loaded.instances
+                for row in by_instance.get((instance_sha256(instance), objective), ())
+            ]
+            if rows:
+                found[suite, objective] = rows
+    if not found:
+        raise InputError("", Said("no trial of a policy on a suite of the library"), "a store with some", store)
+    folder.mkdir(parents=True, exist_ok=True)
+    for (suite, objective), rows in found.items():
+        base = folder / results.file_name(suite, objective)
+        write_text(f"{base}.csv", results.as_csv(rows))
+        write_text(f"{base}.md", results.suite_page(suite, descriptions[suite], objective, rows))
+    write_text(str(folder / "index.md"), results.index_page(found, printable(f"optsched pages {store}")))
+    click.echo(f"{printable(str(folder))}: {len(found)} suites, {sum(len(rows) for rows in found.values())} numbers")
