@@ -150,8 +150,8 @@ def suite_page(name: str, description: str, objective: Objective, rows: Sequence
         description,
         "",
         f"{len(instances)} instances, {len(by_policy)} policies; the optimum is known of {closed}. A gap is"
-        " (value − bound) / value, to the best bound that is known; ≤ where the optimum is not known. Every number, with"
-        f" the key of its trial and where its bound comes from: [{file}.csv]({file}.csv).",
+        " (value − bound) / value, to the best bound that is known; ≤ where the optimum is not known. Every number,"
+        f" with the key of its trial and where its bound comes from: [{file}.csv]({file}.csv).",
         "",
         "| policy | mean gap (%) | largest gap (%) | on | key | met the bound | no schedule |",
         "|---|---:|---:|---|---|---:|---:|",
@@ -188,10 +188,10 @@ def index_page(pages: Mapping[tuple[str, Objective], Sequence[PolicyRow]], comma
     lines = [
         "# How far from optimal is each policy?",
         "",
-        "Mean gaps in percent: (value − bound) / value, to the best bound that is known, over the instances on which the"
-        " policy has a schedule; † where these are not all. Where the optimum is not known, part of a gap is the"
-        " bound's. The page of each suite says which trial each number comes from. Policies with a number for all suites"
-        " come first, and of those the ones with the least mean.",
+        "Mean gaps in percent: (value − bound) / value, to the best bound that is known, over the instances on which"
+        " the policy has a schedule; † where these are not all. Where the optimum is not known, part of a gap is the"
+        " bound's. The page of each suite says which trial each number comes from. Policies with a number for all"
+        " suites come first, and of those the ones with the least mean.",
         "",
         f"Made from the store by `{command}`; the keys also name the version of the code.",
         "",
