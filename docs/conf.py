@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from sphinx.application import Sphinx
+
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "formulations")]
 
@@ -29,7 +31,8 @@ autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 
 
-def setup(app: object) -> None:
+def setup(app: Sphinx) -> None:
     """Write the pages that are made from the registries, and read GitHub's Markdown as MyST."""
     generated.write(HERE / "generated")
-    app.connect("source-read", generated.read_markdown)  # type: ignore[attr-defined]
+    app.connect("source-read", generated.read_markdown)
+    app.connect("autodoc-process-docstring", generated.drop_field_numbers)

@@ -30,13 +30,20 @@ def read_markdown(app: Any, name: str, source: list[str]) -> None:
     source[0] = _OUTSIDE_LINK.sub(lambda found: found[1], text)
 
 
+def drop_field_numbers(*event: Any) -> None:
+    """Drop what Python says of the fields of named tuples, of which the class says more."""
+    lines: list[str] = event[-1]
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
+
+
 def write(folder: Path) -> None:
     """Write all pages into a folder, and touch only what changes, so that Sphinx reads only that again."""
     pages = {
-        **_catalogue("formulations", "Formulations", FORMULATIONS, "An exact model each, found by name."),
-        **_catalogue("bounds", "Bounds", BOUNDS, "A theorem with its proof each, found by name."),
-        **_catalogue("policies", "Policies", POLICIES, "All batching policies, by the modules that hold them."),
-        **_catalogue("routers", "Routers", ROUTERS, "All routers, by the modules that hold them."),
+        **_catalogue("formulations", "Formulations by name", FORMULATIONS, "An exact model each, found by name."),
+        **_catalogue("bounds", "Bounds by name", BOUNDS, "A theorem with its proof each, found by name."),
+        **_catalogue("policies", "Policies by name", POLICIES, "All batching policies, by the modules that hold them."),
+        **_catalogue("routers", "Routers by name", ROUTERS, "All routers, by the modules that hold them."),
         "api.rst": _api(),
     }
     for name, text in pages.items():
@@ -67,18 +74,22 @@ def _catalogue(kind: str, title: str, registry: Mapping[str, str], opening: str)
         first = " ".join(docstring.partition("\n\n")[0].split())
         called = ", ".join(f"``{name}``" for name in names)
         parts = "".join(f"\n{_title(f'Part: ``{part}``', '-')}\n{text}\n" for part, text in _parts(loaded).items())
+        heading = called if len(names) < 3 else module.rpartition(".")[2]
+        names_line = f"Names: {called}.\n\n"
         fields = "".join(
             f"- ``{name}``: {given}\n"
             for name in names
             if (given := _parameters(getattr(loaded, registry[name].partition(":")[2])))
         )
-        pages[f"{kind}/{page}.rst"] = f"{_title(called)}\n{docstring}\n\n{fields}\nDefined in ``{module}``.\n{parts}"
+        pages[f"{kind}/{page}.rst"] = (
+            f"{_title(heading)}\n{docstring}\n\n{names_line}{fields}\nDefined in ``{module}``.\n{parts}"
+        )
         links = ", ".join(f":doc:`{name} <{page}>`" for name in names)
         rows.append(f"   * - {links}\n     - {first}")
         entries.append(page)
-    listed = "\n".join(rows)
+    rows_text = "\n".join(rows)
     head = ".. list-table::\n   :header-rows: 1\n   :widths: 40 60\n\n   * - names\n     - what they are\n"
-    table = f"{head}{listed}\n"
+    table = f"{head}{rows_text}\n"
     contents = ".. toctree::\n   :hidden:\n\n" + "".join(f"   {page}\n" for page in entries)
     pages[f"{kind}/index.rst"] = f"{_title(title)}\n{opening}\n\n{table}\n{contents}"
     return pages
