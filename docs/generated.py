@@ -127,7 +127,7 @@ def _title(text: str, mark: str = "=") -> str:
 def _api() -> str:
     """Return the page of all that the package offers."""
     parts = [_title("Python"), "All of this is in ``optsched``; figures are in ``optsched.plot``.\n"]
-    parts += _documented("optsched", optsched.__all__)
+    parts += _documented("optsched", (name for name in dir(optsched) if not name.startswith("_")))
     parts += [_title("Figures", "-"), *_documented("optsched.plot", plot.__all__)]
     return "\n".join(parts)
 
