@@ -65,7 +65,7 @@ class _Tables(HTMLParser):
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of two instances, three policies, and a method."""
     path = tmp_path_factory.mktemp("study") / "small.sqlite"
-    compare([EASY, HARD], POLICIES, time_limit=5, workers=1, store=path)
+    compare([EASY, HARD], POLICIES, time_limit=60, workers=1, store=path)
     return path
 
 
