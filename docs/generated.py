@@ -69,7 +69,7 @@ def _catalogue(kind: str, title: str, registry: Mapping[str, str], opening: str)
     pages, rows, entries = dict[str, str](), list[str](), list[str]()
     for module, names in _modules(registry).items():
         loaded = importlib.import_module(module)
-        page = "-".join(names[:1])
+        page = names[0]
         docstring = inspect.getdoc(loaded) or ""
         first = " ".join(docstring.partition("\n\n")[0].split())
         called = ", ".join(f"``{name}``" for name in names)
