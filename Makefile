@@ -1,13 +1,14 @@
 # make table  sets everything up and prints the bound table of InferMax's own experiment.
 # make test   sets everything up and runs all checks and tests.
 # make quick  sets everything up and runs the tests that take under a minute in all.
+# make site   builds the pages of docs/ into build/site; open build/site/index.html.
 # make cpu-tiny  measures a tiny transformer on this CPU, which should be idle, and fits the profile of that name.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: table test quick lint cpu-tiny clean
+.PHONY: table test quick lint site cpu-tiny clean
 
 table: $(VENV)/.installed
 	@$(BIN)/optsched table infermax-fig15 --results results/infermax-fig15
@@ -22,6 +23,9 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+site: $(VENV)/.installed-test
+	$(BIN)/sphinx-build -W --keep-going -q docs build/site
 
 cpu-tiny: $(VENV)/.installed-test
 	$(BIN)/optsched profile --shape tiny --out benchmarks/measurements/cpu-tiny
@@ -41,4 +45,4 @@ $(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) build dist results .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist results docs/generated .mypy_cache .pytest_cache .ruff_cache .hypothesis

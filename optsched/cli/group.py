@@ -45,6 +45,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "own_commands",
             "Write NAME.py: a commented policy that runs, to be changed.",
         ),
+        "pages": (
+            "page_commands",
+            "Write how far from optimal each policy is on each suite of the library: Markdown, and the numbers as CSV.",
+        ),
         "plot": (
             "plot_commands",
             "Draw results (documents of solve, bound, simulate; - is standard input).",
@@ -52,6 +56,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "profile": (
             "machine_commands",
             "Measure a transformer's kernels on this machine, for optsched calibrate to fit a cost profile to.",
+        ),
+        "report": (
+            "page_commands",
+            "Write one page about a study, FILE.toml or its store (.sqlite): tables, figures, schedules, provenance.",
         ),
         "simulate": (
             "commands",

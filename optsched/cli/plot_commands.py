@@ -139,6 +139,18 @@ def pareto(results: list[Result], out: str, width: float, labels: tuple[str, ...
         figures.save(figures.pareto(results, ax=_axes(width), labels=labels), out)
 
 
+@plot.command("map")
+@_figure_options
+def router_map(results: list[Result], out: str, width: float) -> None:
+    """Draw on which machine each request was over time, and its moves; one result of several machines."""
+    from optsched import plot as figures  # noqa: PLC0415  # drawing loads matplotlib, an extra
+    from optsched.plot.common import axes_of  # noqa: PLC0415
+
+    lanes = len(results[0].instance.machines)
+    with naming_options():
+        figures.save(figures.router_map(results, ax=axes_of(None, 0.6 + min(0.9, 5 / lanes) * lanes, width)), out)
+
+
 @plot.command()
 @click.argument("history")
 @click.option("--label", default="objective", show_default=True, metavar="TEXT", help="Name of the objective.")

@@ -49,7 +49,7 @@ def study() -> None:
     """Run the trials of a study into one store (docs/study.md): `optsched study FILE.toml`."""
 
 
-class _Opened:
+class OpenedStudy:
     """A study file and its store."""
 
     def __init__(self, source: str) -> None:
@@ -60,6 +60,7 @@ class _Opened:
         self.store_path = path.with_suffix(".sqlite") if self.file.store is None else Path(self.file.store)
 
     def store(self) -> Store:
+        """Open the store."""
         return open_store(self.store_path)
 
 
@@ -72,7 +73,7 @@ class _Opened:
 def run_study(file: str, dry_run: bool, slots: int | None, runner: str | None, out: str | None) -> int:
     """Run what the store does not have yet; Ctrl-C keeps what is finished."""
     _require_rows(out)
-    opened = _Opened(file)
+    opened = OpenedStudy(file)
     with opened.store() as store, blaming(source=str(opened.store_path)):
         if dry_run:
             _tell_plan(opened, store, slots)
@@ -92,7 +93,7 @@ def run_study(file: str, dry_run: bool, slots: int | None, runner: str | None, o
     return 0
 
 
-def _carried_out(opened: _Opened, store: Store, engine: Any) -> Iterator[tuple[Trial, Record]]:
+def _carried_out(opened: OpenedStudy, store: Store, engine: Any) -> Iterator[tuple[Trial, Record]]:
     """Yield the trials as they end, with a bar of those that are left."""
     started, fresh, failed = time.monotonic(), 0, 0
     with engine as runner, StepBar(opened.file.name) as bar:
@@ -109,7 +110,7 @@ def _duration(seconds: float) -> str:
     return str(datetime.timedelta(seconds=round(seconds)))
 
 
-def _tell_plan(opened: _Opened, store: Store, slots: int | None) -> None:
+def _tell_plan(opened: OpenedStudy, store: Store, slots: int | None) -> None:
     """Print what is there and what would run: at most so long, or as long as such trials took before."""
     different = {trial.key: trial for trial in opened.trials}.values()
     missing = [trial for trial in different if store.find(trial, EVEN_FAILURES) is None]
@@ -147,7 +148,7 @@ def _tell_failures(records: Sequence[Record]) -> None:
 def status(source: str) -> None:
     """Say what a study file or a store (.sqlite) has, and what is missing."""
     if not source.endswith(".toml"):
-        with _existing(source) as store:
+        with existing_store(source) as store:
             rows = [[name, str(members)] for name, members in store.studies.items()]
             counts: dict[str, int] = {}
             for attempt in store.attempts():
@@ -156,12 +157,13 @@ def status(source: str) -> None:
             click.echo(f"Attempts: {', '.join(f'{count} {ended}' for ended, count in counts.items()) or 'none'}.")
             click.echo(f"The file is {'sound' if store.is_sound() else 'damaged'}.")
         return
-    opened = _Opened(source)
+    opened = OpenedStudy(source)
     with opened.store() as store:
         _tell_plan(opened, store, None)
 
 
-def _existing(source: str) -> Store:
+def existing_store(source: str) -> Store:
+    """Open a store that has to be there."""
     path = Path(source)
     if not path.is_file():
         raise InputError("", Said("no such file"), "a store", source)
@@ -170,7 +172,7 @@ def _existing(source: str) -> Store:
 
 def _opened_store(source: str) -> Store:
     """Open the store of a study file, or a store itself."""
-    return _existing(str(_Opened(source).store_path)) if source.endswith(".toml") else _existing(source)
+    return existing_store(str(OpenedStudy(source).store_path)) if source.endswith(".toml") else existing_store(source)
 
 
 @study.command()

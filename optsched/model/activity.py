@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from optsched.model.errors import InputError, require_type
 from optsched.model.instance import Instance, Request
-from optsched.model.schedule import Batch, Schedule
+from optsched.model.schedule import Batch, Move, Schedule
 from optsched.model.state import Place, RequestState, decode_work
 
 
@@ -29,12 +29,18 @@ class Activity(StrEnum):
 
 
 class Change(StrEnum):
-    """What happens to a request's KV at one moment; ``hit``: the cache had the start of its sequence."""
+    """What happens to a request's KV at one moment.
+
+    ``hit``: the cache had the start of its sequence. ``move out``, ``move in``: a move starts at its source, and ends
+    at its target; a move that is aborted is neither.
+    """
 
     EVICT = "evict"
     SWAP_OUT = "swap out"
     SWAP_IN = "swap in"
     HIT = "hit"
+    MOVE_OUT = "move out"
+    MOVE_IN = "move in"
 
 
 STEPS = (Activity.PREFILL, Activity.REFILL, Activity.DECODE)
@@ -50,7 +56,8 @@ class Span:
     request
         Its index.
     machine
-        Where it runs or has KV; while it waits, the last one where it did, or the one that it is routed to.
+        Where it runs or has KV; while it moves, the source; while it waits, the last one where it did, or the one that
+        it is routed to.
     activity
         What it does.
     start_ps, end_ps
@@ -75,7 +82,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One change of a request's KV, at the start of a batch.
+    """One change of a request's KV, at the start of a batch, or where a move starts or ends.
 
     Parameters
     ----------
@@ -112,6 +119,13 @@ class Activities:
     spans: tuple[Span, ...]
     marks: tuple[Mark, ...]
 
+    @property
+    def places(self) -> set[tuple[int, int]]:
+        """``(machine, request)`` of all requests that do anything on a machine, or whose KV changes there."""
+        return {(span.machine, span.request) for span in self.spans} | {
+            (mark.machine, mark.request) for mark in self.marks
+        }
+
 
 def activities(instance: Instance, schedule: Schedule, *, each: bool = False) -> Activities:
     """Return what the requests do in a legal schedule, also of several machines.
@@ -131,12 +145,32 @@ def activities(instance: Instance, schedule: Schedule, *, each: bool = False) ->
     require_type("instance", instance, Instance, "an Instance")
     require_type("schedule", schedule, Schedule, "a Schedule")
     walk = _Walk(instance, schedule)
-    for position, batch in enumerate(schedule.batches):
+    for _, order, place, ends in sorted(_events(schedule)):
         try:
-            walk.play(batch, each=each)
+            if order == _BATCH:
+                walk.play(schedule.batches[place], each=each)
+            elif ends:
+                walk.move_in(schedule.moves[place])
+            else:
+                walk.move_out(schedule.moves[place])
         except InputError as error:
-            raise error.within(f"schedule.batches[{position}]") from None
+            raise error.within(f"schedule.{'batches' if order == _BATCH else 'moves'}[{place}]") from None
     return Activities(tuple(walk.spans), tuple(walk.marks))
+
+
+_MOVE_END, _MOVE_START, _BATCH = range(3)
+"""The order of events at one instant."""
+
+
+def _events(schedule: Schedule) -> Iterator[tuple[int, int, int, bool]]:
+    """Yield the time of each event, its order, its place in the schedule, and whether it is the end of a move."""
+    for place, batch in enumerate(schedule.batches):
+        yield batch.start_ps, _BATCH, place, False
+    for place, move in enumerate(schedule.moves):
+        if not move.aborted:
+            yield move.start_ps, _MOVE_START, place, False
+            # One that takes no time ends right after its start.
+            yield move.end_ps, _MOVE_END if move.end_ps > move.start_ps else _MOVE_START, place, True
 
 
 class _Follower(RequestState):
@@ -175,12 +209,11 @@ class _Walk:
 
     def play(self, batch: Batch, *, each: bool) -> None:
         """Note what one batch and its repeats do."""
-        if batch.replica >= len(self._machines):
-            raise InputError("replica", batch.replica, f"an integer from 0 to {len(self._machines) - 1}")
+        self._require_machine("replica", batch.replica)
         changes = {Place.NOWHERE: Change.EVICT, Place.HOST: Change.SWAP_OUT, Place.MACHINE: Change.SWAP_IN}
         for index, place in batch.actions:
             state = self._state(index)
-            self._rest(index, batch)
+            self._rest(index, batch.start_ps)
             held = state.cached or state.swapped
             self.marks.append(Mark(index, batch.replica, changes[place], batch.start_ps, held))
             if place is Place.MACHINE:
@@ -196,22 +229,39 @@ class _Walk:
         for index, tokens in batch.run:
             self._run(index, tokens, batch, ends, hits.get(index, 0))
 
+    def move_out(self, move: Move) -> None:
+        """Note that a move starts."""
+        state = self._state(move.request)
+        self._require_machine("source", move.source)
+        self.marks.append(Mark(move.request, move.source, Change.MOVE_OUT, move.start_ps, state.cached))
+
+    def move_in(self, move: Move) -> None:
+        """Note that a move ends: until then the request was at the source."""
+        state = self._state(move.request)
+        self._require_machine("target", move.target)
+        self._rest(move.request, move.end_ps)
+        state.machine = move.target
+        self.marks.append(Mark(move.request, move.target, Change.MOVE_IN, move.end_ps, state.cached))
+
+    def _require_machine(self, field: str, machine: int) -> None:
+        if machine >= len(self._machines):
+            raise InputError(field, machine, f"an integer from 0 to {len(self._machines) - 1}")
+
     def _state(self, index: int) -> _Follower:
         if index >= len(self._states):
             raise InputError("run", index, f"indices from 0 to {len(self._states) - 1}")
         return self._states[index]
 
-    def _rest(self, index: int, batch: Batch) -> None:
-        """Note what a request did until now, if it did not run in the batch right before this one."""
+    def _rest(self, index: int, time_ps: int) -> None:
+        """Note what a request did until now, if it did not run until then."""
         state = self._states[index]
-        if batch.start_ps > state.idle_since:
-            span = Span(index, state.machine, state.idle_activity, state.idle_since, batch.start_ps)
-            self.spans.append(span)
-            state.idle_since = batch.start_ps
+        if time_ps > state.idle_since:
+            self.spans.append(Span(index, state.machine, state.idle_activity, state.idle_since, time_ps))
+            state.idle_since = time_ps
 
     def _run(self, index: int, tokens: int, batch: Batch, ends: Sequence[int], found: int) -> None:
         state = self._states[index]
-        self._rest(index, batch)
+        self._rest(index, batch.start_ps)
         state.machine = batch.replica
         fill = Activity.REFILL if state.evicted else Activity.PREFILL
         activity = Activity.DECODE if state.decoding else fill

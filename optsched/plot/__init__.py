@@ -12,6 +12,7 @@ from optsched.plot.gantt import gantt, gantt_figure, kv_strip
 from optsched.plot.gap_plot import gap
 from optsched.plot.pareto import pareto
 from optsched.plot.profile import performance
+from optsched.plot.router_map import router_map
 from optsched.solvers.history import History
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "kv_strip",
     "pareto",
     "performance",
+    "router_map",
     "save",
     "trace_events",
 ]

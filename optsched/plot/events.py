@@ -18,7 +18,7 @@ def trace_events(given: Given) -> dict[str, Any]:
     """Return schedules as a Chrome trace (its JSON object format), times in µs.
 
     A process for each machine of each result; in it a thread of its batches, and one for each request with all that
-    it does; evictions, swaps and hits are instants.
+    it does; evictions, swaps, hits and both ends of moves are instants.
     """
     events: list[dict[str, Any]] = []
     first = 1
@@ -37,7 +37,7 @@ def _events(result: Result, first: int) -> Iterator[dict[str, Any]]:
         suffix = f", machine {machine}" if machines > 1 else ""
         yield _named("process_name", first + machine, f"{result.method} on {instance.name}{suffix}")
         yield _named("thread_name", first + machine, "batches", _BATCHES)
-    for machine, request in sorted({(span.machine, span.request) for span in found.spans}):
+    for machine, request in sorted(found.places):
         yield _named("thread_name", first + machine, instance.label(request), request + 1)
     for batch in schedule.batches:
         tokens = sum(count for _, count in batch.run)

@@ -60,6 +60,8 @@ _MARKS = MappingProxyType(
         Change.SWAP_OUT: ("v", "#7a3f68", "swapped out"),
         Change.SWAP_IN: ("^", "#7a3f68", "swapped in"),
         Change.HIT: ("d", "#009e73", "cache hit"),
+        Change.MOVE_OUT: (">", "#222222", "moves away"),
+        Change.MOVE_IN: ("<", "#222222", "has moved in"),
     }
 )
 _HEIGHTS = MappingProxyType({Activity.KEEP: 0.34, Activity.HOST: 0.2})
@@ -218,7 +220,7 @@ def _lane(result: Result, machine: int, axis: str, largest: int | None) -> _Lane
     end = max((batch.end_ps for batch in batches), default=instance.start_ps)
     each = len(instance.requests) <= _FEW_ROWS and schedule.length <= _FEW_BATCHES
     found = activities(instance, schedule, each=each)
-    here = {span.request for span in found.spans if span.machine == machine}
+    here = {request for place, request in found.places if place == machine}
     order = sorted(here, key=lambda index: (instance.requests[index].arrival_ps, index))
     rows = {index: row for row, index in enumerate(order)}
     if axis == TIME:

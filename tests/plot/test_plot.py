@@ -16,6 +16,7 @@ import pytest
 from commands import optsched as run
 from hypothesis import given, settings
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 from playing import TEN, problem
@@ -36,6 +37,7 @@ from optsched.plot.gantt import ACTIVITY_COLORS
 from optsched.plot.gaps import GapRange, Reference
 from optsched.plot.pareto import Impossible, impossible_region, means_of, pareto_front
 from optsched.plot.profile import value_ratios
+from optsched.plot.router_map import Stay, stays_of
 from optsched.solvers.formulation import ProgressEvent
 
 # Worked by hand: every batch takes 10 ps. Request 0 (I = 4, O = 3) is filled, decodes, is evicted while 1 runs, and is
@@ -203,11 +205,64 @@ def _cluster() -> Result:
     return Result(instance, "by_hand", Objective.MAKESPAN, Status.FEASIBLE, value=25, schedule=schedule)
 
 
+def test_a_move_divides_what_a_request_does() -> None:
+    """It keeps its KV at the source from 10 on, moves there until 15, and waits at the target until 20."""
+    result = _cluster()
+    assert result.schedule is not None
+    first, second, third = result.schedule.batches
+    later = replace(result.schedule, batches=(first, second, replace(third, start_ps=20, end_ps=30)))
+    found = activities(result.instance, later)
+    assert [span for span in found.spans if span.request == 1] == [
+        Span(1, 0, Activity.PREFILL, 0, 10, 2, 1, 1),
+        Span(1, 0, Activity.KEEP, 10, 15),
+        Span(1, 1, Activity.KEEP, 15, 20),
+        Span(1, 1, Activity.DECODE, 20, 30, 1, 1, 1),
+    ]
+    assert found.marks == (Mark(1, 0, Change.MOVE_OUT, 10, 2), Mark(1, 1, Change.MOVE_IN, 15, 2))
+    (move,) = later.moves
+    aborted = activities(result.instance, replace(later, moves=(replace(move, aborted=True),)))
+    assert aborted.marks == ()
+    at_once = activities(result.instance, replace(later, moves=(replace(move, end_ps=10),)))
+    assert [mark.change for mark in at_once.marks] == [Change.MOVE_OUT, Change.MOVE_IN]
+    assert Span(1, 1, Activity.KEEP, 10, 20) in at_once.spans
+    with pytest.raises(InputError, match=r"schedule\.moves\[0\]\.target: got 7"):
+        activities(result.instance, replace(later, moves=(replace(move, target=7),)))
+
+
+def test_router_map_of_the_worked_cluster() -> None:
+    """Both requests come to machine 0 at 0, two rows; request 1 has moved to machine 1 at 15."""
+    result = _cluster()
+    assert result.schedule is not None
+    assert stays_of(activities(result.instance, result.schedule)) == [
+        Stay(0, 0, 0, 20, 0, ()),
+        Stay(1, 0, 0, 15, 1, ()),
+        Stay(1, 1, 15, 25, 0, ()),
+    ]
+    # Alone on a machine request 0 waits from 20 to 35, and request 1, which comes at 5, until 20.
+    assert stays_of(activities(EVICTED, HISTORY)) == [
+        Stay(0, 0, 0, 45, 0, ((20, 35),)),
+        Stay(1, 0, 5, 55, 1, ((5, 20),)),
+    ]
+    ax = plot.router_map(result)
+    segments = {
+        line.get_gid(): [[tuple(point) for point in segment] for segment in line.get_segments()]
+        for line in ax.collections
+        if isinstance(line, LineCollection)
+    }
+    # Two rows of machine 0 at −0.215 and 0.215, a quarter of its lane of 0.86 from the middle; one row of machine 1.
+    assert segments["held"] == [[(0, -0.215), (20, -0.215)], [(0, 0.215), (15, 0.215)], [(15, 1), (25, 1)]]
+    assert segments["move"] == [[(15, 0.215), (15, 1)]]
+    assert segments["wait"] == []
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["machine 0\n2 requests", "machine 1\n1 requests"]
+    with pytest.raises(InputError, match="one result for a router map"):
+        plot.router_map([result, result])
+
+
 def test_machines_are_lanes() -> None:
     result = _cluster()
     first, _, second, _ = plot.gantt_figure(result).axes
-    assert _drawn(first) == {"prefill": 2, "decode": 1, "keep": 1}
-    assert _drawn(second) == {"decode": 1}
+    assert _drawn(first) == {"prefill": 2, "decode": 1, "keep": 1, "move out": 1}
+    assert _drawn(second) == {"decode": 1, "move in": 1}
     assert [row.machine for row in result.requests()] == [0, 1]
     assert first.get_title("left") == "by_hand, machine 0"
     alone = replace(result.instance, rules=Rules())
