@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from optsched.model.cost import CostModel
+from optsched.model.found import found_by_moves
 from optsched.model.instance import Instance
 from optsched.model.latencies import TokenTimes, latency_metrics
 from optsched.model.objectives import Objective
@@ -53,7 +54,7 @@ def cluster_tally(instance: Instance, schedule: Schedule) -> ClusterTally:
             _note_batch(tally, batch, player)
         else:
             _note_repeats(tally, batch, player, machines[batch.replica].cost)
-    tally.moves, tally.moved_tokens = moving.moves, moving.tokens
+    tally.moves, tally.moved_tokens = moving.moves, moving.tokens - found_by_moves(instance, schedule)
     return tally
 
 
@@ -74,7 +75,7 @@ def _note_repeats(tally: ClusterTally, batch: Batch, player: MachineState[Reques
 
 
 class _Moving:
-    """What is copied when requests move.
+    """What requests hold when they move.
 
     A request does not run from the last stage of its move on until it has moved, so what it holds then is what it holds
     in its next batch.

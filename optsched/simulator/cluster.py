@@ -13,8 +13,8 @@ from optsched.model.instance import Instance
 from optsched.model.schedule import Schedule
 from optsched.routers.router import RouterFactory
 from optsched.simulator.engine import arrival_order
-from optsched.simulator.moving import MovingCluster, has_moves
-from optsched.simulator.routed import DecisionRecord, PolicyMaker, RoutedCluster
+from optsched.simulator.moving import MovingCluster
+from optsched.simulator.routed import DecisionRecord, PolicyMaker, RoutedCluster, has_moves
 
 _LRU = CacheSetting()
 

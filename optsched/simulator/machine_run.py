@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -11,10 +11,10 @@ from optsched.cache.blocks import CacheSetting
 from optsched.model.instance import Instance, Request
 from optsched.model.memory import PrivateBlocks
 from optsched.model.schedule import Assignment, Batch
-from optsched.model.state import RequestState, Work
+from optsched.model.state import RequestState, Step, Work
 from optsched.routers.router import RoutedRequest
 from optsched.routers.views import Snapshot, nothing_cached
-from optsched.simulator.caching import BatchCache
+from optsched.simulator.caching import BatchCache, MovingCache
 from optsched.simulator.engine import PolicyRun
 from optsched.simulator.replica import Job, Policy
 
@@ -80,6 +80,8 @@ class MachineRun(PolicyRun):
         Whether what routers are notified of is collected.
     remembers
         Whether what is cached is remembered, for `snapshot`.
+    moves
+        Whether requests may come and go with their KV.
     prefills
         Whether requests have to go when they have their first token (`optsched.model.cluster.Role`).
     """
@@ -94,12 +96,15 @@ class MachineRun(PolicyRun):
         jumps: bool,
         notices: bool,
         remembers: bool,
+        moves: bool = False,
         prefills: bool = False,
     ) -> None:
         # Between the batches of a jump nothing could be remembered.
         jumps &= not (remembers and instance.is_cached)
-        cache = BatchCache(instance, setting) if instance.is_cached else None
+        kind = MovingCache if moves else BatchCache
+        cache = kind(instance, setting) if instance.is_cached else None
         super().__init__(instance, policy, jumps=jumps, cache=cache, machine=machine)
+        self._moving = cache if isinstance(cache, MovingCache) else None
         self._instance = instance
         self._noting, self._remembers = notices, remembers
         self._noted: deque[Notice] = deque()
@@ -107,6 +112,7 @@ class MachineRun(PolicyRun):
         self._hits: dict[int, int] = {}
         """Where notices are collected: what requests without a token found in the first step of their fill."""
         self._latest: Assignment | None = None
+        self._latest_end_ps = instance.start_ps
         self._ending: list[Request] = []
         self._memory = PrivateBlocks(instance.limits)
         self._replica.memory = self._memory
@@ -142,6 +148,8 @@ class MachineRun(PolicyRun):
         """Carry out all batches that start before a time (`PolicyRun.advance`)."""
         self.is_begun = True
         super().advance(until_ps)
+        if until_ps is None or self.now_ps <= until_ps:
+            self._settle()
 
     def notices(self, until_ps: int) -> Iterator[Notice]:
         """Yield, once, what has happened up to a time, which it has been advanced to."""
@@ -189,6 +197,32 @@ class MachineRun(PolicyRun):
         self._held[index] = self._instance.limits.occupied(tokens)
         self._set_capacity(now_ps)
 
+    def expect(self, job: Job, tokens: int, now_ps: int) -> tuple[int, Sequence[Step]]:
+        """Set memory aside for ``tokens`` tokens of a request that comes from now on.
+
+        Returns
+        -------
+        tuple
+            Its tokens that are cached here, and the blocks that are dropped for it, as a `Move` names them.
+        """
+        self.expected[job.index] = job
+        found, drop = 0, list[Step]()
+        if self._moving is not None:
+            found, dropped = self._moving.expect(job)
+            drop = self._moving.owners(dropped)
+            if self._noting:
+                self._note_drops(drop, now_ps)
+            if self._remembers:
+                self._changes.append((now_ps, dropped, ()))
+        self.hold(job.index, tokens, now_ps)
+        return found, drop
+
+    def release(self, index: int, now_ps: int) -> None:
+        """Free what a request holds that was taken and has moved away."""
+        if self._moving is not None:
+            self._moving.leave(index)
+        self.free(index, now_ps)
+
     def free(self, index: int, now_ps: int) -> None:
         """Free what `hold` or `take` has set aside."""
         del self._held[index]
@@ -197,6 +231,10 @@ class MachineRun(PolicyRun):
     def land(self, job: Job, now_ps: int) -> None:
         """Let a request come with its KV, for which memory was set aside."""
         self.expected.pop(job.index, None)
+        if self._moving is not None:
+            published = self._moving.land(job)
+            if self._remembers:
+                self._changes.append((now_ps, (), published))
         job.rank = self._arrived
         self._arrived += 1
         self._present[job.index] = job
@@ -212,6 +250,8 @@ class MachineRun(PolicyRun):
             return False
         size = self._instance.limits.occupied
         if self._instance.rules.eviction:
+            if self._moving is not None:
+                return self._moving.has_room(job, tokens)
             return self.kv_used(at) + size(tokens) <= self.kv_capacity
         coming = [other for index, other in self.expected.items() if index in self._held]
         there = [other.request for other in (*self._replica.running, *coming, job)] + self._ended(at)
@@ -220,6 +260,8 @@ class MachineRun(PolicyRun):
     def _set_capacity(self, now_ps: int) -> None:
         """Let the policy see the memory that is left, and decide anew."""
         self._memory.capacity = self.kv_capacity - sum(self._held.values())
+        if self._cache is not None:
+            self._free = self._cache.free
         self._stuck = self._standing = None
         self._replica.now_ps = max(self._replica.now_ps, now_ps)
 
@@ -321,12 +363,17 @@ class MachineRun(PolicyRun):
         """Return what a prompt would have found then."""
         cache = self._cache
         assert cache is not None
-        while self._changes and self._changes[0][0] <= at.now_ps:
-            _, dropped, added = self._changes.popleft()
-            self._past.difference_update(dropped)
-            self._past.update(added)
-        past = self._past
-        return lambda request: cache.leading(past, request.index, request.input)
+        past, changes = self._past, self._changes
+
+        # What is seen is never older than what was seen before.
+        def found(request: RoutedRequest) -> int:
+            while changes and changes[0][0] <= at.now_ps:
+                _, dropped, added = changes.popleft()
+                past.difference_update(dropped)
+                past.update(added)
+            return cache.leading(past, request.index, request.input)
+
+        return found
 
     # Batches ----------------------------------------------------------------------------------------------------
 
@@ -361,12 +408,14 @@ class MachineRun(PolicyRun):
         fresh = [index for index, _ in assignment.run if (job := present.get(index)) and not job.generated]
         start = self.now_ps
         if self._noting and self._cache is not None:
-            self._note_drops(assignment)
+            self._note_drops(assignment.drop, start)
+            self._note_hits(assignment)
         super()._carry_out(assignment, until_ps)
-        self._latest = assignment
+        self._latest, self._latest_end_ps = assignment, self.now_ps
         if self._cache is not None and self._remembers:
             self._changes.append((start, self._cache.dropped, ()))
-            self._changes.append((self.now_ps, (), self._cache.published))
+            if self._moving is None:
+                self._changes.append((self.now_ps, (), self._cache.published))
         ended = [index for index, _ in assignment.run if index not in present]
         if self.prefills:
             for index, _ in assignment.run:
@@ -376,26 +425,43 @@ class MachineRun(PolicyRun):
         if self._noting:
             for index in fresh:
                 if index not in present or present[index].generated:
-                    self._note(Happening.FIRST_TOKEN, index, self._hits.pop(index, 0))
+                    self._note(Happening.FIRST_TOKEN, index, self.now_ps, self._hits.pop(index, 0))
             for index in ended:
-                self._note(Happening.FINISHED, index)
+                self._note(Happening.FINISHED, index, self.now_ps)
 
     def _let_go(self, finished: Iterable[int]) -> None:
         if self._cache is not None:
             self._free = self._cache.free
         super()._let_go(finished)
 
-    def _note_drops(self, assignment: Assignment) -> None:
-        """Note what a batch that starts now drops, once for each request that is named, and remember what it finds."""
+    def _welcome(self) -> None:
+        self._settle()
+        super()._welcome()
+
+    def _settle(self) -> None:
+        """Let what the latest batch has completed be cached, if only its end does that."""
+        if self._moving is not None and self._moving.settle() and self._remembers:
+            self._changes.append((self._latest_end_ps, (), self._moving.published))
+
+    def _note_drops(self, drop: Sequence[Step], now_ps: int) -> None:
+        """Note what a batch or a move that starts now drops, once for each request that is named."""
         kept: dict[int, int] = {}
-        for index, block in assignment.drop:
+        for index, block in drop:
             kept[index] = min(block, kept.get(index, block))
+        later = list[Notice]()
+        # What a batch under way will have done is noted already.
+        while self._noted and self._noted[-1].time_ps > now_ps:
+            later.append(self._noted.pop())
         for index, blocks in kept.items():
-            self._note(Happening.DROPPED, index, blocks * self._instance.limits.kv_block)
+            self._note(Happening.DROPPED, index, now_ps, blocks * self._instance.limits.kv_block)
+        self._noted.extend(reversed(later))
+
+    def _note_hits(self, assignment: Assignment) -> None:
+        """Remember what a batch finds, for the notices of first tokens."""
         for index in assignment.evict:
             self._hits.pop(index, None)
         self._hits.update((index, found) for index, found in assignment.hits if not self._present[index].generated)
 
-    def _note(self, happening: Happening, request: int, tokens: int = 0) -> None:
-        self._noted.append(Notice(self.now_ps, self._index, self._numbers, happening, request, tokens))
+    def _note(self, happening: Happening, request: int, time_ps: int, tokens: int = 0) -> None:
+        self._noted.append(Notice(time_ps, self._index, self._numbers, happening, request, tokens))
         self._numbers += 1

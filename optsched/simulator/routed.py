@@ -165,6 +165,7 @@ class RoutedCluster:
                 jumps=jumps,
                 notices=self._notifies,
                 remembers=instance.view.is_aged,
+                moves=has_moves(instance),
                 prefills=machines[machine].role is Role.PREFILL,
             )
             for machine, (problem, own) in enumerate(zip(alone, self._policies, strict=True))
@@ -268,6 +269,8 @@ class RoutedCluster:
     def _tell(self, notice: Notice) -> None:
         request = self._requests[notice.request]
         if notice.happening is Happening.DROPPED:
+            if notice.machine not in self._entries:
+                return
             place, tokens = self._entries.index(notice.machine), self._sequences[notice.request]
             for router in self._routers:
                 router.dropped(place, tokens, notice.tokens, notice.time_ps)
@@ -290,6 +293,12 @@ def alone_instances(instance: Instance) -> list[Instance]:
         if id(machine) not in made:
             made[id(machine)] = instance.on(index)
     return [made[id(machine)] for machine in machines]
+
+
+def has_moves(instance: Instance) -> bool:
+    """Whether requests may move between machines."""
+    machines = instance.machines
+    return any(machine.role is Role.PREFILL or machine.rules.migration for machine in machines)
 
 
 def _listens(router: Router) -> bool:

@@ -11,7 +11,7 @@ from playing import ready
 from optsched import CostModel, Instance, Limits, MachineGroup, Request, Rules, replace, simulate
 from optsched.check import check_schedule
 from optsched.methods.routing import find_router
-from optsched.model.cluster import CacheMode, CacheRules, Link, Role, ViewAge
+from optsched.model.cluster import Link, Role, ViewAge
 from optsched.model.schedule import Batch, Move
 from optsched.routers.llumnix import Llumnix
 from optsched.routers.router import MachineView, RoutedRequest, Router, RouterSetting
@@ -209,10 +209,3 @@ def test_policies_with_records_of_their_own_are_refused(policy: str) -> None:
     result = simulate(apart(*THREE, links=Link()), policy)
     assert result.message is not None
     assert "keeps records of requests and memory" in result.message
-
-
-def test_moves_with_caches_are_refused() -> None:
-    instance = replace(apart(*THREE, links=Link()), cache=CacheRules(CacheMode.ALL))
-    result = simulate(instance, "vllm_v1")
-    assert result.message is not None
-    assert "machines that cache prefixes are not simulated yet" in result.message
