@@ -82,6 +82,8 @@ class MachineRun(PolicyRun):
         Whether what is cached is remembered, for `snapshot`.
     moves
         Whether requests may come and go with their KV.
+    layerwise
+        Whether it counts how long prefills take (`optsched.model.cluster.Link`).
     prefills
         Whether requests have to go when they have their first token (`optsched.model.cluster.Role`).
     """
@@ -97,6 +99,7 @@ class MachineRun(PolicyRun):
         notices: bool,
         remembers: bool,
         moves: bool = False,
+        layerwise: bool = False,
         prefills: bool = False,
     ) -> None:
         # Between the batches of a jump nothing could be remembered.
@@ -120,6 +123,9 @@ class MachineRun(PolicyRun):
         """Requests that the policy does not see, and the memory that they take."""
         self.expected: dict[int, Job] = {}
         """Requests that are to come from other machines."""
+        self._layerwise = layerwise
+        self._filled: dict[int, tuple[int, int]] = {}
+        """If it counts them: what requests hold after the latest prefill step, and how long those of the fill took."""
         self._fences: dict[int, int] = {}
         """Requests that are copied while they run, and the ends of the stages."""
         self.left: deque[tuple[int, Job]] = deque()
@@ -217,8 +223,14 @@ class MachineRun(PolicyRun):
         self.hold(job.index, tokens, now_ps)
         return found, drop
 
+    def prefill_ps(self, job: Job) -> int:
+        """Return how long the batches took that filled a request, if it has been filled here and run nothing since."""
+        tokens, time_ps = self._filled.get(job.index, (0, 0))
+        return time_ps if tokens == job.cached else 0
+
     def release(self, index: int, now_ps: int) -> None:
         """Free what a request holds that was taken and has moved away."""
+        self._filled.pop(index, None)
         if self._moving is not None:
             self._moving.leave(index)
         self.free(index, now_ps)
@@ -407,6 +419,8 @@ class MachineRun(PolicyRun):
                 return
         fresh = [index for index, _ in assignment.run if (job := present.get(index)) and not job.generated]
         start = self.now_ps
+        filling = [index for index, _ in assignment.run if not present[index].decoding] if self._layerwise else ()
+        before = {index: self._filled.get(index, (0, 0))[1] if present[index].cached else 0 for index in filling}
         if self._noting and self._cache is not None:
             self._note_drops(assignment.drop, start)
             self._note_hits(assignment)
@@ -416,6 +430,9 @@ class MachineRun(PolicyRun):
             self._changes.append((start, self._cache.dropped, ()))
             if self._moving is None:
                 self._changes.append((self.now_ps, (), self._cache.published))
+        for index, spent in before.items():
+            if index in present:
+                self._filled[index] = present[index].cached, spent + self.now_ps - start
         ended = [index for index, _ in assignment.run if index not in present]
         if self.prefills:
             for index, _ in assignment.run:

@@ -268,8 +268,9 @@ class MovingCluster(RoutedCluster):
 
     def _start_stage(self, transfer: _Transfer, tokens: int, now_ps: int) -> None:
         """Copy what is not copied yet of ``tokens`` tokens."""
-        links, wish = self._instance.links, transfer.wish
-        end = now_ps + links.base_ps + links.kv_ps * (tokens - transfer.copied)
+        wish = transfer.wish
+        prefill = 0 if transfer.stages else self._runs[wish.source].prefill_ps(wish.job)
+        end = now_ps + self._instance.links.copy_ps(tokens - transfer.copied, prefill)
         transfer.copied = tokens
         # The next stage may be the last, in which it does not run.
         if not transfer.is_last:

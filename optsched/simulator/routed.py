@@ -166,6 +166,7 @@ class RoutedCluster:
                 notices=self._notifies,
                 remembers=instance.view.is_aged,
                 moves=has_moves(instance),
+                layerwise=instance.links.layerwise,
                 prefills=machines[machine].role is Role.PREFILL,
             )
             for machine, (problem, own) in enumerate(zip(alone, self._policies, strict=True))

@@ -130,6 +130,7 @@ def drawn(seed: int) -> Instance:
 
     groups = group(Role.PREFILL, rng.randint(1, 2)), group(Role.DECODE, rng.randint(1, 2)), group(Role.BOTH, 1)
     links = Link(rng.randint(0, 9), rng.randint(0, 3), exclusive=rng.random() < 0.5, live=rng.random() < 0.3)
+    links = replace(links, layerwise=seed % 3 > 1)
     view = rng.choice([ViewAge(), ViewAge(50, 0), ViewAge(0, 30), ViewAge(40, 25)])
     rules = Rules(migration=migration, eviction=rng.random() < 0.8)
     return Instance(

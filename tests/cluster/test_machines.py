@@ -127,7 +127,9 @@ def test_a_document_states_what_differs() -> None:
     assert set(second) == {"role", "limits", "rules", "cost"}
     assert third == {}
     assert document["links"] == {"base_ps": 7, "kv_ps": 2, "exclusive": True, "live": False, "stages": 3}
-    for instance in (MIXED, TWO):
+    layerwise = replace(MIXED, links=replace(MIXED.links, layerwise=True))
+    assert instance_document(layerwise)["links"] == document["links"] | {"layerwise": True}
+    for instance in (MIXED, TWO, layerwise):
         assert parse_instance(dump(instance_document(instance)).encode(), cost_model) == instance
 
 

@@ -47,6 +47,41 @@ def test_prefill_and_decode_apart_over_an_exclusive_link() -> None:
     assert result.metrics["load_ps"] == [15 + 14, 11 + 12]
 
 
+@pytest.mark.parametrize(
+    ("kv", "moves"),
+    [
+        # Both prompts are computed in 10 + 5. That hides 2 x 3 and 2 x 2, and the base is left.
+        (2, (Move(0, 0, 1, 15, 20), Move(1, 0, 1, 15, 20))),
+        # 5 + 9 x 3 - 15 and 5 + 9 x 2 - 15.
+        (9, (Move(0, 0, 1, 15, 32), Move(1, 0, 1, 15, 23))),
+    ],
+)
+def test_prefills_hide_what_is_copied_layer_by_layer(kv: int, moves: tuple[Move, ...]) -> None:
+    instance = apart(*THREE, links=Link(base_ps=5, kv_ps=kv, layerwise=True))
+    result = simulate(instance, "vllm_v1", router="disaggregated")
+    assert result.schedule is not None, result.message
+    assert result.schedule.moves == moves
+
+
+def test_all_chunks_of_a_prefill_hide_a_copy() -> None:
+    limits, link = Limits(100, 100, 4), Link(base_ps=5, kv_ps=6, layerwise=True)
+    instance = replace(apart(Request(6, 2), links=link), limits=limits)
+    result = simulate(instance, "sarathi", router="disaggregated")
+    assert result.schedule is not None, result.message
+    # 4 tokens take 10 + 4, and 2 take 10 + 2: 26 in all. The copy takes 5 + 6 x 6 - 26.
+    assert result.schedule.moves == (Move(0, 0, 1, 26, 41),)
+
+
+def test_a_decode_step_ends_what_a_prefill_hides() -> None:
+    # The request leaves machine 0 at 40 with 43 tokens after 3 decode steps, not layer by layer: in 43.
+    links = Link(kv_ps=1, layerwise=True)
+    rules, cost = Rules(migration=True), CostModel(base=10, token=0)
+    instance = Instance("late", Limits(100, 100, 100), rules, cost, (Request(40, 9),), replicas=2, links=links)
+    result = simulate(instance, "vllm_v1", router=lambda _: OffTheFirst())
+    assert result.schedule is not None, result.message
+    assert result.schedule.moves == (Move(0, 0, 1, 40, 83),)
+
+
 def test_two_moves_at_a_time() -> None:
     instance = apart(*THREE, links=Link(base_ps=5, kv_ps=2))
     result = simulate(instance, "vllm_v1", router="disaggregated")
@@ -115,6 +150,7 @@ def drawn(seed: int) -> Instance:
         MachineGroup(1, limits=replace(limits, kv_tokens=limits.kv_tokens + 9)),
     )
     links = Link(rng.randint(0, 9), rng.randint(0, 3), exclusive=rng.random() < 0.5, live=rng.random() < 0.5, stages=3)
+    links = replace(links, layerwise=seed % 2 > 0)
     view = rng.choice([ViewAge(), ViewAge(50, 0), ViewAge(0, 30), ViewAge(40, 25)])
     rules = Rules(migration=migration, eviction=rng.random() < 0.8)
     return Instance(
