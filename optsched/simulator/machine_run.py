@@ -16,7 +16,7 @@ from optsched.routers.router import RoutedRequest
 from optsched.routers.views import Snapshot, nothing_cached
 from optsched.simulator.caching import BatchCache, MovingCache
 from optsched.simulator.engine import PolicyRun
-from optsched.simulator.replica import Job, Policy
+from optsched.simulator.replica import Job, Notified, Policy, keeps_records
 
 
 class Happening(Enum):
@@ -107,6 +107,7 @@ class MachineRun(PolicyRun):
         kind = MovingCache if moves else BatchCache
         cache = kind(instance, setting) if instance.is_cached else None
         super().__init__(instance, policy, jumps=jumps, cache=cache, machine=machine)
+        self._notified = policy if keeps_records(policy) and isinstance(policy, Notified) else None
         self._moving = cache if isinstance(cache, MovingCache) else None
         self._instance = instance
         self._noting, self._remembers = notices, remembers
@@ -195,6 +196,8 @@ class MachineRun(PolicyRun):
         """Take a request with KV away from the policy. What it holds is still in use, until `free`."""
         job = self._present.pop(index)
         self._replica.drop(job)
+        if self._notified is not None:
+            self._notified.go(job)
         self.hold(index, job.cached, now_ps)
         return job
 
@@ -251,6 +254,8 @@ class MachineRun(PolicyRun):
         self._arrived += 1
         self._present[job.index] = job
         self._replica.running.append(job)
+        if self._notified is not None:
+            self._notified.come(job, now_ps)
         self.free(job.index, now_ps)
 
     def has_room(self, job: Job, tokens: int, at: Instant) -> bool:
@@ -259,6 +264,8 @@ class MachineRun(PolicyRun):
         Requests that were evicted here go first. Where none can be evicted, there has to be room for all to finish.
         """
         if any(waiting.generated for waiting in self._replica.waiting):
+            return False
+        if self._notified is not None and not self._notified.has_room(job, tokens):
             return False
         size = self._instance.limits.occupied
         if self._instance.rules.eviction:
@@ -272,6 +279,8 @@ class MachineRun(PolicyRun):
     def _set_capacity(self, now_ps: int) -> None:
         """Let the policy see the memory that is left, and decide anew."""
         self._memory.capacity = self.kv_capacity - sum(self._held.values())
+        if self._notified is not None:
+            self._notified.resize(self._memory.capacity)
         if self._cache is not None:
             self._free = self._cache.free
         self._stuck = self._standing = None

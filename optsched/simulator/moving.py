@@ -19,7 +19,7 @@ from optsched.model.instance import Instance
 from optsched.model.schedule import Move, Schedule
 from optsched.model.state import Step
 from optsched.simulator.machine_run import Instant, MachineRun
-from optsched.simulator.replica import Job, PolicyFailureError, keeps_records
+from optsched.simulator.replica import Job, Notified, PolicyFailureError, keeps_records
 from optsched.simulator.routed import RoutedCluster
 from optsched.simulator.sight import RecordedView, View
 
@@ -103,8 +103,8 @@ class MovingCluster(RoutedCluster):
 
     def _refuse(self, instance: Instance) -> None:
         """Raise `PolicyFailureError` for what does not cover moves."""
-        if any(map(keeps_records, self._policies)):
-            reason = "the policy keeps records of requests and memory, and covers no machines between which these move"
+        if any(keeps_records(policy) and not isinstance(policy, Notified) for policy in self._policies):
+            reason = "the policy keeps records of requests or a plan, and cannot be notified of requests that move"
             raise PolicyFailureError(0, instance.requests[0].arrival_ps, reason)
 
     def run(self, order: Sequence[int]) -> Schedule:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from random import Random
 
 import pytest
@@ -12,10 +15,11 @@ from optsched import CostModel, Instance, Limits, MachineGroup, Request, Rules, 
 from optsched.check import check_schedule
 from optsched.methods.routing import find_router
 from optsched.model.cluster import Link, Role, ViewAge
-from optsched.model.schedule import Batch, Move
+from optsched.model.schedule import Assignment, Batch, Move
 from optsched.routers.llumnix import Llumnix
 from optsched.routers.router import MachineView, RoutedRequest, Router, RouterSetting
 from optsched.simulator.cluster import run_cluster
+from optsched.simulator.replica import Replica
 
 COST = CostModel(base=10, token=1)
 APART = MachineGroup(role=Role.PREFILL), MachineGroup(role=Role.DECODE)
@@ -134,6 +138,21 @@ def test_migration_from_the_fuller_machine() -> None:
     )
 
 
+WITH_RECORDS = (
+    "rr",
+    "rr_sjf",
+    "fastserve",
+    "fastserve_max",
+    "multires",
+    "sync_coupled",
+    "econoserve_d",
+    "econoserve_sd",
+    "econoserve_sdo",
+    "econoserve",
+)
+"""Policies that keep records of requests and memory."""
+
+
 def drawn(seed: int) -> Instance:
     """A small cluster with roles, migration or both."""
     rng = Random(seed)
@@ -158,16 +177,25 @@ def drawn(seed: int) -> Instance:
     )
 
 
-@pytest.mark.parametrize("router", ["disaggregated", "splitwise", "llumnix", "round_robin", "sal", "dynamo_kv"])
-@pytest.mark.parametrize("policy", ["vllm_v1", "sarathi", "vllm_ef", "sarathi_ef"])
+ROUTERS = ("disaggregated", "splitwise", "llumnix", "round_robin", "sal", "dynamo_kv")
+
+
+@pytest.mark.parametrize(
+    ("router", "policy"),
+    [
+        *product(ROUTERS, ["vllm_v1", "sarathi", "vllm_ef", "sarathi_ef"]),
+        *product(["disaggregated", "llumnix", "restless"], WITH_RECORDS),
+    ],
+)
 def test_moves_are_legal_with_jumps_or_without(router: str, policy: str) -> None:
+    make = always_moving if router == "restless" else find_router(router)
     for seed in range(12):
         instance = drawn(seed)
-        result = simulate(instance, policy, router=router, seed=seed)
+        result = simulate(instance, policy, router=make, seed=seed)
         if not instance.rules.eviction and result.schedule is None:
             continue
         assert result.schedule is not None, result.message
-        steps = run_cluster(instance, lambda alone: ready(policy, alone), find_router(router), seed=seed, jumps=False)
+        steps = run_cluster(instance, partial(ready, policy, seed=seed), make, seed=seed, jumps=False)
         assert (steps.routes, steps.moves) == (result.schedule.routes, result.schedule.moves)
         violations, metrics = check_schedule(instance, steps)
         assert not violations
@@ -240,8 +268,35 @@ def test_live_moves_and_aborts_are_legal() -> None:
     assert aborted > 10
 
 
-@pytest.mark.parametrize("policy", ["rr", "fastserve", "multires", "econoserve", "planner"])
-def test_policies_with_records_of_their_own_are_refused(policy: str) -> None:
-    result = simulate(apart(*THREE, links=Link()), policy)
+@dataclass(frozen=True)
+class Keeping:
+    """Counts its decisions, and says that it keeps records."""
+
+    keeps_records = True
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        job = (replica.running or replica.waiting)[0]
+        return Assignment([(job.index, job.missing)], [])
+
+
+def test_a_policy_of_records_that_is_told_nothing_is_refused() -> None:
+    result = simulate(apart(*THREE, links=Link()), Keeping())
     assert result.message is not None
-    assert "keeps records of requests and memory" in result.message
+    assert "keeps records of requests or a plan, and cannot be notified" in result.message
+
+
+@pytest.mark.parametrize("policy", WITH_RECORDS)
+def test_policies_with_records_go_on_with_what_comes(policy: str) -> None:
+    # Both prompts take 10 + 6. The requests move one after the other in 5 + 2 x 3. The first decodes once alone, until
+    # 38 in 10 + 1, both once until 50 in 10 + 2, and the second once alone.
+    instance = apart(Request(3, 3), Request(3, 3), links=Link(base_ps=5, kv_ps=2, exclusive=True))
+    result = simulate(instance, policy, "mean_e2e", router="disaggregated")
+    assert result.schedule is not None, result.message
+    assert [(move.start_ps, move.end_ps) for move in result.schedule.moves] == [(16, 27), (27, 38)]
+    assert result.value == 50 + 61
+
+
+def test_a_policy_with_a_plan_is_refused() -> None:
+    result = simulate(apart(*THREE, links=Link()), "planner")
+    assert result.message is not None
+    assert "keeps records of requests or a plan, and cannot be notified" in result.message
