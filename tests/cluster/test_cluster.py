@@ -62,10 +62,13 @@ def test_a_row_for_each_request() -> None:
     instance = Instance("rows", limits, Rules(), COST, requests, replicas=2, prefixes=tree, cache=cache)
     result = simulate(instance, "vllm_v1", router=lambda _: Direct([1, 1, 0]))
     # Request 1 finds the four tokens of node a, and runs two.
-    assert [tuple(row) for row in result.routed()] == [
-        (0, 1, 0, 15, 26, 0),
-        (1, 1, 4, 12, 12, 0),
-        (2, 0, 0, 12, 12, 0),
+    assert [
+        (row.request, row.routed_to, row.machine, row.hit_tokens, row.ttft_ps, row.e2e_ps, row.tpot_ps, row.moves)
+        for row in result.requests()
+    ] == [
+        (0, 1, 1, 0, 15, 26, 11, 0),
+        (1, 1, 1, 4, 12, 12, None, 0),
+        (2, 0, 0, 0, 12, 12, None, 0),
     ]
     assert result.metrics is not None
     assert (result.metrics["hit_tokens"], result.metrics["computed_tokens"]) == (4, 5 + 1 + 2 + 2)
@@ -77,6 +80,11 @@ def test_regret_of_decisions() -> None:
     record = DecisionRecord([])
     run_cluster(instance, lambda alone: ready("vllm_v1", alone), lambda _: Direct([0, 0]), record=record)
     assert record.decisions == [Decision(0, 0, 0, 0), Decision(1, 0, 1, 8 + 11)]
+    same = DecisionRecord([])
+    simulate(instance, "vllm_v1", router=lambda _: Direct([0, 0]), record=same)
+    assert same.decisions == record.decisions
+    with pytest.raises(InputError, match="record: got a record of decisions, expected none: the instance has one mach"):
+        simulate(replace(instance, replicas=1), "vllm_v1", record=DecisionRecord([]))
 
 
 @pytest.mark.parametrize(

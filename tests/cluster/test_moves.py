@@ -48,6 +48,11 @@ def test_prefill_and_decode_apart_over_an_exclusive_link() -> None:
     assert result.value == 49 + 49 + 28
     assert result.metrics is not None
     assert (result.metrics["moves"], result.metrics["moved_tokens"]) == (2, 5)
+    rows = result.requests()
+    assert [(row.routed_to, row.machine, row.moves, row.evictions) for row in rows] == [(0, 1, 1, 0)] * 2 + [
+        (0, 0, 0, 0)
+    ]
+    assert [(row.ttft_ps, row.e2e_ps, row.tpot_ps) for row in rows] == [(15, 49, 17), (15, 49, 34), (28, 28, None)]
     assert result.metrics["load_ps"] == [15 + 14, 11 + 12]
 
 
