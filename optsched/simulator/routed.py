@@ -15,7 +15,7 @@ from optsched.model.cluster import Role
 from optsched.model.errors import InputError, Said, shown
 from optsched.model.instance import Instance, Request, entries_of
 from optsched.model.schedule import Batch, Schedule
-from optsched.routers.router import RoutedRequest, Router, RouterFactory, RouterSetting, prefill_time
+from optsched.routers.router import MachineSetting, RoutedRequest, Router, RouterFactory, RouterSetting, prefill_time
 from optsched.simulator.machine_run import Happening, Instant, MachineRun, Notice
 from optsched.simulator.replica import COMPILED_TOKENS, Compiled, Policy, PolicyFailureError
 from optsched.simulator.router_code import RouterCode
@@ -107,18 +107,30 @@ def _leading(index: int, request: Request, lengths: Mapping[str, int], tokens: i
 def router_setting(
     instance: Instance, requests: Sequence[RoutedRequest], machines: Sequence[int], rng: Random
 ) -> RouterSetting:
-    """Return what a router of these machines is made for; capacities and costs are those of the first."""
-    first = instance.machines[machines[0]]
+    """Return what a router of these machines is made for."""
+    own = [instance.machines[machine] for machine in machines]
     tokens = sum(request.input for request in instance.requests) // len(instance.requests)
+    first, *others = (
+        MachineSetting(
+            machine.limits.kv_capacity,
+            machine.limits.batch_tokens,
+            prefill_time(machine.cost),
+            machine.cost.batch_ps(1, 1, tokens, ()),
+            machine.limits.kv_block,
+        )
+        for machine in own
+    )
+    are_equal = all((machine.limits, machine.cost) == (own[0].limits, own[0].cost) for machine in own)
     return RouterSetting(
         machines=len(machines),
         rng=rng,
-        capacity=first.limits.kv_capacity,
-        batch_tokens=first.limits.batch_tokens,
-        prefill_ps=prefill_time(first.cost),
-        decode_ps=first.cost.batch_ps(1, 1, tokens, ()),
-        block=first.limits.kv_block,
+        capacity=first.capacity,
+        batch_tokens=first.batch_tokens,
+        prefill_ps=first.prefill_ps,
+        decode_ps=first.decode_ps,
+        block=first.block,
         requests=requests,
+        each=() if are_equal else (first, *others),
     )
 
 

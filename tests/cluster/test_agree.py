@@ -51,6 +51,12 @@ def drawn(seed: int, *, caches: bool, moves: bool) -> Instance:
             return instance
 
 
+def alike(instance: Instance) -> Instance:
+    """Return the instance with machines that differ in neither limits nor cost; `e2_code` takes no others."""
+    first, second = instance.machine_groups
+    return replace(instance, machine_groups=(first, replace(second, limits=first.limits, cost=first.cost)))
+
+
 def schedule_of(instance: Instance, router: str, policy: str, seed: int, *, jumps: bool) -> Schedule | None:
     """Return what a router and a policy do; None where the policy cannot serve this."""
     runner, _ = policy_of(policy, None)
@@ -84,16 +90,19 @@ def test_simulated_clusters_are_legal_and_never_better_than_the_best(*, caches: 
         for number, router in enumerate(NAMES):
             policy = POLICIES[(seed + number) % len(POLICIES)]
             where = (seed, router, policy)
-            schedule = schedule_of(instance, router, policy, seed, jumps=True)
-            single = schedule_of(instance, router, policy, seed, jumps=False)
+            played = alike(instance) if router == "e2_code" else instance
+            if played.infeasibilities():
+                continue
+            schedule = schedule_of(played, router, policy, seed, jumps=True)
+            single = schedule_of(played, router, policy, seed, jumps=False)
             assert (schedule is None) == (single is None), where
             if schedule is None or single is None:
                 seen["failures"] += 1
                 continue
-            violations, metrics = check_schedule(instance, schedule)
+            violations, metrics = check_schedule(played, schedule)
             assert violations == [], where
             assert metrics is not None
-            replayed = judged(instance, single)
+            replayed = judged(played, single)
             assert not isinstance(replayed, str), (where, replayed)
             assert_same(metrics, replayed)
             seen["schedules"] += 1
@@ -101,7 +110,7 @@ def test_simulated_clusters_are_legal_and_never_better_than_the_best(*, caches: 
             seen["drops"] += sum(bool(batch.drop) for batch in single.batches)
             seen["moves"] += len(single.moves)
             seen["repeats"] += any(batch.repeat > 1 for batch in schedule.batches)
-            if optimum is not None:
+            if optimum is not None and played is instance:
                 value = metrics["objectives"][objective]
                 assert value >= optimum, where
                 seen["compared"] += 1

@@ -272,6 +272,14 @@ def test_a_request_goes_only_where_it_fits() -> None:
     )
 
 
+def test_a_router_for_equal_machines_only() -> None:
+    groups = MachineGroup(), MachineGroup(limits=Limits(50, 50, 50))
+    instance = Instance("unequal", Limits(60, 60, 60), Rules(), COST, (Request(3, 2),), machine_groups=groups)
+    assert simulate(instance, "vllm_v1", router="e2_code").message == (
+        "router e2_code: Preble's program assumes equal machines, and these differ in limits or cost; e2 does not"
+    )
+
+
 def test_infeasible_clusters() -> None:
     instance = cluster(Request(100, 2))
     with pytest.raises(ValueError, match=r"request 0 fits no machine .* on machine 0 it needs 101 KV tokens"):
