@@ -56,6 +56,7 @@ from optsched.model.documents import (
     result_document,
 )
 from optsched.model.metrics import evaluate
+from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Assignment, timed
 from optsched.policies.infermax import VLLM
 from optsched.simulator.engine import run_policy
@@ -117,6 +118,16 @@ def test_machines_that_make_no_sense(changes: dict[str, Any], message: str) -> N
     with pytest.raises(InputError) as error:
         replace(PAIR, **changes)
     assert str(error.value) == message
+
+
+def test_a_class_of_schedules_is_that_of_every_group() -> None:
+    few = replace(MIXED.limits, batch_requests=1)
+    groups = MachineGroup(), MachineGroup(limits=few), MachineGroup(rules=Rules(chunked_prefill=False))
+    instance = replace(MIXED, machine_groups=groups)
+    restricted = Restrictions(forbid=("eviction",), max_batch=2).apply(instance)
+    assert [machine.limits.batch_requests for machine in restricted.machines] == [2, 1, 2]
+    assert [machine.rules.eviction for machine in restricted.machines] == [False] * 3
+    assert [machine.rules.chunked_prefill for machine in restricted.machines] == [True, True, False]
 
 
 def test_a_document_states_what_differs() -> None:
