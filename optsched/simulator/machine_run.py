@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from optsched.cache.blocks import CacheSetting
+from optsched.model.cost import BatchCost
 from optsched.model.instance import Instance, Request
 from optsched.model.memory import PrivateBlocks
 from optsched.model.schedule import Assignment, Batch
@@ -74,6 +75,8 @@ class MachineRun(PolicyRun):
         Its index.
     setting
         How it keeps its cache.
+    cost
+        How long the steps of batches take, if not what the instance says.
     jumps
         As `optsched.simulator.engine.run_policy` takes it.
     notices
@@ -95,6 +98,7 @@ class MachineRun(PolicyRun):
         machine: int,
         setting: CacheSetting,
         *,
+        cost: BatchCost | None = None,
         jumps: bool,
         notices: bool,
         remembers: bool,
@@ -106,7 +110,7 @@ class MachineRun(PolicyRun):
         jumps &= not (remembers and instance.is_cached)
         kind = MovingCache if moves else BatchCache
         cache = kind(instance, setting) if instance.is_cached else None
-        super().__init__(instance, policy, jumps=jumps, cache=cache, machine=machine)
+        super().__init__(instance, policy, cost=cost, jumps=jumps, cache=cache, machine=machine)
         self._notified = policy if keeps_records(policy) and isinstance(policy, Notified) else None
         self._moving = cache if isinstance(cache, MovingCache) else None
         self._instance = instance

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from optsched.cache.blocks import CacheSetting
 from optsched.cache.contents import Piece
 from optsched.model.cluster import Role
+from optsched.model.cost import BatchCost
 from optsched.model.errors import InputError, Said, shown
 from optsched.model.instance import Instance, Request, entries_of
 from optsched.model.schedule import Batch, Schedule
@@ -148,11 +149,12 @@ class RoutedCluster:
         routers: int,
         jumps: bool,
         record: DecisionRecord | None = None,
+        costs: Sequence[BatchCost] | None = None,
     ) -> None:
         if record is not None and instance.view.is_aged:
             raise InputError("view", Said("an aged view"), "exact views where decisions are recorded: they look at now")
         machines = instance.machines
-        self._instance, self._machines, self._jumps = instance, machines, jumps
+        self._instance, self._machines = instance, machines
         self._equal = len(set(map(id, machines))) == 1
         self._entries = [index for index, machine in enumerate(machines) if machine.role is not Role.DECODE]
         requests = routed_requests(instance)
@@ -174,6 +176,7 @@ class RoutedCluster:
                 own,
                 machine,
                 setting,
+                cost=costs[machine] if costs is not None else None,
                 jumps=jumps,
                 notices=self._notifies,
                 remembers=instance.view.is_aged,
@@ -191,6 +194,8 @@ class RoutedCluster:
         self._due: list[Notice] = []
         self._turn = 0
         self._record = record
+        # Compiled policies know no other costs than the instance's.
+        self._may_compile = jumps and costs is None
 
     def run(self, order: Sequence[int]) -> Schedule:
         """Let all requests arrive, in this order, and all machines finish."""
@@ -247,7 +252,13 @@ class RoutedCluster:
         mine = sorted(run.submitted)
         # Loading compiled code once serves all machines.
         tokens = sum(request.output for request in self._instance.requests)
-        if self._jumps and mine and not run.is_begun and isinstance(policy, Compiled) and tokens >= COMPILED_TOKENS:
+        if (
+            self._may_compile
+            and mine
+            and not run.is_begun
+            and isinstance(policy, Compiled)
+            and tokens >= COMPILED_TOKENS
+        ):
             record = policy.serve(self._instance.on(machine, mine))
             if record is not None:
                 return record.batches(machine, mine)

@@ -127,7 +127,6 @@ def test_a_class_of_schedules_is_that_of_every_group() -> None:
     restricted = Restrictions(forbid=("eviction",), max_batch=2).apply(instance)
     assert [machine.limits.batch_requests for machine in restricted.machines] == [2, 1, 2]
     assert [machine.rules.eviction for machine in restricted.machines] == [False] * 3
-    assert [machine.rules.chunked_prefill for machine in restricted.machines] == [True, True, False]
 
 
 def test_a_document_states_what_differs() -> None:
