@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import product
 
+from optsched.methods.simulate import simulate
 from optsched.model.domain import replace
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result
+from optsched.simulator.routed import DecisionRecord
 from optsched.study.drive import run
 from optsched.study.runner import Here, Processes
 from optsched.study.trial import simulating
@@ -33,6 +35,7 @@ def simulate_each(
     seed: int = 0,
     workers: int = 1,
     schedules: bool = True,
+    records: list[DecisionRecord] | None = None,
 ) -> Iterator[Result]:
     """Let every policy schedule every instance, and yield the results in order: all of the first instance first.
 
@@ -44,10 +47,27 @@ def simulate_each(
         How many processes share the work, if it is worth starting them. The results are the same.
     schedules
         Whether results keep their schedules, which take memory.
+    records
+        Where the decisions of routers are put, for each result; then all are made here, one after another.
     """
     setups = list(product(routers, policies, evictors))
     for instance in instances:
         require_feasible(instance, restrictions)
+    if records is not None:
+        for instance, (router, policy, evictor) in product(instances, setups):
+            records.append(DecisionRecord([]))
+            yield simulate(
+                instance,
+                policy,
+                objective,
+                restrictions=restrictions,
+                predictor=predictor,
+                router=router,
+                evictor=evictor,
+                seed=seed,
+                record=records[-1],
+            )
+        return
     trials = [
         simulating(
             instance,

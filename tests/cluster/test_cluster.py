@@ -295,6 +295,28 @@ def test_the_largest_load_is_an_objective_of_clusters_only() -> None:
     assert simulate(replace(plain, replicas=2), "vllm_v1", "max_load").value == 13 + 11
 
 
+def test_decisions_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from optsched.routers.router import Router\n\n\n"
+        "class Last(Router):\n    def route(self, request, views):\n        return views[-1].machine\n"
+    )
+    file, own = tmp_path / "instance.json", f"{tmp_path}/mine.py:Last"
+    file.write_text(dump(instance_document(cluster(Request(3, 2), Request(2, 1, arrival_ps=5)))))
+    command = ["simulate", str(file), "--policy", "vllm_v1", "--router", own]
+    code, out, err = optsched(capsys, *command, "--decisions", "-")
+    assert code == 0
+    # As in `test_regret_of_decisions`, of machine 1.
+    assert out.splitlines() == [
+        "instance,router,policy,evictor,request,machine,best_machine,regret_ps",
+        f"cluster,{own},vllm_v1,,0,1,0,0",
+        f"cluster,{own},vllm_v1,,1,1,0,19",
+    ]
+    assert f"{own}, vllm_v1: 2 decisions, " in err
+    code, _, err = optsched(capsys, *command[:-2], "--machines", "1", "--decisions", "-")
+    assert code == 2
+    assert "--decisions: got a record of decisions, expected none" in err
+
+
 def test_routers_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from optsched.routers.router import Router\n\n\n"
