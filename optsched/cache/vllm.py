@@ -145,8 +145,7 @@ class VllmCache:
 
     def land(self, request: int) -> list[Hashable]:
         """End the move of a request to here: its whole blocks are cached; return those that were not."""
-        resident = self._residents[request]
-        return self._name(resident)
+        return self._name(self._residents[request])
 
     def _leading(self, sequence: BlockSequence, tokens: int) -> list[int]:
         most = min((tokens - 1) // self._block, cacheable_blocks(self._mode, sequence, tokens // self._block))

@@ -49,7 +49,7 @@ class _Run(NamedTuple):
 def found_by_moves(instance: Instance, schedule: Schedule) -> int:
     """Return how many tokens of requests that move their targets hold already, those of moves that end, in all.
 
-    These are not copied. A machine's cache is the set of its blocks; what they take and who pins them does not matter,
+    These are not copied. A machine's cache is the set of its blocks; what they take and what pins them does not matter,
     as the schedule is legal.
     """
     moves = [move for move in schedule.moves if not move.aborted]

@@ -146,7 +146,7 @@ def drawn(seed: int) -> Instance:
     )
 
 
-class Restless(Router):
+class Shuffling(Router):
     """Routes to the fewest tokens that are not cached, and moves requests all the time."""
 
     rebalance_ps = 37
@@ -162,13 +162,17 @@ class Restless(Router):
         return [(source, target)]
 
 
-@pytest.mark.parametrize("router", ["disaggregated", "llumnix", "e2", "e2_code", "restless"])
+@pytest.mark.parametrize("router", ["disaggregated", "llumnix", "e2", "e2_code", "shuffling"])
 @pytest.mark.parametrize("policy", ["vllm_v1", "sarathi", "vllm_ef", "lpm"])
 def test_moves_between_caches_are_legal_with_jumps_or_without(router: str, policy: str) -> None:
     seen: Counter[str] = Counter()
-    make = Restless if router == "restless" else find_router(router)
+    make = Shuffling if router == "shuffling" else find_router(router)
     for seed in range(14):
         instance, evictor = drawn(seed), EVICTOR_NAMES[seed % len(EVICTOR_NAMES)]
+        if router == "e2_code":
+            # It takes machines that differ in neither limits nor cost.
+            groups = tuple(replace(group, limits=None) for group in instance.machine_groups)
+            instance = replace(instance, machine_groups=groups)
         if instance.infeasibilities():
             continue
         # It is checked there, and the metrics are compared.

@@ -189,11 +189,11 @@ ROUTERS = ("disaggregated", "splitwise", "llumnix", "round_robin", "sal", "dynam
     ("router", "policy"),
     [
         *product(ROUTERS, ["vllm_v1", "sarathi", "vllm_ef", "sarathi_ef"]),
-        *product(["disaggregated", "llumnix", "restless"], WITH_RECORDS),
+        *product(["disaggregated", "llumnix", "shuffling"], WITH_RECORDS),
     ],
 )
 def test_moves_are_legal_with_jumps_or_without(router: str, policy: str) -> None:
-    make = always_moving if router == "restless" else find_router(router)
+    make = always_moving if router == "shuffling" else find_router(router)
     for seed in range(12):
         instance = drawn(seed)
         result = simulate(instance, policy, router=make, seed=seed)

@@ -115,7 +115,7 @@ def drawn(seed: int) -> Instance:
     return replace(instance, cache=CacheRules(CacheMode.ALL)) if seed % 3 else instance
 
 
-class Restless(Router):
+class Shuffling(Router):
     """Migrates from the machine with the most requests to that with the fewest."""
 
     rebalance_ps = 41
@@ -128,9 +128,9 @@ class Restless(Router):
         return [(order[-1].machine, order[0].machine)]
 
 
-@pytest.mark.parametrize("name", [*sorted(set(ROUTERS) - {"direct"}), "restless"])
+@pytest.mark.parametrize("name", [*sorted(set(ROUTERS) - {"direct"}), "shuffling"])
 def test_other_names_of_equal_machines_change_nothing_but_names(name: str) -> None:
-    factory: RouterFactory = (lambda _: Restless()) if name == "restless" else find_router(name)
+    factory: RouterFactory = (lambda _: Shuffling()) if name == "shuffling" else find_router(name)
     policies = "vllm_v1", "sarathi", "rr"
     moves = 0
     for seed in range(6):
@@ -140,4 +140,4 @@ def test_other_names_of_equal_machines_change_nothing_but_names(name: str) -> No
         for names in ((1, 2, 0), (2, 1, 0)):
             other = run_cluster(instance, policy, renamed(factory, names), seed=seed)
             assert in_order(other, range(MACHINES)) == in_order(plain, names), (seed, names)
-    assert (moves > 0) == (name == "restless")
+    assert (moves > 0) == (name == "shuffling")
