@@ -432,8 +432,7 @@ class MachineRun(PolicyRun):
                 return
         fresh = [index for index, _ in assignment.run if (job := present.get(index)) and not job.generated]
         start = self.now_ps
-        filling = [index for index, _ in assignment.run if not present[index].decoding] if self._layerwise else ()
-        before = {index: self._filled.get(index, (0, 0))[1] if present[index].cached else 0 for index in filling}
+        before = self._prefilled(assignment) if self._layerwise else {}
         if self._noting and self._cache is not None:
             self._note_drops(assignment.drop, start)
             self._note_hits(assignment)
@@ -458,6 +457,11 @@ class MachineRun(PolicyRun):
                     self._note(Happening.FIRST_TOKEN, index, self.now_ps, self._hits.pop(index, 0))
             for index in ended:
                 self._note(Happening.FINISHED, index, self.now_ps)
+
+    def _prefilled(self, assignment: Assignment) -> dict[int, int]:
+        """Return how long earlier prefill steps of the same fill took, of each request that a batch fills."""
+        filling = (job for index, _ in assignment.run if (job := self._present.get(index)) and not job.decoding)
+        return {job.index: self._filled.get(job.index, (0, 0))[1] if job.cached else 0 for job in filling}
 
     def _let_go(self, finished: Iterable[int]) -> None:
         if self._cache is not None:
