@@ -4,25 +4,33 @@ A worker prefills whole prompts, first come, first served, up to a number of tok
 in turn, up to 50,000 context tokens in a batch. A request goes to the prefill worker with the fewest requests, running
 and waiting, and then to the decode worker with the fewest *waiting*. No transfer takes time. Its output is our O − 1:
 the first token comes with the prefill and is not counted.
+
+Workers are machines of `optsched.simulator.cluster`, on which moves take no time; their policy, their router and the
+times of their batches are here. What they hold is not limited.
 """
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import count
 from typing import Any
 
 from cluster.outcome import Outcome, Sources, compared
+from optsched.model.cluster import Role
+from optsched.model.cost import CostModel
 from optsched.model.errors import InputError
+from optsched.model.instance import Instance, Limits, MachineGroup, Request, Rules
+from optsched.model.schedule import Assignment, Schedule
+from optsched.routers.router import MachineView, RoutedRequest, Router
+from optsched.simulator.cluster import run_cluster
+from optsched.simulator.replica import Job, NoBatchError, Replica
 
 _CONTEXT = 50_000
 """Most context tokens of a decode batch."""
 _SAME_MS = 0.1
+_MS = 10**9
 
 
 def recognises(document: Any) -> bool:
@@ -34,169 +42,198 @@ def outcomes(document: Mapping[str, Any], _: Sources) -> Iterator[Outcome]:
     """Replay all runs of a file."""
     for name, run in document["runs"].items():
         engine = name.split("-")[0]
-        times = _times(document[f"profile_{engine}"])
-        prefills, decodes = _workers(name, run["max_tokens"], times)
-        jobs = [_Job(*row) for row in document["requests"]]
-        _serve(jobs, prefills, decodes)
-        pairs = [(job, row) for job, row in zip(jobs, run["requests"], strict=True)]
-        workers = [
-            (f"request {index}", (str(row["prefill_worker"]), str(row["decode_worker"])), job.workers)
-            for index, (job, row) in enumerate(pairs)
-        ]
+        instance = _instance(document["requests"], _machines(name))
+        schedule = _served(instance, run["max_tokens"], _Times(document[f"profile_{engine}"]))
+        pairs = list(zip(run["requests"], _requests(instance, schedule), strict=True))
+        workers = [(f"request {index}", *_workers(*pair)) for index, pair in enumerate(pairs)]
+        starts = [(f"request {index}, prefill, decodes and end", *_starts(*pair)) for index, pair in enumerate(pairs)]
         yield compared(name, "workers", workers)
-        yield compared(name, "requests", _starts(pairs))
+        yield compared(name, "requests", starts)
 
 
-@dataclass(eq=False)
-class _Job:
-    """A request: arrival in ms, prompt and decoded tokens; and when its parts started and ended."""
+# What is simulated ----------------------------------------------------------------------------------------------
 
-    arrival: float
-    prompt: int
-    output: int
-    decoded: int = 0
-    prefill: tuple[float, float] = (-1.0, -1.0)
-    starts: list[float] = field(default_factory=list)
-    end: float = -1.0
-    workers: tuple[str, str] = ("", "")
 
-    @property
-    def context(self) -> int:
-        return self.prompt + self.decoded
+def _machines(name: str) -> tuple[MachineGroup, ...]:
+    if match := re.fullmatch(r"vllm-(\d+)", name):
+        return (MachineGroup(int(match[1])),)
+    if not (match := re.fullmatch(r"distserve-(\d+)P(\d+)D", name)):
+        raise InputError("runs", name, "vllm-N or distserve-NPMD")
+    return MachineGroup(int(match[1]), Role.PREFILL), MachineGroup(int(match[2]), Role.DECODE)
+
+
+def _instance(rows: Sequence[Sequence[float]], machines: tuple[MachineGroup, ...]) -> Instance:
+    requests = tuple(Request(int(prompt), int(output) + 1, round(arrival * _MS)) for arrival, prompt, output in rows)
+    room = sum(request.peak_tokens for request in requests)
+    rules = Rules(hybrid=False, chunked_prefill=False, eviction=False)
+    return Instance("distserve", Limits(room, room, room), rules, CostModel(0, 0), requests, machine_groups=machines)
 
 
 @dataclass(frozen=True)
 class _Times:
-    """Times of batches in ms, from the requests in them."""
+    """The times of a profile, with the simulator's overhead: 2 ms and 0.0001 ms for each context token."""
 
-    prefill: Callable[[Sequence[_Job]], float]
-    decode: Callable[[Sequence[_Job]], float]
+    profile: Mapping[str, Any]
+
+    def batch_ps(self, tokens: int, decodes: int, decode_kv_tokens: int, prefills: Iterable[tuple[int, int]]) -> int:
+        """Return how long a batch takes (`optsched.model.cost.BatchCost`)."""
+        if not decodes:
+            base, token, square = self.profile["prefill"]
+            delay = base + token * tokens + square * sum(prompt**2 for prompt, _ in prefills)
+            milliseconds: float = delay + 1 + (2 + tokens * 0.0001)
+            return round(milliseconds * _MS)
+        small = decodes < self.profile["decoding_large_small_bs_threshold"]
+        first, each_token, each = self.profile["decoding_smallbs" if small else "decoding_largebs"]
+        delay = first + each_token * (decode_kv_tokens + decodes) + each * decodes
+        milliseconds = delay + (2 + decode_kv_tokens * 0.0001)
+        return round(milliseconds * _MS)
 
 
-@dataclass(eq=False)
 class _Worker:
-    """A worker with its queues; ``together``: it decodes what it prefilled."""
+    """The policy of a worker, with its queue of those that decode.
 
-    name: str
-    most_tokens: int
-    times: _Times
-    together: bool
-    prefills: deque[_Job] = field(default_factory=deque)
-    decodes: deque[_Job] = field(default_factory=deque)
-    prefilling: int = 0
-    busy: bool = False
+    Parameters
+    ----------
+    most_tokens
+        Of a batch of prompts.
+    """
 
+    keeps_records = True
 
-def _times(profile: Mapping[str, Any]) -> _Times:
-    """Return the times of a profile, with the simulator's overhead: 2 ms and 0.0001 ms for each context token."""
-    base, token, square = profile["prefill"]
+    def __init__(self, most_tokens: int) -> None:
+        self.decodes: deque[Job] = deque()
+        self.prefilling = 0
+        """Requests of its latest batch, if that prefills."""
+        self.coming = 0
+        """Requests that have been sent here to decode, and have not come."""
+        self._most_tokens = most_tokens
+        self._batch: list[Job] = []
 
-    def prefill(jobs: Sequence[_Job]) -> float:
-        prompts = [job.prompt for job in jobs]
-        delay = base + token * sum(prompts) + square * sum(prompt**2 for prompt in prompts)
-        return float(delay + 1 + (2 + sum(prompts) * 0.0001))
+    def next_batch(self, replica: Replica) -> Assignment:
+        """Prefill whole prompts; if none waits, decode."""
+        # What has been prefilled here decodes here, unless it has moved.
+        self.decodes += (job for job in self._batch if job.cached)
+        self._batch = self._whole_prompts(replica.waiting)
+        self.prefilling = len(self._batch)
+        if not replica.waiting:
+            self._batch = self._in_turn()
+        if not self._batch:
+            raise NoBatchError((replica.waiting or replica.running)[0].index, replica.now_ps, "it fits no batch")
+        return Assignment([(job.index, job.missing) for job in self._batch], [])
 
-    def decode(jobs: Sequence[_Job]) -> float:
-        small = len(jobs) < profile["decoding_large_small_bs_threshold"]
-        first, each_token, each = profile["decoding_smallbs" if small else "decoding_largebs"]
-        contexts = sum(job.context for job in jobs)
-        return float(first + each_token * (contexts + len(jobs)) + each * len(jobs) + (2 + contexts * 0.0001))
+    def _whole_prompts(self, waiting: Iterable[Job]) -> list[Job]:
+        left, batch = self._most_tokens, list[Job]()
+        for job in waiting:
+            if job.missing > left:
+                break
+            left -= job.missing
+            batch.append(job)
+        return batch
 
-    return _Times(prefill, decode)
+    def _in_turn(self) -> list[Job]:
+        left, batch = _CONTEXT, list[Job]()
+        while self.decodes and self.decodes[0].cached < left:
+            left -= self.decodes[0].cached + 1
+            batch.append(self.decodes.popleft())
+        return batch
 
+    def come(self, job: Job, _: int) -> None:
+        """Let a request wait for its turn."""
+        self.coming -= 1
+        self.decodes.append(job)
 
-def _workers(name: str, most_tokens: int, times: _Times) -> tuple[list[_Worker], list[_Worker]]:
-    if match := re.fullmatch(r"vllm-(\d+)", name):
-        together = [_Worker(str(index), most_tokens, times, together=True) for index in range(int(match[1]))]
-        return together, together
-    if not (match := re.fullmatch(r"distserve-(\d+)P(\d+)D", name)):
-        raise InputError("runs", name, "vllm-N or distserve-NPMD")
-    first, second = int(match[1]), int(match[2])
-    apart = [_Worker(str(index), most_tokens, times, together=False) for index in range(first + second)]
-    return apart[:first], apart[first:]
+    def go(self, job: Job) -> None:
+        """Forget a request, which has been prefilled in the last batch."""
+        self._batch.remove(job)
 
+    def resize(self, _: int) -> None:
+        """Do nothing: what workers hold is not limited."""
 
-def _serve(jobs: Sequence[_Job], prefills: Sequence[_Worker], decodes: Sequence[_Worker]) -> None:
-    """Run all events in the order of time; arrivals come before ends of the same time, and these before starts."""
-    numbers = count()
-    events: list[tuple[float, int, int, Callable[[float], None]]] = []
-
-    def at(time: float, stage: int, action: Callable[[float], None]) -> None:
-        heapq.heappush(events, (time, stage, next(numbers), action))
-
-    def wake(worker: _Worker, now: float) -> None:
-        if not worker.busy:
-            worker.busy = True
-            at(now, 2, lambda time: start(worker, time))
-
-    def arrive(job: _Job, now: float) -> None:
-        worker = min(prefills, key=lambda each: each.prefilling + len(each.prefills))
-        worker.prefills.append(job)
-        wake(worker, now)
-
-    def start(worker: _Worker, now: float) -> None:
-        if worker.prefills:
-            batch = _whole_prompts(worker)
-            end = now + worker.times.prefill(batch)
-            for job in batch:
-                job.prefill = now, end
-            worker.prefilling = len(batch)
-            at(end, 1, lambda time: end_prefill(worker, batch, time))
-        elif worker.decodes:
-            batch = _in_turn(worker)
-            for job in batch:
-                job.starts.append(now)
-            at(now + worker.times.decode(batch), 1, lambda time: end_decode(worker, batch, time))
-        else:
-            worker.busy = False
-
-    def end_prefill(worker: _Worker, batch: Sequence[_Job], now: float) -> None:
-        worker.prefilling = 0
-        for job in batch:
-            target = worker if worker.together else min(decodes, key=lambda each: len(each.decodes))
-            job.workers = worker.name, target.name
-            target.decodes.append(job)
-            wake(target, now)
-        at(now, 2, lambda time: start(worker, time))
-
-    def end_decode(worker: _Worker, batch: Sequence[_Job], now: float) -> None:
-        for job in batch:
-            job.decoded += 1
-            if job.decoded < job.output:
-                worker.decodes.append(job)
-            else:
-                job.end = now
-        at(now, 2, lambda time: start(worker, time))
-
-    for job in jobs:
-        at(job.arrival, 0, partial(arrive, job))
-    while events:
-        time, _, _, action = heapq.heappop(events)
-        action(time)
+    def has_room(self, _: Job, __: int) -> bool:
+        """Do nothing: what workers hold is not limited."""
+        return True
 
 
-def _whole_prompts(worker: _Worker) -> list[_Job]:
-    left, batch = worker.most_tokens, list[_Job]()
-    while worker.prefills and worker.prefills[0].prompt <= left:
-        left -= worker.prefills[0].prompt
-        batch.append(worker.prefills.popleft())
-    return batch
+class _Fewest(Router):
+    """To the worker with the fewest requests that are or wait to be prefilled; then where the fewest wait to decode.
+
+    Parameters
+    ----------
+    workers
+        All of them.
+    prefills
+        How many of them, the first, only prefill; 0 if all do both.
+    """
+
+    def __init__(self, workers: Sequence[_Worker], prefills: int) -> None:
+        self._workers, self._prefills = workers, prefills
+
+    def route(self, request: RoutedRequest, views: Sequence[MachineView]) -> int:
+        """Return the machine to which ``request`` goes."""
+        return min(views, key=self._to_prefill).machine
+
+    def _to_prefill(self, view: MachineView) -> int:
+        # Where both is done, a batch of prompts is followed by one that decodes at once.
+        waiting = view.waiting
+        return waiting + (view.running if self._prefills else self._workers[view.machine].prefilling)
+
+    def move(self, request: RoutedRequest, views: Sequence[MachineView]) -> int:
+        """Return the machine where a request decodes."""
+        decoding = self._workers[self._prefills :]
+        view = min(views, key=lambda view: len(decoding[view.machine].decodes) + decoding[view.machine].coming)
+        decoding[view.machine].coming += 1
+        return view.machine
 
 
-def _in_turn(worker: _Worker) -> list[_Job]:
-    left, batch = _CONTEXT, list[_Job]()
-    while worker.decodes and worker.decodes[0].context < left:
-        left -= worker.decodes[0].context + 1
-        batch.append(worker.decodes.popleft())
-    return batch
+def _served(instance: Instance, most_tokens: int, times: _Times) -> Schedule:
+    roles = [machine.role for machine in instance.machines]
+    workers = [_Worker(most_tokens) for _ in roles]
+    unused = iter(workers)
+    return run_cluster(
+        instance,
+        lambda _: next(unused),
+        lambda _: _Fewest(workers, roles.count(Role.PREFILL)),
+        costs=[times] * len(roles),
+    )
 
 
-def _starts(pairs: Sequence[tuple[_Job, Mapping[str, Any]]]) -> Iterator[tuple[str, object, object]]:
-    """Compare all starts and the end of each request, which are equal within 0.1 ms."""
-    for index, (job, row) in enumerate(pairs):
-        theirs = [row["prefill_start"], row["prefill_end"], *row["decode_starts"], row["end"]]
-        ours = [*job.prefill, *job.starts, job.end]
-        same = len(theirs) == len(ours) and all(
-            abs(their - mine) <= _SAME_MS for their, mine in zip(theirs, ours, strict=True)
-        )
-        yield f"request {index}, prefill, decodes and end", theirs, theirs if same else ours
+# What is compared -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Served:
+    """Where and when a request was served, in ms."""
+
+    prefill_worker: int
+    decode_worker: int
+    times: list[float] = field(default_factory=list)
+    end: float = -1.0
+
+
+def _requests(instance: Instance, schedule: Schedule) -> list[_Served]:
+    found = [_Served(route, route) for route in schedule.routes or (0,) * len(instance.requests)]
+    for move in schedule.moves:
+        found[move.request].decode_worker = move.target
+    for batch in schedule.batches:
+        for index, _ in batch.run:
+            served = found[index]
+            served.times.append(batch.start_ps / _MS)
+            if len(served.times) == 1:
+                served.times.append(batch.end_ps / _MS)
+            served.end = batch.end_ps / _MS
+    return found
+
+
+def _workers(row: Mapping[str, Any], served: _Served) -> tuple[object, object]:
+    theirs = str(row["prefill_worker"]), str(row["decode_worker"])
+    return theirs, (str(served.prefill_worker), str(served.decode_worker))
+
+
+def _starts(row: Mapping[str, Any], served: _Served) -> tuple[object, object]:
+    """Compare all starts and the end of a request, which are equal within 0.1 ms."""
+    theirs = [row["prefill_start"], row["prefill_end"], *row["decode_starts"], row["end"]]
+    ours = [*served.times, served.end]
+    same = len(theirs) == len(ours) and all(
+        abs(their - mine) <= _SAME_MS for their, mine in zip(theirs, ours, strict=True)
+    )
+    return theirs, theirs if same else ours

@@ -9,7 +9,7 @@ Source: vLLM 0.33.0, ``vllm/v1/core/block_pool.py``.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 
 class BlockPool:
@@ -70,6 +70,10 @@ class BlockPool:
                 break
             found.append(next(iter(copies)))
         return found
+
+    def copies(self, content: Hashable) -> Collection[int]:
+        """Return the blocks that hold a content."""
+        return self._copies.get(content, {})
 
     def unused(self, blocks: Sequence[int]) -> int:
         """Return how many of these blocks are free: holding them makes fewer free."""

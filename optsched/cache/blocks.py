@@ -75,6 +75,9 @@ class Blocks(Protocol):
     def found(self, sequence: BlockSequence, tokens: int) -> int:
         """Return how many of the first ``tokens`` tokens a request would find; nothing changes."""
 
+    def held(self, sequence: BlockSequence, tokens: int) -> int:
+        """Return how many of the first ``tokens`` tokens are cached, in whole blocks; not what the batch completes."""
+
     def takes(self, sequence: BlockSequence, found: int, tokens: int) -> int:
         """Return how much less is `free` if a request that finds ``found`` tokens runs ``tokens`` more."""
 
@@ -88,7 +91,13 @@ class Blocks(Protocol):
         """End a batch: cache what it completed; return what was not cached."""
 
     def release(self, request: int) -> None:
-        """Take the pins of a request away, which is evicted or has ended, and free what is not cached."""
+        """Take the pins of a request away, which is evicted, has ended or has left, and free what is not cached."""
+
+    def expect(self, request: int, sequence: BlockSequence, tokens: int) -> tuple[int, list[Hashable]]:
+        """Begin the move of a request with m = ``tokens`` to here; return what is `held` of it, and what is dropped."""
+
+    def land(self, request: int) -> list[Hashable]:
+        """End the move of a request to here: its whole blocks are cached; return those that were not."""
 
 
 class TreeBlocks(MachineCache):
@@ -134,6 +143,12 @@ class TreeBlocks(MachineCache):
         super().step(request, run)
         if (over := self.used - self._blocks) > 0:
             self.dropped += self.drop(over)
+
+    def expect(self, request: int, sequence: BlockSequence, tokens: int) -> tuple[int, list[Hashable]]:
+        """Begin the move of a request to here, and drop what memory is short of (`Blocks.expect`)."""
+        held = self.reserve(request, sequence, tokens)
+        over = self.used - self._blocks
+        return held, self.drop(over) if over > 0 else []
 
 
 def blocks_of(instance: Instance, setting: CacheSetting, sequences: BlockSequences) -> tuple[Blocks, Foresight | None]:

@@ -130,6 +130,10 @@ class MachineCache:
             blocks += 1
         return blocks * self._block
 
+    def held(self, sequence: BlockSequence, tokens: int) -> int:
+        """Return how many of the first ``tokens`` tokens are cached, in whole blocks; not what the batch completes."""
+        return self.tree.leading(sequence.names[: self._cacheable(sequence, tokens)]) * self._block
+
     def takes(self, sequence: BlockSequence, found: int, tokens: int) -> int:
         """Return how much `pinned` grows if a request that finds ``found`` tokens runs ``tokens`` more."""
         whole = found // self._block
@@ -227,13 +231,12 @@ class MachineCache:
 
         They are pinned; the others count as its own until `land`.
         """
-        most = self._cacheable(sequence, tokens)
-        blocks = self.tree.leading(sequence.names[:most])
-        resident = self._pinned(sequence, blocks * self._block)
+        held = self.held(sequence, tokens)
+        resident = self._pinned(sequence, held)
         resident.tokens = tokens
         self._own += resident.own_blocks(self._block)
         self._residents[request] = resident
-        return blocks * self._block
+        return held
 
     def land(self, request: int) -> list[Hashable]:
         """End the move of a request to here: its whole blocks are cached; return those that were not."""

@@ -56,6 +56,8 @@ class VllmCache:
         self._residents: dict[int, _Resident] = {}
         self._completed: list[Hashable] = []
         self._unnamed: list[_Resident] = []
+        self._fresh: set[int] = set()
+        """Blocks that this batch has named already."""
 
     @property
     def free(self) -> int:
@@ -86,6 +88,11 @@ class VllmCache:
         """Return how many of the first ``tokens`` tokens a request would find; nothing changes."""
         return len(self._leading(sequence, tokens)) * self._block
 
+    def held(self, sequence: BlockSequence, tokens: int) -> int:
+        """Return how many of the first ``tokens`` tokens are cached, in whole blocks; not what the batch completes."""
+        names = sequence.names[: cacheable_blocks(self._mode, sequence, tokens // self._block)]
+        return self._block * next((place for place, name in enumerate(names) if not self._is_cached(name)), len(names))
+
     def takes(self, sequence: BlockSequence, found: int, tokens: int) -> int:
         """Return how much less is `free` if a request that finds ``found`` tokens runs ``tokens`` more."""
         blocks = self.pool.leading(sequence.names[: found // self._block])
@@ -108,15 +115,18 @@ class VllmCache:
             self.lost += lost
         if resident.tokens // block > resident.named:
             if self._share:
-                self._name(resident)
+                named = resident.named
+                self._completed += self._name(resident)
+                self._fresh.update(resident.blocks[named : resident.named])
             else:
                 self._unnamed.append(resident)
 
     def end(self) -> list[Hashable]:
         """End a batch; return what it completed."""
         for resident in self._unnamed:
-            self._name(resident)
+            self._completed += self._name(resident)
         self._unnamed.clear()
+        self._fresh.clear()
         completed, self._completed = self._completed, []
         return completed
 
@@ -124,13 +134,32 @@ class VllmCache:
         """Free the blocks of a request, which is evicted or has ended; cached ones stay until they are taken."""
         self.pool.release(self._residents.pop(request).blocks)
 
+    def expect(self, request: int, sequence: BlockSequence, tokens: int) -> tuple[int, list[Hashable]]:
+        """Begin the move of a request to here (`optsched.cache.blocks.Blocks.expect`)."""
+        held = self.held(sequence, tokens)
+        blocks = self.pool.leading(sequence.names[: held // self._block])
+        self.pool.hold(blocks)
+        taken, lost = self.pool.take(-(-tokens // self._block) - len(blocks))
+        self._residents[request] = _Resident(sequence, tokens, blocks + taken, len(blocks))
+        return held, [name for name in dict.fromkeys(lost) if not self._is_cached(name)]
+
+    def land(self, request: int) -> list[Hashable]:
+        """End the move of a request to here: its whole blocks are cached; return those that were not."""
+        return self._name(self._residents[request])
+
     def _leading(self, sequence: BlockSequence, tokens: int) -> list[int]:
         most = min((tokens - 1) // self._block, cacheable_blocks(self._mode, sequence, tokens // self._block))
         return self.pool.leading(sequence.names[:most])
 
-    def _name(self, resident: _Resident) -> None:
+    def _is_cached(self, name: Hashable) -> bool:
+        """Whether a content is cached, apart from what this batch completes."""
+        return any(block not in self._fresh for block in self.pool.copies(name))
+
+    def _name(self, resident: _Resident) -> list[Hashable]:
+        """Cache the whole blocks of a request that are not yet; return what they hold."""
         whole = cacheable_blocks(self._mode, resident.sequence, resident.tokens // self._block)
         for place in range(resident.named, whole):
             self.pool.name(resident.blocks[place], resident.sequence.names[place])
-        self._completed += resident.sequence.names[resident.named : whole]
+        names = list(resident.sequence.names[resident.named : whole])
         resident.named = max(resident.named, whole)
+        return names

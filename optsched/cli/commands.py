@@ -28,6 +28,7 @@ from optsched.cli.options import (
     blaming,
     cache_option,
     decision_options,
+    decisions_option,
     deterministic_limit_option,
     fraction_option,
     history_option,
@@ -88,12 +89,14 @@ from optsched.model.instance import Instance, Limits, Rules
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
+from optsched.report.decisions import decision_rates, decisions_csv
 from optsched.report.formats import FORMATS, as_text, simple_table
 from optsched.report.requests import requests_csv
 from optsched.report.results_csv import results_csv
 from optsched.report.sheet import make_sheet
 from optsched.report.summary import bound_text, objective_text, policy_comparison, policy_sheet, solution_lines
 from optsched.report.timeline import timeline_csv
+from optsched.simulator.routed import DecisionRecord
 from optsched.solvers.formulation import ModelFormat
 from optsched.solvers.history import History
 from optsched.study import ledger as ledgers
@@ -304,6 +307,7 @@ def bound(
 @out_option
 @timeline_option
 @requests_option
+@decisions_option
 @layout_options
 @json_option
 def simulate(
@@ -321,6 +325,7 @@ def simulate(
     out: str | None,
     timeline: str | None,
     requests: str | None,
+    decisions: str | None,
     layout: Layout,
     as_json: bool,
 ) -> None:
@@ -328,7 +333,7 @@ def simulate(
 
     Of several routers, policies or caches each is run with each of the others.
     """
-    tables_out = {"--timeline": timeline, "--requests": requests}
+    tables_out = {"--timeline": timeline, "--requests": requests, "--decisions": decisions}
     to_stdout = [option for option, file in tables_out.items() if file == "-"]
     if to_stdout and (as_json or out == "-" or len(to_stdout) > 1):
         other = "the result document" if as_json or out == "-" else to_stdout[0]
@@ -339,6 +344,7 @@ def simulate(
     problems = [_shaped(problem, machines, caches) for problem in loaded]
     results: list[Result] = []
     tables: list[str] = []
+    records: list[DecisionRecord] = []
     processes = workers or os.cpu_count() or 1
     setups = len(given) * len(names) * len(evictors)
     with Line(instance, len(problems) * setups) as live, blaming(source=instance), naming_options():
@@ -353,6 +359,7 @@ def simulate(
             seed=seed,
             workers=processes,
             schedules=as_json or any(file is not None for file in (out, timeline, requests)),
+            records=None if decisions is None else records,
         )
         for result in runs:
             results.append(result)
@@ -365,6 +372,11 @@ def simulate(
     if requests is not None:
         with blaming("--requests"):
             write_text(requests, requests_csv(results))
+    if decisions is not None:
+        recorded = list(zip(results, records, strict=True))
+        with blaming("--decisions"):
+            write_text(decisions, decisions_csv(recorded))
+        click.echo(decision_rates(recorded), err=True, nl=False)
     text = results_csv(results) if layout.style == CSV_TABLE else "\n".join(tables)
     _deliver(results, out, as_json, "" if to_stdout else text)
 

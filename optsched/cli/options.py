@@ -257,6 +257,11 @@ requests_option: Decorator = file_option(
     "--requests",
     "Write a row for each request: TTFT, e2e latency, TPOT, evictions (CSV, docs/documents.md); - is standard output.",
 )
+decisions_option: Decorator = file_option(
+    "--decisions",
+    "Write a row for each decision of a router: the machine, that with the least work, and how much more it had (CSV, "
+    "docs/documents.md), and decisions per second on standard error; - is standard output.",
+)
 history_option: Decorator = file_option(
     "--history", "Write incumbent and bound over time (CSV), which `optsched plot bounds` draws."
 )
@@ -363,6 +368,7 @@ _OPTIONS = {
     "over": "--over",
     "labels": "--label",
     "groups": "--groups",
+    "record": "--decisions",
 }
 
 

@@ -17,7 +17,7 @@ from optsched.methods.checked import IllegalScheduleError, checked_cluster_metri
 from optsched.methods.question import Question
 from optsched.methods.routing import Routing, read_routing
 from optsched.model.domain import replace
-from optsched.model.errors import InputError, one_of, require_type
+from optsched.model.errors import InputError, Said, one_of, require_type
 from optsched.model.instance import Instance
 from optsched.model.metrics import Tally
 from optsched.model.objectives import Objective
@@ -37,6 +37,7 @@ from optsched.simulator.replica import (
     PolicyFailureError,
     Preparing,
 )
+from optsched.simulator.routed import DecisionRecord
 from optsched.simulator.router_code import RouterCrashError
 
 
@@ -65,6 +66,7 @@ def simulate(
     evictor: str | None = None,
     routers: int = 1,
     seed: int = 0,
+    record: DecisionRecord | None = None,
 ) -> Result:
     """Let a policy schedule an instance, and report its schedule and metrics.
 
@@ -92,6 +94,9 @@ def simulate(
         How many routers there are (`optsched.simulator.cluster.run_cluster`).
     seed
         Of whatever a policy leaves to chance, such as the errors of predictions.
+    record
+        Where the decisions of routers are written down, and how much more work the chosen machine had than the best
+        (`optsched.simulator.cluster.run_cluster`).
 
     Returns
     -------
@@ -112,8 +117,10 @@ def simulate(
     question = Question(*read_problem(instance, objective, restrictions, clusters=True))
     seed = read_seed(seed)
     routing = read_routing(question.instance, router, evictor, read_integer("routers", routers, 1))
+    if record is not None and (routing is None or routing.name is None):
+        raise InputError("record", Said("a record of decisions"), "none: the instance has one machine, and no router")
     try:
-        return play(question, policy, predictor=predictor, routing=routing, seed=seed)
+        return play(question, policy, predictor=predictor, routing=routing, seed=seed, record=record)
     except (PolicyCrashError, RouterCrashError) as crash:
         name = _name(policy)
         crashed = f"router {routing.name}" if isinstance(crash, RouterCrashError) and routing is not None else name
@@ -135,6 +142,7 @@ def play(
     predictor: str | None = None,
     routing: Routing | None = None,
     seed: int = 0,
+    record: DecisionRecord | None = None,
 ) -> Result:
     """Let a policy answer a question, as `simulate` does, but raise `PolicyCrashError` or `RouterCrashError`."""
     instance, objective, restrictions = question.instance, question.objective, question.restrictions
@@ -161,7 +169,7 @@ def play(
             if routing is None:
                 schedule, tally = _serve(question, runner, seed)
             elif planning is None:
-                schedule, tally = _route(question, runner, routing, seed), None
+                schedule, tally = _route(question, runner, routing, seed, record), None
             else:
                 schedule, tally = planning.planned(_occasion(question.restricted, objective, restrictions, seed)), None
     except PolicyFailureError as failure:
@@ -224,7 +232,9 @@ def _may_plan(question: Question, routing: Routing | None) -> bool:
     return True
 
 
-def _route(question: Question, policy: Policy | Preparing, routing: Routing, seed: int) -> Schedule:
+def _route(
+    question: Question, policy: Policy | Preparing, routing: Routing, seed: int, record: DecisionRecord | None
+) -> Schedule:
     """Let a router and a policy of each machine serve an instance."""
 
     def of_machine(alone: Instance) -> Policy:
@@ -234,7 +244,9 @@ def _route(question: Question, policy: Policy | Preparing, routing: Routing, see
     restricted, setting = question.restricted, routing.setting
     if routing.name is None:
         return run_policy(restricted, of_machine(restricted), setting=setting)
-    return run_cluster(restricted, of_machine, routing.factory, setting=setting, seed=seed, routers=routing.routers)
+    return run_cluster(
+        restricted, of_machine, routing.factory, setting=setting, seed=seed, routers=routing.routers, record=record
+    )
 
 
 def _name(policy: str | Policy | Preparing) -> str:

@@ -59,6 +59,8 @@ class Link:
         A request may run at the source while it is copied, in stages.
     stages
         The most stages of a live move.
+    layerwise
+        KV is copied layer by layer while prefills compute it: their time is taken off that of the copy.
     """
 
     base_ps: Picoseconds = 0
@@ -66,6 +68,19 @@ class Link:
     exclusive: bool = False
     live: bool = False
     stages: Tokens = 3
+    layerwise: bool = False
+
+    def copy_ps(self, tokens: int, prefill_ps: int = 0) -> int:
+        """Return how long a stage takes that copies ``tokens`` tokens, the first one after a prefill.
+
+        Parameters
+        ----------
+        tokens
+            What is copied.
+        prefill_ps
+            How long the prefill took that has just computed it; 0 if nothing is known of that.
+        """
+        return self.base_ps + max(0, self.kv_ps * tokens - (prefill_ps if self.layerwise else 0))
 
 
 @domain

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 from optsched.model.cost import CostModel
+from optsched.model.found import found_by_moves
 from optsched.model.instance import Instance
 from optsched.model.latencies import TokenTimes, latency_metrics
 from optsched.model.objectives import Objective
@@ -53,7 +54,7 @@ def cluster_tally(instance: Instance, schedule: Schedule) -> ClusterTally:
             _note_batch(tally, batch, player)
         else:
             _note_repeats(tally, batch, player, machines[batch.replica].cost)
-    tally.moves, tally.moved_tokens = moving.moves, moving.tokens
+    tally.moves, tally.moved_tokens = moving.moves, moving.tokens - found_by_moves(instance, schedule)
     return tally
 
 
@@ -74,7 +75,7 @@ def _note_repeats(tally: ClusterTally, batch: Batch, player: MachineState[Reques
 
 
 class _Moving:
-    """What is copied when requests move.
+    """What requests hold when they move.
 
     A request does not run from the last stage of its move on until it has moved, so what it holds then is what it holds
     in its next batch.
@@ -134,52 +135,3 @@ def cluster_metrics(instance: Instance, schedule: Schedule, tally: ClusterTally 
         "moved_tokens": tally.moved_tokens,
         **latencies,
     }
-
-
-class RequestRow(NamedTuple):
-    """What happens to one request.
-
-    Parameters
-    ----------
-    request
-        Its index.
-    machine
-        The machine that it was routed to; 0 where there is one.
-    hit_tokens
-        Tokens that it found in the cache when it first ran.
-    ttft_ps, e2e_ps
-        From its arrival to its first, and to its last token.
-    moves
-        How often it has moved.
-    """
-
-    request: int
-    machine: int
-    hit_tokens: int
-    ttft_ps: int
-    e2e_ps: int
-    moves: int
-
-
-def request_rows(instance: Instance, schedule: Schedule) -> list[RequestRow]:
-    """Return what happens to each request in a legal schedule."""
-    tally = cluster_tally(instance, schedule)
-    hits = dict[int, int]()
-    ran = set[int]()
-    for batch in schedule.batches:
-        if batch.hits:
-            hits.update((index, found) for index, found in batch.hits if index not in ran)
-        ran.update(index for index, _ in batch.run)
-    moves = Counter(move.request for move in schedule.moves if not move.aborted)
-    routes = schedule.routes or (0,) * len(instance.requests)
-    return [
-        RequestRow(
-            index,
-            routes[index],
-            hits.get(index, 0),
-            tally.times.first[index] - request.arrival_ps,
-            tally.times.latest[index] - request.arrival_ps,
-            moves[index],
-        )
-        for index, request in enumerate(instance.requests)
-    ]

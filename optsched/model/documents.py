@@ -453,7 +453,8 @@ def instance_document(instance: Instance) -> dict[str, Any]:
     if instance.machine_groups:
         document["machines"] = [_machines_document(group) for group in instance.machine_groups]
     if instance.links != Link():
-        document["links"] = _fields(instance.links, ("base_ps", "kv_ps", "exclusive", "live", "stages"))
+        layerwise = ("layerwise",) if instance.links.layerwise else ()
+        document["links"] = _fields(instance.links, ("base_ps", "kv_ps", "exclusive", "live", "stages", *layerwise))
     if instance.cache != CacheRules():
         document["cache"] = _cache_document(instance.cache)
     if instance.view != ViewAge():

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from optsched.model.cluster_metrics import RequestRow, request_rows
 from optsched.model.display import html_table, one_line
 from optsched.model.domain import domain
 from optsched.model.instance import Instance
@@ -127,13 +126,6 @@ class Result:
         """``(value - bound) / value``, 0 if equal, None if either is missing."""
         return gap(self.value, self.bound)
 
-    def routed(self) -> list[RequestRow]:
-        """Return a row for each request: machine, tokens found in the cache, TTFT, e2e latency, moves.
-
-        Empty without a schedule.
-        """
-        return [] if self.schedule is None else request_rows(self.instance, self.schedule)
-
     @property
     def value_s(self) -> float | None:
         """The value in seconds, of means the mean over requests; None without one, and for ``slo_misses``."""
@@ -155,7 +147,10 @@ class Result:
         return self.bound if self.objective == Objective.SLO_MISSES else None
 
     def requests(self) -> tuple[ServedRequest, ...]:
-        """Return a row for each request: TTFT, e2e latency, TPOT, evictions; nothing without a schedule."""
+        """Return a row for each request: machine, hits, TTFT, e2e latency, TPOT, evictions, moves.
+
+        Nothing without a schedule.
+        """
         # What makes rows is loaded where they are asked for.
         from optsched.model.served import served_requests  # noqa: PLC0415
 

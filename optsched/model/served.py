@@ -35,6 +35,10 @@ class ServedRequest:
         Tokens that it runs: I + O − 1, more if it is evicted, fewer if a cache has some.
     hit_tokens
         Tokens found in prefix caches.
+    routed_to
+        The machine that it was routed to; 0 where there is one.
+    moves
+        How often it has moved to another machine.
     """
 
     request: int
@@ -52,6 +56,8 @@ class ServedRequest:
     swaps: int
     computed_tokens: int
     hit_tokens: int
+    routed_to: int
+    moves: int
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(ServedRequest))
@@ -72,6 +78,8 @@ def served_requests(instance: Instance, schedule: Schedule) -> tuple[ServedReque
         if span.generated:
             first.setdefault(span.request, span.end_ps)
             last[span.request] = span
+    moves = Counter(move.request for move in schedule.moves if not move.aborted)
+    routes = schedule.routes or (0,) * len(instance.requests)
     rows = []
     for index, request in enumerate(instance.requests):
         ttft, e2e = first[index] - request.arrival_ps, last[index].end_ps - request.arrival_ps
@@ -92,6 +100,8 @@ def served_requests(instance: Instance, schedule: Schedule) -> tuple[ServedReque
                 swaps=changes[index, Change.SWAP_OUT],
                 computed_tokens=computed[index],
                 hit_tokens=hits[index],
+                routed_to=routes[index],
+                moves=moves[index],
             )
         )
     return tuple(rows)

@@ -110,7 +110,14 @@ class EconoServe:
 
         def policy(estimate: Estimate) -> Policy:
             queues = _Decoupled(self, occasion.instance, estimate)
-            return Allocating(queues.tasks, queues.choose, queues.order, queues.settle, queues.outlive)
+            return Allocating(
+                queues.tasks,
+                queues.choose,
+                queues.order,
+                settle=queues.settle,
+                outlive=queues.outlive,
+                go=queues.go,
+            )
 
         return Predicting(policy, self.predictor).prepared(occasion)
 
@@ -177,6 +184,10 @@ class _Decoupled:
             elif loan.host.cached + self.tasks.left(job) > loan.due:
                 del self._guests[job]
                 self.tasks.preempt(job, forming)
+        self._set_apart(hostless)
+
+    def _set_apart(self, hostless: list[Job]) -> None:
+        """Give guests without a host memory of their own."""
         for job in hostless:
             # All of this is in what the host has left.
             self.tasks.memory.give(job, job.cached if job.decoding else job.cached + job.missing)
@@ -185,6 +196,18 @@ class _Decoupled:
                 self.tasks.let_generate(job)
             elif job.decoding:
                 self.tasks.stop(job)
+
+    def go(self, job: Job) -> None:
+        """Take note of a request that leaves: its guests have no host then; if it is one, its host waits for memory."""
+        loan = self._guests.pop(job, None)
+        hosts = {job} if loan is None else {job, loan.host}
+        for host in hosts:
+            self.tasks.stop(host)
+            self.tasks.memory.give(host, 0 if host is job else host.cached)
+        hostless = [guest for guest, other in self._guests.items() if other.host in hosts]
+        for guest in hostless:
+            del self._guests[guest]
+        self._set_apart([guest for guest in hostless if guest.cached])
 
     def outlive(self, job: Job, forming: TaskBatch) -> None:
         """Give more to a request that outlives its prediction, or stop it; a guest without memory of its own leaves."""

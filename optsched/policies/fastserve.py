@@ -107,12 +107,13 @@ class _Levels:
         self._queue: list[Turn] = []
         self._holders: list[Turn] = []
         self._occupied: dict[Turn, int] = {}
-        self._free = instance.limits.kv_capacity
+        self._free = self._capacity = instance.limits.kv_capacity
         self._batch: list[Turn] = []
         self._newest = -1
         reserve = largest_allocation(instance) if settings.maximal else _nothing
         self._size = memory_of(instance).reserving(reserve)
         self._begun_ps = self._batches = self._generated = 0
+        self._first: Job | None = None
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Choose the highest priorities, and make room for them."""
@@ -126,7 +127,8 @@ class _Levels:
         if replica.rules.swap and not victims:
             back += self._ahead(chosen, replica)
         self._batch, self._begun_ps = list(chosen), replica.now_ps
-        self._generated = self._jobs[self._batch[0]].generated
+        self._first = self._jobs[self._batch[0]]
+        self._generated = self._first.generated
         run = [(self._jobs[place].index, chosen[place]) for place in sorted(chosen, key=itemgetter(1))]
         lost = Place.HOST if replica.rules.swap else Place.NOWHERE
         actions = [*(Action(index, lost) for index in victims), *(Action(index, Place.MACHINE) for index in back)]
@@ -145,8 +147,7 @@ class _Levels:
         """Count the time of the last batch, or of those that were repeated, and move those that were in it."""
         now, passed, quanta = replica.now_ps, replica.now_ps - self._begun_ps, self._quanta
         jobs, times, ran_ps, occupied, lowest = self._jobs, self._served, self._ran_ps, self._occupied, len(quanta)
-        if self._batch:
-            self._batches += max(1, jobs[self._batch[0]].generated - self._generated)
+        self._count()
         for place in self._batch:
             job = jobs[place]
             level, rank = place
@@ -164,18 +165,58 @@ class _Levels:
                 self._hold(place, held)
         self._batch = []
 
+    def _count(self) -> None:
+        """Count the last batch, or how often it was repeated."""
+        if self._first is not None:
+            self._batches += max(1, self._first.generated - self._generated)
+            self._first = None
+
     def _welcome(self, replica: Replica) -> None:
         """Let newcomers join the levels that suit their prompts."""
         for job in reversed(replica.waiting):
             if job.rank <= self._newest:
                 break
-            prompt = job.request.input
-            prefill = self._cost.batch_ps(prompt, 0, 0, [(prompt, 0)])
-            skipped = (level for level, quantum in enumerate(self._quanta) if quantum >= prefill)
-            self._served[job.rank], self._ran_ps[job.rank] = 0, job.request.arrival_ps
-            self._enter(next(skipped, len(self._quanta)), job, 0)
+            self._join(job, job.request.arrival_ps)
         if replica.waiting:
             self._newest = max(self._newest, replica.waiting[-1].rank)
+
+    def _join(self, job: Job, since_ps: int) -> None:
+        """Let a request join the level that suits its prompt."""
+        prompt = job.request.input
+        prefill = self._cost.batch_ps(prompt, 0, 0, [(prompt, 0)])
+        skipped = (level for level, quantum in enumerate(self._quanta) if quantum >= prefill)
+        self._served[job.rank], self._ran_ps[job.rank] = 0, since_ps
+        self._enter(next(skipped, len(self._quanta)), job, self._allocated(job, job.cached))
+
+    # Requests that come and go with their KV ----------------------------------------------------------------
+
+    def come(self, job: Job, now_ps: int) -> None:
+        """Let a request that has come with its KV join the level that suits its prompt."""
+        self._newest = job.rank
+        self._join(job, now_ps)
+
+    def go(self, job: Job) -> None:
+        """Forget a request that leaves."""
+        if job is self._first:
+            self._count()
+        place = next((level, job.rank) for level in range(len(self._quanta) + 1) if (level, job.rank) in self._jobs)
+        self._leave(place)
+        if place in self._batch:
+            self._batch.remove(place)
+
+    def resize(self, capacity: int) -> None:
+        """Take note of the memory that is not set aside for requests on their way."""
+        self._free += capacity - self._capacity
+        self._capacity = capacity
+
+    def has_room(self, job: Job, tokens: int) -> bool:
+        """Whether ``tokens`` tokens of a request fit into memory that is allocated to no other."""
+        # What it has noted is of before the last batch.
+        jobs = self._jobs.values()
+        held = sum(self._allocated(other, other.cached) for other in jobs)
+        return held + self._size(job, tokens) <= self._capacity
+
+    # Priorities ---------------------------------------------------------------------------------------------
 
     def _promote(self, now_ps: int) -> None:
         """Let those that have not run for long go to the highest level."""

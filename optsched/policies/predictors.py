@@ -20,7 +20,7 @@ from optsched.model.domain import Tokens, domain
 from optsched.model.errors import InputError, did_you_mean
 from optsched.model.schedule import Assignment
 from optsched.policies.histogram import Histogram
-from optsched.simulator.replica import Job, Occasion, Policy, PolicyFailureError, Replica
+from optsched.simulator.replica import Job, Notified, Occasion, Policy, PolicyFailureError, Replica
 
 Estimate = Callable[[Job], int]
 """How many output tokens are expected of a job, 1 at least; it may have generated more."""
@@ -277,12 +277,8 @@ class Online:
 class _Learning:
     """A policy whose predictions come from a histogram, which it keeps up to date."""
 
-    def __init__(self, make: Callable[[Estimate], Policy], ratio: float) -> None:
-        self._histogram, self._ratio = Histogram(), ratio
-        self._policy = make(self._expected)
-
-    def _expected(self, job: Job) -> int:
-        return ceil(self._histogram.expected(job.generated) * (1 + self._ratio))
+    def __init__(self, policy: Policy, histogram: Histogram) -> None:
+        self._policy, self._histogram = policy, histogram
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Count the requests that have ended, then let the policy decide."""
@@ -290,6 +286,17 @@ class _Learning:
         assignment = self._policy.next_batch(replica)
         self._histogram.watch(replica, assignment)
         return assignment
+
+
+class _LearningNotified(_Learning):
+    """One with records of requests and memory."""
+
+    keeps_records = True
+
+    def __init__(self, policy: Notified, histogram: Histogram) -> None:
+        super().__init__(policy, histogram)
+        self.come, self.go = policy.come, policy.go
+        self.resize, self.has_room = policy.resize, policy.has_room
 
 
 @dataclass(frozen=True)
@@ -310,7 +317,11 @@ class Predicting:
     def prepared(self, occasion: Occasion) -> Policy:
         """Predict, and return the policy of the run."""
         if isinstance(self.predictor, Online):
-            return _Learning(self.make, self.predictor.ratio)
+            histogram, ratio = Histogram(), self.predictor.ratio
+            policy = self.make(lambda job: ceil(histogram.expected(job.generated) * (1 + ratio)))
+            return (
+                _LearningNotified(policy, histogram) if isinstance(policy, Notified) else _Learning(policy, histogram)
+            )
         return self.make(Predicted(self.predictor.lengths(occasion)))
 
 

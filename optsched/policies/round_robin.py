@@ -104,6 +104,21 @@ class _Slices:
             most = min(most, *(self._steps - self._generated(job) for job in jobs))
         return while_memory_lasts(jobs, replica.memory, max(most, 1))
 
+    def come(self, job: Job, _: int) -> None:
+        """Begin a slice of a request that has come with its KV."""
+        self._begun[job.index] = job.generated
+
+    def go(self, job: Job) -> None:
+        """Forget the slice of a request that leaves."""
+        del self._begun[job.index]
+
+    def resize(self, _: int) -> None:
+        """Memory is asked of the replica."""
+
+    def has_room(self, _: Job, __: int) -> bool:
+        """Nothing is promised."""
+        return True
+
     def _generated(self, job: Job) -> int:
         """Return the tokens of its slice so far."""
         return job.generated - self._begun[job.index]

@@ -44,7 +44,7 @@ class Memory:
     def __init__(self, memory: KvMemory) -> None:
         self.size = memory.size
         self._tokens: dict[Job, int] = {}
-        self.free = memory.capacity
+        self.free = self._capacity = memory.capacity
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -59,6 +59,11 @@ class Memory:
     def owners(self) -> Iterable[Job]:
         """Return all that have been given some."""
         return self._tokens.keys()
+
+    def resize(self, capacity: int) -> None:
+        """Have ``capacity`` tokens in all."""
+        self.free += capacity - self._capacity
+        self._capacity = capacity
 
     def fits(self, job: Job, tokens: int, reserve: int = 0) -> bool:
         """Say whether a request can be given ``tokens`` in all, with a reserve that stays free."""
@@ -226,6 +231,18 @@ class Tasks:
         self.stop(job)
         return True
 
+    # Requests that come and go with their KV ----------------------------------------------------------------
+
+    def come(self, job: Job) -> None:
+        """Give a GT that has come the memory that it holds; it waits for what it needs to go on."""
+        self.calm = False
+        self.memory.give(job, job.cached)
+
+    def go(self, job: Job) -> None:
+        """Take everything from a request that leaves."""
+        self.stop(job)
+        self.memory.give(job, 0)
+
     # Groups of the same predicted length --------------------------------------------------------------------
 
     def by_group(self, queue: list[Job]) -> Iterator[Job]:
@@ -296,6 +313,8 @@ class Allocating:
         Takes note of the requests that have ended; `Tasks.settle` if it is None.
     outlive
         Gives more to a request that outlives its prediction, or stops it; `Tasks.outlive` if it is None.
+    go
+        Takes note of a request that leaves for another machine; `Tasks.go` if it is None.
     """
 
     keeps_records = True
@@ -305,12 +324,15 @@ class Allocating:
         tasks: Tasks,
         choose: Callable[[TaskBatch], None],
         order: Callable[[Iterable[Job]], list[Job]] = by_arrival,
+        *,
         settle: Callable[[TaskBatch], None] | None = None,
         outlive: Callable[[Job, TaskBatch], None] | None = None,
+        go: Callable[[Job], None] | None = None,
     ) -> None:
         self._tasks, self._choose, self._order = tasks, choose, order
         self._settle = settle or (lambda _: tasks.settle())
         self._outlive = outlive or (lambda job, _: tasks.outlive(job))
+        self._go = go or tasks.go
 
     def next_batch(self, replica: Replica) -> Assignment:
         """Let the requests go on that may, and choose further ones."""
@@ -332,6 +354,25 @@ class Allocating:
             return 1
         running = {job.index: job for job in replica.running}
         return max(1, min(self._tasks.until[index] - running[index].cached for index, _ in assignment.run))
+
+    def come(self, job: Job, _: int) -> None:
+        """Let a request that has come with its KV wait for memory to go on."""
+        self._tasks.come(job)
+
+    def go(self, job: Job) -> None:
+        """Take note of a request that leaves with its KV."""
+        self._go(job)
+
+    def resize(self, capacity: int) -> None:
+        """Take note of the memory that is not set aside for requests on their way."""
+        self._tasks.memory.resize(capacity)
+
+    def has_room(self, job: Job, tokens: int) -> bool:
+        """Whether ``tokens`` tokens of a request fit into memory that is given to no other."""
+        memory = self._tasks.memory
+        # Those that have ended since the last choice still have theirs.
+        ended = sum(memory.size(other, memory.of(other)) for other in memory.owners() if other.finished)
+        return memory.size(job, tokens) <= memory.free + ended
 
     def _insist(self, forming: TaskBatch) -> None:
         """Let the first of those that hold KV go on, with all that is free; if need be, at the cost of the last."""

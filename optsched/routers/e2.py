@@ -119,8 +119,10 @@ class E2(Router):
 
     def __init__(self, setting: RouterSetting, options: E2Options) -> None:
         self._machines = [_Machine() for _ in range(setting.machines)]
-        self._prefill_ps = setting.prefill_ps
-        self._token_ps = setting.decode_ps
+        own = setting.of_all()
+        self._prefills = [each.prefill_ps for each in own]
+        self._token_ps = [each.decode_ps for each in own]
+        self._all = range(setting.machines)
         self._options = options
         self._tree: PromptTree[_Data] = PromptTree(_Data, _split)
         self._keys: dict[int, _Node] = {}
@@ -131,16 +133,25 @@ class E2(Router):
         if divided is not None:
             self._enter_head(*divided)
         path = [*self._up(leaf)][::-1]
-        matched = [node for node in path if node.data.cached]
-        guess = self._token_ps * request.output
-        loads = [machine.prefill_ps + machine.decode_total_ps(guess) for machine in self._machines]
+        # Where machines are unlike, not every request fits all of them.
+        if len(views) == len(self._all):
+            shown: Sequence[int] = self._all
+            matched = [node for node in path if node.data.cached]
+        else:
+            shown = [view.machine for view in views]
+            matched = [node for node in path if not node.data.cached.isdisjoint(shown)]
+        decodes = [
+            machine.decode_total_ps(token_ps * request.output)
+            for machine, token_ps in zip(self._machines, self._token_ps, strict=True)
+        ]
+        loads = [machine.prefill_ps + decode for machine, decode in zip(self._machines, decodes, strict=True)]
         cached = matched[-1].end if matched else 0
         if cached > (0 if self._options.as_printed else request.input - cached):
             key = max(matched, key=lambda node: node.tokens)
-            machine = self._exploit(request, path, key, loads)
+            machine = self._exploit(request, path, key, loads, shown)
         else:
             key = leaf
-            machine = self._explore(request, path, loads, guess)
+            machine = self._explore(request, path, loads, decodes, shown)
         self._keys[request.index] = key
         self._send(machine, path, request.input)
         return machine
@@ -204,8 +215,7 @@ class E2(Router):
     def _send(self, machine: int, path: Sequence[_Node], tokens: int) -> None:
         """Count a request at a machine, which caches its prompt from now on."""
         there = self._machines[machine]
-        new = tokens - self._prefix(machine, path)
-        time_ps = self._prefill_ps(new, tokens) if new else 0
+        time_ps = self._own_ps(machine, path, tokens)
         there.history.append((time_ps, path[-1]))
         there.prefill_ps += time_ps
         for node in reversed(path):
@@ -240,12 +250,12 @@ class E2(Router):
     def _own_ps(self, machine: int, path: Sequence[_Node], tokens: int) -> int:
         """Return P."""
         new = tokens - self._prefix(machine, path)
-        return self._prefill_ps(new, tokens) if new else 0
+        return self._prefills[machine](new, tokens) if new else 0
 
     def _eviction_ps(self, machine: int, path: Sequence[_Node], tokens: int) -> int:
         """Return M. What the prompt itself finds at the machine is not evicted for it."""
         needed = tokens - self._prefix(machine, path)
-        cost = 0
+        prefill_ps, cost = self._prefills[machine], 0
         for node in self._machines[machine].order:
             if needed <= 0:
                 break
@@ -253,7 +263,7 @@ class E2(Router):
                 continue
             needed -= node.tokens
             if users := node.data.users.get(machine):
-                cost += users * self._prefill_ps(node.tokens, node.end)
+                cost += users * prefill_ps(node.tokens, node.end)
         return cost
 
     def _cheapest(
@@ -271,32 +281,40 @@ class E2(Router):
 
     # ---- the choice ----
 
-    def _exploit(self, request: RoutedRequest, path: Sequence[_Node], key: _Node, loads: Sequence[int]) -> int:
-        candidates = sorted(key.data.cached | key.data.placed)
+    def _exploit(
+        self, request: RoutedRequest, path: Sequence[_Node], key: _Node, loads: Sequence[int], shown: Sequence[int]
+    ) -> int:
+        candidates = [machine for machine in sorted(key.data.cached | key.data.placed) if machine in shown]
         machine = self._cheapest(request, path, candidates, loads)
         if not self._options.rebalancing and not self._options.autoscaling:
             return machine
-        largest, smallest = max(loads), min(loads)
+        lightest = min(shown, key=lambda each: loads[each])
+        largest, smallest = max(loads[each] for each in shown), loads[lightest]
         times, of = self._options.imbalance
         if loads[machine] < largest or largest * of <= times * smallest:
             return machine
-        lightest = loads.index(smallest)
         if self._options.autoscaling and self._slower(key) and lightest not in candidates:
             self._replicate(key, machine, lightest)
         return lightest if self._options.rebalancing else machine
 
-    def _explore(self, request: RoutedRequest, path: Sequence[_Node], loads: Sequence[int], guess_ps: int) -> int:
+    def _explore(
+        self,
+        request: RoutedRequest,
+        path: Sequence[_Node],
+        loads: Sequence[int],
+        decodes: Sequence[int],
+        shown: Sequence[int],
+    ) -> int:
         if self._options.decode_share is not None:
             times, of = self._options.decode_share
-            decodes = [machine.decode_total_ps(guess_ps) for machine in self._machines]
             # The largest share decode/load is the largest decode/prefill; shares are compared as fractions.
-            best = 0
-            for machine in range(1, len(loads)):
+            best = shown[0]
+            for machine in shown[1:]:
                 if decodes[machine] * loads[best] > decodes[best] * loads[machine]:
                     best = machine
             if decodes[best] * of > times * loads[best]:
                 return best
-        return self._cheapest(request, path, range(len(loads)), loads)
+        return self._cheapest(request, path, shown, loads)
 
     # ---- autoscaling ----
 

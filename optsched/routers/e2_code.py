@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from optsched.cache.prompt_tree import PromptNode, PromptTree
-from optsched.routers.router import MachineView, RoutedRequest, Router, RouterSetting, least
+from optsched.routers.router import MachineView, RoutedRequest, Router, RouterSetting, UnsuitableError, least
 
 SECOND_PS = 10**12
 
@@ -540,5 +540,15 @@ class E2Code(Router):
 
 
 def e2_code(setting: RouterSetting) -> E2Code:
-    """Return the router with the program's constants."""
+    """Return the router with the program's constants.
+
+    Raises
+    ------
+    UnsuitableError
+        If machines are unlike: one load of a node counts for all of them.
+    """
+    if setting.each:
+        raise UnsuitableError(
+            "Preble's program assumes equal machines, and these differ in limits or cost; e2 does not"
+        )
     return E2Code(setting, E2CodeOptions())

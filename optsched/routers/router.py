@@ -16,7 +16,18 @@ from typing import Protocol
 from optsched.cache.contents import Piece
 from optsched.model.cost import CostModel
 
-__all__ = ("MachineView", "Piece", "RoutedRequest", "Router", "RouterFactory", "RouterSetting", "least", "prefill_time")
+__all__ = (
+    "MachineSetting",
+    "MachineView",
+    "Piece",
+    "RoutedRequest",
+    "Router",
+    "RouterFactory",
+    "RouterSetting",
+    "UnsuitableError",
+    "least",
+    "prefill_time",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +137,21 @@ def _no_time(_new: int, _context: int) -> int:
     return 0
 
 
+class UnsuitableError(Exception):
+    """A router cannot serve the machines that it is to be made for; the message says why."""
+
+
+@dataclass(frozen=True)
+class MachineSetting:
+    """What a router knows of one machine that is unlike others; the fields are those of `RouterSetting`."""
+
+    capacity: int
+    batch_tokens: int
+    prefill_ps: Callable[[int, int], int]
+    decode_ps: int
+    block: int
+
+
 @dataclass(frozen=True)
 class RouterSetting:
     """What a router is made for.
@@ -137,7 +163,7 @@ class RouterSetting:
     rng
         The run's random numbers, for choices and ties.
     capacity
-        M of each machine, in tokens.
+        M of each machine, in tokens. Where machines are unlike, this and the next four are those of the first one.
     batch_tokens
         C of each machine, in tokens.
     prefill_ps
@@ -150,6 +176,8 @@ class RouterSetting:
         All requests, for routers that know the future.
     chosen
         The machine of each request, for a router that follows them.
+    each
+        Of every machine, where they are unlike; empty where they are equal.
     """
 
     machines: int
@@ -161,6 +189,17 @@ class RouterSetting:
     block: int = 1
     requests: Sequence[RoutedRequest] = ()
     chosen: Sequence[int] = ()
+    each: Sequence[MachineSetting] = ()
+
+    def of(self, machine: int) -> MachineSetting:
+        """Return what is known of one machine."""
+        if self.each:
+            return self.each[machine]
+        return MachineSetting(self.capacity, self.batch_tokens, self.prefill_ps, self.decode_ps, self.block)
+
+    def of_all(self) -> list[MachineSetting]:
+        """Return what is known of every machine."""
+        return [self.of(machine) for machine in range(self.machines)]
 
 
 def prefill_time(cost: CostModel) -> Callable[[int, int], int]:

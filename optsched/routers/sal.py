@@ -9,6 +9,7 @@ router adds what it has sent, and assumes that nothing ends.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import lcm
 
 from optsched.routers.router import MachineView, RoutedRequest, Router, RouterSetting
 
@@ -19,13 +20,16 @@ class Sal(Router):
     Parameters
     ----------
     batch_tokens
-        C, tokens of one batch.
+        C, tokens of one batch; or those of each machine, where they are unlike.
     poll_ps
         Time between two polls, in ps; a tenth of a second there.
     """
 
-    def __init__(self, batch_tokens: int = 1024, poll_ps: int = 10**11) -> None:
-        self._batch_tokens = batch_tokens
+    def __init__(self, batch_tokens: int | Sequence[int] = 1024, poll_ps: int = 10**11) -> None:
+        budgets = [batch_tokens] if isinstance(batch_tokens, int) else batch_tokens
+        self._batch_tokens = lcm(*budgets)
+        # Of C, how many times it is in that of all of them.
+        self._shares = [self._batch_tokens // budget for budget in budgets]
         self._poll_ps = poll_ps
         self._next_poll_ps = 0
         self._state: dict[int, tuple[int, int]] = {}
@@ -50,11 +54,13 @@ class Sal(Router):
         below = outputs * self._routed
         above = (self._inputs * ended + below) * self._batch_tokens
         prompt = request.input
+        shares = self._shares
         best, best_load = -1, 0
         for view in views:
             machine = view.machine
             free, queued = self._state[machine]
-            load = max(above * (prompt - free), below * (queued + prompt))
+            share = shares[machine] if len(shares) > 1 else 1
+            load = max(above * (prompt - free), below * (queued + prompt) * share)
             if best < 0 or load < best_load:
                 best, best_load = machine, load
         free, queued = self._state[best]
@@ -68,5 +74,5 @@ class Sal(Router):
 
 
 def sal(setting: RouterSetting) -> Sal:
-    """Return the router for machines of that token budget."""
-    return Sal(setting.batch_tokens)
+    """Return the router for machines of these token budgets."""
+    return Sal([each.batch_tokens for each in setting.each] or setting.batch_tokens)

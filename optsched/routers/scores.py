@@ -229,7 +229,8 @@ class Conductor(Router):
     Parameters
     ----------
     prefill_ps
-        Time of prefilling ``new`` tokens that end a context of ``context`` tokens.
+        Time of prefilling ``new`` tokens that end a context of ``context`` tokens; or that of each machine, where they
+        are unlike.
     transfer_ps
         Time of copying tokens of KV; None if prefixes cannot be copied.
     threshold
@@ -238,11 +239,11 @@ class Conductor(Router):
 
     def __init__(
         self,
-        prefill_ps: Callable[[int, int], int],
+        prefill_ps: Callable[[int, int], int] | Sequence[Callable[[int, int], int]],
         transfer_ps: Callable[[int], int] | None = None,
         threshold: float = 2.0,
     ) -> None:
-        self._prefill_ps = prefill_ps
+        self._prefills = [prefill_ps] if callable(prefill_ps) else prefill_ps
         self._transfer_ps = transfer_ps
         self._threshold = threshold
 
@@ -253,7 +254,8 @@ class Conductor(Router):
         costs = []
         for view, own in zip(views, cached, strict=True):
             copied = self._transfer_ps is not None and best > self._threshold * own
-            time_ps = view.work_ps + self._prefill_ps(request.input - (best if copied else own), request.input)
+            prefill_ps = self._prefills[view.machine if len(self._prefills) > 1 else 0]
+            time_ps = view.work_ps + prefill_ps(request.input - (best if copied else own), request.input)
             if self._transfer_ps is not None and copied:
                 time_ps += self._transfer_ps(best - own)
             costs.append(time_ps)
@@ -287,4 +289,4 @@ def aibrix_prefix(_: RouterSetting) -> Router:
 
 def conductor(setting: RouterSetting) -> Router:
     """Return `Conductor` without copies."""
-    return Conductor(setting.prefill_ps)
+    return Conductor([each.prefill_ps for each in setting.each] or setting.prefill_ps)

@@ -204,6 +204,9 @@ class BatchCache:
 
     def end(self) -> None:
         """End a batch: cache what it completed."""
+        self._publish()
+
+    def _publish(self) -> None:
         if self._open:
             self.published = self.blocks.end()
             self._open = False
@@ -232,10 +235,11 @@ class BatchCache:
     def repeat(self, run: Sequence[Step], times: int) -> None:
         """Carry out ``times`` batches of these decode steps, the first of which may have been formed."""
         if self._open:
-            self.end()
             times -= 1
-        if not times:
-            return
+            if not times:
+                self.end()
+                return
+            self._publish()
         tokens, block = self._tokens, self._block
         # Blocks are completed batch by batch, and in each in the order of the runs.
         completions = sorted(
@@ -253,9 +257,69 @@ class BatchCache:
             whole = tokens[index] // block * block + block
             self._reach(index, whole)
             tokens[index] = whole
-        published = self.blocks.end()
-        self.published = published if last == times else ()
+        self._open = True
+        if last == times:
+            self.end()
+        else:
+            self._publish()
+            self.published = ()
         for index, end in ends.items():
             if end > tokens[index] and tokens[index] % block == 0:
                 self._reach(index, end)
             tokens[index] = end
+
+
+class MovingCache(BatchCache):
+    """The cache of a machine to and from which requests move.
+
+    They may come and go during a batch, when nothing that it completes is cached, and what ends with it still holds
+    what it held. So a batch ends with `settle`, before the next one begins, and not when it has been carried out.
+    """
+
+    def __init__(self, instance: Instance, setting: CacheSetting) -> None:
+        super().__init__(instance, setting)
+        self._ended: list[int] = []
+
+    def known(self, index: int, tokens: int, *, under_way: bool) -> int:
+        """Return how many of the first ``tokens`` tokens of any request are cached (`BatchCache.known`).
+
+        Whether a batch is under way `settle` has said.
+        """
+        return self.blocks.held(self._sequences.of(index), tokens - 1)
+
+    def end(self) -> None:
+        """Have carried out a batch, which may not have ended yet."""
+
+    def finish(self, index: int) -> None:
+        """Note a request that ends with the batch."""
+        self._ended.append(index)
+
+    def settle(self) -> bool:
+        """End the batch that was carried out last; return whether it had not ended yet."""
+        was_open = self._open
+        self._publish()
+        for index in self._ended:
+            self.leave(index)
+        self._ended.clear()
+        return was_open
+
+    def leave(self, index: int) -> None:
+        """Free what a request held that has moved away, or ended; what is cached of it stays."""
+        super().finish(index)
+
+    def has_room(self, job: Job, tokens: int) -> bool:
+        """Whether a request can come with its KV, and hold ``tokens`` tokens."""
+        sequence = self._sequences.of(job.index)
+        held = self.blocks.held(sequence, job.cached)
+        return self.blocks.takes(sequence, held, tokens - held) <= self.blocks.free
+
+    def expect(self, job: Job) -> tuple[int, list[Hashable]]:
+        """Begin the move of a request to here; return how many tokens of it are cached here, and what it drops."""
+        if self._foresight is not None:
+            self._foresight.starts(job.index)
+        return self.blocks.expect(job.index, self._sequences.of(job.index), job.cached)
+
+    def land(self, job: Job) -> Collection[Hashable]:
+        """Let a request have come with its KV; return what of it was not cached."""
+        self._tokens[job.index] = job.cached
+        return self.blocks.land(job.index)

@@ -7,14 +7,17 @@ everything is routed; then a compiled policy serves each machine at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from optsched.cache.blocks import CacheSetting
+from optsched.model.cost import BatchCost
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.schedule import Schedule
 from optsched.routers.router import RouterFactory
 from optsched.simulator.engine import arrival_order
-from optsched.simulator.moving import MovingCluster, has_moves
-from optsched.simulator.routed import DecisionRecord, PolicyMaker, RoutedCluster
+from optsched.simulator.moving import MovingCluster
+from optsched.simulator.routed import DecisionRecord, PolicyMaker, RoutedCluster, has_moves
 
 _LRU = CacheSetting()
 
@@ -29,6 +32,7 @@ def run_cluster(
     routers: int = 1,
     jumps: bool = True,
     record: DecisionRecord | None = None,
+    costs: Sequence[BatchCost] | None = None,
 ) -> Schedule:
     """Let a router and policies schedule an instance.
 
@@ -54,6 +58,8 @@ def run_cluster(
         As `optsched.simulator.engine.run_policy` takes it.
     record
         Where decisions are written down; each then takes time to look at all machines. Views have to be exact.
+    costs
+        How long the steps of batches take on each machine, if not what the instance says.
 
     Raises
     ------
@@ -65,5 +71,7 @@ def run_cluster(
     """
     require_feasible(instance)
     kind = MovingCluster if has_moves(instance) else RoutedCluster
-    cluster = kind(instance, policy, router, setting, seed=seed, routers=routers, jumps=jumps, record=record)
+    cluster = kind(
+        instance, policy, router, setting, seed=seed, routers=routers, jumps=jumps, record=record, costs=costs
+    )
     return cluster.run(arrival_order(instance))

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
 from optsched.cache.blocks import CacheSetting
+from optsched.model.cost import BatchCost
 from optsched.model.instance import Instance, Request
 from optsched.model.memory import PrivateBlocks
 from optsched.model.schedule import Assignment, Batch
-from optsched.model.state import RequestState, Work
+from optsched.model.state import RequestState, Step, Work
 from optsched.routers.router import RoutedRequest
 from optsched.routers.views import Snapshot, nothing_cached
-from optsched.simulator.caching import BatchCache
+from optsched.simulator.caching import BatchCache, MovingCache
 from optsched.simulator.engine import PolicyRun
-from optsched.simulator.replica import Job, Policy
+from optsched.simulator.replica import Job, Notified, Policy, keeps_records
 
 
 class Happening(Enum):
@@ -74,12 +75,18 @@ class MachineRun(PolicyRun):
         Its index.
     setting
         How it keeps its cache.
+    cost
+        How long the steps of batches take, if not what the instance says.
     jumps
         As `optsched.simulator.engine.run_policy` takes it.
     notices
         Whether what routers are notified of is collected.
     remembers
         Whether what is cached is remembered, for `snapshot`.
+    moves
+        Whether requests may come and go with their KV.
+    layerwise
+        Whether it counts how long prefills take (`optsched.model.cluster.Link`).
     prefills
         Whether requests have to go when they have their first token (`optsched.model.cluster.Role`).
     """
@@ -91,15 +98,21 @@ class MachineRun(PolicyRun):
         machine: int,
         setting: CacheSetting,
         *,
+        cost: BatchCost | None = None,
         jumps: bool,
         notices: bool,
         remembers: bool,
+        moves: bool = False,
+        layerwise: bool = False,
         prefills: bool = False,
     ) -> None:
         # Between the batches of a jump nothing could be remembered.
         jumps &= not (remembers and instance.is_cached)
-        cache = BatchCache(instance, setting) if instance.is_cached else None
-        super().__init__(instance, policy, jumps=jumps, cache=cache, machine=machine)
+        kind = MovingCache if moves else BatchCache
+        cache = kind(instance, setting) if instance.is_cached else None
+        super().__init__(instance, policy, cost=cost, jumps=jumps, cache=cache, machine=machine)
+        self._notified = policy if keeps_records(policy) and isinstance(policy, Notified) else None
+        self._moving = cache if isinstance(cache, MovingCache) else None
         self._instance = instance
         self._noting, self._remembers = notices, remembers
         self._noted: deque[Notice] = deque()
@@ -107,6 +120,7 @@ class MachineRun(PolicyRun):
         self._hits: dict[int, int] = {}
         """Where notices are collected: what requests without a token found in the first step of their fill."""
         self._latest: Assignment | None = None
+        self._latest_end_ps = instance.start_ps
         self._ending: list[Request] = []
         self._memory = PrivateBlocks(instance.limits)
         self._replica.memory = self._memory
@@ -114,6 +128,9 @@ class MachineRun(PolicyRun):
         """Requests that the policy does not see, and the memory that they take."""
         self.expected: dict[int, Job] = {}
         """Requests that are to come from other machines."""
+        self._layerwise = layerwise
+        self._filled: dict[int, tuple[int, int]] = {}
+        """If it counts them: what requests hold after the latest prefill step, and how long those of the fill took."""
         self._fences: dict[int, int] = {}
         """Requests that are copied while they run, and the ends of the stages."""
         self.left: deque[tuple[int, Job]] = deque()
@@ -142,6 +159,8 @@ class MachineRun(PolicyRun):
         """Carry out all batches that start before a time (`PolicyRun.advance`)."""
         self.is_begun = True
         super().advance(until_ps)
+        if until_ps is None or self.now_ps <= until_ps:
+            self._settle()
 
     def notices(self, until_ps: int) -> Iterator[Notice]:
         """Yield, once, what has happened up to a time, which it has been advanced to."""
@@ -181,6 +200,8 @@ class MachineRun(PolicyRun):
         """Take a request with KV away from the policy. What it holds is still in use, until `free`."""
         job = self._present.pop(index)
         self._replica.drop(job)
+        if self._notified is not None:
+            self._notified.go(job)
         self.hold(index, job.cached, now_ps)
         return job
 
@@ -188,6 +209,38 @@ class MachineRun(PolicyRun):
         """Set memory aside for ``tokens`` tokens of a request that the policy does not see."""
         self._held[index] = self._instance.limits.occupied(tokens)
         self._set_capacity(now_ps)
+
+    def expect(self, job: Job, tokens: int, now_ps: int) -> tuple[int, Sequence[Step]]:
+        """Set memory aside for ``tokens`` tokens of a request that comes from now on.
+
+        Returns
+        -------
+        tuple
+            Its tokens that are cached here, and the blocks that are dropped for it, as a `Move` names them.
+        """
+        self.expected[job.index] = job
+        found, drop = 0, list[Step]()
+        if self._moving is not None:
+            found, dropped = self._moving.expect(job)
+            drop = self._moving.owners(dropped)
+            if self._noting:
+                self._note_drops(drop, now_ps)
+            if self._remembers:
+                self._changes.append((now_ps, dropped, ()))
+        self.hold(job.index, tokens, now_ps)
+        return found, drop
+
+    def prefill_ps(self, job: Job) -> int:
+        """Return how long the batches took that filled a request, if it has been filled here and run nothing since."""
+        tokens, time_ps = self._filled.get(job.index, (0, 0))
+        return time_ps if tokens == job.cached else 0
+
+    def release(self, index: int, now_ps: int) -> None:
+        """Free what a request holds that was taken and has moved away."""
+        self._filled.pop(index, None)
+        if self._moving is not None:
+            self._moving.leave(index)
+        self.free(index, now_ps)
 
     def free(self, index: int, now_ps: int) -> None:
         """Free what `hold` or `take` has set aside."""
@@ -197,10 +250,16 @@ class MachineRun(PolicyRun):
     def land(self, job: Job, now_ps: int) -> None:
         """Let a request come with its KV, for which memory was set aside."""
         self.expected.pop(job.index, None)
+        if self._moving is not None:
+            published = self._moving.land(job)
+            if self._remembers:
+                self._changes.append((now_ps, (), published))
         job.rank = self._arrived
         self._arrived += 1
         self._present[job.index] = job
         self._replica.running.append(job)
+        if self._notified is not None:
+            self._notified.come(job, now_ps)
         self.free(job.index, now_ps)
 
     def has_room(self, job: Job, tokens: int, at: Instant) -> bool:
@@ -210,8 +269,12 @@ class MachineRun(PolicyRun):
         """
         if any(waiting.generated for waiting in self._replica.waiting):
             return False
+        if self._notified is not None and not self._notified.has_room(job, tokens):
+            return False
         size = self._instance.limits.occupied
         if self._instance.rules.eviction:
+            if self._moving is not None:
+                return self._moving.has_room(job, tokens)
             return self.kv_used(at) + size(tokens) <= self.kv_capacity
         coming = [other for index, other in self.expected.items() if index in self._held]
         there = [other.request for other in (*self._replica.running, *coming, job)] + self._ended(at)
@@ -220,6 +283,10 @@ class MachineRun(PolicyRun):
     def _set_capacity(self, now_ps: int) -> None:
         """Let the policy see the memory that is left, and decide anew."""
         self._memory.capacity = self.kv_capacity - sum(self._held.values())
+        if self._notified is not None:
+            self._notified.resize(self._memory.capacity)
+        if self._cache is not None:
+            self._free = self._cache.free
         self._stuck = self._standing = None
         self._replica.now_ps = max(self._replica.now_ps, now_ps)
 
@@ -321,12 +388,17 @@ class MachineRun(PolicyRun):
         """Return what a prompt would have found then."""
         cache = self._cache
         assert cache is not None
-        while self._changes and self._changes[0][0] <= at.now_ps:
-            _, dropped, added = self._changes.popleft()
-            self._past.difference_update(dropped)
-            self._past.update(added)
-        past = self._past
-        return lambda request: cache.leading(past, request.index, request.input)
+        past, changes = self._past, self._changes
+
+        # What is seen is never older than what was seen before.
+        def found(request: RoutedRequest) -> int:
+            while changes and changes[0][0] <= at.now_ps:
+                _, dropped, added = changes.popleft()
+                past.difference_update(dropped)
+                past.update(added)
+            return cache.leading(past, request.index, request.input)
+
+        return found
 
     # Batches ----------------------------------------------------------------------------------------------------
 
@@ -360,13 +432,19 @@ class MachineRun(PolicyRun):
                 return
         fresh = [index for index, _ in assignment.run if (job := present.get(index)) and not job.generated]
         start = self.now_ps
+        before = self._prefilled(assignment) if self._layerwise else {}
         if self._noting and self._cache is not None:
-            self._note_drops(assignment)
+            self._note_drops(assignment.drop, start)
+            self._note_hits(assignment)
         super()._carry_out(assignment, until_ps)
-        self._latest = assignment
+        self._latest, self._latest_end_ps = assignment, self.now_ps
         if self._cache is not None and self._remembers:
             self._changes.append((start, self._cache.dropped, ()))
-            self._changes.append((self.now_ps, (), self._cache.published))
+            if self._moving is None:
+                self._changes.append((self.now_ps, (), self._cache.published))
+        for index, spent in before.items():
+            if index in present:
+                self._filled[index] = present[index].cached, spent + self.now_ps - start
         ended = [index for index, _ in assignment.run if index not in present]
         if self.prefills:
             for index, _ in assignment.run:
@@ -376,26 +454,48 @@ class MachineRun(PolicyRun):
         if self._noting:
             for index in fresh:
                 if index not in present or present[index].generated:
-                    self._note(Happening.FIRST_TOKEN, index, self._hits.pop(index, 0))
+                    self._note(Happening.FIRST_TOKEN, index, self.now_ps, self._hits.pop(index, 0))
             for index in ended:
-                self._note(Happening.FINISHED, index)
+                self._note(Happening.FINISHED, index, self.now_ps)
+
+    def _prefilled(self, assignment: Assignment) -> dict[int, int]:
+        """Return how long earlier prefill steps of the same fill took, of each request that a batch fills."""
+        filling = (job for index, _ in assignment.run if (job := self._present.get(index)) and not job.decoding)
+        return {job.index: self._filled.get(job.index, (0, 0))[1] if job.cached else 0 for job in filling}
 
     def _let_go(self, finished: Iterable[int]) -> None:
         if self._cache is not None:
             self._free = self._cache.free
         super()._let_go(finished)
 
-    def _note_drops(self, assignment: Assignment) -> None:
-        """Note what a batch that starts now drops, once for each request that is named, and remember what it finds."""
+    def _welcome(self) -> None:
+        self._settle()
+        super()._welcome()
+
+    def _settle(self) -> None:
+        """Let what the latest batch has completed be cached, if only its end does that."""
+        if self._moving is not None and self._moving.settle() and self._remembers:
+            self._changes.append((self._latest_end_ps, (), self._moving.published))
+
+    def _note_drops(self, drop: Sequence[Step], now_ps: int) -> None:
+        """Note what a batch or a move that starts now drops, once for each request that is named."""
         kept: dict[int, int] = {}
-        for index, block in assignment.drop:
+        for index, block in drop:
             kept[index] = min(block, kept.get(index, block))
+        later = list[Notice]()
+        # What a batch under way will have done is noted already.
+        while self._noted and self._noted[-1].time_ps > now_ps:
+            later.append(self._noted.pop())
         for index, blocks in kept.items():
-            self._note(Happening.DROPPED, index, blocks * self._instance.limits.kv_block)
+            self._note(Happening.DROPPED, index, now_ps, blocks * self._instance.limits.kv_block)
+        self._noted.extend(reversed(later))
+
+    def _note_hits(self, assignment: Assignment) -> None:
+        """Remember what a batch finds, for the notices of first tokens."""
         for index in assignment.evict:
             self._hits.pop(index, None)
         self._hits.update((index, found) for index, found in assignment.hits if not self._present[index].generated)
 
-    def _note(self, happening: Happening, request: int, tokens: int = 0) -> None:
-        self._noted.append(Notice(self.now_ps, self._index, self._numbers, happening, request, tokens))
+    def _note(self, happening: Happening, request: int, time_ps: int, tokens: int = 0) -> None:
+        self._noted.append(Notice(time_ps, self._index, self._numbers, happening, request, tokens))
         self._numbers += 1

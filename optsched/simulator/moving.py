@@ -13,23 +13,18 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
-from optsched.model.cluster import Role
+from optsched.model.cluster import CacheMode, Role
 from optsched.model.errors import shown
 from optsched.model.instance import Instance
 from optsched.model.schedule import Move, Schedule
+from optsched.model.state import Step
 from optsched.simulator.machine_run import Instant, MachineRun
-from optsched.simulator.replica import Job, PolicyFailureError, keeps_records
+from optsched.simulator.replica import Job, Notified, PolicyFailureError, keeps_records
 from optsched.simulator.routed import RoutedCluster
 from optsched.simulator.sight import RecordedView, View
 
 _FEW_BLOCKS = 16
 """A live move stops the request if no more blocks are left to copy, as Llumnix does."""
-
-
-def has_moves(instance: Instance) -> bool:
-    """Whether requests may move between machines."""
-    machines = instance.machines
-    return any(machine.role is Role.PREFILL or machine.rules.migration for machine in machines)
 
 
 @dataclass(eq=False)
@@ -64,8 +59,10 @@ class _Transfer:
         Its place among all moves.
     start_ps
         When it starts.
+    drop
+        Blocks that it drops at its target.
     copied
-        Tokens that are copied when the stage ends.
+        Tokens that are at the target when the stage ends.
     stages
         When earlier stages have ended.
     is_last
@@ -75,6 +72,7 @@ class _Transfer:
     wish: _Wish
     number: int
     start_ps: int
+    drop: Sequence[Step] = ()
     copied: int = 0
     stages: list[int] = field(default_factory=list)
     is_last: bool = False
@@ -105,13 +103,9 @@ class MovingCluster(RoutedCluster):
 
     def _refuse(self, instance: Instance) -> None:
         """Raise `PolicyFailureError` for what does not cover moves."""
-        if any(map(keeps_records, self._policies)):
-            reason = "the policy keeps records of requests and memory, and covers no machines between which these move"
-        elif instance.is_cached:
-            reason = "moves between machines that cache prefixes are not simulated yet"
-        else:
-            return
-        raise PolicyFailureError(0, instance.requests[0].arrival_ps, reason)
+        if any(keeps_records(policy) and not isinstance(policy, Notified) for policy in self._policies):
+            reason = "the policy keeps records of requests or a plan, and cannot be notified of requests that move"
+            raise PolicyFailureError(0, instance.requests[0].arrival_ps, reason)
 
     def run(self, order: Sequence[int]) -> Schedule:
         """Let all requests arrive, in this order, and all machines finish."""
@@ -249,32 +243,34 @@ class MovingCluster(RoutedCluster):
 
     def _is_live(self, wish: _Wish) -> bool:
         links = self._instance.links
-        return links.live and links.stages > 1 and not wish.is_free
+        if not links.live or links.stages == 1 or wish.is_free:
+            return False
+        # A batch that is formed on a cache is not cut short so that it ends before a stage does.
+        ends = self._machines[wish.source], self._machines[wish.target]
+        return all(machine.cache.mode is CacheMode.NONE for machine in ends)
 
     def _start(self, wish: _Wish, now_ps: int) -> None:
         """Start a move, and end it if it takes no time."""
         job = wish.job
-        self._runs[wish.target].expected[job.index] = job
+        is_live = self._is_live(wish)
         self._busy.add((wish.source, wish.target))
-        transfer = _Transfer(wish, len(self._moves), now_ps)
+        # While it runs it may grow.
+        tokens = job.request.peak_tokens if is_live else job.cached
+        if not is_live and not wish.is_free:
+            self._runs[wish.source].take(job.index, now_ps)
+        found, drop = self._runs[wish.target].expect(job, tokens, now_ps)
+        transfer = _Transfer(wish, len(self._moves), now_ps, drop, copied=found, is_last=not is_live)
         self._moves.append(None)
-        if not self._is_live(wish):
-            if not wish.is_free:
-                self._runs[wish.source].take(job.index, now_ps)
-            self._runs[wish.target].hold(job.index, job.cached, now_ps)
-            transfer.is_last = True
-            self._start_stage(transfer, job.cached, now_ps)
-        else:
-            # It may grow until it has moved.
-            self._runs[wish.target].hold(job.index, job.request.peak_tokens, now_ps)
+        if is_live:
             self._live.append(transfer)
-            self._start_stage(transfer, job.cached, now_ps)
+        self._start_stage(transfer, job.cached, now_ps)
         self._end_moves(now_ps)
 
     def _start_stage(self, transfer: _Transfer, tokens: int, now_ps: int) -> None:
         """Copy what is not copied yet of ``tokens`` tokens."""
-        links, wish = self._instance.links, transfer.wish
-        end = now_ps + links.base_ps + links.kv_ps * (tokens - transfer.copied)
+        wish = transfer.wish
+        prefill = 0 if transfer.stages else self._runs[wish.source].prefill_ps(wish.job)
+        end = now_ps + self._instance.links.copy_ps(tokens - transfer.copied, prefill)
         transfer.copied = tokens
         # The next stage may be the last, in which it does not run.
         if not transfer.is_last:
@@ -291,7 +287,7 @@ class MovingCluster(RoutedCluster):
                 continue  # it was aborted
             transfer.stages.append(now_ps)
             if transfer.is_last:
-                source.free(wish.job.index, now_ps)
+                source.release(wish.job.index, now_ps)
                 target.land(wish.job, now_ps)
                 self._note(transfer, now_ps, aborted=False)
                 continue
@@ -326,5 +322,12 @@ class MovingCluster(RoutedCluster):
         self._busy.discard((wish.source, wish.target))
         stages = tuple(transfer.stages) if self._instance.links.live else ()
         self._moves[transfer.number] = Move(
-            wish.job.index, wish.source, wish.target, transfer.start_ps, now_ps, stages_ps=stages, aborted=aborted
+            wish.job.index,
+            wish.source,
+            wish.target,
+            transfer.start_ps,
+            now_ps,
+            tuple(transfer.drop),
+            stages_ps=stages,
+            aborted=aborted,
         )

@@ -146,8 +146,8 @@ class NoBatchError(PolicyFailureError):
 class Policy(Protocol):
     """A batching policy.
 
-    One that has ``keeps_records = True`` knows requests and memory from what it has decided itself; it cannot serve
-    machines between which requests move (`keeps_records`).
+    One that has ``keeps_records = True`` knows requests and memory from what it has decided itself; where requests move
+    it has to be `Notified` of that.
     """
 
     def next_batch(self, replica: Replica) -> Assignment:
@@ -168,6 +168,23 @@ class Policy(Protocol):
 def keeps_records(policy: Policy) -> bool:
     """Whether a policy would not notice that a request with KV has come or gone, or that there is less memory."""
     return bool(getattr(policy, "keeps_records", False))
+
+
+@runtime_checkable
+class Notified(Policy, Protocol):
+    """A policy with records of requests and memory, which is notified of requests that come and go with their KV."""
+
+    def come(self, job: Job, now_ps: int) -> None:
+        """Take note of a decoding request that has come; the replica has it already."""
+
+    def go(self, job: Job) -> None:
+        """Take note of a request that leaves; the replica has it no more."""
+
+    def resize(self, capacity: int) -> None:
+        """Take note of the tokens of memory that are not set aside for requests on their way."""
+
+    def has_room(self, job: Job, tokens: int) -> bool:
+        """Whether ``tokens`` tokens of a request that would come fit into memory that is promised to no other."""
 
 
 @runtime_checkable

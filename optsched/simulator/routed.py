@@ -12,10 +12,11 @@ from typing import NamedTuple
 from optsched.cache.blocks import CacheSetting
 from optsched.cache.contents import Piece
 from optsched.model.cluster import Role
+from optsched.model.cost import BatchCost
 from optsched.model.errors import InputError, Said, shown
 from optsched.model.instance import Instance, Request, entries_of
 from optsched.model.schedule import Batch, Schedule
-from optsched.routers.router import RoutedRequest, Router, RouterFactory, RouterSetting, prefill_time
+from optsched.routers.router import MachineSetting, RoutedRequest, Router, RouterFactory, RouterSetting, prefill_time
 from optsched.simulator.machine_run import Happening, Instant, MachineRun, Notice
 from optsched.simulator.replica import COMPILED_TOKENS, Compiled, Policy, PolicyFailureError
 from optsched.simulator.router_code import RouterCode
@@ -107,18 +108,30 @@ def _leading(index: int, request: Request, lengths: Mapping[str, int], tokens: i
 def router_setting(
     instance: Instance, requests: Sequence[RoutedRequest], machines: Sequence[int], rng: Random
 ) -> RouterSetting:
-    """Return what a router of these machines is made for; capacities and costs are those of the first."""
-    first = instance.machines[machines[0]]
+    """Return what a router of these machines is made for."""
+    own = [instance.machines[machine] for machine in machines]
     tokens = sum(request.input for request in instance.requests) // len(instance.requests)
+    first, *others = (
+        MachineSetting(
+            machine.limits.kv_capacity,
+            machine.limits.batch_tokens,
+            prefill_time(machine.cost),
+            machine.cost.batch_ps(1, 1, tokens, ()),
+            machine.limits.kv_block,
+        )
+        for machine in own
+    )
+    are_equal = all((machine.limits, machine.cost) == (own[0].limits, own[0].cost) for machine in own)
     return RouterSetting(
         machines=len(machines),
         rng=rng,
-        capacity=first.limits.kv_capacity,
-        batch_tokens=first.limits.batch_tokens,
-        prefill_ps=prefill_time(first.cost),
-        decode_ps=first.cost.batch_ps(1, 1, tokens, ()),
-        block=first.limits.kv_block,
+        capacity=first.capacity,
+        batch_tokens=first.batch_tokens,
+        prefill_ps=first.prefill_ps,
+        decode_ps=first.decode_ps,
+        block=first.block,
         requests=requests,
+        each=() if are_equal else (first, *others),
     )
 
 
@@ -136,11 +149,12 @@ class RoutedCluster:
         routers: int,
         jumps: bool,
         record: DecisionRecord | None = None,
+        costs: Sequence[BatchCost] | None = None,
     ) -> None:
         if record is not None and instance.view.is_aged:
             raise InputError("view", Said("an aged view"), "exact views where decisions are recorded: they look at now")
         machines = instance.machines
-        self._instance, self._machines, self._jumps = instance, machines, jumps
+        self._instance, self._machines = instance, machines
         self._equal = len(set(map(id, machines))) == 1
         self._entries = [index for index, machine in enumerate(machines) if machine.role is not Role.DECODE]
         requests = routed_requests(instance)
@@ -162,9 +176,12 @@ class RoutedCluster:
                 own,
                 machine,
                 setting,
+                cost=costs[machine] if costs is not None else None,
                 jumps=jumps,
                 notices=self._notifies,
                 remembers=instance.view.is_aged,
+                moves=has_moves(instance),
+                layerwise=instance.links.layerwise,
                 prefills=machines[machine].role is Role.PREFILL,
             )
             for machine, (problem, own) in enumerate(zip(alone, self._policies, strict=True))
@@ -177,6 +194,8 @@ class RoutedCluster:
         self._due: list[Notice] = []
         self._turn = 0
         self._record = record
+        # Compiled policies know no other costs than the instance's.
+        self._may_compile = jumps and costs is None
 
     def run(self, order: Sequence[int]) -> Schedule:
         """Let all requests arrive, in this order, and all machines finish."""
@@ -233,7 +252,13 @@ class RoutedCluster:
         mine = sorted(run.submitted)
         # Loading compiled code once serves all machines.
         tokens = sum(request.output for request in self._instance.requests)
-        if self._jumps and mine and not run.is_begun and isinstance(policy, Compiled) and tokens >= COMPILED_TOKENS:
+        if (
+            self._may_compile
+            and mine
+            and not run.is_begun
+            and isinstance(policy, Compiled)
+            and tokens >= COMPILED_TOKENS
+        ):
             record = policy.serve(self._instance.on(machine, mine))
             if record is not None:
                 return record.batches(machine, mine)
@@ -268,6 +293,8 @@ class RoutedCluster:
     def _tell(self, notice: Notice) -> None:
         request = self._requests[notice.request]
         if notice.happening is Happening.DROPPED:
+            if notice.machine not in self._entries:
+                return
             place, tokens = self._entries.index(notice.machine), self._sequences[notice.request]
             for router in self._routers:
                 router.dropped(place, tokens, notice.tokens, notice.time_ps)
@@ -290,6 +317,12 @@ def alone_instances(instance: Instance) -> list[Instance]:
         if id(machine) not in made:
             made[id(machine)] = instance.on(index)
     return [made[id(machine)] for machine in machines]
+
+
+def has_moves(instance: Instance) -> bool:
+    """Whether requests may move between machines."""
+    machines = instance.machines
+    return any(machine.role is Role.PREFILL or machine.rules.migration for machine in machines)
 
 
 def _listens(router: Router) -> bool:

@@ -6,11 +6,12 @@ import traceback
 from types import TracebackType
 
 from optsched.failures import FAILURES, ReportedFailureError, failure_text
+from optsched.routers.router import UnsuitableError
 from optsched.simulator.replica import PolicyFailureError
 
 
 class RouterCrashError(ReportedFailureError):
-    """A router's code raises what no router should; the message says what, and where."""
+    """A router's code raises what no router should, or does not suit the machines; the message says what, and where."""
 
 
 class RouterCode:
@@ -27,6 +28,8 @@ class RouterCode:
     ) -> None:
         if error is None or not isinstance(error, FAILURES) or isinstance(error, PolicyFailureError):
             return
+        if isinstance(error, UnsuitableError):
+            raise RouterCrashError(str(error)) from error
         modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(trace)]
         if "optsched.simulator.engine" in modules:
             return

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
+from optsched.methods.simulate import simulate
 from optsched.model.domain import replace
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result
+from optsched.simulator.routed import DecisionRecord
 from optsched.study.drive import run
 from optsched.study.runner import Here, Processes
 from optsched.study.setups import Setups
@@ -32,6 +34,7 @@ def simulate_each(
     seed: int = 0,
     workers: int = 1,
     schedules: bool = True,
+    records: list[DecisionRecord] | None = None,
 ) -> Iterator[Result]:
     """Let every policy schedule every instance, and yield the results in order: all of the first instance first.
 
@@ -43,11 +46,28 @@ def simulate_each(
         How many processes share the work, if it is worth starting them. The results are the same.
     schedules
         Whether results keep their schedules, which take memory.
+    records
+        Where the decisions of routers are put, for each result; then all are made here, one after another.
     """
     setups = Setups.named(policies, routers=routers, evictors=evictors, predictor=predictor, seed=seed)
     for instance in instances:
         require_feasible(instance, restrictions)
     trials = [trial for instance in instances for trial in setups.trials((instance, objective, restrictions))]
+    if records is not None:
+        for trial in trials:
+            records.append(DecisionRecord([]))
+            yield simulate(
+                trial.instance,
+                trial.method,
+                objective,
+                restrictions=restrictions,
+                predictor=trial.predictor,
+                router=trial.router,
+                evictor=trial.evictor,
+                seed=trial.seed,
+                record=records[-1],
+            )
+        return
     tokens = len(setups.labels) * sum(request.output for instance in instances for request in instance.requests)
     alone = min(workers, len(trials)) == 1 or tokens < _PARALLEL_TOKENS
     early: dict[int, Result] = {}

@@ -23,11 +23,8 @@ POLICIES = ("fcfs", "vllm", "sarathi", "srtf", "lpm")
 NAMES = tuple(name for name in ROUTERS if name != "direct")
 
 
-def drawn(seed: int, *, caches: bool) -> Instance:
-    """Return two machines: with caches and no moves, or with roles, links, migration and no cache.
-
-    Moves between machines that cache are not simulated.
-    """
+def drawn(seed: int, *, caches: bool, moves: bool) -> Instance:
+    """Return two machines: with caches or not, and with roles, links and migration, or without moves."""
     rng = random.Random(seed)
     while True:
         # All schedules can be tried of small ones only; memory is short for larger ones.
@@ -38,18 +35,26 @@ def drawn(seed: int, *, caches: bool) -> Instance:
         groups = []
         for machine in instance.machine_groups:
             rules, limits = machine.rules or instance.rules, machine.limits or instance.limits
+            cache, role = machine.cache, machine.role
             if caches:
-                rules = replace(rules, migration=False)
                 limits = limits if searched else replace(limits, kv_tokens=8)
-                groups.append(replace(machine, role=Role.BOTH, rules=rules, limits=limits))
             else:
-                groups.append(replace(machine, cache=CacheRules()))
+                cache = CacheRules()
+            if not moves:
+                rules, role = replace(rules, migration=False), Role.BOTH
+            groups.append(replace(machine, role=role, rules=rules, limits=limits, cache=cache))
         requests = instance.requests
         if searched:
             requests = tuple(replace(request, arrival_ps=0) for request in requests)
         instance = replace(instance, machine_groups=tuple(groups), requests=requests)
         if not instance.infeasibilities():
             return instance
+
+
+def alike(instance: Instance) -> Instance:
+    """Return the instance with machines that differ in neither limits nor cost; `e2_code` takes no others."""
+    first, second = instance.machine_groups
+    return replace(instance, machine_groups=(first, replace(second, limits=first.limits, cost=first.cost)))
 
 
 def schedule_of(instance: Instance, router: str, policy: str, seed: int, *, jumps: bool) -> Schedule | None:
@@ -65,12 +70,12 @@ def schedule_of(instance: Instance, router: str, policy: str, seed: int, *, jump
         return None
 
 
-@pytest.mark.parametrize("caches", [True, False])
-def test_simulated_clusters_are_legal_and_never_better_than_the_best(*, caches: bool) -> None:
+@pytest.mark.parametrize(("caches", "moves"), [(True, False), (False, True), (True, True)])
+def test_simulated_clusters_are_legal_and_never_better_than_the_best(*, caches: bool, moves: bool) -> None:
     """Every router, with each policy in turn."""
     seen: Counter[str] = Counter()
     for seed in range(30):
-        instance = drawn(seed, caches=caches)
+        instance = drawn(seed, caches=caches, moves=moves)
         objective, optimum = OBJECTIVES[seed % len(OBJECTIVES)], None
         if seed % 3:
             try:
@@ -85,16 +90,19 @@ def test_simulated_clusters_are_legal_and_never_better_than_the_best(*, caches: 
         for number, router in enumerate(NAMES):
             policy = POLICIES[(seed + number) % len(POLICIES)]
             where = (seed, router, policy)
-            schedule = schedule_of(instance, router, policy, seed, jumps=True)
-            single = schedule_of(instance, router, policy, seed, jumps=False)
+            played = alike(instance) if router == "e2_code" else instance
+            if played.infeasibilities():
+                continue
+            schedule = schedule_of(played, router, policy, seed, jumps=True)
+            single = schedule_of(played, router, policy, seed, jumps=False)
             assert (schedule is None) == (single is None), where
             if schedule is None or single is None:
                 seen["failures"] += 1
                 continue
-            violations, metrics = check_schedule(instance, schedule)
+            violations, metrics = check_schedule(played, schedule)
             assert violations == [], where
             assert metrics is not None
-            replayed = judged(instance, single)
+            replayed = judged(played, single)
             assert not isinstance(replayed, str), (where, replayed)
             assert_same(metrics, replayed)
             seen["schedules"] += 1
@@ -102,12 +110,13 @@ def test_simulated_clusters_are_legal_and_never_better_than_the_best(*, caches: 
             seen["drops"] += sum(bool(batch.drop) for batch in single.batches)
             seen["moves"] += len(single.moves)
             seen["repeats"] += any(batch.repeat > 1 for batch in schedule.batches)
-            if optimum is not None:
+            if optimum is not None and played is instance:
                 value = metrics["objectives"][objective]
                 assert value >= optimum, where
                 seen["compared"] += 1
                 seen["as good"] += value == optimum
-    assert seen["searches"] >= 14
+    assert seen["searches"] >= (12 if caches and moves else 14)
     assert seen["schedules"] > 20 * seen["failures"]
     assert min(seen["repeats"], seen["compared"] - seen["as good"]) > 50
-    assert min(seen["hits"], seen["drops"]) >= 20 if caches else seen["moves"] >= 200
+    assert not caches or min(seen["hits"], seen["drops"]) >= 20
+    assert not moves or seen["moves"] >= 200

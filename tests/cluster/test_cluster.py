@@ -62,10 +62,13 @@ def test_a_row_for_each_request() -> None:
     instance = Instance("rows", limits, Rules(), COST, requests, replicas=2, prefixes=tree, cache=cache)
     result = simulate(instance, "vllm_v1", router=lambda _: Direct([1, 1, 0]))
     # Request 1 finds the four tokens of node a, and runs two.
-    assert [tuple(row) for row in result.routed()] == [
-        (0, 1, 0, 15, 26, 0),
-        (1, 1, 4, 12, 12, 0),
-        (2, 0, 0, 12, 12, 0),
+    assert [
+        (row.request, row.routed_to, row.machine, row.hit_tokens, row.ttft_ps, row.e2e_ps, row.tpot_ps, row.moves)
+        for row in result.requests()
+    ] == [
+        (0, 1, 1, 0, 15, 26, 11, 0),
+        (1, 1, 1, 4, 12, 12, None, 0),
+        (2, 0, 0, 0, 12, 12, None, 0),
     ]
     assert result.metrics is not None
     assert (result.metrics["hit_tokens"], result.metrics["computed_tokens"]) == (4, 5 + 1 + 2 + 2)
@@ -77,6 +80,11 @@ def test_regret_of_decisions() -> None:
     record = DecisionRecord([])
     run_cluster(instance, lambda alone: ready("vllm_v1", alone), lambda _: Direct([0, 0]), record=record)
     assert record.decisions == [Decision(0, 0, 0, 0), Decision(1, 0, 1, 8 + 11)]
+    same = DecisionRecord([])
+    simulate(instance, "vllm_v1", router=lambda _: Direct([0, 0]), record=same)
+    assert same.decisions == record.decisions
+    with pytest.raises(InputError, match="record: got a record of decisions, expected none: the instance has one mach"):
+        simulate(replace(instance, replicas=1), "vllm_v1", record=DecisionRecord([]))
 
 
 @pytest.mark.parametrize(
@@ -264,6 +272,14 @@ def test_a_request_goes_only_where_it_fits() -> None:
     )
 
 
+def test_a_router_for_equal_machines_only() -> None:
+    groups = MachineGroup(), MachineGroup(limits=Limits(50, 50, 50))
+    instance = Instance("unequal", Limits(60, 60, 60), Rules(), COST, (Request(3, 2),), machine_groups=groups)
+    assert simulate(instance, "vllm_v1", router="e2_code").message == (
+        "router e2_code: Preble's program assumes equal machines, and these differ in limits or cost; e2 does not"
+    )
+
+
 def test_infeasible_clusters() -> None:
     instance = cluster(Request(100, 2))
     with pytest.raises(ValueError, match=r"request 0 fits no machine .* on machine 0 it needs 101 KV tokens"):
@@ -277,6 +293,28 @@ def test_the_largest_load_is_an_objective_of_clusters_only() -> None:
     with pytest.raises(InputError, match="objective: got 'max_load'"):
         Result(plain, "vllm_v1", Objective.MAX_LOAD, Status.FAILED)
     assert simulate(replace(plain, replicas=2), "vllm_v1", "max_load").value == 13 + 11
+
+
+def test_decisions_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from optsched.routers.router import Router\n\n\n"
+        "class Last(Router):\n    def route(self, request, views):\n        return views[-1].machine\n"
+    )
+    file, own = tmp_path / "instance.json", f"{tmp_path}/mine.py:Last"
+    file.write_text(dump(instance_document(cluster(Request(3, 2), Request(2, 1, arrival_ps=5)))))
+    command = ["simulate", str(file), "--policy", "vllm_v1", "--router", own]
+    code, out, err = optsched(capsys, *command, "--decisions", "-")
+    assert code == 0
+    # As in `test_regret_of_decisions`, of machine 1.
+    assert out.splitlines() == [
+        "instance,router,policy,evictor,request,machine,best_machine,regret_ps",
+        f"cluster,{own},vllm_v1,,0,1,0,0",
+        f"cluster,{own},vllm_v1,,1,1,0,19",
+    ]
+    assert f"{own}, vllm_v1: 2 decisions, " in err
+    code, _, err = optsched(capsys, *command[:-2], "--machines", "1", "--decisions", "-")
+    assert code == 2
+    assert "--decisions: got a record of decisions, expected none" in err
 
 
 def test_routers_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ from optsched.model.documents import (
     result_document,
 )
 from optsched.model.metrics import evaluate
+from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Assignment, timed
 from optsched.policies.infermax import VLLM
 from optsched.simulator.engine import run_policy
@@ -119,6 +120,15 @@ def test_machines_that_make_no_sense(changes: dict[str, Any], message: str) -> N
     assert str(error.value) == message
 
 
+def test_a_class_of_schedules_is_that_of_every_group() -> None:
+    few = replace(MIXED.limits, batch_requests=1)
+    groups = MachineGroup(), MachineGroup(limits=few), MachineGroup(rules=Rules(chunked_prefill=False))
+    instance = replace(MIXED, machine_groups=groups)
+    restricted = Restrictions(forbid=("eviction",), max_batch=2).apply(instance)
+    assert [machine.limits.batch_requests for machine in restricted.machines] == [2, 1, 2]
+    assert [machine.rules.eviction for machine in restricted.machines] == [False] * 3
+
+
 def test_a_document_states_what_differs() -> None:
     document = instance_document(MIXED)
     limits = {"kv_tokens": 64, "batch_tokens": 32, "prefill_tokens": 32, "batch_requests": None, "kv_block": 1}
@@ -127,7 +137,9 @@ def test_a_document_states_what_differs() -> None:
     assert set(second) == {"role", "limits", "rules", "cost"}
     assert third == {}
     assert document["links"] == {"base_ps": 7, "kv_ps": 2, "exclusive": True, "live": False, "stages": 3}
-    for instance in (MIXED, TWO):
+    layerwise = replace(MIXED, links=replace(MIXED.links, layerwise=True))
+    assert instance_document(layerwise)["links"] == document["links"] | {"layerwise": True}
+    for instance in (MIXED, TWO, layerwise):
         assert parse_instance(dump(instance_document(instance)).encode(), cost_model) == instance
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from random import Random
 
 import pytest
@@ -11,11 +14,12 @@ from playing import ready
 from optsched import CostModel, Instance, Limits, MachineGroup, Request, Rules, replace, simulate
 from optsched.check import check_schedule
 from optsched.methods.routing import find_router
-from optsched.model.cluster import CacheMode, CacheRules, Link, Role, ViewAge
-from optsched.model.schedule import Batch, Move
+from optsched.model.cluster import Link, Role, ViewAge
+from optsched.model.schedule import Assignment, Batch, Move
 from optsched.routers.llumnix import Llumnix
 from optsched.routers.router import MachineView, RoutedRequest, Router, RouterSetting
 from optsched.simulator.cluster import run_cluster
+from optsched.simulator.replica import Replica
 
 COST = CostModel(base=10, token=1)
 APART = MachineGroup(role=Role.PREFILL), MachineGroup(role=Role.DECODE)
@@ -44,7 +48,47 @@ def test_prefill_and_decode_apart_over_an_exclusive_link() -> None:
     assert result.value == 49 + 49 + 28
     assert result.metrics is not None
     assert (result.metrics["moves"], result.metrics["moved_tokens"]) == (2, 5)
+    rows = result.requests()
+    assert [(row.routed_to, row.machine, row.moves, row.evictions) for row in rows] == [(0, 1, 1, 0)] * 2 + [
+        (0, 0, 0, 0)
+    ]
+    assert [(row.ttft_ps, row.e2e_ps, row.tpot_ps) for row in rows] == [(15, 49, 17), (15, 49, 34), (28, 28, None)]
     assert result.metrics["load_ps"] == [15 + 14, 11 + 12]
+
+
+@pytest.mark.parametrize(
+    ("kv", "moves"),
+    [
+        # Both prompts are computed in 10 + 5. That hides 2 x 3 and 2 x 2, and the base is left.
+        (2, (Move(0, 0, 1, 15, 20), Move(1, 0, 1, 15, 20))),
+        # 5 + 9 x 3 - 15 and 5 + 9 x 2 - 15.
+        (9, (Move(0, 0, 1, 15, 32), Move(1, 0, 1, 15, 23))),
+    ],
+)
+def test_prefills_hide_what_is_copied_layer_by_layer(kv: int, moves: tuple[Move, ...]) -> None:
+    instance = apart(*THREE, links=Link(base_ps=5, kv_ps=kv, layerwise=True))
+    result = simulate(instance, "vllm_v1", router="disaggregated")
+    assert result.schedule is not None, result.message
+    assert result.schedule.moves == moves
+
+
+def test_all_chunks_of_a_prefill_hide_a_copy() -> None:
+    limits, link = Limits(100, 100, 4), Link(base_ps=5, kv_ps=6, layerwise=True)
+    instance = replace(apart(Request(6, 2), links=link), limits=limits)
+    result = simulate(instance, "sarathi", router="disaggregated")
+    assert result.schedule is not None, result.message
+    # 4 tokens take 10 + 4, and 2 take 10 + 2: 26 in all. The copy takes 5 + 6 x 6 - 26.
+    assert result.schedule.moves == (Move(0, 0, 1, 26, 41),)
+
+
+def test_a_decode_step_ends_what_a_prefill_hides() -> None:
+    # The request leaves machine 0 at 40 with 43 tokens after 3 decode steps, not layer by layer: in 43.
+    links = Link(kv_ps=1, layerwise=True)
+    rules, cost = Rules(migration=True), CostModel(base=10, token=0)
+    instance = Instance("late", Limits(100, 100, 100), rules, cost, (Request(40, 9),), replicas=2, links=links)
+    result = simulate(instance, "vllm_v1", router=lambda _: OffTheFirst())
+    assert result.schedule is not None, result.message
+    assert result.schedule.moves == (Move(0, 0, 1, 40, 83),)
 
 
 def test_two_moves_at_a_time() -> None:
@@ -99,6 +143,21 @@ def test_migration_from_the_fuller_machine() -> None:
     )
 
 
+WITH_RECORDS = (
+    "rr",
+    "rr_sjf",
+    "fastserve",
+    "fastserve_max",
+    "multires",
+    "sync_coupled",
+    "econoserve_d",
+    "econoserve_sd",
+    "econoserve_sdo",
+    "econoserve",
+)
+"""Policies that keep records of requests and memory."""
+
+
 def drawn(seed: int) -> Instance:
     """A small cluster with roles, migration or both."""
     rng = Random(seed)
@@ -115,6 +174,7 @@ def drawn(seed: int) -> Instance:
         MachineGroup(1, limits=replace(limits, kv_tokens=limits.kv_tokens + 9)),
     )
     links = Link(rng.randint(0, 9), rng.randint(0, 3), exclusive=rng.random() < 0.5, live=rng.random() < 0.5, stages=3)
+    links = replace(links, layerwise=seed % 2 > 0)
     view = rng.choice([ViewAge(), ViewAge(50, 0), ViewAge(0, 30), ViewAge(40, 25)])
     rules = Rules(migration=migration, eviction=rng.random() < 0.8)
     return Instance(
@@ -122,16 +182,25 @@ def drawn(seed: int) -> Instance:
     )
 
 
-@pytest.mark.parametrize("router", ["disaggregated", "splitwise", "llumnix", "round_robin", "sal", "dynamo_kv"])
-@pytest.mark.parametrize("policy", ["vllm_v1", "sarathi", "vllm_ef", "sarathi_ef"])
+ROUTERS = ("disaggregated", "splitwise", "llumnix", "round_robin", "sal", "dynamo_kv")
+
+
+@pytest.mark.parametrize(
+    ("router", "policy"),
+    [
+        *product(ROUTERS, ["vllm_v1", "sarathi", "vllm_ef", "sarathi_ef"]),
+        *product(["disaggregated", "llumnix", "shuffling"], WITH_RECORDS),
+    ],
+)
 def test_moves_are_legal_with_jumps_or_without(router: str, policy: str) -> None:
+    make = always_moving if router == "shuffling" else find_router(router)
     for seed in range(12):
         instance = drawn(seed)
-        result = simulate(instance, policy, router=router, seed=seed)
+        result = simulate(instance, policy, router=make, seed=seed)
         if not instance.rules.eviction and result.schedule is None:
             continue
         assert result.schedule is not None, result.message
-        steps = run_cluster(instance, lambda alone: ready(policy, alone), find_router(router), seed=seed, jumps=False)
+        steps = run_cluster(instance, partial(ready, policy, seed=seed), make, seed=seed, jumps=False)
         assert (steps.routes, steps.moves) == (result.schedule.routes, result.schedule.moves)
         violations, metrics = check_schedule(instance, steps)
         assert not violations
@@ -204,15 +273,35 @@ def test_live_moves_and_aborts_are_legal() -> None:
     assert aborted > 10
 
 
-@pytest.mark.parametrize("policy", ["rr", "fastserve", "multires", "econoserve", "planner"])
-def test_policies_with_records_of_their_own_are_refused(policy: str) -> None:
-    result = simulate(apart(*THREE, links=Link()), policy)
-    assert result.message is not None
-    assert "keeps records of requests and memory" in result.message
+@dataclass(frozen=True)
+class Keeping:
+    """Counts its decisions, and says that it keeps records."""
+
+    keeps_records = True
+
+    def next_batch(self, replica: Replica) -> Assignment:
+        job = (replica.running or replica.waiting)[0]
+        return Assignment([(job.index, job.missing)], [])
 
 
-def test_moves_with_caches_are_refused() -> None:
-    instance = replace(apart(*THREE, links=Link()), cache=CacheRules(CacheMode.ALL))
-    result = simulate(instance, "vllm_v1")
+def test_a_policy_of_records_that_is_told_nothing_is_refused() -> None:
+    result = simulate(apart(*THREE, links=Link()), Keeping())
     assert result.message is not None
-    assert "machines that cache prefixes are not simulated yet" in result.message
+    assert "keeps records of requests or a plan, and cannot be notified" in result.message
+
+
+@pytest.mark.parametrize("policy", WITH_RECORDS)
+def test_policies_with_records_go_on_with_what_comes(policy: str) -> None:
+    # Both prompts take 10 + 6. The requests move one after the other in 5 + 2 x 3. The first decodes once alone, until
+    # 38 in 10 + 1, both once until 50 in 10 + 2, and the second once alone.
+    instance = apart(Request(3, 3), Request(3, 3), links=Link(base_ps=5, kv_ps=2, exclusive=True))
+    result = simulate(instance, policy, "mean_e2e", router="disaggregated")
+    assert result.schedule is not None, result.message
+    assert [(move.start_ps, move.end_ps) for move in result.schedule.moves] == [(16, 27), (27, 38)]
+    assert result.value == 50 + 61
+
+
+def test_a_policy_with_a_plan_is_refused() -> None:
+    result = simulate(apart(*THREE, links=Link()), "planner")
+    assert result.message is not None
+    assert "keeps records of requests or a plan, and cannot be notified" in result.message

@@ -19,7 +19,7 @@ from optsched.routers.e2_code import E2Code, E2CodeOptions
 from optsched.routers.hashing import BoundedConsistent, PrefixHash, beginning
 from optsched.routers.llumnix import Llumnix, migration_pairs
 from optsched.routers.oracle import OraclePartition
-from optsched.routers.router import Piece, RoutedRequest, RouterSetting
+from optsched.routers.router import MachineSetting, Piece, RoutedRequest, RouterSetting
 from optsched.routers.sal import Sal
 from optsched.routers.scores import AibrixPrefix, Conductor, DynamoKv, Lmetric, ScoreMix, VllmDp
 from optsched.routers.simple import BySession, Least, RoundRobin, TwoChoices, pending_tokens, requests_there
@@ -231,7 +231,7 @@ def test_oracle_places_the_largest_key_portions_first() -> None:
         for _ in range(count):
             requests.append(request(index, ("s", 0, 1), (name, 0, tokens), (("own", index), 0, 4)))
             index += 1
-    router = OraclePartition(2, requests, lambda new, _: new, 1)
+    router = OraclePartition(RouterSetting(2, prefill_ps=lambda new, _: new, decode_ps=1).of_all(), requests)
     assert [router.route(each, loads(0, 0)) for each in requests] == [0, 0, 0, 1, 1]
 
 
@@ -292,6 +292,52 @@ def test_e2_explores_at_the_machine_that_decodes_most(limit: tuple[int, int] | N
         for index, (name, count, output) in enumerate(prompts)
     ]
     assert chosen == [0, 1, 0, last]
+
+
+def slower(times: int) -> MachineSetting:
+    """A machine on which a token takes this time, to prefill and to decode."""
+    return MachineSetting(1000, 100 // times, lambda new, _: times * new, times, 1)
+
+
+def test_e2_counts_the_time_of_each_machine() -> None:
+    # Machine 1 takes 3 times as long. 110 tokens and one more: 110 at 0, 330 at 1; then 111 + 110 and 330; then 222 +
+    # 110 and 330; then 222 + 110 and 330 + 3 + 330.
+    router = E2(RouterSetting(2, each=(slower(1), slower(3))), BARE)
+    prompts = [request(index, (index, 0, 110)) for index in range(4)]
+    assert [router.route(each, loads(0, 0)) for each in prompts] == [0, 0, 1, 0]
+
+
+def test_e2_goes_where_a_request_fits() -> None:
+    # 100 of 110 tokens are cached at 0, which is not shown to the second request.
+    router = E2(RouterSetting(2, each=(slower(1), slower(3))), BARE)
+    assert router.route(request(0, ("a", 0, 100), (0, 0, 10)), loads(0, 0)) == 0
+    assert router.route(request(1, ("a", 0, 100), (1, 0, 10)), loads(0, 0)[1:]) == 1
+    # It is cached at both now. 0: 111 + 10; 1: 333 + 30.
+    assert router.route(request(2, ("a", 0, 100), (2, 0, 10)), loads(0, 0)) == 0
+
+
+def test_oracle_counts_the_work_on_each_machine() -> None:
+    # Work at 0 is 50 + 1, 40 + 1 and 30 + 1, and 3 times that at 1. 51 to 0; 92 or 123: to 0; 123 or 93: to 1.
+    requests = [
+        request(index, (name, 0, tokens)) for index, (name, tokens) in enumerate([("a", 50), ("b", 40), ("c", 30)])
+    ]
+    router = OraclePartition((slower(1), slower(3)), requests)
+    assert [router.route(each, loads(0, 0)) for each in requests] == [0, 0, 1]
+    # What does not fit machine 1 goes to the other one.
+    assert router.route(requests[2], loads(0, 0)[:1]) == 0
+
+
+def test_conductor_and_sal_count_what_each_machine_takes() -> None:
+    # 10 tokens: 10 at 0, and 30 at 1, beside 25 of work left at 0.
+    views = [Snapshot(0, work_ps=25, kv_capacity=100), Snapshot(1, kv_capacity=100)]
+    setting = RouterSetting(2, each=(slower(1), slower(3)))
+    assert find_router("conductor")(setting).route(request(0, ("a", 0, 10)), views) == 1
+    assert find_router("conductor")(setting).route(request(0, ("a", 0, 20)), views) == 0
+    # Budgets of 100 and 33 tokens. 20 tokens wait at 0, and none at 1: (20 + 10) / 100 is less than 10 / 33; then (30 +
+    # 10) / 100 is more than 10 / 33.
+    waiting = [Snapshot(0, queued_tokens=20, kv_capacity=1000), Snapshot(1, kv_capacity=1000)]
+    sal = find_router("sal")(setting)
+    assert [sal.route(request(index, (index, 0, 10)), waiting) for index in range(2)] == [0, 1]
 
 
 @given(st.lists(PIECES, min_size=1, max_size=12), st.integers(1, 4))

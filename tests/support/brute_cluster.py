@@ -91,6 +91,7 @@ class World:
         self.filling, self.finished = [True] * number, [False] * number
         self.first, self.last, self.gaps = [0] * number, [0] * number, list[int]()
         self.ran_until = [-1] * number
+        self.prefilled = [0] * number
         self.cache: list[frozenset[Block]] = [frozenset() for _ in self.machines]
         self.open: list[Open | None] = [None] * len(self.machines)
         self.copies: list[Copying] = []
@@ -216,6 +217,7 @@ class World:
             exist = r.input + self.g[request]
             if self.filling[request]:
                 if self.m[request] == 0:
+                    self.prefilled[request] = 0
                     found = {*self.cache[k], *(done if machine.cache.share_in_batch else ())}
                     m = b * self.run_of(machine, request, found, (exist - 1) // b)
                     self.m[request] = m
@@ -244,6 +246,8 @@ class World:
         self.need_memory(k)
         for request in after:
             self.ran_until[request] = end
+            # A decode step ends what a copy layer by layer saves.
+            self.prefilled[request] = self.prefilled[request] + end - self.now if self.filling[request] else 0
         self.load[k] += end - self.now
         self.counts["batches"] += 1
         self.counts["computed_tokens"] += tokens
@@ -302,7 +306,8 @@ class World:
         copied = self.m[move.request] - move.reached
         move.sent += copied
         move.reached += copied
-        move.due = self.now + link.base_ps + link.kv_ps * copied
+        saved = self.prefilled[move.request] if link.layerwise and not move.stages else 0
+        move.due = self.now + max(link.base_ps, link.base_ps + link.kv_ps * copied - saved)
 
     def end_stage(self, move: Copying) -> None:
         move.stages.append(self.now)
@@ -310,6 +315,7 @@ class World:
             return
         self.copies.remove(move)
         self.where[move.request] = move.target
+        self.prefilled[move.request] = 0
         machine = self.machines[move.target]
         self.cache[move.target] |= frozenset(self.whole(machine, move.request, self.m[move.request]))
         self.counts["moves"] += 1
@@ -736,6 +742,7 @@ def _key(world: World) -> object:
     now = world.now
     return (
         tuple(world.where), tuple(world.g), tuple(world.m), tuple(world.filling), tuple(world.finished),
+        tuple(world.prefilled) if world.instance.links.layerwise else (),
         tuple(world.cache), tuple(max(0, end - now) for end in world.ran_until),
         tuple((o.end - now, tuple(sorted(o.after.items())), tuple(o.done)) if o else None for o in world.open),
         tuple(

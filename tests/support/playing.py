@@ -55,11 +55,11 @@ def problem(
     return Instance("test", limits, rules, cost, requests)
 
 
-def ready(runner: str | Policy | Preparing, instance: Instance) -> Policy:
-    """Return a policy for one run, seed 0."""
+def ready(runner: str | Policy | Preparing, instance: Instance, seed: int = 0) -> Policy:
+    """Return a policy for one run."""
     found: Policy | Preparing = lookup(POLICY_GROUP, runner, "policy") if isinstance(runner, str) else runner
     if isinstance(found, Preparing):
-        return found.prepared(Occasion(instance, Objective.MAKESPAN, Restrictions(), np.random.default_rng(0)))
+        return found.prepared(Occasion(instance, Objective.MAKESPAN, Restrictions(), np.random.default_rng(seed)))
     return found
 
 

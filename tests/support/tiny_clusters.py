@@ -71,6 +71,8 @@ def random_tiny(rng: random.Random, *, requests: int = 3, longest: int = 5, outp
     roles = (Role.PREFILL, Role.DECODE) if kind < 0.4 else (Role.BOTH, rng.choice(list(Role)))
     machines = tuple(machine(role) for role in roles)
     links = Link(rng.randint(0, 3), rng.randint(0, 2), rng.random() < 0.5, rng.random() < 0.5, rng.choice([1, 2, 3]))
+    # Of its own generator: what else is drawn stays as it is.
+    links = replace(links, layerwise=random.Random(str(found)).random() < 0.4)
     first = machines[0]
     assert first.limits is not None
     assert first.rules is not None

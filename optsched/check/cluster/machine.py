@@ -34,6 +34,7 @@ class Part:
 class _Tally(Tally):
     """What one batch runs, finds and completes, and which requests finish in it."""
 
+    filling: list[State] = field(default_factory=list)
     finished: list[State] = field(default_factory=list)
     completing: list[Hold] = field(default_factory=list)
     hits: dict[int, int] = field(default_factory=dict)
@@ -217,6 +218,8 @@ class Machine:
                 f"{end_ps} ps",
             )
             end_ps = stated_ps
+        for state in tally.filling:
+            state.fill_ps += duration_ps
         for state in filled:
             state.ran_ps = end_ps
         self._generate(generating, end_ps, tally)
@@ -412,6 +415,7 @@ class Machine:
             found = self.memory.match(hold.segments, (state.missing - 1) // block)
             self.memory.pin(hold, found)
             tally.hits[index] = hold.tokens
+            state.fill_ps = 0
             self._record.totals.hit_tokens += hold.tokens
         missing = state.missing
         wrong = tally.prefill(count, hold.tokens, missing)
@@ -419,6 +423,8 @@ class Machine:
             self._note(part, f"request {index} {wrong}")
         state.ran = min(count, missing)
         self._step(hold, state.ran, tally)
+        state.fill_tokens = hold.tokens
+        tally.filling.append(state)
 
     def _generate(self, states: Sequence[State], end_ps: int, tally: _Tally) -> None:
         """Give requests whose tokens are all cached one more token each, at a batch's end."""

@@ -71,7 +71,10 @@ class Moves:
         # Less than before only after a violation.
         reached = max(state.held_at(now_ps), move.reached)
         copied = reached - move.reached
-        move.due_ps = now_ps + self._link.base_ps + self._link.kv_ps * copied
+        copy_ps = self._link.kv_ps * copied
+        if self._link.layerwise and move.stage == 0:
+            copy_ps = max(copy_ps - state.computed_ps, 0)
+        move.due_ps = now_ps + self._link.base_ps + copy_ps
         move.sent += copied
         move.reached = reached
         self._machines[move.target].memory.grow(move.hold, reached)
@@ -100,6 +103,7 @@ class Moves:
         target.grow(move.hold, max(state.hold.tokens, move.hold.tokens))
         source.release(state.hold)
         state.hold, state.machine, state.move = move.hold, move.target, None
+        state.fill_ps = 0
         target.publish(move.hold)
         self._record.totals.moves += 1
         self._record.totals.moved_tokens += move.sent

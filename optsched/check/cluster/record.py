@@ -41,7 +41,8 @@ class Underway:
 class State:
     """One request: where it is, g, what it holds there (m), its phase, its last batch, and when its tokens came.
 
-    ``ran_ps`` is the end of that batch, ``ran`` the tokens that it runs there.
+    ``ran_ps`` is the end of that batch, ``ran`` the tokens that it runs there. ``fill_ps`` is the time of the batches
+    with prefill steps of its fill, and ``fill_tokens`` are those that it held after the last of them.
     """
 
     index: int
@@ -55,6 +56,8 @@ class State:
     finished: bool = False
     ran_ps: int = -1
     ran: int = 0
+    fill_ps: int = 0
+    fill_tokens: int = 0
     first_token_ps: int = 0
     last_token_ps: int = 0
     move: Underway | None = None
@@ -63,6 +66,11 @@ class State:
     def missing(self) -> int:
         """Tokens that exist and are not cached, S − m."""
         return self.request.input + self.generated - self.hold.tokens
+
+    @property
+    def computed_ps(self) -> int:
+        """How long the prefill took that has computed what it holds; 0 if it has run a decode step, or moved, since."""
+        return self.fill_ps if self.fill_tokens == self.hold.tokens else 0
 
     def held_at(self, now_ps: int) -> int:
         """Return its KV tokens when the batches that have ended by now count."""
