@@ -116,7 +116,18 @@ class LazyGroup(click.Group):
         click.Group(commands=listed).format_commands(ctx, formatter)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def _one_spelling(name: str) -> str:
+    return "policy" if name == "policies" else name
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "token_normalize_func": _one_spelling,
+    },
+)
 @click.version_option(package_name="optsched")
 def cli() -> None:
     """How far is this LLM-serving scheduler from optimal?

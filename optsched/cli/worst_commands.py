@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from optsched.calibrate.library import find_profile
+from optsched.cli.completion import complete_policies, complete_profiles
 from optsched.cli.group import cli
 from optsched.cli.options import (
     file_option,
@@ -19,7 +20,7 @@ from optsched.cli.options import (
 )
 from optsched.cli.step_bar import StepBar
 from optsched.model.documents import dump, instance_document
-from optsched.model.errors import InputError, printable
+from optsched.model.errors import printable
 from optsched.model.instance import Rules
 from optsched.study.worst import Search, worst_case
 
@@ -28,14 +29,23 @@ _KEPT = 0.9
 
 
 @cli.command()
-@click.option("--policy", required=True, metavar="NAME", help="The policy, or FILE.py:NAME.")
+@click.option(
+    "--policy", required=True, metavar="NAME", shell_complete=complete_policies, help="The policy, or FILE.py:NAME."
+)
 @objective_option
-@integer_option("--requests", 2, 64, "8", "Maximum number of requests.")
-@number_option("--seconds", "60", "Seconds of the evolution.")
-@number_option("--time-limit", "10", "Seconds to solve the instance that it finds.")
+@integer_option("--requests", 2, 64, 8, "Maximum number of requests.")
+@number_option("--seconds", 60, "Seconds of the evolution.", finite=True)
+@number_option("--time-limit", 10, "Seconds to solve the instance that it finds.")
 @click.option("--online", is_flag=True, help="Requests may arrive later.")
 @click.option("--chunked", is_flag=True, help="Allow chunked prefills.")
-@click.option("--profile", default="a100-llama2-7b-nocall", show_default=True, help="The cost profile.")
+@click.option(
+    "--profile",
+    default="a100-llama2-7b-nocall",
+    show_default=True,
+    metavar="PROFILE",
+    shell_complete=complete_profiles,
+    help="The cost profile: a name, or a .json file.",
+)
 @seed_option
 @file_option("--out", "Write the instance; .gz packs it, - is standard output.")
 def worst(
@@ -52,8 +62,6 @@ def worst(
 ) -> None:
     """Look for a small instance on which a policy is far from what is possible (docs/study.md)."""
     require_policy(policy)
-    if seconds == float("inf"):
-        raise InputError("--seconds", seconds, "a finite number > 0")
     with naming_options():
         cost = find_profile(profile).cost
     search = Search(policy, read_objective(objective), requests, cost, Rules(chunked_prefill=chunked), online=online)
