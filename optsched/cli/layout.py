@@ -12,7 +12,8 @@ import click
 from optsched.cli.options import naming_options
 from optsched.cli.types import OneOf
 from optsched.model.errors import InputError
-from optsched.report.formats import FORMATS, as_latex, as_text
+from optsched.report.formats import FORMATS, as_text
+from optsched.report.latex import as_latex
 from optsched.report.layout import chosen, transposed
 from optsched.report.sheet import Sheet
 
