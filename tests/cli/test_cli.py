@@ -631,7 +631,7 @@ def test_latex_has_rules_and_nothing_special(hard: BoundTable) -> None:
         assert comment == "% needs \\usepackage{booktabs,amssymb,adjustbox}"
         assert body.count("\\end{table}") == body.count("\\begin{table}") == body.count("\\caption{")
         parts = body.count("\\begin{tabular}")
-        assert parts > 1, "so many policies are wider than a page"
+        assert parts > 1, "all policies are wider than a page"
         for rule in ("\\toprule", "\\midrule", "\\bottomrule", "\\end{tabular}"):
             assert body.count(rule) == parts
         assert not re.search(r"[✓κ–≥]", body)
