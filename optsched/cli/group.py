@@ -27,7 +27,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "conform": (
             "own_commands",
-            "Try policies, names or FILE.py:NAME, on small instances: exit 0 only if each keeps to every rule.",
+            "Try policies, routers, evictors or formulations on small instances: exit 0 only if all keep to the rules.",
         ),
         "execute": (
             "machine_commands",
@@ -43,7 +43,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "new": (
             "own_commands",
-            "Write NAME.py: a commented policy that runs, to be changed.",
+            "Write NAME.py: a commented policy, router, evictor or formulation that runs, to be changed.",
         ),
         "plot": (
             "plot_commands",

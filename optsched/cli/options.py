@@ -13,7 +13,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from optsched.cache.blocks import EVICTOR_NAMES
+from optsched.cache.blocks import EVICTOR_NAMES, require_evictor
 from optsched.calibrate.library import find_cost
 from optsched.catalogue import FORMULATION_GROUP, POLICY_GROUP, ROUTER_GROUP, broken_entries, in_file
 from optsched.cli.completion import (
@@ -263,8 +263,8 @@ cache_option: Decorator = click.option(
     "caches",
     multiple=True,
     metavar="NAME",
-    help=f"Order in which cached blocks are dropped: {', '.join(EVICTOR_NAMES)}; may repeat. An instance that caches "
-    "nothing then caches all blocks.",
+    help=f"Order in which cached blocks are dropped: {', '.join(EVICTOR_NAMES)}, or FILE.py:NAME; may repeat. An "
+    "instance that caches nothing then caches all blocks.",
 )
 machines_option: Decorator = click.option(
     "--machines",
@@ -433,8 +433,8 @@ def read_routers(given: Sequence[str]) -> list[str | None]:
 def read_evictors(given: Sequence[str]) -> list[str | None]:
     """Return the evictors that ``--cache`` names; None for nothing."""
     for name in (names := _names(given)):
-        if name is not None and name not in EVICTOR_NAMES:
-            raise InputError("--cache", name, one_of(name, EVICTOR_NAMES))
+        if name is not None:
+            require_evictor(name, "--cache")
     return names
 
 

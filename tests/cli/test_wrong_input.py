@@ -51,7 +51,7 @@ KINDS: list[tuple[str, str]] = [
     ("simulate i.json --policies sarthi", "--policy: got 'sarthi', … did you mean sarathi?"),
     ("table i.json --policy sarthi", "--policy: got 'sarthi', … did you mean sarathi?"),
     ("worst --policy sarthi", "--policy: got 'sarthi', … did you mean sarathi?"),
-    ("conform sarthi", "--policy: got 'sarthi', … did you mean sarathi?"),
+    ("conform sarthi", "NAME: got 'sarthi', … did you mean sarathi?"),
     ("execute i.json --policy sarthi", "--policy: got 'sarthi', … did you mean sarathi?"),
     ("solve i.json --objective makespn", "--objective: got 'makespn', … did you mean makespan?"),
     ("solve i.json --method state_serch", "--method: got 'state_serch', … did you mean state_search?"),
