@@ -101,7 +101,7 @@ def difference(pair: tuple[str, str], data: str, limit: int) -> str:
 @click.option("--traces", multiple=True, type=click.Choice(list(TRACES)), default=tuple(TRACES), help="All of them.")
 def main(data: str, limit: int, policies: tuple[str, ...], traces: tuple[str, ...]) -> None:
     """Compare and report."""
-    pairs = list(product(traces, read_policies(policies, "--policies")))
+    pairs = list(product(traces, read_policies(policies)))
     wrong = 0
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         for (name, policy), text in zip(

@@ -9,9 +9,27 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 import numba
+from numba.core.event import Event, Listener, register
 from numba.extending import register_jitable
 
+from optsched.stopwatch import STOPWATCH
+
 Function = TypeVar("Function", bound=Callable[..., object])
+
+
+class _Compiler(Listener):
+    """Tells the stopwatch when numba compiles; loading what is kept on disk is no event."""
+
+    def on_start(self, event: Event) -> None:
+        """Stop it."""
+        STOPWATCH.compiling()
+
+    def on_end(self, event: Event) -> None:
+        """Let it run again."""
+        STOPWATCH.compiled()
+
+
+register("numba:compile", _Compiler())  # type: ignore[no-untyped-call]
 
 
 def compiled(function: Function) -> Function:

@@ -11,12 +11,30 @@ from optsched.cache.foresight import Foresight
 from optsched.cache.machine import BlockSequence, MachineCache
 from optsched.cache.sequences import BlockSequences
 from optsched.cache.vllm import VllmCache
+from optsched.catalogue import in_file, lookup
 from optsched.model.cluster import CacheMode
 from optsched.model.errors import InputError, one_of
 from optsched.model.instance import Instance
 
 EVICTOR_NAMES = (*EVICTORS, "belady", "vllm")
-"""What `CacheSetting.evictor` may be."""
+"""What `CacheSetting.evictor` may be, beside ``FILE.py:NAME``."""
+_GROUP = "optsched.evictors"
+
+
+def require_evictor(name: str, field: str = "evictor") -> None:
+    """Raise `InputError` for ``field`` if there is no such evictor, or none where ``FILE.py:NAME`` points."""
+    if in_file(name):
+        evictor_in_file(name, field)
+    elif name not in EVICTOR_NAMES:
+        raise InputError(field, name, one_of(name, EVICTOR_NAMES))
+
+
+def evictor_in_file(name: str, field: str = "evictor") -> Evictor:
+    """Return the function of a `Leaf` that ``FILE.py:NAME`` means."""
+    found: Evictor = lookup(_GROUP, name, field)
+    if not callable(found):
+        raise InputError(field, name, "a function of a leaf, which returns a tuple of integers")
+    return found
 
 
 @dataclass(frozen=True)
@@ -26,8 +44,9 @@ class CacheSetting:
     Parameters
     ----------
     evictor
-        Which cached blocks are dropped first, if memory is short: a name of `EVICTOR_NAMES`. ``belady`` knows the
-        requests to come; ``vllm`` is vLLM's own block pool.
+        Which cached blocks are dropped first, if memory is short: a name of `EVICTOR_NAMES`, or ``FILE.py:NAME``, a
+        function of a `optsched.cache.evictors.Leaf`. ``belady`` knows the requests to come; ``vllm`` is vLLM's own
+        block pool.
     whole_nodes
         Whole leaves of the tree are dropped, and so perhaps more than needed, as in SGLang; not with ``vllm``.
 
@@ -41,8 +60,7 @@ class CacheSetting:
     whole_nodes: bool = False
 
     def __post_init__(self) -> None:
-        if self.evictor not in EVICTOR_NAMES:
-            raise InputError("evictor", self.evictor, one_of(self.evictor, EVICTOR_NAMES))
+        require_evictor(self.evictor)
         if self.whole_nodes and self.evictor == "vllm":
             raise InputError("whole_nodes", self.whole_nodes, "False with evictor vllm, which drops single blocks")
 
@@ -151,6 +169,10 @@ class TreeBlocks(MachineCache):
         return held, self.drop(over) if over > 0 else []
 
 
+def _order(name: str) -> Evictor:
+    return evictor_in_file(name) if in_file(name) else EVICTORS[name]
+
+
 def blocks_of(instance: Instance, setting: CacheSetting, sequences: BlockSequences) -> tuple[Blocks, Foresight | None]:
     """Return the blocks of an instance's one machine, and what has to be told when requests start, if anything."""
     limits, rules = instance.limits, instance.cache
@@ -158,6 +180,6 @@ def blocks_of(instance: Instance, setting: CacheSetting, sequences: BlockSequenc
     if setting.evictor == "vllm":
         return VllmCache(limits.kv_blocks, size, mode, share_in_batch=shared), None
     foresight = Foresight(instance, sequences) if setting.evictor == "belady" else None
-    order = EVICTORS[setting.evictor] if foresight is None else Belady(foresight)
+    order = _order(setting.evictor) if foresight is None else Belady(foresight)
     blocks = TreeBlocks(limits.kv_blocks, size, mode, order, share_in_batch=shared, whole_nodes=setting.whole_nodes)
     return blocks, foresight

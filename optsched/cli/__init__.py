@@ -12,7 +12,7 @@ from types import FrameType
 import click
 
 from optsched.cli.group import cli
-from optsched.cli.streams import discard_output, use_utf_8
+from optsched.cli.streams import announcing, discard_output, use_utf_8
 from optsched.model.errors import DefectError, InfeasibleInstanceError, InputError, printable
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
     """
     use_utf_8()
     try:
-        with _sigterm_as_interrupt():
+        with _sigterm_as_interrupt(), announcing():
             code = cli.main(arguments, prog_name="optsched", standalone_mode=False)
     except InputError as error:
         _say(str(error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +9,18 @@ import click
 
 from optsched.calibrate.library import Profile, load_profile, render_profile
 from optsched.cli.commands import terminal_width
+from optsched.cli.completion import complete_policies
 from optsched.cli.group import cli
 from optsched.cli.options import blaming, integer_option, naming_options, out_option, require_policy, write_out
+from optsched.cli.types import FILE, OneOf
+from optsched.hardware.compare.requests import compare_run
+from optsched.hardware.compare.vllm_run import is_run, read_run
 from optsched.model.domain import MAX_TOKENS
-from optsched.model.errors import InputError, Said, one_of
+from optsched.model.errors import InputError, Said
 from optsched.model.profiles import profile_names
+from optsched.report.calibration import batch_report, profile_list, profile_report, run_report
+from optsched.report.profile_plot import check_plot
+from optsched.report.residual_plot import plot_residuals
 
 if TYPE_CHECKING:
     from optsched.calibrate.timings import SourceOptions
@@ -25,18 +31,18 @@ _POLICY = "vllm_v1"
 
 
 @cli.command()
-@click.argument("source", required=False)
+@click.argument("source", required=False, type=FILE)
 @click.option("--list", "listed", is_flag=True, help="List the shipped profiles and leave.")
 @click.option(
-    "--format", "style", default=_FORMATS[0], show_default=True, help=f"Format of SOURCE: {', '.join(_FORMATS)}."
+    "--format", "style", type=OneOf(_FORMATS), default=_FORMATS[0], show_default=True, help="Format of SOURCE."
 )
 @click.option("--name", help="Name of the profile.  [default: the source's name]")
-@integer_option("--pieces", 1, math.inf, "3", "Affine pieces of the token term.")
+@integer_option("--pieces", 1, None, 3, "Affine pieces of the token term.")
 @click.option(
     "--fit",
     "fitted",
-    metavar="WHAT",
-    help=f"{' or '.join(_FITS)}.  [default: batches where SOURCE has them, else kernels]",
+    type=OneOf(_FITS),
+    help="What to fit to.  [default: batches where SOURCE has them, else kernels]",
 )
 @click.option("--pure", is_flag=True, help="Fit attention to pure calls only, not to hybrid ones.")
 @integer_option(
@@ -46,12 +52,12 @@ _POLICY = "vllm_v1"
     "--tensor-parallel",
     1,
     1024,
-    "1",
+    1,
     "Tensor parallelism: use the rows measured with this number of GPUs (vidur, splitwise).",
 )
-@click.option("--attention", metavar="FILE", help="vidur: attention.csv, beside SOURCE = mlp.csv.")
-@click.option("--network", metavar="FILE", help="vidur: all_reduce.csv, for several GPUs.")
-@click.option("--cpu", metavar="FILE", help="vidur: cpu_overheads.csv, of --model.")
+@click.option("--attention", type=FILE, metavar="FILE", help="vidur: attention.csv, beside SOURCE = mlp.csv.")
+@click.option("--network", type=FILE, metavar="FILE", help="vidur: all_reduce.csv, for several GPUs.")
+@click.option("--cpu", type=FILE, metavar="FILE", help="vidur: cpu_overheads.csv, of --model.")
 @click.option("--hardware", metavar="NAME", help="GPU (splitwise: as named in the table).")
 @click.option("--model", metavar="NAME", help="Model (vidur: as named in the table).")
 @integer_option(
@@ -63,11 +69,18 @@ _POLICY = "vllm_v1"
 )
 @click.option(
     "--against",
+    type=FILE,
     metavar="RUN",
     help="Compare with held-out measurements: whole batches (a folder of measurements), or a vLLM run's requests.",
 )
-@click.option("--policy", default=_POLICY, show_default=True, help="Policy that serves the requests of --against.")
-@click.option("--plot", metavar="FILE", help="Draw residuals (.svg, .png, .pdf; extra plot).")
+@click.option(
+    "--policy",
+    default=_POLICY,
+    show_default=True,
+    shell_complete=complete_policies,
+    help="Policy that serves the requests of --against.",
+)
+@click.option("--plot", type=FILE, metavar="FILE", help="Draw residuals (.svg, .png, .pdf; extra plot).")
 @out_option
 def calibrate(
     source: str | None,
@@ -95,25 +108,17 @@ def calibrate(
     SOURCE is a folder that optsched profile has written; Vidur's mlp.csv; a folder of LLMServingSim's profiler;
     Splitwise's perf_model.csv; or, as times, a CSV of tokens, cached and time_ms of batches (docs/calibration.md).
     """
-    # Reports need tables and statistics, the fit scipy: they take longer to load than other commands take to run.
-    from optsched.report.calibration import profile_list, profile_report  # noqa: PLC0415
-
     if listed:
         click.echo(profile_list([load_profile(known) for known in profile_names()], terminal_width()), nl=False)
         return
-    from optsched.calibrate.assemble import Choices  # noqa: PLC0415
-    from optsched.calibrate.assemble import calibrate as fit  # noqa: PLC0415
-    from optsched.calibrate.sources import READERS  # noqa: PLC0415
-    from optsched.calibrate.timings import SourceOptions  # noqa: PLC0415
-    from optsched.report.profile_plot import check_plot  # noqa: PLC0415
-    from optsched.report.residual_plot import plot_residuals  # noqa: PLC0415
+    # SciPy takes longer to load than other commands take to run.
+    from optsched.calibrate.assemble import Choices  # noqa: PLC0415  # as said
+    from optsched.calibrate.assemble import calibrate as fit  # noqa: PLC0415  # as said
+    from optsched.calibrate.sources import READERS  # noqa: PLC0415  # as said
+    from optsched.calibrate.timings import SourceOptions  # noqa: PLC0415  # as said
 
     if source is None:
         raise InputError("SOURCE", Said("nothing"), "measurements to fit, or --list")
-    if style not in READERS:
-        raise InputError("--format", style, one_of(style, READERS))
-    if fitted is not None and fitted not in _FITS:
-        raise InputError("--fit", fitted, one_of(fitted, _FITS))
     require_policy(policy)
     if plot is not None:
         with blaming("--plot"):
@@ -147,12 +152,8 @@ def _compare(
     profile: Profile, against: str, style: str, options: SourceOptions, kv_tokens: int | None, policy: str
 ) -> str:
     """Print the profile's errors on whole batches, or on the requests of a run."""
-    # As above.
-    from optsched.calibrate.assemble import errors_of  # noqa: PLC0415
-    from optsched.calibrate.sources import READERS  # noqa: PLC0415
-    from optsched.hardware.compare.requests import compare_run  # noqa: PLC0415
-    from optsched.hardware.compare.vllm_run import is_run, read_run  # noqa: PLC0415
-    from optsched.report.calibration import batch_report, run_report  # noqa: PLC0415
+    from optsched.calibrate.assemble import errors_of  # noqa: PLC0415  # SciPy takes a while to load
+    from optsched.calibrate.sources import READERS  # noqa: PLC0415  # NumPy, too
 
     if is_run(Path(against)):
         if kv_tokens is None:

@@ -18,10 +18,10 @@ import click
 from optsched import library
 from optsched.calibrate.library import find_profile
 from optsched.check import check_result
-from optsched.cli.completion import complete_policies, complete_suites
+from optsched.cli.completion import complete_profiles, complete_suites
 from optsched.cli.group import cli
 from optsched.cli.layout import CSV as CSV_TABLE
-from optsched.cli.layout import DEFAULT_LAYOUT, Layout, layout_options
+from optsched.cli.layout import DEFAULT_LAYOUT, TEXT, Layout, layout_options
 from optsched.cli.live import LiveLine
 from optsched.cli.options import (
     arrivals_option,
@@ -44,6 +44,7 @@ from optsched.cli.options import (
     objective_option,
     on_profile,
     out_option,
+    policies_option,
     profile_option,
     read_evictors,
     read_objective,
@@ -66,6 +67,7 @@ from optsched.cli.options import (
 )
 from optsched.cli.step_bar import Line
 from optsched.cli.stores import results_store
+from optsched.cli.types import FILE, OneOf
 from optsched.methods.bound import ALL, BEST, BoundRun, best_bound, bound_names
 from optsched.methods.checked import DefectFoundError
 from optsched.methods.export import export_model
@@ -75,6 +77,7 @@ from optsched.methods.solve import was_interrupted
 from optsched.model.cluster import CacheMode
 from optsched.model.cost import CostModel
 from optsched.model.documents import (
+    Suite,
     dump,
     instance_document,
     instance_sha256,
@@ -83,7 +86,15 @@ from optsched.model.documents import (
     write_text,
 )
 from optsched.model.domain import MAX_PS, MAX_TOKENS, replace
-from optsched.model.errors import DefectError, InfeasibleInstanceError, InputError, Said, one_of, printable
+from optsched.model.errors import (
+    DefectError,
+    InfeasibleInstanceError,
+    InputError,
+    Said,
+    did_you_mean,
+    one_of,
+    printable,
+)
 from optsched.model.feasibility import infeasibility
 from optsched.model.instance import Instance, Limits, Rules
 from optsched.model.objectives import Objective
@@ -93,7 +104,7 @@ from optsched.report.decisions import decision_rates, decisions_csv
 from optsched.report.formats import FORMATS, as_text, simple_table
 from optsched.report.requests import requests_csv
 from optsched.report.results_csv import results_csv
-from optsched.report.sheet import make_sheet
+from optsched.report.sheet import Sheet, make_sheet
 from optsched.report.summary import bound_text, objective_text, policy_comparison, policy_sheet, solution_lines
 from optsched.report.timeline import timeline_csv
 from optsched.simulator.routed import DecisionRecord
@@ -106,7 +117,8 @@ from optsched.study.setups import shaped
 from optsched.study.simulations import simulate_each
 from optsched.traces.arrivals import PROCESSES, process_forms, read_process
 from optsched.traces.families import Family, Generator
-from optsched.traces.own_table import ISO, read_form
+from optsched.traces.infermax import GROUPS
+from optsched.traces.own_table import ISO, UNITS, read_form
 from optsched.traces.sources import CSV, SERVEGEN, SOURCES, read_rows
 from optsched.traces.suites import SUITES
 from optsched.traces.summary import summarise
@@ -132,6 +144,7 @@ def terminal_width() -> int:
 @click.option("--solver", metavar="NAME", help="Solver, for a method that has a choice (infermax_milp).")
 @click.option(
     "--export",
+    type=OneOf(tuple(ModelFormat)),
     metavar="FORMAT",
     help=f"Write the method's model ({' or '.join(ModelFormat)}) to --out or standard output instead of solving it.",
 )
@@ -221,8 +234,6 @@ def _model_text(
     seed: int,
 ) -> str:
     """Return what ``--export`` asks for."""
-    if style not in set(ModelFormat):
-        raise InputError("--export", style, one_of(style, ModelFormat))
     refuse_options("--export", _OF_A_SEARCH, "only options that shape the model: it is written, not solved")
     problem = on_profile(library.load_instance(source), profile)
     with blaming(source=source), naming_options():
@@ -233,7 +244,14 @@ def _model_text(
 @instance_argument
 @objective_option
 @profile_option
-@click.option("--method", default=BEST, show_default=True, metavar="NAME", help=f"One of {', '.join(bound_names())}.")
+@click.option(
+    "--method",
+    type=OneOf(bound_names()),
+    default=BEST,
+    show_default=True,
+    metavar="NAME",
+    help=f"One of {', '.join(bound_names())}.",
+)
 @restriction_options
 @ledger_option
 @out_option
@@ -249,8 +267,6 @@ def bound(
     as_json: bool,
 ) -> None:
     """Prove a lower bound alone, at any size."""
-    if method not in bound_names():
-        raise InputError("--method", method, one_of(method, bound_names()))
     goal = read_objective(objective)
     problem = on_profile(library.load_instance(instance), profile)
     known = ledgers.shipped()
@@ -284,15 +300,7 @@ def bound(
 
 @cli.command()
 @instance_argument
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    required=True,
-    metavar="NAME",
-    shell_complete=complete_policies,
-    help="all, standard, names, or FILE.py:NAME; may repeat.",
-)
+@policies_option()
 @router_option
 @machines_option
 @cache_option
@@ -338,7 +346,7 @@ def simulate(
     if to_stdout and (as_json or out == "-" or len(to_stdout) > 1):
         other = "the result document" if as_json or out == "-" else to_stdout[0]
         raise InputError(to_stdout[-1], "-", f"a file, as {other} goes to standard output")
-    names, goal = read_policies(policies, "--policy"), read_objective(objective)
+    names, goal = read_policies(policies), read_objective(objective)
     given, evictors = read_routers(routers), read_evictors(caches)
     loaded = (on_profile(problem, profile) for problem in library.load_instances(instance))
     problems = [_shaped(problem, machines, caches) for problem in loaded]
@@ -415,25 +423,40 @@ def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -
 
 
 @cli.command()
-@click.argument("source")
-@click.option("--format", "style", default="azure", show_default=True, help=f"One of {', '.join(SOURCES)}.")
+@click.argument("source", type=FILE)
+@click.option(
+    "--format",
+    "style",
+    type=OneOf(tuple(SOURCES)),
+    default="azure",
+    show_default=True,
+    metavar="FORMAT",
+    help=f"One of {', '.join(SOURCES)}.",
+)
 @click.option(
     "--columns",
     metavar="FIELDS",
     help="Of csv: arrival=NAME,input=NAME,output=NAME,predicted=NAME.  [default: columns of these names]",
 )
-@click.option("--unit", metavar="UNIT", help="Of csv: s, ms, us, ns, or iso for dates.  [default: s]")
+@click.option("--unit", type=OneOf((*UNITS, ISO)), help="Of csv; iso for dates.  [default: s]")
 @limit_option
 @arrivals_option
 @load_option
 @start_option
 @seed_option
-@click.option("--profile", default="a100-llama2-7b", show_default=True, help="The cost profile: a name, or a file.")
+@click.option(
+    "--profile",
+    default="a100-llama2-7b",
+    show_default=True,
+    metavar="PROFILE",
+    shell_complete=complete_profiles,
+    help="The cost profile: a name, or a .json file.",
+)
 @token_option("--kv-tokens", DEFAULT_LIMITS.kv_tokens, "M, the KV cache.")
 @token_option("--batch-tokens", DEFAULT_LIMITS.batch_tokens, "C, the token budget of a batch.")
 @token_option("--prefill-tokens", DEFAULT_LIMITS.prefill_tokens, "P, the prefill tokens of a batch.")
 @integer_option("--batch-requests", 1, MAX_TOKENS, None, "N, the requests of a batch.  [default: no limit]")
-@integer_option("--kv-block", 1, MAX_TOKENS, "1", "b, the tokens of a KV block.")
+@integer_option("--kv-block", 1, MAX_TOKENS, 1, "b, the tokens of a KV block.")
 @click.option(
     "--swap",
     metavar="PS",
@@ -474,8 +497,6 @@ def trace(
     SOURCE is the trace's file; with --format servegen a folder of client files, with --format workload the name of a
     paper's workload (docs/traces.md), of which --limit requests are drawn.
     """
-    if style not in SOURCES:
-        raise InputError("--format", style, one_of(style, SOURCES))
     if style != SERVEGEN:
         refuse_options("--format", ("start",), f"{SERVEGEN} with --start")
     if style != CSV:
@@ -528,9 +549,8 @@ def _arrival_times(arrivals: str, seed: int) -> tuple[Iterable[int], tuple[str, 
         return read_process(arrivals).times(Random(f"{seed} arrivals")), None
     if kind not in READERS or not file:
         forms = ", ".join(process_forms())
-        raise InputError(
-            "arrivals", arrivals, f"one of {forms}, or FORMAT:FILE with FORMAT one of {', '.join(READERS)}"
-        )
+        expected = f"one of {forms}, or FORMAT:FILE with FORMAT one of {', '.join(READERS)}"
+        raise InputError("arrivals", arrivals, expected + did_you_mean(kind, (*PROCESSES, *READERS)))
     with blaming(source=file):
         replayed = make_trace(read_rows(file, kind))
     times = [request.arrival_ps for request in replayed.requests]
@@ -549,7 +569,7 @@ def _report_bad(source: str, found: Trace) -> None:
 
 
 @cli.command()
-@click.argument("result")
+@click.argument("result", type=FILE)
 def check(result: str) -> int:
     """Verify schedules, values and certificates of a result document, independently of what made them."""
     failed = False
@@ -569,21 +589,14 @@ def check(result: str) -> int:
 
 @cli.command()
 @suite_argument
-@click.option(
-    "--policies",
-    multiple=True,
-    default=("standard",),
-    show_default=True,
-    metavar="NAMES",
-    shell_complete=complete_policies,
-    help="standard, all, names with commas, or FILE.py:NAME.",
-)
+@policies_option("standard")
 @router_option
 @machines_option
 @cache_option
 @objective_option
+@profile_option
 @method_option
-@click.option("--format", "style", default="text", show_default=True, help=f"One of {', '.join(FORMATS)}.")
+@layout_options
 @time_limit_option
 @restriction_options
 @workers_option
@@ -604,8 +617,9 @@ def table(
     machines: int | None,
     caches: tuple[str, ...],
     objective: str,
+    profile: str | None,
     method: str,
-    style: str,
+    layout: Layout,
     time_limit: float,
     restrictions: Restrictions,
     workers: int | None,
@@ -619,15 +633,12 @@ def table(
 
     Of several routers, policies or caches each is run with each of the others.
     """
-    if style not in FORMATS:
-        raise InputError("--format", style, one_of(style, FORMATS))
     require_method(method)
     if resume and results is None:
         raise InputError("--resume", Said("no --results"), "--results FOLDER to resume from")
-    loaded = library.load_suite(suite)
     task = TableTask(
-        suite=replace(loaded, instances=tuple(_shaped(each, machines, caches) for each in loaded.instances)),
-        policies=read_policies(policies, "--policies"),
+        suite=_suite_on_profile(suite, profile, machines, caches),
+        policies=read_policies(policies),
         routers=read_routers(routers),
         evictors=read_evictors(caches),
         objective=read_objective(objective),
@@ -664,19 +675,38 @@ def table(
             live.advance()
             _warn(row.best)
     sheet = make_sheet(finish(task, rows))
-    if out is not None:
-        write_out(out, FORMATS[style](sheet))
     if store is not None:
         with blaming("--results"):
             for name, render in FORMATS.items():
                 write_text(store.path.with_name(f"table.{_SUFFIXES[name]}"), render(sheet))
-    if out is None:
-        click.echo(as_text(sheet, terminal_width()) if style == "text" else FORMATS[style](sheet), nl=False)
-    if store is not None and out != "-" and style == "text":
+    _print_table(sheet, layout, out)
+    if store is not None and out != "-" and layout.style == TEXT:
         files = ", ".join(f"table.{suffix}" for suffix in _SUFFIXES.values())
         click.echo(f"\n{store.path.name} with all results, {files}: {printable(str(store.path.parent))}/")
     if defects:
         raise DefectError("; ".join(defects))
+
+
+def _suite_on_profile(suite: str, profile: str | None, machines: int | None, caches: tuple[str, ...]) -> Suite:
+    """Return a suite on the machines that ``--profile``, ``--machines`` and ``--cache`` name; without them as it is."""
+    found = library.load_suite(suite)
+    shaped = (_shaped(on_profile(each, profile), machines, caches) for each in found.instances)
+    return replace(found, instances=tuple(shaped))
+
+
+def _print_table(sheet: Sheet, layout: Layout, out: str | None) -> None:
+    """Print a table, or write it to ``--out``; what took long to compute is also printed if that fails."""
+    width = terminal_width() if out is None else _WIDE
+    text = as_text(sheet, width)
+    try:
+        text = layout.render(sheet, width)
+        if out is not None:
+            write_out(out, text)
+            return
+    except InputError:
+        click.echo(text, nl=False)
+        raise
+    click.echo(text, nl=False)
 
 
 def _require_feasible(task: TableTask, source: str) -> None:
@@ -728,6 +758,13 @@ def show_instance(instance: str, out: str | None) -> None:
     write_out(out, dump(instance_document(library.load_instance(instance))))
 
 
+def _two_groups(given: str) -> tuple[str, ...]:
+    names = tuple(given.split(","))
+    if len(names) != 2:
+        raise InputError("--groups", given, f"two of {', '.join(GROUPS)}, joined by a comma")
+    return names
+
+
 @instances.command("make")
 @suite_argument
 @integer_option("--n", 1, 1_000_000, None, "Instances to draw, of random and mix.  [default: 100]")
@@ -737,14 +774,19 @@ def show_instance(instance: str, out: str | None) -> None:
 @click.option("--groups", metavar="LILO,SISO", help="The two groups of mix.")
 @integer_option("--kv-tokens", 1, MAX_TOKENS, None, "M.  [default: drawn, so that memory is scarce]")
 @integer_option("--seed", 0, 2**31 - 1, None, "Random seed of random and mix.  [default: 0]")
-@click.option("--profile", help="The cost profile of random and mix.  [default: a100-llama2-7b-nocall]")
+@click.option(
+    "--profile",
+    metavar="PROFILE",
+    shell_complete=complete_profiles,
+    help="The cost profile of random and mix: a name, or a .json file.  [default: a100-llama2-7b-nocall]",
+)
 @out_option
 def make_suite(suite: str, out: str | None, groups: str | None, **drawn: Any) -> None:
     """Generate a suite of the library anew, or draw instances (docs/study.md)."""
     if suite in set(Generator):
         given = {name: value for name, value in drawn.items() if value is not None}
         with naming_options():
-            family = Family(Generator(suite), **given | ({"groups": groups.split(",")} if groups else {}))
+            family = Family(Generator(suite), **given | ({"groups": _two_groups(groups)} if groups else {}))
             write_out(out, dump(suite_document(family.suite(), family.profile)))
         return
     refuse_options("SUITE", ("groups", *drawn), f"{' or '.join(Generator)} with it")

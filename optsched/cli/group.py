@@ -27,7 +27,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "conform": (
             "own_commands",
-            "Try policies, names or FILE.py:NAME, on small instances: exit 0 only if each keeps to every rule.",
+            "Try policies, routers, evictors or formulations on small instances: exit 0 only if all keep to the rules.",
         ),
         "execute": (
             "machine_commands",
@@ -43,7 +43,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "new": (
             "own_commands",
-            "Write NAME.py: a commented policy that runs, to be changed.",
+            "Write NAME.py: a commented policy, router, evictor or formulation that runs, to be changed.",
         ),
         "pages": (
             "page_commands",
@@ -124,7 +124,18 @@ class LazyGroup(click.Group):
         click.Group(commands=listed).format_commands(ctx, formatter)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def _one_spelling(name: str) -> str:
+    return "policy" if name == "policies" else name
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "token_normalize_func": _one_spelling,
+    },
+)
 @click.version_option(package_name="optsched")
 def cli() -> None:
     """How far is this LLM-serving scheduler from optimal?

@@ -12,6 +12,7 @@ from optsched.cli.group import cli
 from optsched.cli.options import blaming, file_option, integer_option
 from optsched.cli.step_bar import StepBar
 from optsched.cli.stores import open_store
+from optsched.cli.types import FILE
 from optsched.model.documents import dump, result_document, write_text
 from optsched.model.errors import InputError, Said, printable
 from optsched.report.formats import simple_table
@@ -34,9 +35,9 @@ _SHOWN = 10
 
 
 @cli.command()
-@click.argument("source", metavar="HYPOTHESIS", required=False)
-@integer_option("--slots", 1, 1024, "1", "Trials at once.")
-@click.option("--store", metavar="FILE", help="Take results from this store, and keep them there.")
+@click.argument("source", metavar="HYPOTHESIS", required=False, type=FILE)
+@integer_option("--slots", 1, 1024, 1, "Trials at once.")
+@click.option("--store", type=FILE, metavar="FILE", help="Take results from this store, and keep them there.")
 @file_option("--out", "Write the documents of the smallest counterexample.")
 @click.option("--plots", metavar="FOLDER", help="Draw the schedules of each smallest counterexample as NAME.svg there.")
 def hypothesis(source: str | None, slots: int, store: str | None, out: str | None, plots: str | None) -> None:

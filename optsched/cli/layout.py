@@ -10,8 +10,10 @@ from typing import Any
 import click
 
 from optsched.cli.options import naming_options
-from optsched.model.errors import InputError, one_of
-from optsched.report.formats import FORMATS, as_latex, as_text
+from optsched.cli.types import OneOf
+from optsched.model.errors import InputError
+from optsched.report.formats import FORMATS, as_text
+from optsched.report.latex import as_latex
 from optsched.report.layout import chosen, transposed
 from optsched.report.sheet import Sheet
 
@@ -64,8 +66,6 @@ def layout_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def read(
         *args: Any, style: str, columns: str | None, transpose: bool, label: str | None, siunitx: bool, **others: Any
     ) -> Any:
-        if style not in FORMATS:
-            raise InputError("--format", style, one_of(style, FORMATS))
         names = tuple(name.strip() for name in columns.split(",")) if columns else ()
         if style == CSV and (names or transpose):
             raise InputError("--format", style, "another one with --columns or --transpose: csv has fixed columns")
@@ -79,7 +79,15 @@ def layout_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--label", metavar="NAME", help="LaTeX: \\label."),
         click.option("--transpose", is_flag=True, help="Columns as rows."),
         click.option("--columns", metavar="NAMES", help="Only these columns, joined by commas, in this order."),
-        click.option("--format", "style", default=TEXT, show_default=True, help=f"One of {', '.join(FORMATS)}."),
+        click.option(
+            "--format",
+            "style",
+            type=OneOf(tuple(FORMATS)),
+            default=TEXT,
+            show_default=True,
+            metavar="FORMAT",
+            help=f"One of {', '.join(FORMATS)}.",
+        ),
     ):
         complete = option(complete)
     return complete

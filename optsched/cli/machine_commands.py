@@ -13,11 +13,13 @@ from optsched import library
 from optsched.calibrate.library import find_profile
 from optsched.check import check_schedule
 from optsched.cli.commands import terminal_width
+from optsched.cli.completion import complete_policies, complete_profiles
 from optsched.cli.group import cli
 from optsched.cli.options import (
     Decorator,
     blaming,
     file_option,
+    folder_to_write,
     integer_option,
     json_option,
     naming_options,
@@ -29,22 +31,25 @@ from optsched.cli.options import (
     write_out,
 )
 from optsched.cli.step_bar import StepBar
+from optsched.cli.types import FILE, FOLDER, OneOf
 from optsched.hardware.compare.execute import execute_policy, execute_schedule
+from optsched.hardware.machine import DEVICES, Machine, open_machine
+from optsched.hardware.transformer.shape import Shape, read_shape
 from optsched.methods.simulate import PolicyCrashError
 from optsched.model.documents import dump
 from optsched.model.domain import MAX_TOKENS, replace
-from optsched.model.errors import InputError, Said, one_of, printable
+from optsched.model.errors import InputError, Said, printable
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance
 from optsched.model.result import Result
 from optsched.model.schedule import Schedule
 from optsched.report.execution import execution_text
+from optsched.report.execution_plot import plot_execution
+from optsched.report.profile_plot import check_plot
 from optsched.simulator.replica import PolicyFailureError
 
 if TYPE_CHECKING:
     from optsched.hardware.compare.batches import Execution
-    from optsched.hardware.machine import Machine
-    from optsched.hardware.transformer.shape import Shape
 
 _ENGINES = ("torch",)
 _GIB = 2**30
@@ -56,8 +61,10 @@ _shape_option: Decorator = click.option(
     metavar="NAME",
     help="Shape of the transformer: tiny, llama2-7b, llama3-8b, or a .toml or .json file (docs/profiling.md).",
 )
-_device_option: Decorator = click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
-_threads_option: Decorator = integer_option("--threads", 1, 1024, "1", "Threads of an operator on the CPU.")
+_device_option: Decorator = click.option(
+    "--device", type=OneOf(DEVICES), default=DEVICES[0], show_default=True, help="Where to run."
+)
+_threads_option: Decorator = integer_option("--threads", 1, 1024, 1, "Threads of an operator on the CPU.")
 
 
 @cli.command()
@@ -65,8 +72,10 @@ _threads_option: Decorator = integer_option("--threads", 1, 1024, "1", "Threads 
 @_device_option
 @click.option(
     "--out",
+    type=FOLDER,
     required=True,
     metavar="FOLDER",
+    callback=folder_to_write,
     help="Folder for measurements.csv and environment.json; a run that was interrupted is resumed.",
 )
 @integer_option("--batch-tokens", 1, MAX_TOKENS, None, "Maximum number of tokens in a batch.  [default: by device]")
@@ -77,9 +86,9 @@ _threads_option: Decorator = integer_option("--threads", 1, 1024, "1", "Threads 
 @number_option(
     "--kv-budget", None, "GiB of KV cache, for the capacity M.  [default: the memory left beside the weights]"
 )
-@integer_option("--samples", 1, 10**6, "5", "Samples of a point in each of three rounds.")
+@integer_option("--samples", 1, 10**6, 5, "Samples of a point in each of three rounds.")
 @number_option(
-    "--max-spread", "0.25", "Maximum relative difference between the medians of a point's rounds; more is refused."
+    "--max-spread", 0.25, "Maximum relative difference between the medians of a point's rounds; more is refused."
 )
 @_threads_option
 @seed_option
@@ -102,10 +111,10 @@ def profile(
     and writes no table, while the samples of a point spread too much.
     """
     model, machine = _opened(shape, device, threads)
-    # They need PyTorch or NumPy.
-    from optsched.calibrate.measurements import TABLE  # noqa: PLC0415
-    from optsched.hardware.measure.grid import EXTENTS  # noqa: PLC0415
-    from optsched.hardware.measure.profiling import Task, measure  # noqa: PLC0415
+    # NumPy takes a while to load.
+    from optsched.calibrate.measurements import TABLE  # noqa: PLC0415  # as said
+    from optsched.hardware.measure.grid import EXTENTS  # noqa: PLC0415  # as said
+    from optsched.hardware.measure.profiling import Task, measure  # noqa: PLC0415  # as said
 
     sizes = {"batch_tokens": batch_tokens, "batch_requests": batch_requests, "context": context}
     extent = replace(EXTENTS[device], **{name: size for name, size in sizes.items() if size is not None})
@@ -134,18 +143,24 @@ def profile(
 
 
 @cli.command()
-@click.argument("source", metavar="SCHEDULE|INSTANCE")
+@click.argument("source", metavar="SCHEDULE|INSTANCE", type=FILE)
 @click.option(
-    "--policy", metavar="NAME", help="Policy, or FILE.py:NAME, that serves INSTANCE; without it SCHEDULE is followed."
+    "--policy",
+    metavar="NAME",
+    shell_complete=complete_policies,
+    help="Policy, or FILE.py:NAME, that serves INSTANCE; without it SCHEDULE is followed.",
 )
 @click.option("--predictor", metavar="SPEC", help="Predictor of output lengths for the policy (docs/policies.md).")
-@click.option("--engine", default="torch", show_default=True, help=f"One of {', '.join(_ENGINES)}.")
+@click.option("--engine", type=OneOf(_ENGINES), default=_ENGINES[0], show_default=True, help="What runs it.")
 @_shape_option
 @_device_option
 @click.option(
-    "--profile", metavar="NAME", help="Cost profile (name or file) to predict with.  [default: the instance's cost]"
+    "--profile",
+    metavar="PROFILE",
+    shell_complete=complete_profiles,
+    help="Cost profile (name or file) to predict with.  [default: the instance's cost]",
 )
-@integer_option("--repeats", 1, 1000, "3", "Number of runs of every batch; the median counts.")
+@integer_option("--repeats", 1, 1000, 3, "Number of runs of every batch; the median counts.")
 @_threads_option
 @seed_option
 @file_option("--plot", "Draw predicted and measured batch times (.svg, .png, .pdf).")
@@ -171,11 +186,7 @@ def execute(
     SCHEDULE is a result document, whose batches are run in order; with --policy, which decides on every batch when the
     one before has ended, INSTANCE is served. Nothing waits in real time: the clock is the sum of measured batch times.
     """
-    if engine not in _ENGINES:
-        raise InputError("--engine", engine, one_of(engine, _ENGINES))
     if plot is not None:
-        from optsched.report.profile_plot import check_plot  # noqa: PLC0415
-
         with blaming("--plot"):
             check_plot(Path(plot))
     run: Callable[..., Execution]
@@ -196,8 +207,7 @@ def execute(
             require_feasible(instance)
         run = partial(execute_policy, instance, policy, predictor=predictor, seed=seed)
     model, machine = _opened(shape, device, threads)
-    # They need PyTorch.
-    from optsched.hardware.run.engine import TorchEngine  # noqa: PLC0415
+    from optsched.hardware.run.engine import TorchEngine  # noqa: PLC0415  # PyTorch is an extra
 
     with naming_options():
         runner = TorchEngine(instance, model, machine, repeats=repeats, seed=seed)
@@ -222,8 +232,6 @@ def execute(
     if out is not None:
         write_out(out, document)
     if plot is not None:
-        from optsched.report.execution_plot import plot_execution  # noqa: PLC0415
-
         plot_execution(execution, Path(plot))
     if as_json and out != "-":
         click.echo(document, nl=False)
@@ -234,9 +242,6 @@ def execute(
 
 def _opened(shape: str, device: str, threads: int) -> tuple[Shape, Machine]:
     """Return the model's shape and the machine that the options name."""
-    from optsched.hardware.machine import open_machine  # noqa: PLC0415
-    from optsched.hardware.transformer.shape import read_shape  # noqa: PLC0415
-
     with naming_options():
         return read_shape(shape), open_machine(device, threads)
 

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-import math
+import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from fractions import Fraction
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from optsched.cache.blocks import EVICTOR_NAMES
+from optsched.cache.blocks import EVICTOR_NAMES, require_evictor
 from optsched.calibrate.library import find_cost
 from optsched.catalogue import FORMULATION_GROUP, POLICY_GROUP, ROUTER_GROUP, broken_entries, in_file
 from optsched.cli.completion import (
     complete_instances,
     complete_methods,
-    complete_objectives,
+    complete_policies,
     complete_profiles,
     complete_suites,
 )
+from optsched.cli.types import FILE, FOLDER, Exact, OneOf, Positive, Whole, typed
 from optsched.methods.plan import AUTO
 from optsched.methods.plan import require_method as require_known_method
-from optsched.methods.routing import find_router, require_evictor
+from optsched.methods.routing import find_router
 from optsched.methods.simulate import policy_in_file, policy_names, standard_policies
 from optsched.model.documents import check_writable, write_text
 from optsched.model.domain import MAX_MACHINES, MAX_TOKENS, replace
-from optsched.model.errors import InputError, Said, one_of, shown
+from optsched.model.errors import InputError, Said, one_of
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective, find_objective
 from optsched.model.restrictions import FORBIDDABLE, Restrictions
 from optsched.traces.arrivals import process_forms
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-Reader = Callable[[click.Context, click.Parameter, str | None], Any]
-"""Converts text to an option's value."""
 
 
 @contextmanager
@@ -48,37 +48,6 @@ def blaming(field: str = "", source: str | None = None) -> Iterator[None]:
         raise InputError(error.field or field, error.value, error.expected, error.source or source) from None
 
 
-def _integer(low: int, high: float = math.inf) -> Reader:
-    """Read an integer of a range, or raise a one-line error."""
-    expected = f"an integer ≥ {low}" if high == math.inf else f"an integer from {low} to {high}"
-
-    def read(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-        if value is None:
-            return None
-        try:
-            number = int(value)
-        except ValueError:
-            number = low - 1
-        if not low <= number <= high:
-            raise InputError(param.opts[-1], _typed(value), expected)
-        return number
-
-    return read
-
-
-def _positive(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Read a number > 0, perhaps infinite, or raise a one-line error."""
-    if value is None:
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not number > 0:
-        raise InputError(param.opts[-1], _typed(value), "a number > 0")
-    return number
-
-
 def _indices(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
     """Read request indices joined by commas."""
     if value is None:
@@ -86,12 +55,7 @@ def _indices(ctx: click.Context, param: click.Parameter, value: str | None) -> t
     try:
         return tuple(int(part) for part in value.split(","))
     except ValueError:
-        raise InputError(param.opts[-1], _typed(value), "request indices joined by commas, such as 2,0,1") from None
-
-
-def _typed(value: str) -> str:
-    """Return the text without quotes, if there is any."""
-    return Said(shown(value)[1:-1]) if value.strip() else value
+        raise InputError(param.opts[-1], typed(value), "request indices joined by commas, such as 2,0,1") from None
 
 
 def _file_to_write(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -102,9 +66,12 @@ def _file_to_write(ctx: click.Context, param: click.Parameter, value: str | None
     return value
 
 
-def _folder_to_write(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def folder_to_write(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Check that a name is not that of a file."""
     if value is not None and not value:
         raise InputError(param.opts[-1], value, "the name of a folder")
+    if value is not None and Path(value).is_file():
+        raise InputError(param.opts[-1], Said(os.strerror(errno.EEXIST)), "a folder to write to", value)
     return value
 
 
@@ -118,9 +85,10 @@ instance_argument: Decorator = click.argument("instance", shell_complete=complet
 suite_argument: Decorator = click.argument("suite", shell_complete=complete_suites)
 objective_option: Decorator = click.option(
     "--objective",
+    type=OneOf(tuple(Objective)),
     default=Objective.MAKESPAN.value,
     show_default=True,
-    shell_complete=complete_objectives,
+    metavar="NAME",
     help=f"One of {', '.join(Objective)}.",
 )
 method_option: Decorator = click.option(
@@ -134,10 +102,10 @@ _FORBID = click.option(
     "--forbid", multiple=True, metavar="NAME", help=f"Forbid: {', '.join(FORBIDDABLE)}. May be repeated."
 )
 _MAX_EVICTIONS = click.option(
-    "--max-evictions", callback=_integer(0), metavar="INTEGER", help="Maximum number of evictions in total."
+    "--max-evictions", type=Whole(0), metavar="INTEGER", help="Maximum number of evictions in total."
 )
 _MAX_BATCH = click.option(
-    "--max-batch", callback=_integer(1, MAX_TOKENS), metavar="INTEGER", help="Maximum number of requests in a batch."
+    "--max-batch", type=Whole(1, MAX_TOKENS), metavar="INTEGER", help="Maximum number of requests in a batch."
 )
 _FIX_ORDER = click.option(
     "--fix-order",
@@ -148,55 +116,41 @@ _FIX_ORDER = click.option(
 )
 _AT_MOST = click.option(
     "--at-most",
-    callback=_integer(0),
+    type=Whole(0),
     metavar="VALUE",
     help="Only decide whether an objective value this low is possible (ps; for means the sum over requests).",
 )
 seed_option: Decorator = click.option(
-    "--seed", type=str, callback=_integer(0, 2**31 - 1), default="0", show_default=True, metavar="INTEGER"
+    "--seed", type=Whole(0, 2**31 - 1), default=0, show_default=True, metavar="INTEGER"
 )
 time_limit_option: Decorator = click.option(
     "--time-limit",
-    type=str,
-    callback=_positive,
-    default="60",
+    type=Positive(),
+    default=60,
     metavar="NUMBER",
     show_default=True,
-    help="Seconds for each instance.",
+    help="Seconds for each instance; compiling, once on a machine, does not count.",
 )
 workers_option: Decorator = click.option(
     "--workers",
-    callback=_integer(1, 1024),
+    type=Whole(1, 1024),
     metavar="INTEGER",
     help="Threads or processes.  [default: one per core]",
 )
 
 
-def _fraction(ctx: click.Context, param: click.Parameter, value: str | None) -> Fraction | None:
-    """Read a number > 0 exactly as it is written, or raise a one-line error."""
-    if value is None:
-        return None
-    try:
-        number = Fraction(value)
-    except (ValueError, ZeroDivisionError):
-        number = Fraction(0)
-    if number <= 0:
-        raise InputError(param.opts[-1], _typed(value), "a number > 0")
-    return number
-
-
 def token_option(name: str, default: int, meaning: str) -> Decorator:
     """Return an option that takes a number of tokens."""
     return click.option(
-        name, callback=_integer(1, MAX_TOKENS), default=str(default), show_default=True, metavar="INTEGER", help=meaning
+        name, type=Whole(1, MAX_TOKENS), default=default, show_default=True, metavar="INTEGER", help=meaning
     )
 
 
-def integer_option(name: str, low: int, high: float, default: str | None, meaning: str) -> Decorator:
+def integer_option(name: str, low: int, high: int | None, default: int | None, meaning: str) -> Decorator:
     """Return an option that takes an integer of a range."""
     return click.option(
         name,
-        callback=_integer(low, high),
+        type=Whole(low, high),
         default=default,
         show_default=default is not None,
         metavar="INTEGER",
@@ -204,25 +158,30 @@ def integer_option(name: str, low: int, high: float, default: str | None, meanin
     )
 
 
-def number_option(name: str, default: str | None, meaning: str) -> Decorator:
+def number_option(name: str, default: float | None, meaning: str, *, finite: bool = False) -> Decorator:
     """Return an option that takes a number > 0."""
     return click.option(
-        name, callback=_positive, default=default, show_default=default is not None, metavar="NUMBER", help=meaning
+        name,
+        type=Positive(finite=finite),
+        default=default,
+        show_default=default is not None,
+        metavar="NUMBER",
+        help=meaning,
     )
 
 
 def fraction_option(name: str, meaning: str) -> Decorator:
     """Return an option that takes a number > 0, exactly as it is written."""
-    return click.option(name, callback=_fraction, metavar="NUMBER", help=meaning)
+    return click.option(name, type=Exact(), metavar="NUMBER", help=meaning)
 
 
 def file_option(name: str, meaning: str) -> Decorator:
     """Return an option that takes a file to write."""
-    return click.option(name, metavar="FILE", callback=_file_to_write, help=meaning)
+    return click.option(name, type=FILE, metavar="FILE", callback=_file_to_write, help=meaning)
 
 
 limit_option: Decorator = click.option(
-    "--limit", callback=_integer(1), metavar="INTEGER", help="Only this many requests, the first to arrive."
+    "--limit", type=Whole(1), metavar="INTEGER", help="Only this many requests, the first to arrive."
 )
 load_option: Decorator = fraction_option(
     "--load", "Scale arrivals to this multiple of the rate that the volume bound can sustain."
@@ -235,8 +194,8 @@ arrivals_option: Decorator = click.option(
 )
 start_option: Decorator = click.option(
     "--start",
-    callback=_integer(0, 10**9),
-    default="0",
+    type=Whole(0, 10**9),
+    default=0,
     metavar="SECONDS",
     show_default=True,
     help="Of a generator that covers a day (servegen): where to begin.",
@@ -267,17 +226,33 @@ history_option: Decorator = file_option(
 )
 results_option: Decorator = click.option(
     "--results",
+    type=FOLDER,
     metavar="FOLDER",
-    callback=_folder_to_write,
+    callback=folder_to_write,
     help="Keep every result document in this folder as it is finished.",
 )
 deterministic_limit_option: Decorator = click.option(
-    "--deterministic-limit", callback=_positive, metavar="NUMBER", help="In CP-SAT's own time."
+    "--deterministic-limit", type=Positive(), metavar="NUMBER", help="In CP-SAT's own time."
 )
 ledger_option: Decorator = file_option(
     "--ledger", "Append what improves on this ledger of best values and bounds (JSON lines)."
 )
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print the result document on stdout.")
+
+
+def policies_option(default: str | None = None) -> Decorator:
+    """Return the option for policies; without a default it has to be given."""
+    return click.option(
+        "--policy",
+        "policies",
+        multiple=True,
+        required=default is None,
+        default=None if default is None else (default,),
+        show_default=default is not None,
+        metavar="NAMES",
+        shell_complete=complete_policies,
+        help="all, standard, names with commas, or FILE.py:NAME; may repeat.",
+    )
 
 
 router_option: Decorator = click.option(
@@ -292,12 +267,12 @@ cache_option: Decorator = click.option(
     "caches",
     multiple=True,
     metavar="NAME",
-    help=f"Order in which cached blocks are dropped: {', '.join(EVICTOR_NAMES)}; may repeat. An instance that caches "
-    "nothing then caches all blocks.",
+    help=f"Order in which cached blocks are dropped: {', '.join(EVICTOR_NAMES)}, or FILE.py:NAME; may repeat. An "
+    "instance that caches nothing then caches all blocks.",
 )
 machines_option: Decorator = click.option(
     "--machines",
-    callback=_integer(1, MAX_MACHINES),
+    type=Whole(1, MAX_MACHINES),
     metavar="INTEGER",
     help="Equal machines, instead of those of the instance.",
 )
@@ -378,7 +353,8 @@ def naming_options() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        option = _OPTIONS.get(error.field, error.field)
+        # What stands in a file is no option.
+        option = _OPTIONS.get(error.field, error.field) if error.source is None else error.field
         raise InputError(option, error.value, error.expected, error.source) from None
 
 
@@ -423,24 +399,24 @@ def _name_broken(group: str) -> None:
 def require_policy(name: str) -> None:
     """Raise `InputError` if there is no policy of that name, or none where ``FILE.py:NAME`` points."""
     _name_broken(POLICY_GROUP)
-    _require_policy(name, "--policy", "")
+    _require_policy(name, "")
 
 
-def _require_policy(name: str, option: str, others: str) -> None:
+def _require_policy(name: str, others: str) -> None:
     if in_file(name):
-        policy_in_file(name, option)
+        policy_in_file(name, "--policy")
     elif name not in policy_names():
-        raise InputError(option, name, others + one_of(name, policy_names()))
+        raise InputError("--policy", name, others + one_of(name, policy_names()))
 
 
-def read_policies(given: Sequence[str], option: str) -> tuple[str, ...]:
-    """Return the policies that ``option`` names: ``all``, the ``standard`` ones, or names; commas may join them."""
+def read_policies(given: Sequence[str]) -> tuple[str, ...]:
+    """Return the policies that ``--policy`` names: ``all``, the ``standard`` ones, or names; commas may join them."""
     _name_broken(POLICY_GROUP)
     several = {"all": policy_names(), "standard": standard_policies()}
     found: dict[str, None] = {}
     for name in (part for text in given for part in text.split(",")):
         if name not in several:
-            _require_policy(name, option, "all, standard, or ")
+            _require_policy(name, "all, standard, or ")
         found.update(dict.fromkeys(several.get(name, (name,))))
     return tuple(found)
 

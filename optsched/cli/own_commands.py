@@ -5,12 +5,16 @@ from __future__ import annotations
 import keyword
 import re
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
 from optsched.cli.commands import terminal_width
 from optsched.cli.group import cli
-from optsched.cli.options import require_policy
+from optsched.cli.types import OneOf
+from optsched.methods.conform import Verdict
+from optsched.methods.conform_parts import Kind, kind_of, require_part
+from optsched.methods.conform_parts import conform as tried
 from optsched.model.errors import InputError, printable
 from optsched.report.formats import simple_table
 
@@ -18,8 +22,8 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*")
 
 _POLICY = '''"""{title}: a batching policy for optsched. Change what you like; each part says what it decides.
 
-    optsched simulate infermax-fig15 --policy {file}:{policy} --policy vllm
-    optsched conform {file}:{policy}
+    optsched simulate infermax-fig15 --policy {file}:{name} --policy vllm
+    optsched conform {file}:{name}
 """
 
 from optsched.policies.grouped import Group, GroupedPolicy, Members
@@ -36,7 +40,7 @@ def priority(job, replica):
 
 
 # The groups are gone through in order, and in each its requests, as long as token budgets and KV memory allow.
-{policy} = GroupedPolicy(
+{name} = GroupedPolicy(
     groups=(
         # Those that hold KV go first, by arrival. If memory is short, the last to arrive are evicted, and recomputed
         # later; evicts=False would let them wait for memory instead.
@@ -53,47 +57,142 @@ def priority(job, replica):
 '''
 
 
+_ROUTER = '''"""{title}: a router for optsched. It decides on the machine of each request when it arrives.
+
+    optsched simulate infermax-fig15-I8 --machines 2 --policy vllm --router {file}:{name},round_robin
+    optsched conform {file}:{name}
+"""
+
+from optsched.routers.router import Router
+
+
+class {name}(Router):
+    """To the machine with the fewest tokens left to run."""
+
+    def route(self, request, views):
+        """Return the index of a machine.
+
+        request has index, input, output (a prediction), prompt (its pieces, which say what prompts share), session and
+        arrival_ps. A view of a machine has machine (its index), waiting, running, queued_tokens, pending_tokens,
+        kv_used, kv_capacity, work_ps, and cached(request): prompt tokens that are cached there.
+        """
+        return min(views, key=lambda view: (view.pending_tokens - view.cached(request), view.machine)).machine
+
+    # Also, if needed: first_token, finished and dropped take note of what happens, move decides where a request goes
+    # that has its first token on a machine that only prefills (docs/extending.md).
+'''
+
+_EVICTOR = '''"""{title}: an evictor for optsched. It decides which cached block is dropped first when memory is short.
+
+    optsched simulate infermax-fig15-I8 --policy vllm --cache {file}:{name},lru
+    optsched conform {file}:{name}
+"""
+
+
+def {name}(leaf):
+    """Return what leaves of the tree of cached blocks are ordered by, a tuple of integers; the least is dropped first.
+
+    leaf has last_access, created (ticks of a clock), hits, priority, longest, depth and blocks. What is returned must
+    not change between two uses of a leaf.
+    """
+    return (leaf.hits, leaf.last_access)
+'''
+
+_FORMULATION = '''"""{title}: a formulation for optsched. It looks for a schedule and a proved bound on the objective.
+
+    optsched conform {file}:{name}
+"""
+
+import itertools
+import time
+
+from optsched.model.metrics import evaluate
+from optsched.model.restrictions import Restrictions
+from optsched.model.result import Badge
+from optsched.model.schedule import one_after_another
+from optsched.solvers.formulation import Outcome, Termination, UnsupportedError, require_monotone
+
+
+class {name}:
+    """The best order of serving requests one at a time: legal, and far from optimal; it proves no bound."""
+
+    def solve(self, task):
+        """Return an Outcome.
+
+        task has instance, objective, restrictions, incumbent and incumbent_value (a schedule to beat, or None), bound,
+        time_limit_s, workers, seed and progress. Raise UnsupportedError for what is not covered.
+        """
+        require_monotone(task.objective)
+        if task.restrictions != Restrictions():
+            raise UnsupportedError("restrictions")
+        instance, value, schedule = task.instance, task.incumbent_value, task.incumbent
+        until = time.perf_counter() + task.time_limit_s
+        for order in itertools.permutations(range(len(instance.requests))):
+            if time.perf_counter() > until:
+                break
+            found = one_after_another(instance, order)
+            new = evaluate(instance, found)["objectives"][task.objective.value]
+            if value is None or new < value:
+                value, schedule = new, found
+        # A bound goes in place of None; what backs it is a badge: Badge.SOLVER_CLAIMED, or CERTIFIED with a certificate
+        # that optsched check knows. Termination.OPTIMAL says that bound and value are equal.
+        return Outcome(Termination.LIMIT, schedule, None, Badge.HEURISTIC)
+'''
+
+_TEXTS = MappingProxyType(
+    {Kind.POLICY: _POLICY, Kind.ROUTER: _ROUTER, Kind.EVICTOR: _EVICTOR, Kind.FORMULATION: _FORMULATION}
+)
+
+
 @cli.command()
-@click.argument("kind", metavar="policy")
+@click.argument("kind", type=OneOf(tuple(Kind)))
 @click.argument("name")
 def new(kind: str, name: str) -> None:
-    """Write NAME.py: a commented policy that runs, to be changed."""
-    if kind != "policy":
-        raise InputError("KIND", kind, "policy")
+    """Write NAME.py: a commented policy, router, evictor or formulation that runs, to be changed."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise InputError("NAME", name, "letters, digits and underscores, a letter first")
     file = Path(f"{name.lower()}.py")
-    text = _POLICY.format(title=name, file=file, policy=name.upper())
+    called = _called(Kind(kind), name)
+    text = _TEXTS[Kind(kind)].format(title=name, file=file, name=called)
     try:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
         raise InputError("NAME", name, f"a name without a file: {file} is there") from None
-    click.echo(
-        f"{file}: try it with\n  optsched simulate infermax-fig15-I8 --policy {file}:{name.upper()} --policy vllm"
-    )
-    click.echo(f"  optsched conform {file}:{name.upper()}")
+    click.echo(f"{file}: its first lines say how to try it:")
+    for line in text.split('"""')[1].splitlines()[2:]:
+        if line:
+            click.echo(f"  {line.strip()}")
+
+
+def _called(kind: Kind, name: str) -> str:
+    """Return what the file calls it, as Python's style has it: a constant, a class or a function."""
+    if kind is Kind.POLICY:
+        return name.upper()
+    if kind is Kind.EVICTOR:
+        return name.lower()
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
 @cli.command()
-@click.argument("policies", nargs=-1, required=True, metavar="POLICY...")
-def conform(policies: tuple[str, ...]) -> int:
-    """Try policies, names or FILE.py:NAME, on small instances: exit 0 only if each keeps to every rule.
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--kind", type=OneOf(tuple(Kind)), help="What NAME is.  [default: as its methods say]")
+def conform(names: tuple[str, ...], kind: str | None) -> int:
+    """Try policies, routers, evictors or formulations on small instances: exit 0 only if all keep to the rules.
 
-    Each is run under every objective. Its schedules have to be legal, the same when run again, and the same when it is
-    asked before each batch. n/a: it says that it cannot serve an instance, which it may; but not all of them.
+    NAME is a name or FILE.py:NAME. Policies are run under every objective: schedules have to be legal, the same when
+    run again, and the same when a policy is asked before each batch. Of formulations, bounds have to hold. n/a: it says
+    that it cannot serve an instance, which it may; but not all of them.
     """
-    from optsched.methods.conform import Verdict  # noqa: PLC0415 - other commands need no instances
-    from optsched.methods.conform import conform as tried  # noqa: PLC0415
-
-    for policy in policies:
-        require_policy(policy)
+    kinds = [kind_of(name) if kind is None else Kind(kind) for name in names]
+    for name, each in zip(names, kinds, strict=True):
+        require_part(name, each)
     failed = False
-    for policy in policies:
-        found = tried(policy)
-        rows = [[each.instance, each.verdict.value, printable(each.reason)] for each in found]
-        click.echo(printable(policy))
+    for name, each in zip(names, kinds, strict=True):
+        found = tried(name, each)
+        rows = [[one.instance, one.verdict.value, printable(one.reason)] for one in found]
+        click.echo(printable(f"{each.value} {name}"))
         click.echo(simple_table(["instance", "verdict", "why"], rows, terminal_width(), left=(0, 1, 2)), nl=False)
-        verdicts = {each.verdict for each in found}
+        verdicts = {one.verdict for one in found}
         failed |= Verdict.FAILED in verdicts or verdicts == {Verdict.NOT_AVAILABLE}
     return int(failed)

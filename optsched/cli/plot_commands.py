@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from optsched import library
+from optsched import plot as figures
+from optsched.check import check_schedule
 from optsched.cli.group import cli
 from optsched.cli.options import Decorator, blaming, fraction_option, naming_options, write_out
+from optsched.cli.types import FILE, OneOf
 from optsched.model.errors import InputError, Said
+from optsched.report.profile_plot import check_plot, new_figure
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -23,9 +27,13 @@ if TYPE_CHECKING:
     from optsched.model.result import Result
 
 _WIDTH, _NARROW, _TALL = 7.2, 3.5, 0.62
-_results_argument: Decorator = click.argument("results", nargs=-1, required=True, metavar="RESULT...")
+_results_argument: Decorator = click.argument("results", nargs=-1, required=True, metavar="RESULT...", type=FILE)
 _out_option: Decorator = click.option(
-    "--out", required=True, metavar="FILE", help="Figure to write: .svg, .png or .pdf (needs optsched[plot])."
+    "--out",
+    type=FILE,
+    required=True,
+    metavar="FILE",
+    help="Figure to write: .svg, .png or .pdf (needs optsched[plot]).",
 )
 _width_option = fraction_option(
     "--width", f"Width in inches: {_WIDTH} for both columns of a paper, {_NARROW} for one.  [default: {_WIDTH}]"
@@ -45,8 +53,6 @@ def _figure_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def read(results: Sequence[str], out: str, width: Fraction | None, **others: Any) -> Any:
-        from optsched.report.profile_plot import check_plot  # noqa: PLC0415 - only drawing needs it
-
         with blaming("--out"):
             check_plot(Path(out))
         return command(_read(results), out, float(width or _WIDTH), **others)
@@ -59,8 +65,6 @@ def _figure_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _read(sources: Sequence[str]) -> list[Result]:
     """Return the results of all files; raise `InputError` for a schedule that breaks a rule."""
-    from optsched.check import check_schedule  # noqa: PLC0415
-
     found: list[Result] = []
     for source in sources:
         for claimed in library.load_results(source):
@@ -77,43 +81,41 @@ def _read(sources: Sequence[str]) -> list[Result]:
 
 
 def _axes(width: float) -> Axes:
-    from optsched.report.profile_plot import new_figure  # noqa: PLC0415
-
     return new_figure(width, max(2.7, _TALL * width)).subplots()
 
 
 @plot.command()
 @_figure_options
-@click.option("--axis", default="time", show_default=True, help="time or batch.")
+@click.option("--axis", type=OneOf(("time", "batch")), default="time", show_default=True, help="What is to the right.")
 @click.option("--title", default="", metavar="TEXT", help="Title above everything.")
 @_label_option
 def gantt(results: list[Result], out: str, width: float, axis: str, title: str, labels: tuple[str, ...]) -> None:
     """Draw schedules: what each request does in every batch, and the KV cache below."""
-    from optsched import plot as figures  # noqa: PLC0415
-
     with naming_options():
         figures.save(figures.gantt_figure(results, axis=axis, width=width, title=title, labels=labels), out)
 
 
 @plot.command()
 @_figure_options
-@click.option("--latency", default="e2e", show_default=True, help="ttft, e2e or tpot.")
+@click.option("--latency", type=OneOf(("ttft", "e2e", "tpot")), default="e2e", show_default=True, help="Which one.")
 @_label_option
 def cdf(results: list[Result], out: str, width: float, latency: str, labels: tuple[str, ...]) -> None:
     """Draw how a latency is spread over the requests of each schedule."""
-    from optsched import plot as figures  # noqa: PLC0415
-
     with naming_options():
         figures.save(figures.cdf(results, latency=latency, ax=_axes(width), labels=labels), out)
 
 
 @plot.command()
 @_figure_options
-@click.option("--over", default="requests", show_default=True, help="requests, input, output, kv or kappa.")
+@click.option(
+    "--over",
+    type=OneOf(("requests", "input", "output", "kv", "kappa")),
+    default="requests",
+    show_default=True,
+    help="The size of an instance.",
+)
 def gap(results: list[Result], out: str, width: float, over: str) -> None:
     """Draw each method's gap over the size of the instances; a bar where the optimum is not known."""
-    from optsched import plot as figures  # noqa: PLC0415
-
     with naming_options():
         figures.save(figures.gap(results, over=over, ax=_axes(width)), out)
 
@@ -122,8 +124,6 @@ def gap(results: list[Result], out: str, width: float, over: str) -> None:
 @_figure_options
 def performance(results: list[Result], out: str, width: float) -> None:
     """Draw the share of instances on which each method is within a factor of the best value."""
-    from optsched import plot as figures  # noqa: PLC0415
-
     with naming_options():
         figures.save(figures.performance(results, ax=_axes(width)), out)
 
@@ -133,8 +133,6 @@ def performance(results: list[Result], out: str, width: float) -> None:
 @_label_option
 def pareto(results: list[Result], out: str, width: float, labels: tuple[str, ...]) -> None:
     """Draw mean TTFT and TPOT of schedules of one instance, and what is proved impossible."""
-    from optsched import plot as figures  # noqa: PLC0415
-
     with naming_options():
         figures.save(figures.pareto(results, ax=_axes(width), labels=labels), out)
 
@@ -152,23 +150,19 @@ def router_map(results: list[Result], out: str, width: float) -> None:
 
 
 @plot.command()
-@click.argument("history")
+@click.argument("history", type=FILE)
 @click.option("--label", default="objective", show_default=True, metavar="TEXT", help="Name of the objective.")
 @_width_option
 @_out_option
 def bounds(history: str, label: str, width: Fraction | None, out: str) -> None:
     """Draw incumbent and bound over time; HISTORY is what solve --history wrote."""
-    from optsched import plot as figures  # noqa: PLC0415
-
     with naming_options():
         figures.save(figures.bounds(figures.History.read(history), ax=_axes(float(width or _WIDTH)), label=label), out)
 
 
 @plot.command("trace")
 @_results_argument
-@click.option("--out", metavar="FILE", help="File to write; - is standard output.")
+@click.option("--out", type=FILE, metavar="FILE", help="File to write; - is standard output.")
 def trace_events(results: tuple[str, ...], out: str | None) -> None:
     """Write schedules as Chrome trace events (JSON), which ui.perfetto.dev shows."""
-    from optsched.plot.events import trace_events as events  # noqa: PLC0415
-
-    write_out(out, json.dumps(events(_read(results)), ensure_ascii=False) + "\n")
+    write_out(out, json.dumps(figures.trace_events(_read(results)), ensure_ascii=False) + "\n")

@@ -16,6 +16,7 @@ from optsched.cli.group import cli
 from optsched.cli.options import blaming, file_option, integer_option, ledger_option, naming_options
 from optsched.cli.step_bar import StepBar
 from optsched.cli.stores import open_store
+from optsched.cli.types import FILE
 from optsched.model.documents import dump, read_bytes, result_document, write_text
 from optsched.model.errors import InputError, Said, printable
 from optsched.report.formats import as_text, simple_table
@@ -65,7 +66,7 @@ class OpenedStudy:
 
 
 @study.command("run")
-@click.argument("file")
+@click.argument("file", type=FILE)
 @click.option("--dry-run", is_flag=True, help="Say what would run, and how long it may take; run nothing.")
 @integer_option("--slots", 1, 100_000, None, "Trials at once.  [default: the file's, or one per core]")
 @click.option("--runner", metavar="RUNNER", help="processes, dask:ADDRESS or ray:ADDRESS.  [default: the file's]")
@@ -144,7 +145,7 @@ def _tell_failures(records: Sequence[Record]) -> None:
 
 
 @study.command()
-@click.argument("source")
+@click.argument("source", type=FILE)
 def status(source: str) -> None:
     """Say what a study file or a store (.sqlite) has, and what is missing."""
     if not source.endswith(".toml"):
@@ -176,7 +177,7 @@ def _opened_store(source: str) -> Store:
 
 
 @study.command()
-@click.argument("source")
+@click.argument("source", type=FILE)
 def diff(source: str) -> None:
     """Compare the last two versions of the code that ran each trial: values, bounds and times; what got worse first."""
     with _opened_store(source) as store:
@@ -200,7 +201,7 @@ def diff(source: str) -> None:
 
 
 @study.command()
-@click.argument("source")
+@click.argument("source", type=FILE)
 @file_option("--out", "Rows of all attempts (.csv, .parquet), or their result documents (.json, .json.gz).")
 @file_option("--page", "Write the bound tables of this page that it has marks for (docs/study.md).")
 @ledger_option
@@ -245,7 +246,7 @@ def _write_rows(rows: Sequence[Row], out: str) -> None:
 
 
 @study.command()
-@click.argument("source")
+@click.argument("source", type=FILE)
 @click.option("--method", metavar="NAME", help="Attempts of this method.")
 @click.option("--instance", metavar="NAME", help="Attempts on this instance.")
 @click.option("--outdated", is_flag=True, help="Attempts by other code than the installed.")

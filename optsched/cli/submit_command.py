@@ -11,6 +11,7 @@ from optsched import library
 from optsched.check import check_result
 from optsched.cli.group import cli
 from optsched.cli.options import blaming
+from optsched.cli.types import FILE, FOLDER
 from optsched.library import instances_directory
 from optsched.model.documents import dump, instance_sha256, result_document, write_text
 from optsched.model.errors import InputError, printable
@@ -22,9 +23,10 @@ _DIGITS = 12
 
 
 @cli.command()
-@click.argument("result")
+@click.argument("result", type=FILE)
 @click.option(
     "--folder",
+    type=FOLDER,
     metavar="FOLDER",
     help="Folder of the suites whose ledger the rows are added to.  [default: the installed one]",
 )

@@ -8,6 +8,7 @@ from dataclasses import replace
 import click
 
 from optsched.calibrate.library import find_profile
+from optsched.cli.completion import complete_policies, complete_profiles
 from optsched.cli.group import cli
 from optsched.cli.options import (
     file_option,
@@ -22,7 +23,7 @@ from optsched.cli.options import (
 )
 from optsched.cli.step_bar import StepBar
 from optsched.model.documents import Suite, dump, suite_document
-from optsched.model.errors import InputError, printable
+from optsched.model.errors import printable
 from optsched.model.instance import Rules
 from optsched.study.worst import FEW, Elite, Search, requests_text, rounds, side_by_side, worst_case
 
@@ -32,15 +33,24 @@ _MOST_SLOTS = 8
 
 
 @cli.command()
-@click.option("--policy", required=True, metavar="NAME", help="The policy, or FILE.py:NAME.")
+@click.option(
+    "--policy", required=True, metavar="NAME", shell_complete=complete_policies, help="The policy, or FILE.py:NAME."
+)
 @objective_option
-@integer_option("--requests", 2, 64, "8", "Maximum number of requests.")
-@number_option("--seconds", "80", "Seconds of the evolution, a quarter of them with at most four requests.")
-@number_option("--time-limit", "10", "Seconds to solve each of the two instances that it finds.")
+@integer_option("--requests", 2, 64, 8, "Maximum number of requests.")
+@number_option("--seconds", 80, "Seconds of the evolution, a quarter of them with at most four requests.", finite=True)
+@number_option("--time-limit", 10, "Seconds to solve each of the two instances that it finds.")
 @integer_option("--slots", 1, 1024, None, "Processes that search side by side.  [default: one per core, at most 8]")
 @click.option("--online/--offline", default=True, help="Whether requests may arrive later.  [default: online]")
 @click.option("--chunked", is_flag=True, help="Allow chunked prefills.")
-@click.option("--profile", default="a100-llama2-7b-nocall", show_default=True, help="The cost profile.")
+@click.option(
+    "--profile",
+    default="a100-llama2-7b-nocall",
+    show_default=True,
+    metavar="PROFILE",
+    shell_complete=complete_profiles,
+    help="The cost profile: a name, or a .json file.",
+)
 @seed_option
 @file_option("--out", "Write both instances as a suite; .gz packs it, - is standard output.")
 def worst(
@@ -61,8 +71,6 @@ def worst(
     Two are shown: the worst that is found, and one of at most four requests that is made as small as possible.
     """
     require_policy(policy)
-    if seconds == float("inf"):
-        raise InputError("--seconds", seconds, "a finite number > 0")
     with naming_options():
         cost = find_profile(profile).cost
     search = Search(policy, read_objective(objective), requests, cost, Rules(chunked_prefill=chunked), online=online)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.methods.conform import INSTANCES, Verdict, conform_on
+from optsched.methods.conform import Verdict
+from optsched.methods.conform_parts import Kind, conform_on
 
 
-@pytest.mark.parametrize("instance", INSTANCES)
-def test_policy_conforms(optsched_policy: str, instance: str) -> None:
-    """Legal, deterministic, and the same with jumps, under every objective."""
-    found = conform_on(optsched_policy, instance)
+def test_part_conforms(optsched_part: str, kind: Kind, instance: str) -> None:
+    """A policy, a router, an evictor or a formulation keeps to every rule."""
+    found = conform_on(optsched_part, kind, instance)
     if found.verdict is Verdict.NOT_AVAILABLE:
         pytest.skip(f"n/a: {found.reason}")
     assert found.verdict is Verdict.PASSED, found.reason

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optsched.cache.blocks import EVICTOR_NAMES, CacheSetting
+from optsched.cache.blocks import CacheSetting
 from optsched.catalogue import ROUTER_GROUP, entries, in_file, lookup
 from optsched.model.errors import InputError, one_of
 from optsched.model.instance import Instance
@@ -84,12 +84,6 @@ def read_routing(
         name, factory = getattr(router, "__name__", type(router).__name__), router
     more = {"routers": str(routers)} if routers > 1 else {}
     return Routing(name, factory, routers, setting, {"router": name} | more | options, asked)
-
-
-def require_evictor(name: str, field: str) -> None:
-    """Raise `InputError` for ``field``, if there is no evictor of that name."""
-    if name not in EVICTOR_NAMES:
-        raise InputError(field, name, one_of(name, EVICTOR_NAMES))
 
 
 def find_router(name: str, field: str = "router") -> RouterFactory:

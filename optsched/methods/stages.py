@@ -5,7 +5,6 @@ Each stage works on a `SolveRun` and offers what it finds to the run's `Best`, t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from optsched.policies import STARTING
 from optsched.simulator.replica import PolicyFailureError
 from optsched.solvers.formulation import Progress, ProgressEvent, Task, UnsupportedError, require_covered
 from optsched.solvers.interrupt import until_interrupted
+from optsched.stopwatch import now_s
 
 _START_SHARE = 0.3
 """Share of the time limit after which no further bound and no further policy is tried for a start."""
@@ -46,7 +46,7 @@ class SolveRun:
     time_limit_s, deterministic_limit, workers, seed, progress
         As `optsched.methods.solve.solve` takes them.
     started_s
-        When it started, on the clock of `time.perf_counter`.
+        When it started, on the clock of `optsched.stopwatch`.
     """
 
     question: Question
@@ -57,11 +57,11 @@ class SolveRun:
     workers: int
     seed: int
     progress: Progress
-    started_s: float = field(default_factory=time.perf_counter)
+    started_s: float = field(default_factory=now_s)
 
     def elapsed_s(self) -> float:
-        """Return the seconds since the start."""
-        return time.perf_counter() - self.started_s
+        """Return the seconds since the start, without those spent compiling."""
+        return now_s() - self.started_s
 
     def over(self, interrupted: Event) -> bool:
         """Return whether nothing more is to be tried."""

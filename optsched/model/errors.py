@@ -85,11 +85,15 @@ def require_type(field: str, value: object, kind: type, expected: str) -> None:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Return ``; did you mean …?`` with the known name that is spelled most like an unknown one; nothing if none is."""
-    import difflib  # noqa: PLC0415 - only an error needs it
+    """Return ``; did you mean …?`` with the known name that is spelled most like an unknown one, or begins with it."""
+    import difflib  # noqa: PLC0415  # only an error needs it
 
+    if not isinstance(name, str) or not name:
+        return ""
     by_lower_case = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1) if isinstance(name, str) else ()
+    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1)
+    # The start of a long name is not spelled like it.
+    close += [each for each in by_lower_case if each.startswith(name.lower())]
     return f"; did you mean {by_lower_case[close[0]]}?" if close else ""
 
 

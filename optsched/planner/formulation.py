@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from itertools import chain
 from threading import Event
@@ -16,6 +15,7 @@ from optsched.planner.sizes import TooLargeToPlanError
 from optsched.solvers.declaration import Declaration, Regime, Turn
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, require_monotone
 from optsched.solvers.interrupt import wait_interruptibly
+from optsched.stopwatch import now_s
 
 
 class Planner:
@@ -40,7 +40,7 @@ class Planner:
             For times between tokens, or if numbers are too large.
         """
         require_monotone(task.objective)
-        started = time.perf_counter()
+        started = now_s()
         try:
             search = RuleSearch(task.instance, task.objective, task.restrictions, np.random.default_rng(task.seed))
         except TooLargeToPlanError as error:
@@ -60,7 +60,7 @@ def _search(task: Task, search: RuleSearch, started: float, stopped: Event) -> N
     value = task.incumbent_value
     neighbourhood = Neighbourhood(task, np.random.default_rng([task.seed, 1]))
     for found in chain(search.start(), search.improve(neighbourhood)):
-        elapsed = time.perf_counter() - started
+        elapsed = now_s() - started
         if value is None or found.value < value:
             value = found.value
             task.progress(ProgressEvent(elapsed, value, task.bound))

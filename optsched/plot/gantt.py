@@ -333,11 +333,6 @@ def _box(lane: _Lane, span: Span, height: float) -> list[tuple[float, float]]:
     return [(left, low), (right, low), (right, high), (left, high)]
 
 
-def _line(lane: _Lane, span: Span) -> list[tuple[float, float]]:
-    row = lane.rows[span.request]
-    return [(lane.position(time), row) for time in (span.start_ps, span.end_ps)]
-
-
 def _draw_kv(ax: Axes, lane: _Lane) -> None:
     """Draw the KV tokens occupied over time, and M."""
     alone = _alone(lane.result.instance, schedule_of(lane.result), lane.machine)

@@ -1,4 +1,4 @@
-"""A sheet as text, Markdown, CSV or LaTeX."""
+"""A sheet as text, Markdown or CSV; `optsched.report.latex` has LaTeX."""
 
 from __future__ import annotations
 
@@ -17,53 +17,19 @@ from rich.table import Table
 from rich.text import Text
 from tabulate import tabulate
 
-from optsched.report.sheet import Column, Sheet
+from optsched.report.latex import as_latex
+from optsched.report.sheet import Column, Sheet, panels
 
-_LATEX = MappingProxyType(
-    {"✓c": "$\\checkmark_c$", "✓": "$\\checkmark$", "κ": "$\\kappa$", "–": "--", "≥": "$\\ge$", "≤": "$\\le$"}
-)
-
-
-_LATEX_SPECIAL = MappingProxyType(
-    {character: "\\" + character for character in "&%#_${}"}
-    | {"~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "\\": "\\textbackslash{}"}
-    | {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}
-)
 _MARKDOWN_SPECIAL = re.compile(r"[\\`*<\[\]|]|(?<!\w)_|_(?!\w)")
 _PADDING = 3
 """Characters between two columns of a terminal table: rich's divider and two spaces."""
 
 
-def _shown_columns(sheet: Sheet) -> list[Column]:
-    """Leave out what only machines read."""
-    return [column for column in sheet.columns if column.header]
-
-
 def _needed(column: Column) -> int:
     """Return the width that a column takes in a terminal."""
     return _PADDING + max(
-        cell_len(part) for part in [*_header(column).split("\n"), *(cell.shown for cell in column.cells)]
+        cell_len(part) for part in [*column.broken_header.split("\n"), *(cell.shown for cell in column.cells)]
     )
-
-
-def _panels(columns: Sequence[Column], width: int) -> list[list[Column]]:
-    """Split the columns so that each part, led by the key columns, fits the width."""
-    keys, others = [c for c in columns if c.key], [c for c in columns if not c.key]
-    room = width - sum(_needed(column) for column in keys)
-    panels: list[list[Column]] = []
-    used = room
-    for column in others:
-        if used + _needed(column) > room:
-            panels.append([])
-            used = 0
-        panels[-1].append(column)
-        used += _needed(column)
-    return [[*keys, *panel] for panel in panels]
-
-
-def _header(column: Column) -> str:
-    """Break a policy's name where it has underscores."""
-    return column.header.replace("_", "\n_")
 
 
 def as_text(sheet: Sheet, width: int, color: bool = False) -> str:
@@ -72,7 +38,7 @@ def as_text(sheet: Sheet, width: int, color: bool = False) -> str:
     console.print(Text(sheet.title, style="bold"))
     if sheet.common:
         console.print(Text(sheet.common, style="dim"))
-    for panel in _panels(_shown_columns(sheet), width):
+    for panel in panels(sheet.shown, width, _needed):
         console.print()
         console.file.write(_panel_text(panel, width, color))
     if sheet.notes:
@@ -84,7 +50,7 @@ def as_text(sheet: Sheet, width: int, color: bool = False) -> str:
 
 def columns_text(columns: Sequence[Column], width: int) -> str:
     """Render columns alone for a terminal; what does not fit the width continues below."""
-    return "\n".join(_panel_text(panel, width) for panel in _panels(columns, width))
+    return "\n".join(_panel_text(panel, width) for panel in panels(columns, width, _needed))
 
 
 def _panel_text(panel: Sequence[Column], width: int, color: bool = False) -> str:
@@ -94,7 +60,7 @@ def _panel_text(panel: Sequence[Column], width: int, color: bool = False) -> str
     table = _bare_table()
     for column in panel:
         justify: JustifyMethod = "left" if column.left else "right"
-        table.add_column(Text(_header(column)), justify=justify, no_wrap=True, vertical="bottom")
+        table.add_column(Text(column.broken_header), justify=justify, no_wrap=True, vertical="bottom")
     for cells in zip(*(column.cells for column in panel), strict=True):
         table.add_row(*(Text(cell.shown) for cell in cells))
     console.print(table)
@@ -118,7 +84,7 @@ def _bare_table() -> Table:
 
 
 def _tabulated(sheet: Sheet, style: str) -> str:
-    columns = _shown_columns(sheet)
+    columns = sheet.shown
     if style == "github":
         columns = [_escaped(column) for column in columns]
     rows = [[cell.shown for cell in cells] for cells in zip(*(column.cells for column in columns), strict=True)]
@@ -141,85 +107,6 @@ def as_markdown(sheet: Sheet) -> str:
     notes = "  \n".join(note.replace("<", "\\<") for note in sheet.notes)
     parts = [f"**{_plain_markdown(sheet.title)}**", sheet.common, _tabulated(sheet, "github"), notes]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def as_latex(sheet: Sheet, label: str | None = None, *, siunitx: bool = False) -> str:
-    r"""Render as a LaTeX table, which is scaled down where it is wider than the text.
-
-    Parameters
-    ----------
-    sheet
-        What to render.
-    label
-        For ``\label``.
-    siunitx
-        Align numbers at their decimal markers, by columns of type S.
-    """
-    columns = _shown_columns(sheet)
-    kinds = [_latex_kind(column, siunitx) for column in columns]
-    caption = _plain_latex(" ".join(part for part in (sheet.title + ".", sheet.common) if part))
-    aligned = [kind.startswith("S") for kind in kinds]
-    heads = [_latex_header(column.header, braced=each) for column, each in zip(columns, aligned, strict=True)]
-    lines = [" & ".join(heads)]
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        shown = zip(cells, aligned, strict=True)
-        lines.append(" & ".join(_latex_cell(cell.shown, braced=each) for cell, each in shown))
-    head, *body = (line + r" \\" for line in lines)
-    notes = [f"\\par\\footnotesize {_plain_latex(note.replace('`', ''))}" for note in sheet.notes]
-    return "\n".join(
-        [
-            f"% needs \\usepackage{{booktabs,amssymb,adjustbox{',siunitx' if siunitx else ''}}}",
-            r"\begin{table}",
-            r"\centering",
-            f"\\caption{{{caption}}}",
-            *([] if label is None else [f"\\label{{{label}}}"]),
-            r"\begin{adjustbox}{max width=\linewidth}",
-            f"\\begin{{tabular}}{{{''.join(kinds)}}}",
-            *(r"\toprule", head, r"\midrule", *body, r"\bottomrule"),
-            r"\end{tabular}",
-            r"\end{adjustbox}",
-            *notes,
-            r"\end{table}",
-            "",
-        ]
-    )
-
-
-_NUMBER = re.compile(r"-?(\d+)(?:\.(\d+))?")
-
-
-def _latex_kind(column: Column, siunitx: bool) -> str:
-    """Return a column's type: S with the digits that its numbers have, l or r."""
-    found = [match for cell in column.cells if (match := _NUMBER.fullmatch(cell.shown))]
-    if not siunitx or not found:
-        return "l" if column.left else "r"
-    before, after = (max(len(match[part] or "") for match in found) for part in (1, 2))
-    sign = "-" if any(match[0].startswith("-") for match in found) else ""
-    return f"S[table-format={sign}{before}.{after}]"
-
-
-def _latex_header(header: str, *, braced: bool) -> str:
-    """Return a header, whose lines stand above each other."""
-    lines = [_plain_latex(line) for line in header.split("\n")]
-    stacked = r" \\ ".join(lines)
-    text = rf"\shortstack[r]{{{stacked}}}" if len(lines) > 1 else stacked
-    return f"{{{text}}}" if braced else text
-
-
-def _latex_cell(text: str, *, braced: bool) -> str:
-    """Return a cell; text in a column of numbers needs braces."""
-    plain = _plain_latex(text)
-    return f"{{{plain}}}" if braced and not _NUMBER.fullmatch(text) else plain
-
-
-def _plain_latex(text: str) -> str:
-    return _replaced("".join(_LATEX_SPECIAL.get(character, character) for character in text))
-
-
-def _replaced(text: str) -> str:
-    for character, command in _LATEX.items():
-        text = text.replace(character, command)
-    return text
 
 
 def as_csv(sheet: Sheet) -> str:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from optsched.model.display import spread
+from optsched.model.documents import instance_sha256
 from optsched.model.errors import printable
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched.model.result import Badge, Status
+from optsched.model.result import Badge, Result, Status
 from optsched.study.bound_table import BoundTable, Row
 
 NOT_AVAILABLE = "n/a"
 PROVED = "✓"
 CERTIFIED = "✓c"
+AT_MOST = "≤ "
+"""Before a gap to a bound that is not met."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,11 @@ class Column:
     key: bool = False
     left: bool = False
 
+    @property
+    def broken_header(self) -> str:
+        """The header, a policy's name broken into lines where it has underscores."""
+        return self.header.replace("_", "\n_")
+
 
 @dataclass(frozen=True)
 class Sheet:
@@ -62,13 +70,37 @@ class Sheet:
     notes: tuple[str, ...]
 
     @property
+    def shown(self) -> list[Column]:
+        """The columns without those that only machines read."""
+        return [column for column in self.columns if column.header]
+
+    @property
     def rows(self) -> list[tuple[Cell, ...]]:
         """The cells row by row."""
         return list(zip(*(column.cells for column in self.columns), strict=True))
 
 
+def panels(columns: Sequence[Column], width: float, needed: Callable[[Column], float]) -> list[list[Column]]:
+    """Split columns so that each part, led by the key columns, fits a width if a column does; ``needed`` is its own."""
+    keys, others = [column for column in columns if column.key], [column for column in columns if not column.key]
+    room = width - sum(map(needed, keys))
+    parts: list[list[Column]] = []
+    used = room
+    for column in others:
+        if not parts or used + needed(column) > room:
+            parts.append([])
+            used = 0
+        parts[-1].append(column)
+        used += needed(column)
+    return [[*keys, *part] for part in parts or [[]]]
+
+
+_NONE = "–"
+"""What is shown where there is nothing."""
+
+
 def _optional(value: int | None) -> str:
-    return "–" if value is None else str(value)
+    return _NONE if value is None else str(value)
 
 
 _FEATURES: tuple[tuple[str, str, Callable[[Instance], str]], ...] = (
@@ -115,18 +147,30 @@ def class_texts(restrictions: Restrictions) -> list[str]:
 def make_sheet(table: BoundTable) -> Sheet:
     """Lay a bound table out: features that vary, the optimum and its proof, every policy's gap in %.
 
+    Machines (`optsched.report.formats.as_csv`) are told more, and always in the same columns: ``value`` and ``bound``
+    are in ps, of means the sum over requests (of ``slo_misses`` requests).
+
     Instances that lengths and limits do not tell apart are named.
     """
     described = {header: [text(row.instance) for row in table.rows] for header, _, text in _FEATURES}
-    names = {header: name for header, name, _ in _FEATURES}
     single = len(table.rows) == 1
     varying = [header for header, texts in described.items() if len(set(texts)) > 1 or (single and header in "IM")]
-    constant = [header for header, texts in described.items() if header not in varying and texts[0] != "–"]
-    keys = [Column(h, names[h], tuple(Cell(text, text) for text in described[h]), key=True) for h in varying]
+    constant = [header for header, texts in described.items() if header not in varying and texts[0] != _NONE]
+    keys = [
+        Column(
+            header if header in varying else "",
+            name,
+            tuple(Cell(text, None if text == _NONE else text) for text in described[header]),
+            key=True,
+        )
+        for header, name, _ in _FEATURES
+    ]
     told = set(zip(*(described[header] for header in varying if header != "κ"), strict=True))
     instances = tuple(Cell(row.instance.name, row.instance.name) for row in table.rows)
+    hashes = (instance_sha256(row.instance) for row in table.rows)
     columns = [
         Column("instance" if len(told) < len(table.rows) else "", "instance", instances, key=True),
+        Column("", "instance_sha256", tuple(Cell(digest, digest) for digest in hashes)),
         *keys,
         Column("batches", "batches", tuple(_metric(row, "batches") for row in table.rows)),
         *_value_columns(table),
@@ -154,7 +198,7 @@ def _time(row: Row) -> Cell:
 
 
 def _value_columns(table: BoundTable) -> list[Column]:
-    """Return the best value with its mark, and, where not all are proved, the bound below it and the gap."""
+    """Return the best value with its mark, the bound below it and the gap; these are shown where not all are proved."""
     unit, scale = _unit(table)
     suffix = f" ({unit})" if unit else ""
     proved = all(row.best.status == Status.OPTIMAL for row in table.rows)
@@ -165,23 +209,23 @@ def _value_columns(table: BoundTable) -> list[Column]:
         return f"{value / table.objective.mean_count(row.instance.requests) / scale:.2f}" if unit else str(value)
 
     values = tuple(Cell(shown(row, row.best.value) + _mark(row), row.best.value) for row in table.rows)
-    unit_name = f"{table.objective.value}_{'requests' if table.objective == Objective.SLO_MISSES else 'ps'}"
-    columns = [Column(("optimum" if proved else "best") + suffix, unit_name, values), *_seconds(table, "value")]
-    if not proved:
-        bounds = tuple(Cell(shown(row, row.best.bound), row.best.bound) for row in table.rows)
-        gaps = tuple(_percent(row.best.gap) for row in table.rows)
-        columns += [Column("bound" + suffix, f"bound_{unit_name}", bounds), *_seconds(table, "bound")]
-        columns.append(Column("gap (%)", "gap", gaps))
-    statuses = tuple(Cell(row.best.badge.value, row.best.badge.value) for row in table.rows)
-    return [*columns, Column("", "badge", statuses)]
+    bounds = tuple(Cell(shown(row, row.best.bound), row.best.bound) for row in table.rows)
+    gaps = tuple(_percent(row.best.gap, row.best) for row in table.rows)
+    return [
+        _hidden("objective", [table.objective.value] * len(table.rows)),
+        Column(("optimum" if proved else "best") + suffix, "value", values),
+        _hidden("value_s", [row.best.value_s for row in table.rows]),
+        Column("" if proved else "bound" + suffix, "bound", bounds),
+        _hidden("bound_s", [row.best.bound_s for row in table.rows]),
+        Column("" if proved else "gap (%)", "gap", gaps),
+        _hidden("status", [row.best.status.value for row in table.rows]),
+        _hidden("badge", [row.best.badge.value for row in table.rows]),
+    ]
 
 
-def _seconds(table: BoundTable, part: str) -> list[Column]:
-    """Return ``value`` or ``bound`` in seconds for machines, of means the mean; nothing for what is no time."""
-    if table.objective == Objective.SLO_MISSES:
-        return []
-    found = (row.best.value_s if part == "value" else row.best.bound_s for row in table.rows)
-    return [Column("", f"{part}_s", tuple(Cell(str(seconds), seconds) for seconds in found))]
+def _hidden(name: str, values: Sequence[str | float | None]) -> Column:
+    """Return a column for machines only."""
+    return Column("", name, tuple(Cell(_NONE if value is None else str(value), value) for value in values))
 
 
 def _mark(row: Row) -> str:
@@ -190,15 +234,18 @@ def _mark(row: Row) -> str:
     return f" {CERTIFIED if row.best.badge == Badge.CERTIFIED else PROVED}"
 
 
-def _percent(share: float | None) -> Cell:
+def _percent(share: float | None, best: Result) -> Cell:
+    """Return a gap in %; where the bound below it is not met, it is at most that."""
     if share is None:
         return Cell(NOT_AVAILABLE, None)
-    return Cell("0" if share == 0 else f"{100 * share:.1f}", share)
+    if share == 0:
+        return Cell("0", share)
+    return Cell(("" if best.status == Status.OPTIMAL else AT_MOST) + f"{100 * share:.1f}", share)
 
 
 def _policy_column(table: BoundTable, position: int) -> Column:
     name = table.policies[position]
-    return Column(name, f"gap_{name}", tuple(_percent(row.policy_gap(position)) for row in table.rows))
+    return Column(name, f"gap_{name}", tuple(_percent(row.policy_gap(position), row.best) for row in table.rows))
 
 
 def _notes(table: BoundTable) -> list[str]:
@@ -209,6 +256,8 @@ def _notes(table: BoundTable) -> list[str]:
         notes.append(f"{PROVED} proved optimal by the solver; the checker replayed the schedule.")
     if CERTIFIED in marks:
         notes.append(f"{CERTIFIED} proved optimal, and `optsched check` recomputes the bound itself.")
+    if any(row.best.status != Status.OPTIMAL for row in table.rows):
+        notes.append(f"{AT_MOST.strip()} the bound is not met by a schedule: the gap is at most this.")
     reasons: dict[str, list[str]] = defaultdict(list)
     for row in table.rows:
         if row.best.message:

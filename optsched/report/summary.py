@@ -13,7 +13,7 @@ from optsched.model.instance import Request
 from optsched.model.objectives import Objective, gap
 from optsched.model.result import Badge, Result, Status
 from optsched.report.formats import columns_text, simple_table
-from optsched.report.sheet import NOT_AVAILABLE, Cell, Column, Sheet, class_texts
+from optsched.report.sheet import AT_MOST, NOT_AVAILABLE, Cell, Column, Sheet, class_texts
 
 _BADGES = MappingProxyType(
     {
@@ -92,7 +92,8 @@ def _bound_line(result: Result) -> list[str]:
 
 
 def _gap_line(found: float | None) -> list[str]:
-    return [] if found is None else [f"  gap    {100 * found:.2f} %"]
+    """Say the gap between a value and a bound; the gap to the optimum, which lies between them, is at most that."""
+    return [] if found is None else [f"  gap    {AT_MOST if found else ''}{100 * found:.2f} %"]
 
 
 def _shortened(certificate: Mapping[str, Any]) -> str:

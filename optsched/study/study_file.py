@@ -12,11 +12,12 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field, TypeAdapter
 
+from optsched.cache.blocks import require_evictor
 from optsched.library import load_instances
 from optsched.methods.bound import bound_names
 from optsched.methods.formulations import require_options
 from optsched.methods.plan import require_method
-from optsched.methods.routing import find_router, require_evictor
+from optsched.methods.routing import find_router
 from optsched.methods.simulate import policy_of
 from optsched.model.cluster import CacheMode
 from optsched.model.documents import read_text

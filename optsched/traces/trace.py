@@ -93,7 +93,8 @@ def make_trace(found: Rows, limit: int | None = None, starts: Iterable[int] | No
         If there is no usable row, or there are fewer starts than are needed.
     """
     if not found.rows:
-        raise InputError("", Said("no usable row"), "at least one request")
+        reason = f" (the first of {len(found.bad)}: {found.bad[0]})" if found.bad else ""
+        raise InputError("", Said(f"no usable row{reason}"), "at least one request")
     rows = sorted(found.rows, key=_arrival_ps)
     if starts is not None:
         rows = sorted(_restarted(rows, limit, starts), key=_arrival_ps)

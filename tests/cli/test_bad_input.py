@@ -519,7 +519,7 @@ def test_a_folder_that_turns_out_read_only(
     outcome = optsched(capsys, *command, "--out", "old.json")
     complaint = "old.json: --out: got Read-only file system, expected a file that can be written"
     # An answer that took its time is printed although it cannot be kept.
-    require_complaint(outcome, complaint, answered=command[0] in {"simulate", "solve"})
+    require_complaint(outcome, complaint, answered=command[0] in {"simulate", "solve", "table"})
     assert (tmp_path / "old.json").read_text() == "old"
 
 
@@ -563,7 +563,7 @@ OPTIONS: list[tuple[list[str], str]] = [
     (["simulate", GIVEN, "--policy", "vllm,,all"], "--policy: got '', expected all, standard, or one of vllm, "),
     (
         ["table", GIVEN, "--policies", "nameless"],
-        "--policies: got 'nameless', expected all, standard, or one of vllm, vllm_ef",
+        "--policy: got 'nameless', expected all, standard, or one of vllm, vllm_ef",
     ),
     (["solve", GIVEN, "--method", "magic"], "--method: got 'magic', expected one of auto, state_search, token_cpsat, "),
     (["table", GIVEN, "--method", "magic"], "--method: got 'magic', expected one of auto, state_search, token_cpsat, "),

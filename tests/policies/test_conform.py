@@ -114,7 +114,7 @@ def test_new_policies_conform(
     again = optsched(capsys, "new", "policy", "short_first")
     assert (again.code, "expected a name without a file: short_first.py is there" in again.err) == (2, True)
     assert optsched(capsys, "new", "policy", "2fast").code == 2
-    assert optsched(capsys, "new", "router", "fast").code == 2
+    assert optsched(capsys, "new", "roter", "fast").code == 2
 
 
 def test_the_command_fails_for_a_policy_that_refuses_everything(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,4 +125,4 @@ def test_what_is_wrong_with_a_file_is_said_on_one_line(
     Path("syntax.py").write_text("def X(:\n")
     code, out, err = optsched(command, "two.json", option, name)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(f"optsched: {said.format(option)}")
+    assert err.startswith(f"optsched: {said.format('--policy')}")

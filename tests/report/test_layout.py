@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import csv
 import re
+import shutil
+import subprocess
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from commands import optsched
 
-from optsched import bound, simulate, solve
+from optsched import bound, save_instance, simulate, solve
+from optsched.calibrate.library import find_cost
+from optsched.library import load_instance
+from optsched.model.documents import Suite, dump, suite_document
+from optsched.model.domain import replace
 from optsched.model.errors import InputError
-from optsched.report.formats import as_latex, as_markdown
+from optsched.report.formats import as_markdown
+from optsched.report.latex import PAGE_PT, TEXT_WIDTH_PT, as_latex, height_pt, pages_of, width_pt
 from optsched.report.layout import chosen, transposed
 from optsched.report.results_csv import COLUMNS, results_csv
 from optsched.report.sheet import Cell, Column, Sheet
@@ -93,3 +101,102 @@ def test_formats_of_simulate(capsys: pytest.CaptureFixture[str]) -> None:
     }.items():
         outcome = optsched(capsys, *command, *options)
         assert (outcome.code, expected in outcome.err) == (2, True), outcome.err
+
+
+MARKED = Sheet(
+    "marks",
+    "",
+    (
+        Column("I", "input_tokens", (Cell("8", 8), Cell("2–4", "2–4")), key=True),
+        Column("best (ms)", "value", (Cell("42.36 ✓", 1), Cell("1.5", 2))),
+        Column("vllm_ef", "gap_vllm_ef", (Cell("0", 0.0), Cell("≤ 54.7", 0.547))),
+    ),
+    ("≤ the bound is not met by a schedule: the gap is at most this.",),
+)
+
+
+def test_marks_beside_numbers_have_room() -> None:
+    text = as_latex(MARKED, siunitx=True)
+    kinds = (
+        "{S[table-format=1.0]S[table-format=2.2,table-space-text-post={\\,$\\checkmark$}]"
+        "S[table-format=2.1,table-space-text-pre={$\\le$\\,}]}"
+    )
+    assert kinds in text
+    assert "8 & 42.36{\\,$\\checkmark$} & 0 \\\\" in text
+    assert "{2--4} & 1.5 & {$\\le$\\,}54.7 \\\\" in text
+
+
+def wide(columns: int, rows: int) -> Sheet:
+    """Return a sheet with a key of 4 digits and columns of numbers under long names."""
+    keys = Column("I", "input_tokens", tuple(Cell(str(1000 + row), row) for row in range(rows)), key=True)
+    names = (f"policy_{number}_of_a_long_name" for number in range(columns))
+    others = (Column(name, name, tuple(Cell("99.9", 0.999) for _ in range(rows))) for name in names)
+    return Sheet("wide_one", "", (keys, *others), ("A note.",))
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(1, 1), (10, 11), (47, 3), (6, 100)])
+def test_every_part_fits_a_page(columns: int, rows: int) -> None:
+    """Every row of every column is on some page, once; the key column leads every part."""
+    sheet = wide(columns, rows)
+    found: dict[str, int] = {}
+    for page in pages_of(sheet):
+        assert sum(map(height_pt, page)) <= PAGE_PT
+        for part in page:
+            assert sum(map(width_pt, part)) <= TEXT_WIDTH_PT
+            assert part[0].header == "I"
+            for column in part[1:]:
+                found[column.name] = found.get(column.name, 0) + len(column.cells)
+    assert found == {column.name: rows for column in sheet.columns[1:]}
+    text = as_latex(sheet, "tab:wide")
+    assert text.count("\\begin{table}") == len(pages_of(sheet))
+    assert text.count("\\label") == text.count("A note.") == 1
+
+
+def test_widths_are_no_smaller_than_those_of_the_font() -> None:
+    """Computer Modern at 10 pt (cmr10.tfm): a digit 5.00, m 8.33, W 10.28, e 4.44, a full stop 2.78; 12 between."""
+    for text, points in (("1024", 20.0), ("mmm", 25.0), ("eee", 13.3), ("99.9", 17.78), ("sarathi", 29.2)):
+        assert points + 12 <= width_pt(Column(text, text, ())) <= 1.35 * points + 12
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_tables_compile_without_overfull_boxes(tmp_path: Path) -> None:
+    tables = [as_latex(sheet, siunitx=siunitx) for sheet in (SHEET, MARKED, wide(47, 40)) for siunitx in (False, True)]
+    packages = "\\usepackage{booktabs,amssymb,adjustbox,siunitx}"
+    body = "\\clearpage\n".join(tables)
+    file = tmp_path / "all.tex"
+    file.write_text(f"\\documentclass{{article}}{packages}\\begin{{document}}{body}\\end{{document}}")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", file.name]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    log = (tmp_path / "all.log").read_text(errors="replace")
+    assert not re.search(r"Overfull|too large|^!", log, flags=re.MULTILINE)
+
+
+def test_layout_of_bound_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "one.json"
+    save_instance(load_instance("infermax-fig15-I8"), file)
+    command = ("table", str(file), "--policy", "vllm,vllm_ef", "--time-limit", "20", "--workers", "1")
+    text = optsched(capsys, *command, "--columns", "vllm,vllm_ef,M", "--transpose").out
+    rows = [line.split() for line in text.splitlines() if line.startswith(("M ", "vllm"))]
+    assert rows == [["M", "16"], ["vllm", "0"], ["vllm_ef", "9.2"]]
+    slower = optsched(capsys, *command, "--profile", "a100-llama2-7b-nocall", "--format", "csv").out
+    (row,) = csv.DictReader(StringIO(slower))
+    own = solve(replace(load_instance(file), cost=find_cost("a100-llama2-7b-nocall")), time_limit=20, workers=1)
+    assert int(row["value"]) == own.value
+    outcome = optsched(capsys, *command, "--columns", "vlm")
+    assert (outcome.code, "--columns: got 'vlm'" in outcome.err, "optimum" in outcome.out) == (2, True, True)
+
+
+def test_csv_of_bound_tables_concatenates(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Whatever varies, and whether all is proved: the same columns."""
+    first = load_instance("infermax-fig15-I8")
+    second = replace(first, name="c", limits=replace(first.limits, kv_tokens=30, batch_requests=3))
+    heads = []
+    for name, found in (("a.json", [first]), ("b.json", [first, second])):
+        (tmp_path / name).write_text(dump(suite_document(Suite(name, "", tuple(found)), "a100-llama2-7b-linear")))
+        limit = "20" if name == "a.json" else "0.001"
+        command = ("table", str(tmp_path / name), "--policy", "vllm", "--objective", "mean_e2e", "--time-limit", limit)
+        rows = list(csv.reader(StringIO(optsched(capsys, *command, "--workers", "1", "--format", "csv").out)))
+        heads.append(rows[0])
+    assert heads[0] == heads[1]
+    expected = ("value", "bound", "gap", "status", "badge", "objective", "instance_sha256", "kv_tokens", "kappa")
+    assert set(expected) <= set(heads[0])

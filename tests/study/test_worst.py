@@ -186,7 +186,7 @@ def test_what_is_wrong_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -
     for arguments, complaint in (
         (("--policy", "vlm"), "--policy: got 'vlm', expected one of vllm, "),
         (("--policy", "vllm", "--requests", "1"), "--requests: got 1, expected an integer from 2 to 64"),
-        (("--policy", "vllm", "--seconds", "inf"), "--seconds: got Infinity, expected a finite number > 0"),
+        (("--policy", "vllm", "--seconds", "inf"), "--seconds: got inf, expected a finite number > 0"),
         (("--policy", "vllm", "--profile", "none"), "--profile: got 'none', expected one of "),
     ):
         outcome = optsched(capsys, "worst", *arguments)

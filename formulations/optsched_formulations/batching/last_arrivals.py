@@ -24,7 +24,6 @@ soon as there is no such schedule of S, the best one is optimal.
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +33,7 @@ from optsched.model.result import Badge
 from optsched.solvers.declaration import Declaration, Turn
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, silent
 from optsched.solvers.interrupt import until_interrupted
+from optsched.stopwatch import now_s
 from optsched_formulations.batching.refills import least_beyond_ps
 from optsched_formulations.batching.state_search import StateSearch
 from optsched_formulations.batching.token_cpsat import TokenCpSat
@@ -73,7 +73,7 @@ class _Bounds:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._started = time.perf_counter()
+        self._started = now_s()
         self._bound = task.bound
         self._badge = Badge.HEURISTIC
         self._certificate: dict[str, Any] | None = None
@@ -107,7 +107,7 @@ class _Bounds:
             return False
         before = moment - whole.start_ps
         for method in (StateSearch(), TokenCpSat()):
-            left = task.time_limit_s - (time.perf_counter() - self._started)
+            left = task.time_limit_s - (now_s() - self._started)
             if left <= 0 or interrupted.is_set():
                 return False
             outcome = self._ask(method, part, before, _SHARE * left)
@@ -149,5 +149,5 @@ class _Bounds:
         self._certificate = None
         if outcome.badge == Badge.CERTIFIED and outcome.certificate is not None:
             self._certificate = {"kind": "last_arrivals", "from_ps": moment, "certificate": outcome.certificate}
-        elapsed = time.perf_counter() - self._started
+        elapsed = now_s() - self._started
         self._task.progress(ProgressEvent(elapsed, self._task.incumbent_value, bound))

@@ -17,7 +17,6 @@ cost of a refill in place of the decode that keeping would have cost. Read as ke
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,6 +40,7 @@ from optsched.solvers.formulation import (
     nothing_better,
 )
 from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
+from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import value_to_beat
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
 from optsched_formulations.batching.search.node_space import node_space
@@ -107,7 +107,7 @@ class _Solution:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._started = time.perf_counter()
+        self._started = now_s()
         self._deadline = self._started + task.time_limit_s
         # Offline every request waits from the start, so the largest latency is the makespan.
         objective = Objective.MAKESPAN if task.objective == Objective.MAX_E2E else task.objective
@@ -157,7 +157,7 @@ class _Solution:
         graphs: list[ResidentGraph] = []
         if not classes.weighted:
             graphs += growing_graphs(classes, self._at(_GRAPH_SHARE), track=task.instance.offline)
-        space = request_space(task.instance, classes, _WEIGHTS_SHARE * (self._deadline - time.perf_counter()))
+        space = request_space(task.instance, classes, _WEIGHTS_SHARE * (self._deadline - now_s()))
         self._bounded(space.value_of(0), None)
         _compile(space)
         prove: Prove | None = None
@@ -168,7 +168,7 @@ class _Solution:
         if graphs and self._search(space, states, prove, self._at(_FIRST_SHARE)):
             return True
         for number, graph in enumerate(graphs):
-            prices = price(graph, _PRICE_SHARE * (self._deadline - time.perf_counter()), task.workers)
+            prices = price(graph, _PRICE_SHARE * (self._deadline - now_s()), task.workers)
             better = None if prices is None else self._on_nodes(graph, prices)
             if better is None:
                 break
@@ -202,7 +202,7 @@ class _Solution:
 
     def _at(self, share: float) -> float:
         """Return the moment when a share of the time left will have passed."""
-        now = time.perf_counter()
+        now = now_s()
         return now + share * (self._deadline - now)
 
     def _begin(self, space: Space, prove: Prove | None) -> States:
@@ -220,7 +220,7 @@ class _Solution:
             self._bounded(space.value_of(states.floor), prove if states.expanded <= _MOST_PROVED else None)
             if self._expansions is not None:
                 self._expansions -= _STEP
-            if time.perf_counter() > until or states.full or (self._expansions is not None and self._expansions <= 0):
+            if now_s() > until or states.full or (self._expansions is not None and self._expansions <= 0):
                 return False
         self._look_at(space, states)
         self._bounded(self._beyond, prove if states.expanded <= _MOST_PROVED else None)
@@ -230,7 +230,7 @@ class _Solution:
         """Look for a better schedule, keeping a number of states after every batch; return how many were expanded."""
         states = States(space, space.budget(self._beyond))
         layer = np.zeros(1, dtype=np.int64)
-        while len(layer) and time.perf_counter() < self._deadline and not states.finished:
+        while len(layer) and now_s() < self._deadline and not states.finished:
             layer = states.through_a_batch(layer, width, _MOST_IN_BEAM)
         self._look_at(space, states)
         return states.expanded
@@ -262,7 +262,7 @@ class _Solution:
         return True
 
     def _tell(self) -> None:
-        elapsed = time.perf_counter() - self._started
+        elapsed = now_s() - self._started
         self._task.progress(ProgressEvent(elapsed, self._value or self._task.incumbent_value, self._bound))
 
 

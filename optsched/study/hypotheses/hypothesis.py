@@ -20,8 +20,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from optsched.cache.blocks import require_evictor
 from optsched.library import instances_directory, load_instances
-from optsched.methods.routing import find_router, require_evictor
+from optsched.methods.routing import find_router
 from optsched.methods.simulate import policy_of
 from optsched.model.cluster import CacheMode
 from optsched.model.domain import MAX_MACHINES, Name, domain, replace

@@ -41,7 +41,6 @@ resident.
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,6 +48,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optsched.model.ints import Ints
+from optsched.stopwatch import now_s
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.state_steps import BEGIN, EVICT, FILL, PAUSE, RUN
 
@@ -116,7 +116,7 @@ def build_graph(
     Raises
     ------
     TooLargeError
-        If there are more than ``most_nodes`` nodes, or ``time.perf_counter()`` passes ``deadline``.
+        If there are more than ``most_nodes`` nodes, or ``now_s()`` passes ``deadline``.
     """
     return _Builder(classes, tracked, most_nodes, pauses).build(deadline)
 
@@ -143,7 +143,7 @@ class _Builder:
         """Go from node to node until no new ones turn up."""
         current = 0
         while current < len(self._nodes):
-            if current % 1024 == 0 and time.perf_counter() > deadline:
+            if current % 1024 == 0 and now_s() > deadline:
                 raise TooLargeError
             if self._composing[current]:
                 self._run(current)
