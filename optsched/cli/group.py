@@ -118,6 +118,15 @@ class LazyGroup(click.Group):
             import_module(f"optsched.cli.{COMMANDS[cmd_name][0]}")
         return super().get_command(ctx, cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; suggest those that are spelled alike, loaded or not."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand:
+            raise click.exceptions.NoSuchCommand(args[0], possibilities=COMMANDS, ctx=ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without loading them."""
         listed = {name: click.Command(name, help=summary) for name, (_, summary) in COMMANDS.items()}
