@@ -184,7 +184,7 @@ class E2(Router):
         if found <= kept:
             return
         gone = [each for each in self._up(node) if each.end > kept and machine not in each.data.coming]
-        if not gone:
+        if not gone or machine not in gone[-1].data.cached:
             return
         if gone[-1].before < kept:
             self._divide(gone[-1], kept, machine)
@@ -221,10 +221,9 @@ class E2(Router):
         head = self._tree.divide(node, end - node.before)
         for other in head.data.cached - {machine}:
             self._enter_head(other, head, node)
-        if machine in head.data.cached:
-            order = self._machines[machine].order
-            order[head] = None
-            order.move_to_end(head, last=False)
+        order = self._machines[machine].order
+        order[head] = None
+        order.move_to_end(head, last=False)
 
     def _prune(self, node: _Node) -> None:
         while node.parent is not None and not (node.children or node.data.cached or node.data.users):
