@@ -35,7 +35,7 @@ _MEMORY = (
     "batch (rows of tokens a batch), of which few are of prompts."
 )
 _PROMPTS = (
-    "A batch of prompts alone is compared with one that is mostly decodes, and these are short here (rows of tokens a "
+    "A batch of prompts alone is compared with one that is mostly decodes, which has few tokens (rows of tokens a "
     "batch)."
 )
 _SHORT = (
@@ -43,8 +43,8 @@ _SHORT = (
     "idle for half of the time and more (rows of idle time)."
 )
 _LINK = (
-    "161 prompt tokens take 7 ms at 100 Gb/s, of latencies of seconds; at a fiftieth of the bandwidth the share is the "
-    "paper's or more (row of a slower link)."
+    "161 prompt tokens take 7 ms at 100 Gb/s, of latencies of seconds; at a fiftieth of the bandwidth the share is "
+    "half of the paper's (row of a slower link)."
 )
 _TWO = (
     "The four decode machines have the memory of four machines, so at the higher rates EconoServe needs as many; the "
@@ -170,7 +170,10 @@ def machines() -> Iterator[Finding]:
     for rate in RATES:
         values = over_seeds(partial(needed, rate))
         yield Finding(
-            f"EconoServe: machines for the goodput of DistServe's 8, {rate} requests/s", "Figure 12", "–", values
+            f"EconoServe: machines for the goodput of DistServe's 8, {rate} requests/s",
+            "Figure 12",
+            "not reported",
+            values,
         )
     values = over_seeds(lambda seed: 100 - 100 * mean(needed(rate, seed) for rate in RATES) / 8)
     yield Finding("EconoServe: fewer machines than DistServe, %, mean", "Figure 12", "58 to 73", values, 58, 73, _TWO)

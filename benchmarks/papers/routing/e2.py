@@ -39,21 +39,22 @@ LOADS: Mapping[str, tuple[int, float]] = MappingProxyType(
 FIVE = tuple(LOADS)[:5]
 
 _DECODES = (
-    "Programming's outputs are the longest, and all machines cache its demonstrations, so that E2 saves little; to "
-    "hold requests at the machines of their problems makes decode batches uneven."
+    "Programming's outputs are the longest, and all machines cache its demonstrations: neither the oracles nor "
+    "Preble's program gains over round robin by more than a few percent here, nor does E2 at half of the rate "
+    "(rows)."
 )
-_TAIL = (
-    "The slowest requests are those with the longest outputs, or the first of long documents: E2 changes neither (rows "
-    "at half of the rate)."
-)
+_TAIL = "No experiment here explains it: the mean gain of these workloads is small, too, at half of the rate (rows)."
 _SATURATED = "The gain depends on the rate, at which round robin just serves these requests (rows at half of the rate)."
 _HASH = (
-    "A hash divides the many keys of a draw nearly as evenly as E2 does, and finds each of them at one machine, where "
-    "E2 copies keys to balance the load; so does the oracle that knows all requests (last rows)."
+    "A hash divides the many keys of a draw, and finds each of them at one machine, where E2 copies keys to balance "
+    "the load; on embodied-agent the oracle that knows all requests gains as much over E2 (rows of oracles)."
 )
 _STEP = (
-    "At this rate the machines are not out of balance for long, so the steps differ by less than the draws (spread of "
-    "this row)."
+    "A request that is sent to the least loaded machine computes its key there again, which pays here only with the "
+    "step that follows: both together gain, by the product of the rows."
+)
+_FREE = (
+    "Hardly a request waits at this rate, so that in most draws both orders make the same schedule (1 in the spread)."
 )
 
 
@@ -151,10 +152,10 @@ def ablation() -> Iterator[Finding]:
             values = over_seeds(partial(gain, workload, share, before, after))
             claim = f"{label}: {share} latency, times below the step before, Zipf tools"
             yield Finding(claim, source, "> 1", values, 1, None, _STEP)
-    for share, paper, least, most in (("p99", "> 1", 1.0, None), ("mean", "no change", 0.8, 1.25)):
+    for share, paper, least, most in (("p99", "> 1", 1.01, None), ("mean", "no change", 0.8, 1.25)):
         values = over_seeds(partial(_by_priority, workload, share))
         claim = f"+ local priority: {share} latency, times below the step before, Zipf tools"
-        yield Finding(claim, source, paper, values, least, most, _STEP)
+        yield Finding(claim, source, paper, values, least, most, _FREE)
 
 
 def _by_priority(workload: str, share: str, seed: int) -> float:
