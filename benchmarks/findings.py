@@ -8,7 +8,7 @@ as they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from inspect import cleandoc
@@ -83,19 +83,34 @@ def sheet(paper: str, found: Sequence[Finding]) -> Sheet:
     return Sheet(title.removesuffix("."), common, tuple(columns), notes)
 
 
+def report(papers: Sequence[str], modules: Mapping[str, str], page: str | None) -> None:
+    """Measure papers in two processes, print their tables, and write their sections of a page.
+
+    Parameters
+    ----------
+    papers
+        In the order of the page.
+    modules
+        Their modules of `papers`, in the order in which they are begun.
+    page
+        Markdown file; None for none.
+    """
+    with ProcessPoolExecutor(2) as pool:
+        running = {paper: pool.submit(measured, module) for paper, module in modules.items()}
+        for paper in papers:
+            found, more = running[paper].result()
+            tables = [sheet(modules[paper], found), *more]
+            click.echo("\n\n".join(as_text(table, _WIDTH) for table in tables))
+            write_section("--page", page, paper, "\n".join(map(as_markdown, tables)))
+
+
 @click.command(help=__doc__)
 @click.argument("papers", nargs=-1, type=click.Choice(PAPERS), metavar="[PAPER]...")
 @file_option("--page", "Markdown file whose sections, one for each paper, are replaced.")
 def main(papers: tuple[str, ...], page: str | None) -> None:
     """Measure and report."""
     chosen = papers or PAPERS
-    with ProcessPoolExecutor(2) as pool:
-        running = {paper: pool.submit(measured, paper) for paper in _LONGEST_FIRST if paper in chosen}
-        for paper in chosen:
-            found, more = running[paper].result()
-            tables = [sheet(paper, found), *more]
-            click.echo("\n\n".join(as_text(table, _WIDTH) for table in tables))
-            write_section("--page", page, paper, "\n".join(map(as_markdown, tables)))
+    report(chosen, {paper: paper for paper in _LONGEST_FIRST if paper in chosen}, page)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ class PromptTree(Generic[D]):
                 return child, divided
             shared = rest.take(child.pieces)
             if shared < child.tokens:
-                divided = self._divide(child, shared), child
+                divided = self.divide(child, shared), child
                 child = divided[0]
             node = child
         return node, divided
@@ -96,7 +96,7 @@ class PromptTree(Generic[D]):
         assert not node.children
         del node.parent.children[node.pieces[0][:2]]
 
-    def _divide(self, node: PromptNode[D], length: int) -> PromptNode[D]:
+    def divide(self, node: PromptNode[D], length: int) -> PromptNode[D]:
         """Split a node after ``length`` tokens; return the new node, which holds those and is before it."""
         assert node.parent is not None
         before, behind = _cut(node.pieces, length)

@@ -1,12 +1,13 @@
 """``e2``: Preble's E2 as the paper describes it (section 4.2, Algorithms 1 and 2); `e2_code` is what its program does.
 
-For each machine i the router keeps the last H requests that it sent there. The cost of sending a request to i is
-L + M + P, all in ps:
+The router keeps a window of the last H requests for each machine, counted over all machines: of a window for each by
+itself the load would say how long a request of a machine takes, and not that it gets more of them. The cost of sending
+a request to machine i is L + M + P, all in ps:
 
-- L, the load: for each of the H requests the prefill time of what was not cached at i, plus the mean decode time seen
-  at i;
+- L, the load: for each request of the window that went to i the prefill time of what was not cached there, plus the
+  time that the mean output of requests that ended at i takes to decode alone (the paper's times are profiled offline);
 - M, what would have to be evicted: for each node j that is evicted first (least recently used) until as many tokens are
-  free as the prompt has, its prefill time times N_j, the requests of the H that use it;
+  free as the prompt has, its prefill time times N_j, the requests of the window there that use it;
 - P, the prefill time of what is not cached at i.
 
 It *exploits* if the cached part of the prompt is longer than the rest: candidates are the machines that cache the key
@@ -38,7 +39,7 @@ class E2Options:
     Parameters
     ----------
     history
-        H, requests of each machine.
+        H, requests of the window for each machine; and ended requests of each whose outputs count.
     as_printed
         Exploit whenever a token is cached, as Algorithm 1 is printed.
     eviction_cost
@@ -52,8 +53,8 @@ class E2Options:
     waits
         Requests whose waiting times are compared, the later half with the earlier.
     decode_share
-        IMBAL_R, the limit of decode time / (prefill + decode time) of a machine's H requests, as (numerator,
-        denominator); None for no prefill/decode balance.
+        IMBAL_R, the limit of decode time / (prefill + decode time) of a machine's requests in the window, as
+        (numerator, denominator); None for no prefill/decode balance.
     """
 
     history: int = 200
@@ -75,35 +76,42 @@ class _Data:
     placed: set[int] = field(default_factory=set)
     """Machines that it is to be replicated on."""
     users: dict[int, int] = field(default_factory=dict)
-    """Machine → those of its H requests that use this node."""
+    """Machine → requests of the window there that use this node."""
+    coming: dict[int, int] = field(default_factory=dict)
+    """Machine → requests sent there that use this node and have no token yet: it is cached when they have."""
     waits: deque[int] = field(default_factory=deque)
     """Waiting times of the last requests of which it was the key portion."""
 
 
 def _split(data: _Data) -> _Data:
-    return _Data(set(data.cached), set(data.placed), dict(data.users))
+    return _Data(set(data.cached), set(data.placed), dict(data.users), dict(data.coming))
 
 
 _Node = PromptNode[_Data]
 
 
+def _count_down(counted: dict[int, int], machine: int) -> None:
+    counted[machine] -= 1
+    if not counted[machine]:
+        del counted[machine]
+
+
 @dataclass(slots=True)
 class _Machine:
-    """The H requests of a machine, as sums that change with each."""
+    """The requests of the window that went to a machine, as sums that change with each."""
 
-    history: deque[tuple[int, _Node]] = field(default_factory=deque)
-    """Prefill time of what was not cached, and the node at which the prompt ends."""
+    requests: int = 0
     prefill_ps: int = 0
-    decodes: deque[int] = field(default_factory=deque)
-    """Decode times of the last requests that ended."""
-    decode_ps: int = 0
+    outputs: deque[int] = field(default_factory=deque)
+    """Outputs of the last requests that ended."""
+    output: int = 0
     order: OrderedDict[_Node, None] = field(default_factory=OrderedDict)
     """Cached nodes, the least recently used first; no node is before one behind it."""
 
-    def decode_total_ps(self, guess_ps: int) -> int:
-        """Return the decode time of the H requests: their number times the mean."""
-        mean = self.decode_ps // len(self.decodes) if self.decodes else guess_ps
-        return mean * len(self.history)
+    def decoded(self, guess: int) -> int:
+        """Return the output tokens of the requests: their number times the mean, or a guess before any has ended."""
+        mean = self.output // len(self.outputs) if self.outputs else guess
+        return mean * self.requests
 
 
 class E2(Router):
@@ -124,14 +132,18 @@ class E2(Router):
         self._token_ps = [each.decode_ps for each in own]
         self._all = range(setting.machines)
         self._options = options
+        self._window: deque[tuple[int, int, _Node]] = deque()
+        """Machine, prefill time of what was not cached there, and the node at which the prompt ends."""
         self._tree: PromptTree[_Data] = PromptTree(_Data, _split)
-        self._keys: dict[int, _Node] = {}
+        self._sent: dict[int, tuple[_Node, _Node]] = {}
+        """Requests without a token: the key portion, and the node at which the prompt ends."""
 
     def route(self, request: RoutedRequest, views: Sequence[MachineView]) -> int:
         """Return the machine to which ``request`` goes."""
         leaf, divided = self._tree.insert(request.prompt)
         if divided is not None:
-            self._enter_head(*divided)
+            for machine in divided[0].data.cached:
+                self._enter_head(machine, *divided)
         path = [*self._up(leaf)][::-1]
         # Where machines are unlike, not every request fits all of them.
         if len(views) == len(self._all):
@@ -141,10 +153,10 @@ class E2(Router):
             shown = [view.machine for view in views]
             matched = [node for node in path if not node.data.cached.isdisjoint(shown)]
         decodes = [
-            machine.decode_total_ps(token_ps * request.output)
+            machine.decoded(request.output) * token_ps
             for machine, token_ps in zip(self._machines, self._token_ps, strict=True)
         ]
-        loads = [machine.prefill_ps + decode for machine, decode in zip(self._machines, decodes, strict=True)]
+        loads = [machine.prefill_ps + time_ps for machine, time_ps in zip(self._machines, decodes, strict=True)]
         cached = matched[-1].end if matched else 0
         if cached > (0 if self._options.as_printed else request.input - cached):
             key = max(matched, key=lambda node: node.tokens)
@@ -152,30 +164,41 @@ class E2(Router):
         else:
             key = leaf
             machine = self._explore(request, path, loads, decodes, shown)
-        self._keys[request.index] = key
+        self._sent[request.index] = key, leaf
         self._send(machine, path, request.input)
         return machine
 
     def first_token(self, request: RoutedRequest, machine: int, now_ps: int, hit: int) -> None:
-        """Take note of how long a request of a key portion has waited."""
-        waits = self._keys.pop(request.index).data.waits
+        """Take note of how long a request of a key portion has waited, and that its prompt is cached."""
+        key, leaf = self._sent.pop(request.index)
+        for node in self._up(leaf):
+            _count_down(node.data.coming, machine)
+        waits = key.data.waits
         waits.append(now_ps - request.arrival_ps)
         if len(waits) > self._options.waits:
             waits.popleft()
 
     def finished(self, request: RoutedRequest, machine: int, now_ps: int, ttft_ps: int, tpot_ps: int | None) -> None:
-        """Take note of how long a request has decoded."""
+        """Take note of a request's output."""
         there = self._machines[machine]
-        time_ps = now_ps - request.arrival_ps - ttft_ps
-        there.decodes.append(time_ps)
-        there.decode_ps += time_ps
-        if len(there.decodes) > self._options.history:
-            there.decode_ps -= there.decodes.popleft()
+        there.outputs.append(request.output)
+        there.output += request.output
+        if len(there.outputs) > self._options.history:
+            there.output -= there.outputs.popleft()
 
     def dropped(self, machine: int, prompt: Sequence[Piece], kept: int, now_ps: int) -> None:
-        """Forget what a machine has dropped, and nodes that neither a machine caches nor a request uses."""
-        node, _ = self._tree.find(prompt)
-        gone = [each for each in self._up(node) if each.end > kept]
+        """Forget what a machine has dropped, and nodes that neither a machine caches nor a request uses.
+
+        What a request that waits there uses is cached again when it has run.
+        """
+        node, found = self._tree.find(prompt)
+        if found <= kept:
+            return
+        gone = [each for each in self._up(node) if each.end > kept and machine not in each.data.coming]
+        if not gone or machine not in gone[-1].data.cached:
+            return
+        if gone[-1].before < kept:
+            self._divide(gone[-1], kept, machine)
         pending = gone[-1:]
         while pending:
             each = pending.pop()
@@ -194,16 +217,24 @@ class E2(Router):
             yield node
             node = node.parent
 
-    def _enter_head(self, head: _Node, tail: _Node) -> None:
-        """Enter the head of a divided node into the orders of eviction.
+    def _enter_head(self, machine: int, head: _Node, tail: _Node) -> None:
+        """Enter the head of a divided node into a machine's order of eviction.
 
         Both parts and what is before them count as used now, as in SGLang.
         """
-        for machine in head.data.cached:
-            order = self._machines[machine].order
-            for node in (tail, *self._up(head)):
-                order[node] = None
-                order.move_to_end(node)
+        order = self._machines[machine].order
+        for node in (tail, *self._up(head)):
+            order[node] = None
+            order.move_to_end(node)
+
+    def _divide(self, node: _Node, end: int, machine: int) -> None:
+        """Divide a node of which a machine has dropped all behind ``end``: what it keeps is evicted there next."""
+        head = self._tree.divide(node, end - node.before)
+        for other in head.data.cached - {machine}:
+            self._enter_head(other, head, node)
+        order = self._machines[machine].order
+        order[head] = None
+        order.move_to_end(head, last=False)
 
     def _prune(self, node: _Node) -> None:
         while node.parent is not None and not (node.children or node.data.cached or node.data.users):
@@ -216,23 +247,23 @@ class E2(Router):
         """Count a request at a machine, which caches its prompt from now on."""
         there = self._machines[machine]
         time_ps = self._own_ps(machine, path, tokens)
-        there.history.append((time_ps, path[-1]))
+        self._window.append((machine, time_ps, path[-1]))
+        there.requests += 1
         there.prefill_ps += time_ps
         for node in reversed(path):
             data = node.data
             data.cached.add(machine)
             data.placed.discard(machine)
-            data.users[machine] = data.users.get(machine, 0) + 1
+            for counted in (data.users, data.coming):
+                counted[machine] = counted.get(machine, 0) + 1
             there.order[node] = None
             there.order.move_to_end(node)
-        if len(there.history) > self._options.history:
-            old_ps, leaf = there.history.popleft()
-            there.prefill_ps -= old_ps
+        if len(self._window) > self._options.history * len(self._machines):
+            old, old_ps, leaf = self._window.popleft()
+            self._machines[old].requests -= 1
+            self._machines[old].prefill_ps -= old_ps
             for node in self._up(leaf):
-                users = node.data.users
-                users[machine] -= 1
-                if not users[machine]:
-                    del users[machine]
+                _count_down(node.data.users, old)
             self._prune(leaf)
 
     # ---- costs ----

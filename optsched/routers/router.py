@@ -78,6 +78,10 @@ class MachineView(Protocol):
         """Tokens that waiting requests still have to prefill."""
 
     @property
+    def filling_tokens(self) -> int:
+        """Tokens that requests with KV still have to prefill."""
+
+    @property
     def pending_tokens(self) -> int:
         """Prompt tokens and output tokens that all requests there still have to run."""
 

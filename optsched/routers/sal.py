@@ -1,9 +1,9 @@
 """``sal``: the load balancer of Kossmann et al. (section 4.2, equation 2).
 
 The load of machine s after request r is max(β (mem(r) − free(s)), queued(s, r) / C): mem(r) is its prompt in tokens,
-queued(s, r) are the prompt tokens that wait at s and those of r, and β = (μ_in + μ_out) / μ_out from running means of
-all requests. The first term is negative while memory is free. Machines are polled at intervals; between two polls the
-router adds what it has sent, and assumes that nothing ends.
+queued(s, r) are the tokens still to be prefilled at s, of prompts begun as well as waiting, and those of r, and
+β = (μ_in + μ_out) / μ_out from running means of all requests. The first term is negative while memory is free. Machines
+are polled at intervals; between two polls the router adds what it has sent, and assumes that nothing ends.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Sal(Router):
         # Where machines are unequal not every request may go to all of them: others are shown later.
         for view in views:
             if view.machine not in self._state:
-                self._state[view.machine] = view.kv_capacity - view.kv_used, view.queued_tokens
+                queued = view.queued_tokens + view.filling_tokens
+                self._state[view.machine] = view.kv_capacity - view.kv_used, queued
         self._inputs += request.input
         self._routed += 1
         # Before any request has ended this one's own output is the mean.

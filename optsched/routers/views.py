@@ -33,6 +33,7 @@ class Snapshot:
     kv_used: int = 0
     kv_capacity: int = 0
     work_ps: int = 0
+    filling_tokens: int = 0
     cached: Callable[[RoutedRequest], int] = nothing_cached
 
 

@@ -122,6 +122,8 @@ class MachineRun(PolicyRun):
         self._latest: Assignment | None = None
         self._latest_end_ps = instance.start_ps
         self._ending: list[Request] = []
+        self._filling = 0
+        """Prefill tokens of the latest batch."""
         self._memory = PrivateBlocks(instance.limits)
         self._replica.memory = self._memory
         self._held: dict[int, int] = {}
@@ -306,6 +308,11 @@ class MachineRun(PolicyRun):
         waiting = sum(job.missing for job in self._replica.waiting)
         return waiting + sum(request.input for request in self._arrived_by(at))
 
+    def filling_tokens(self, at: Instant) -> int:
+        """Return the tokens that requests with KV have to prefill, those under way included."""
+        there = sum(job.missing for job in self._replica.running if not job.decoding)
+        return there + (self._filling if self.now_ps > at.now_ps else 0)
+
     def pending_tokens(self, at: Instant) -> int:
         """Return the prompt and output tokens that are still to be run, those under way included."""
         there = sum(job.request.peak_tokens - job.cached for job in self._jobs())
@@ -343,6 +350,7 @@ class MachineRun(PolicyRun):
             self.kv_used(at),
             self.kv_capacity,
             self.work_ps(at),
+            self.filling_tokens(at),
             nothing_cached if self._cache is None else self._remembered(at),
         )
 
@@ -428,9 +436,11 @@ class MachineRun(PolicyRun):
             if not assignment.run:
                 self._decided = self._latest = None
                 self._ending = []
+                self._filling = 0
                 self._replica.now_ps = min(time_ps for time_ps in self._fences.values() if time_ps > self.now_ps)
                 return
-        fresh = [index for index, _ in assignment.run if (job := present.get(index)) and not job.generated]
+        filling = [step for step in assignment.run if (job := present.get(step[0])) and not job.decoding]
+        fresh = [index for index, _ in filling if not present[index].generated]
         start = self.now_ps
         before = self._prefilled(assignment) if self._layerwise else {}
         if self._noting and self._cache is not None:
@@ -438,6 +448,7 @@ class MachineRun(PolicyRun):
             self._note_hits(assignment)
         super()._carry_out(assignment, until_ps)
         self._latest, self._latest_end_ps = assignment, self.now_ps
+        self._filling = sum(tokens for _, tokens in filling)
         if self._cache is not None and self._remembers:
             self._changes.append((start, self._cache.dropped, ()))
             if self._moving is None:

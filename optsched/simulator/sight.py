@@ -56,6 +56,11 @@ class ExactView:
         return self._run.queued_tokens(self.look())
 
     @property
+    def filling_tokens(self) -> int:
+        """Tokens that requests with KV still have to prefill."""
+        return self._run.filling_tokens(self.look())
+
+    @property
     def pending_tokens(self) -> int:
         """Prompt tokens and output tokens that all requests there still have to run."""
         return self._run.pending_tokens(self.look())
@@ -104,6 +109,11 @@ class _SeenView:
     def queued_tokens(self) -> int:
         """Tokens that waiting requests still have to prefill."""
         return self.look().queued_tokens
+
+    @property
+    def filling_tokens(self) -> int:
+        """Tokens that requests with KV still have to prefill."""
+        return self.look().filling_tokens
 
     @property
     def pending_tokens(self) -> int:

@@ -115,6 +115,29 @@ def test_what_a_router_sees(view: ViewAge, machine: int) -> None:
     assert schedule.routes == (0, 1, machine)
 
 
+class Filling(Router):
+    """Sends only the first request to machine 0, and writes down what this has to prefill, waiting and begun."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def route(self, request: RoutedRequest, views: Sequence[MachineView]) -> int:
+        self.seen.append((views[0].queued_tokens, views[0].filling_tokens))
+        return min(request.index, 1)
+
+
+@pytest.mark.parametrize("delay_ps", [0, 7])
+def test_tokens_that_are_still_to_be_prefilled(delay_ps: int) -> None:
+    # A prompt of 10 in batches of 4, 4 and 2 tokens: [0, 14], [14, 28], [28, 40], and a decode until 51.
+    moments = (5, 14, 15, 28, 29, 40, 41)
+    later = (Request(1, 1, arrival_ps=moment + delay_ps) for moment in moments)
+    instance = replace(cluster(Request(10, 2), *later, view=ViewAge(delay_ps=delay_ps)), limits=Limits(100, 4, 4))
+    filling = Filling()
+    run_cluster(instance, lambda alone: ready("vllm_v1", alone), lambda _: filling)
+    # What is under way has run nothing; at 5 the prompt no longer waits.
+    assert filling.seen == [(0, 0), (0, 10), (0, 6), (0, 6), (0, 2), (0, 2), (0, 0), (0, 0)]
+
+
 class Watching(Router):
     """Writes down what it is notified of, and what it sees of machine 0."""
 

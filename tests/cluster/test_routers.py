@@ -258,8 +258,8 @@ def test_e2_exploits_what_it_saves_and_explores_the_rest() -> None:
 
 @pytest.mark.parametrize(("counted", "last"), [(False, 1), (True, 0)])
 def test_e2_counts_what_would_be_evicted(counted: bool, last: int) -> None:
-    # H = 1: loads forget all but the last request, whose decode is 1. a (50) goes to 0, b (60) to 1, which is empty.
-    # d (62): 0 costs 51 + 62, with M 50 more; 1 costs 61 + 62, with M 60 more; so 0, and a has no request of the last.
+    # H = 1: loads are of the last two requests, of which a decode is 1. a (50) goes to 0, b (60) to 1, which is empty.
+    # d (62): 0 costs 51 + 62, with M 50 more; 1 costs 61 + 62, with M 60 more; so 0, and a has none of the window.
     # c (30): 0 costs 63 + 30, and a can go for nothing; 1 costs 61 + 30, with M 60 more.
     router = e2(E2Options(history=1, rebalancing=False, decode_share=None, eviction_cost=counted))
     prompts = [("a", 50), ("b", 60), ("d", 62), ("c", 30)]
@@ -347,7 +347,7 @@ def test_e2_decides_as_its_definition(prompts: list[tuple[Piece, ...]], history:
     options = E2Options(history, eviction_cost=False, rebalancing=False, autoscaling=False, decode_share=None)
     router = E2(RouterSetting(3, prefill_ps=lambda new, _: new, decode_ps=3), options)
     sent: list[list[tuple[tuple[Hashable, int], ...]]] = [[], [], []]
-    costs: list[list[int]] = [[], [], []]
+    window: list[tuple[int, int]] = []
     for index, prompt in enumerate(prompts):
         tokens = spelled(prompt)
         everything = [tokens, *(each for there in sent for each in there)]
@@ -355,7 +355,9 @@ def test_e2_decides_as_its_definition(prompts: list[tuple[Piece, ...]], history:
         cuts = sorted({common(tokens, each) for each in everything} - {0})
         cached = [max((common(tokens, each) for each in there), default=0) for there in sent]
         own = [len(tokens) - hit for hit in cached]
-        total = [sum(cost[-history:]) + 3 * len(cost[-history:]) + new for cost, new in zip(costs, own, strict=True)]
+        total = own.copy()
+        for machine, cost in window[-3 * history :]:
+            total[machine] += cost + 3
         candidates = [0, 1, 2]
         if max(cached) > len(tokens) - max(cached):
             nodes = [(end - begin, end) for begin, end in pairwise([0, *cuts]) if end <= max(cached)]
@@ -365,7 +367,7 @@ def test_e2_decides_as_its_definition(prompts: list[tuple[Piece, ...]], history:
         expected = min(candidates, key=lambda machine: total[machine])
         assert router.route(request(index, *prompt), loads(0, 0, 0)) == expected
         sent[expected].append(tokens)
-        costs[expected].append(own[expected])
+        window.append((expected, own[expected]))
 
 
 @given(st.lists(st.tuples(PIECES, st.integers(0, 4)), max_size=15))
@@ -397,11 +399,58 @@ def test_e2_forgets_what_is_dropped_and_not_used() -> None:
     router = e2(E2Options(history=1, rebalancing=False, decode_share=None, eviction_cost=False))
     old = request(0, ("a", 0, 100))
     assert router.route(old, loads(0, 0)) == 0
+    router.first_token(old, 0, 0, 0)
     router.dropped(0, old.prompt, 0, 0)
     # Nothing is cached any more: explored, and 1 has the least load.
     assert router.route(request(1, ("a", 0, 100), (1, 0, 1)), loads(0, 0)) == 1
     # Now a is cached at 1: exploited there, though 0 has less load.
     assert router.route(request(2, ("a", 0, 100), (2, 0, 1)), loads(0, 0)) == 1
+
+
+def test_e2_keeps_what_is_left_of_a_node() -> None:
+    # Of a (100) 0 drops all behind 80. Of the next prompt 80 of 101 are cached: exploited, though 1 has less load.
+    router = e2(E2Options(rebalancing=False, decode_share=None, eviction_cost=False))
+    old = request(0, ("a", 0, 100))
+    assert router.route(old, loads(0, 0)) == 0
+    router.first_token(old, 0, 0, 0)
+    router.dropped(0, old.prompt, 80, 0)
+    assert [(node.before, node.end) for node in router._machines[0].order] == [(0, 80)]
+    assert router.route(request(1, ("a", 0, 100), (1, 0, 1)), loads(0, 0)) == 0
+
+
+def test_e2_expects_what_a_waiting_request_uses() -> None:
+    # The drop comes before the request has run, which then caches a again; after its first token a drop counts.
+    router = e2(E2Options(history=1, rebalancing=False, decode_share=None, eviction_cost=False))
+    sent = [request(index, ("a", 0, 100), (index, 0, 1)) for index in range(3)]
+    assert router.route(sent[0], loads(0, 0)) == 0
+    router.dropped(0, sent[0].prompt, 0, 0)
+    assert router.route(sent[1], loads(0, 0)) == 0
+    for each in sent[:2]:
+        router.first_token(each, 0, 0, 0)
+    router.dropped(0, sent[1].prompt, 0, 0)
+    assert router.route(sent[2], loads(0, 0)) == 1
+
+
+def test_e2_counts_how_many_requests_a_machine_gets() -> None:
+    # H = 2, so the last four requests count, each with 10 tokens of its own and a decode. Three with key a follow one
+    # another to 0, whose load is 100 + 3 · 11; of a window for each machine it would be 11 + 11.
+    # b (10 tokens): 0 costs 133 + 10, and 1, with c (123) before, 124 + 10.
+    router = e2(E2Options(2, rebalancing=False, autoscaling=False, decode_share=None, eviction_cost=False))
+    prompts = [(("a", 0, 100), (0, 0, 10)), (("c", 0, 123),)]
+    prompts += [(("a", 0, 100), (index, 0, 10)) for index in (2, 3)] + [(("b", 0, 10),)]
+    chosen = [router.route(request(index, *prompt), loads(0, 0)) for index, prompt in enumerate(prompts)]
+    assert chosen == [0, 1, 0, 0, 1]
+
+
+def test_e2_estimates_decodes_by_the_outputs_of_each_machine() -> None:
+    # 30 tokens at 0, 10 at 1, and each ends with outputs of 5 and 40: loads of 30 + 5 and 10 + 40, whatever they took.
+    router = e2(BARE)
+    for index, (tokens, output) in enumerate(((30, 5), (10, 40))):
+        sent = request(index, (index, 0, tokens), output=output)
+        machine = router.route(sent, loads(0, 0))
+        router.first_token(sent, machine, 0, 0)
+        router.finished(sent, machine, 10**15, 10**14, 10**14)
+    assert router.route(request(2, (2, 0, 7)), loads(0, 0)) == 0
 
 
 def test_e2_gives_a_slow_key_portion_a_second_machine() -> None:

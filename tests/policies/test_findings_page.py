@@ -9,13 +9,14 @@ import pytest
 from checkout import ROOT
 from shared_data import HERE
 
+from cluster_findings import PAPERS as CLUSTER_PAPERS
 from findings import PAPERS, ours, sheet
 from papers.econoserve_experiments import refills
 from papers.econoserve_setup import workload
 from papers.finding import Finding
 from papers.preble import usage
 
-PAGE = ROOT / "docs" / "findings.md"
+PAGES = {"findings.md": PAPERS, "findings-clusters.md": CLUSTER_PAPERS}
 
 
 def test_the_median_decides_and_open_sides_are_open() -> None:
@@ -54,9 +55,10 @@ def test_what_a_paper_does_not_report_is_no_claim() -> None:
     assert table.common.endswith("1 claims, 1 within the paper's range.")
 
 
-@pytest.mark.parametrize("paper", PAPERS)
-def test_every_disagreement_on_the_page_has_a_cause(paper: str) -> None:
-    section = PAGE.read_text().partition(f"<!-- begin {paper} -->")[2].partition(f"<!-- end {paper} -->")[0]
+@pytest.mark.parametrize(("page", "paper"), [(page, paper) for page, papers in PAGES.items() for paper in papers])
+def test_every_disagreement_on_the_page_has_a_cause(page: str, paper: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    section = text.partition(f"<!-- begin {paper} -->")[2].partition(f"<!-- end {paper} -->")[0]
     numbers = re.findall(r"outside \((\d+)\) \|", section)
     assert len(numbers) + section.count(" within |") == int(re.findall(r"(\d+) claims", section)[0])
     for number in set(numbers):

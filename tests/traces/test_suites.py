@@ -15,6 +15,7 @@ from optsched.model.documents import instance_sha256
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Rules
 from optsched.model.restrictions import Restrictions
+from optsched.traces.standin import stand_in
 
 LADDER = load_suite("ladder").instances
 SHORT, LONG = {4, 8}, {32, 64}
@@ -119,3 +120,34 @@ def test_a_mix(instance: Instance) -> None:
 def test_no_problem_is_shipped_twice() -> None:
     hashes = Counter(instance_sha256(i) for name in suite_names() for i in load_suite(name).instances)
     assert max(hashes.values()) == 1
+
+
+def test_prebles_mix_has_azures_arrivals() -> None:
+    """Section 5.3: tools where code arrives, videos where conversations do; times between arrivals times 0.7."""
+    shipped = load_suite("preble-azure-mix").instances
+    fast, *slower = shipped
+    assert [instance.name for instance in shipped] == [f"preble-azure-mix-{gaps}" for gaps in ("0.7", "1.4", "2.8")]
+    code, chat = (stand_in(f"azure-{kind}").requests for kind in ("code", "conv"))
+    for prefix, trace in (("toolbench", code), ("video-qa", chat)):
+        times = [r.arrival_ps for r in fast.requests if r.prefix[0].startswith(prefix)]
+        assert times == [r.arrival_ps * 7 // 10 for r in trace[: len(times)]]
+    assert len(fast.requests) == 1000
+    assert len(fast.machines) == 4
+    for factor, instance in zip((2, 4), slower, strict=True):
+        for first, second in zip(fast.requests, instance.requests, strict=True):
+            assert 0 <= second.arrival_ps - factor * first.arrival_ps < factor
+            assert replace(second, arrival_ps=0) == replace(first, arrival_ps=0)
+
+
+def test_figure_12_has_the_same_requests_on_other_machines() -> None:
+    shipped = load_suite("econoserve-fig12").instances
+    assert len(shipped) == 4 * 9
+    for rate, place in zip((4, 8, 16, 24), range(0, 36, 9), strict=True):
+        apart, *equal = shipped[place : place + 9]
+        assert [machine.role.value for machine in apart.machines] == ["prefill"] * 4 + ["decode"] * 4
+        assert [len(instance.machines) for instance in equal] == list(range(1, 9))
+        assert {instance.requests for instance in equal} == {apart.requests}
+        # Exponential with mean 1 / rate; five standard errors.
+        span = (apart.requests[-1].arrival_ps - apart.requests[0].arrival_ps) / 10**12
+        assert abs(span * rate / 299 - 1) < 5 / 299**0.5
+        assert all(request.slo_e2e_ps for request in apart.requests)

@@ -26,6 +26,10 @@ class Hold:
     place: int = 0
 
 
+def _first(segment: Segment) -> int:
+    return segment.first
+
+
 class Memory:
     """Blocks of one machine.
 
@@ -140,15 +144,20 @@ class Memory:
         """
         named: dict[int, set[int]] = {}
         places: dict[int, tuple[Segment, Segment | None]] = {}
+        # Most blocks are of the same request and segment as the one before.
+        last, first, end, numbers = -1, 0, 0, set[int]()
         for request, number in blocks:
-            segments = self.contents.segments(request)
-            place = bisect_right(segments, number, key=lambda segment: segment.first) - 1
-            if place < 0 or number >= segments[place].first + self._cached.get(segments[place].node, 0):
-                yield f"block {number} of request {request} is dropped, but it is not cached"
-                continue
-            segment = segments[place]
-            places[segment.node] = segment, segments[place - 1] if place else None
-            numbers = named.setdefault(segment.node, set())
+            if request != last or not first <= number < end:
+                segments = self.contents.segments(request)
+                place = bisect_right(segments, number, key=_first) - 1
+                cached = self._cached.get(segments[place].node, 0) if place >= 0 else 0
+                if place < 0 or number >= segments[place].first + cached:
+                    yield f"block {number} of request {request} is dropped, but it is not cached"
+                    continue
+                segment = segments[place]
+                last, first, end = request, segment.first, segment.first + cached
+                places[segment.node] = segment, segments[place - 1] if place else None
+                numbers = named.setdefault(segment.node, set())
             if number in numbers:
                 yield f"block {number} of request {request} is dropped twice"
             numbers.add(number)

@@ -1,0 +1,1 @@
+"""What papers report of several machines (`cluster_findings.py`)."""
