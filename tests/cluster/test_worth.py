@@ -140,16 +140,15 @@ def test_it_covers_equal_machines_and_the_makespan_only() -> None:
         proved(cluster_of((*MACHINES, slower), CLUSTER.requests), CERTIFICATE)
 
 
-def test_machines_that_differ_in_what_they_serve_say_more_than_chains() -> None:
-    """Two machines, long outputs beside many short ones: `bound` takes the largest, and the checker proves it."""
-    requests = [Request(5, 60) for _ in range(12)] + [Request(20, 4) for _ in range(200)]
-    cost = CostModel(base=900, token=3, pieces=((500, 8), (100, 20)), decode_kv=1)
-    machine = MachineGroup(2, limits=Limits(600, 100, 100), rules=Rules(hybrid=True, chunked_prefill=True), cost=cost)
+def test_machines_that_differ_in_what_they_serve_take_longer_than_chains_say() -> None:
+    requests = [Request(20, output) for output in range(2, 100)]
+    cost = CostModel(base=900, token=2, pieces=((740, 5), (180, 12)), decode_kv=1)
+    limits = Limits(1_000, 1_000, 1_000)
+    machine = MachineGroup(3, limits=limits, rules=Rules(hybrid=True, chunked_prefill=True), cost=cost)
     cluster = cluster_of((machine,), requests)
-    chains = chains_bound(cluster.on(0), 2)
     found = bound(cluster)
     assert found.certificate is not None
     assert (found.method, found.certificate["kind"]) == ("worth", "worth")
     assert found.bound is not None
-    assert found.bound > chains.value
+    assert found.bound > chains_bound(cluster.on(0), 3).value
     assert proved(cluster, found.certificate) == found.bound
