@@ -122,7 +122,9 @@ def _least_time(
     for stated in entry["rates"]:
         if not isinstance(stated, dict) or not _is_amount(stated.get("weight")):
             raise UnprovedError(f"rates has {shown(stated)}, expected an object with a weight, an integer ≥ 0")
-        rates.append((int(stated["weight"]), rate_of(problem, stated.get("piece_weights"), stated.get("prefill_step_ps"))))
+        rates.append(
+            (int(stated["weight"]), rate_of(problem, stated.get("piece_weights"), stated.get("prefill_step_ps")))
+        )
     each = sum(weight * (rate.base // rate.scale) for weight, rate in rates) - memory
     if last is None and each < 0:
         raise UnprovedError(f"memory_ps is {memory} in the range without an end, more than the bases of its rates")
