@@ -28,6 +28,7 @@ BOUNDS_OF_SEVERAL: Mapping[str, str] = MappingProxyType(
     {
         "assignment": "optsched_formulations.routing.assignment:cluster_bound",
         "chains": "optsched.bounds.chains:makespan_bound",
+        "worth": "optsched.bounds.worth:makespan_bound",
     }
 )
 """The same for several machines without caches and moves."""

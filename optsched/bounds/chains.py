@@ -56,16 +56,20 @@ _SHARES = 8
 
 def makespan_bound(instance: Instance, objective: Objective) -> Bound | None:
     """Bound the makespan of equal machines; None for other objectives, and if the machines differ."""
-    alike = {(machine.limits, machine.rules, machine.cost) for machine in instance.machines}
-    if objective is not Objective.MAKESPAN or len(alike) > 1:
+    if objective is not Objective.MAKESPAN or not has_equal_machines(instance):
         return None
     return chains_bound(instance.on(0), len(instance.machines))
+
+
+def has_equal_machines(instance: Instance) -> bool:
+    """Whether all machines have the same limits, rules and costs."""
+    return len({(machine.limits, machine.rules, machine.cost) for machine in instance.machines}) == 1
 
 
 def chains_bound(machine: Instance, machines: int) -> Bound:
     """Bound the makespan of ``machines`` machines, each of them with all requests the instance ``machine``."""
     start, best = machine.start_ps, Bound(0, {})
-    for rate in _rates(machine):
+    for rate in rates(machine):
         jobs = _jobs(machine, rate)
         for release in _releases(machine):
             since = [job for job in jobs if job.arrival >= release]
@@ -93,7 +97,8 @@ def _releases(machine: Instance) -> list[int]:
     return sorted({arrivals[len(arrivals) * eighth // 8] for eighth in range(8)})
 
 
-def _rates(machine: Instance) -> Iterator[Rate]:
+def rates(machine: Instance) -> Iterator[Rate]:
+    """Yield rates of single pieces and of halves of two, with prefill steps by themselves and in the base."""
     singles = single_pieces(machine)
     for weights in (*singles, *(tuple(map(add, one, other)) for one, other in pairwise(singles))):
         plain = plain_rate(machine, weights)

@@ -75,6 +75,17 @@ def test_exact_engines_give_schedules_and_certificates(objective: Objective) -> 
     assert certified >= 1
 
 
+def test_out_of_time_sets_without_bounds_take_nothing() -> None:
+    """Without time no set has a bound and none is solved: what is proved is 0, of an optimum that is more."""
+    cluster = random_cluster(random.Random(1))
+    found = solve_jointly(cluster, Objective.MAKESPAN, time_limit_s=0.0, engine=searched)
+    assert (found.parts, found.solved, found.bound) == ((), 0, 0)
+    assert found.certificate is not None
+    assert found.certificate["sets"] == []
+    assert prove(cluster, Objective.MAKESPAN, found.certificate) == 0
+    assert brute_force(cluster, Objective.MAKESPAN) > 0
+
+
 def test_a_smaller_set_may_cost_more_if_a_request_warms_a_cache() -> None:
     """With prefixes v({b}) may exceed v({a, b}): here 9 against 5, so that propagation would refute the optimum."""
     cost = CostModel(base=1, token=0)

@@ -62,7 +62,7 @@ def test_bounds_have_certificates_that_the_checker_proves() -> None:
     found = bound(PAIRED)
     assert (found.status, found.badge, found.bound) == (Status.BOUND_ONLY, Badge.CERTIFIED, 45)
     assert check_result(found).violations == ()
-    assert [each.method for each in all_bounds(PAIRED)] == ["assignment", "chains"]
+    assert [each.method for each in all_bounds(PAIRED)] == ["assignment", "chains", "worth"]
     assert check_result(replace(found, bound=46)).violations != ()
 
 

@@ -144,7 +144,7 @@ def solve_jointly(
     objective
         A maximum or a sum over requests, or the makespan.
     time_limit_s
-        Wall-clock limit.
+        Wall-clock limit, also of the first bounds; sets that have none by then count as taking nothing.
     monotone
         Whether fewer requests never take longer, or more in sum. Where refills may be cheap it is not relied on.
     engine
@@ -228,6 +228,8 @@ class _Search:
         least = np.zeros(len(self._subsets.counts), dtype=np.int64)
         methods = [bound_method(name) for name in _BOUNDS]
         for subset in range(1, len(least)):
+            if time.perf_counter() > self._deadline:
+                break  # What has no bound yet takes at least nothing.
             instance = self._instance(kind, subset)
             if instance.infeasibilities():
                 least[subset] = MOST_VALUE

@@ -21,6 +21,7 @@ from optsched.check.certificates.resident_search import resident_search_bound
 from optsched.check.certificates.resident_walk import resident_walk_bound
 from optsched.check.certificates.shared.guard import require_form, require_size
 from optsched.check.certificates.volume import volume_bound
+from optsched.check.certificates.worth import worth_bound
 from optsched.check.problem import Problem, problem_of
 from optsched.check.reading import UnprovedError, shown
 from optsched.model.cluster import Role
@@ -108,6 +109,7 @@ PROOFS_OF_SEVERAL: Mapping[str, Callable[[Sequence[Instance], Objective, Mapping
         "assignment": assignment_bound,
         "chains": chains_bound,
         "joint": partial(joint_bound, prove=_prove_part),
+        "worth": worth_bound,
     }
 )
 """The kinds of certificates of several machines."""

@@ -1,0 +1,293 @@
+r"""The makespan of R equal machines by worths of requests: how much of them one machine can serve in time.
+
+`chains` counts all machines' time by one rate. But machines differ by what they serve: one with the longest outputs has
+many batches, all small; one with short outputs has few, all large. Worths say which requests are short of which.
+
+Theorem
+-------
+Take the requests that arrive at :math:`t_0` or later and R equal machines. Request r holds :math:`V_r` blocks, summed
+over the batches that generate its tokens, takes at least :math:`c_r = ⌈I_r/P⌉ + O_r - 1` batches (1 prefill step if
+prefills are whole), and besides the bases :math:`β^k` of batches at least :math:`p_r^k`, for rates k of `own`. Give
+every request a *worth* :math:`u_r ≥ 0`, with sum U. Cut the numbers 1, 2, … into ranges, from :math:`a_j` to
+:math:`b_j`, the last without an end, and choose for each of them weights :math:`w^k ≥ 0`, with sum W, and a price
+:math:`g ≥ 0`, in the last one at most :math:`\sum_k w^k β^k`. Let
+
+.. math:: q_r = \sum_k w^k p_r^k + ⌊g V_r / M⌋, \qquad
+          Γ = \min_{a_j ≤ J ≤ b_j} J \Bigl(\sum_k w^k β^k - g\Bigr), \qquad
+          N = \frac{U}{R} + Γ - \sum_{r:\, c_r ≤ b_j} \max(0, u_r - q_r) .
+
+If N > 0 in every range with W = 0, every schedule ends no earlier than :math:`t_0 + \min ⌈N / W⌉` over the others.
+
+Proof
+-----
+One of the machines serves requests S that are worth at least U/R together, in J batches from the first run of one of
+them to the last end, so J is in a range, and :math:`c_r ≤ J ≤ b_j` for each of them. These take a time Z, at least
+:math:`J β^k + \sum_S p_r^k` by every rate (`volume`), and hold :math:`\sum_S V_r ≤ J M`. So
+
+.. math:: W Z ≥ \sum_k w^k \Bigl(J β^k + \sum_S p_r^k\Bigr) + g \Bigl(\sum_S V_r / M - J\Bigr) ≥ Γ + \sum_S q_r, \qquad
+          \frac{U}{R} ≤ \sum_S u_r ≤ \sum_S q_r + \sum_S \max(0, u_r - q_r) ≤ W Z - Γ + \sum_{r:\, c_r ≤ b_j}
+          \max(0, u_r - q_r) .
+
+So :math:`N ≤ W Z`; if W = 0, there is no such machine. ∎
+
+Good worths and weights are the dual of a linear programme (`worths.programme`), whose duration is found in a few
+steps: at one that is too short its dual proves a longer one. Ranges that decide are cut each time. *Tight* as the
+single-machine bounds are that it combines, where it is worth while to group requests by output: 3 % more than `chains`
+for 400 conversations on 4 machines at once. *Loose* where machines ramp up, as all that counts tokens only; and it says
+no more than `chains` for many requests for each machine, or where the last to arrive decide.
+
+Conditions
+----------
+Equal machines without roles, caches and moves; none on rules or costs, as for `volume`. The checker
+(`optsched.check.certificates.worth.worth_bound`) tests that the machines are equal, that :math:`t_0` is an arrival,
+that worths, weights and prices are integers ≥ 0, that ranges begin at 1 and leave no number out, the price in the last
+one, the weights of pieces and the price of a prefill step (`work.rate_of`).
+
+Source: this is the dual of the set-partition programme of machine scheduling (configurations of one machine, as in
+Dantzig-Wolfe decompositions of parallel machines), each configuration bounded instead of listed.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from optsched.bounds.bound import Bound
+from optsched.bounds.chains import chains_bound, has_equal_machines, rates
+from optsched.bounds.worths.programme import Dual, Floats, Offer, solve
+from optsched.bounds.worths.rules import Demand, Range, Rule
+from optsched.model.instance import Instance
+from optsched.model.ints import Ints
+from optsched.model.objectives import Objective
+
+_FEWEST_TOKENS = 1_000
+"""With fewer output tokens joint optima say more."""
+_KINDS = 80
+"""Kinds of requests in the linear programme."""
+_RANGES = 20
+"""Ranges of numbers of batches to begin with."""
+_PARTS = 4
+"""Parts into which a range that decides is cut."""
+_ROUNDS = 6
+"""Linear programmes at most; each cuts the ranges that decide."""
+_STEP = 2e-4
+"""Share by which a duration is longer than what is proved: less is not worth another programme."""
+_FINE = 1 << 20
+"""The largest sum of weights of a rule, about."""
+_ALIKE = 1e-6
+"""Shares that are as good as none."""
+_MOST = 1 << 60
+"""All times together stay below."""
+
+
+def makespan_bound(instance: Instance, objective: Objective) -> Bound | None:
+    """Bound the makespan of several equal machines; None for other objectives, few tokens, or if `chains` says more."""
+    if objective is not Objective.MAKESPAN or not has_equal_machines(instance) or len(instance.machines) == 1:
+        return None
+    if sum(request.output for request in instance.requests) < _FEWEST_TOKENS:
+        return None
+    machine, machines = instance.on(0), len(instance.machines)
+    known = chains_bound(machine, machines)
+    if machines * known.value >= _MOST:
+        return None
+    return worth_bound(machine, machines, known.certificate["release_ps"], known.value)
+
+
+def worth_bound(machine: Instance, machines: int, release_ps: int, known_ps: int) -> Bound | None:
+    """Bound the makespan of ``machines`` machines; None if that is no more than ``known_ps``."""
+    return _Search(machine, machines, release_ps).bound(known_ps)
+
+
+class _Row(NamedTuple):
+    """Weights of rates and the price of all that a batch can hold."""
+
+    weights: Floats
+    memory: float
+
+    def costs(self, demand: Demand) -> Floats:
+        """Return what requests take."""
+        return np.asarray(self.weights @ demand.own + self.memory * demand.held)
+
+
+class _Tuned(NamedTuple):
+    """A row whose weights add up to 1, a multiple of worths, and what a machine takes at least with them, in ps."""
+
+    row: _Row
+    multiple: float
+    value: float
+
+    def rule(self, range_: Range, unit: float) -> Rule:
+        """Return the rule in integers where worths are multiplied by ``unit``."""
+        scale = unit / self.multiple
+        return Rule(range_, tuple(int(weight * scale) for weight in self.row.weights), int(self.row.memory * scale))
+
+
+def _value(tuned: _Tuned) -> float:
+    return tuned.value
+
+
+def _most(bases: Floats) -> float:
+    """Return the unit of memory in the linear programme: the largest base."""
+    return max(float(bases.max()), 1.0)
+
+
+class _Search:
+    """Worths, and rules for ranges of numbers of batches."""
+
+    def __init__(self, machine: Instance, machines: int, release_ps: int) -> None:
+        self._machine, self._machines, self._release_ps = machine, machines, release_ps
+        self._chosen = [r for r, request in enumerate(machine.requests) if request.arrival_ps >= release_ps]
+        requests = [machine.requests[r] for r in self._chosen]
+        self._demand = Demand(machine, requests, tuple(rates(machine)))
+        self._unit = 1.0
+        longest = int(self._demand.batches.max())
+        most = max(longest, int(np.ceil(self._demand.held.sum())))
+        ends = {longest, *np.geomspace(max(1, longest // 30), 2 * most, _RANGES).astype(int).tolist()}
+        self._ranges = [*(Range(a + 1, b) for a, b in pairwise([0, *sorted(ends)])), Range(max(ends) + 1, None)]
+
+    def bound(self, known_ps: int) -> Bound | None:
+        """Return what is proved, if it is more than what is known."""
+        later = self._release_ps - self._machine.start_ps
+        best: tuple[int, list[int], list[Rule]] | None = None
+        duration = known_ps - later
+        self._unit = max(1.0, float(duration))
+        for _ in range(_ROUNDS):
+            kind_of = self._kinds()
+            dual = self._dual(kind_of, duration * (1 + _STEP))
+            if dual is None:
+                break
+            proved = None if dual.served >= 1 else self._proved(dual, kind_of)
+            if proved is not None and proved[0] > duration:
+                best, duration = proved, proved[0]
+            self._cut(dual.machines)
+        if best is None:
+            return None
+        value, worths, rules = best
+        every = [0] * len(self._machine.requests)
+        for request, worth in zip(self._chosen, worths, strict=True):
+            every[request] = worth
+        ranges = [rule.stated(self._demand.rates) for rule in rules]
+        terms = {"release_ps": self._release_ps, "worths": every, "ranges": ranges}
+        return Bound(later + value, {"kind": "worth", **terms})
+
+    def _kinds(self) -> Ints:
+        """Return the kind of every request: alike in the ranges that can serve it, and in what it takes."""
+        demand, count = self._demand, len(self._chosen)
+        if count <= _KINDS:
+            return np.arange(count)
+        place = np.searchsorted([last for _, last in self._ranges if last is not None], demand.batches)
+        kind_of, kinds = np.zeros(count, dtype=np.int64), 0
+        here, ratio = np.unique(place), demand.held / np.maximum(1, demand.own[-1])
+        for each in here:
+            members = np.flatnonzero(place == each)
+            order = members[np.argsort(ratio[members], kind="stable")]
+            for few in np.array_split(order, min(len(order), max(1, _KINDS // len(here)))):
+                kind_of[few] = kinds
+                kinds += 1
+        return kind_of
+
+    def _dual(self, kind_of: Ints, duration: float) -> Dual | None:
+        """Solve the linear programme for a duration; its rows are rates, and memory or rates with memory."""
+        demand, counts = self._demand, np.bincount(kind_of).astype(np.float64)
+        bases = np.array(demand.bases, dtype=np.float64)
+        own, held = (demand.own / self._unit, demand.held * _most(bases) / self._unit)
+        means = np.array([np.bincount(kind_of, weights=row) / counts for row in (*own, held, demand.held)])
+        own, held, volume = means[:-2], means[-2:-1], means[-1]
+        first_of = np.zeros(len(counts))
+        np.maximum.at(first_of, kind_of, demand.batches)
+        offers = []
+        for first, last in self._ranges:
+            rooms = (duration - first * bases) / self._unit
+            if last is None:
+                left = np.full(len(bases), duration / self._unit)
+                rows = np.vstack((own, own + volume * bases[:, None] / self._unit))
+                offers.append(Offer(np.append(rooms, left), rows, np.ones(len(counts), dtype=np.bool_)))
+                continue
+            memory = last * _most(bases) / self._unit
+            offers.append(Offer(np.append(rooms, memory), np.vstack((own, held)), first_of <= last))
+        return solve(self._machines, counts, offers)
+
+    def _proved(self, dual: Dual, kind_of: Ints) -> tuple[int, list[int], list[Rule]] | None:
+        """Return what the dual proves, with worths and rules in integers."""
+        rows = [self._row(place, found) for place, found in enumerate(dual.weights)]
+        worths = self._worths(dual, kind_of, rows)
+        if not worths.any():
+            return None
+        singles = [_Row(weights, 0.0) for weights in np.eye(len(self._demand.bases))]
+        tuned = [
+            max((self._tuned(range_, each, worths) for each in (row, *singles) if each.weights.any()), key=_value)
+            for range_, row in zip(self._ranges, rows, strict=True)
+        ]
+        unit = _FINE * min(each.multiple for each in tuned)
+        if unit == inf:
+            return None
+        whole = [int(worth * unit) for worth in worths.tolist()]
+        rules = [each.rule(range_, unit) for range_, each in zip(self._ranges, tuned, strict=True)]
+        values = [rule.bound(self._demand, whole, self._machines) for rule in rules]
+        known = [value for value in values if value is not None]
+        return (min(known), whole, rules) if len(known) == len(values) else None
+
+    def _row(self, place: int, found: Floats) -> _Row:
+        """Return weights of rates and the price of memory from what the linear programme found for a range."""
+        bases = np.array(self._demand.bases, dtype=np.float64)
+        weights, rest = found[: len(bases)], found[len(bases) :]
+        if self._ranges[place].last is None:
+            return _Row(weights + rest, float(rest @ bases))
+        return _Row(weights, float(rest[0]) * _most(bases))
+
+    def _worths(self, dual: Dual, kind_of: Ints, rows: list[_Row]) -> Floats:
+        """Return worths of requests: of their kinds, but between the costs on which machines for them agree.
+
+        A request is on the cheapest machines for it, of which there is one in all. If it were worth less than the last
+        of these costs, it would not be there; if more than the next, it would be on others, too.
+        """
+        demand, machines, every = self._demand, dual.machines, np.arange(len(kind_of))
+        costs = np.array([row.costs(demand) for row in rows]) / self._unit
+        reference = costs[int(np.argmax(machines))]
+        mean = np.bincount(kind_of, weights=reference) / np.bincount(kind_of)
+        worths = dual.worths[kind_of] * reference / np.where(mean > 0, mean, 1.0)[kind_of]
+        lasts = np.array([inf if last is None else last for _, last in self._ranges])
+        costs[demand.batches > lasts[:, None]] = inf
+        order = np.argsort(costs, axis=0, kind="stable")
+        there, ascending = np.cumsum(machines[order], axis=0), np.take_along_axis(costs, order, axis=0)
+        # Ranges whose machines add up to one request, and those that are one range dearer.
+        enough = [np.minimum((there < 1 + more).sum(axis=0), len(costs) - 1) for more in (-_ALIKE, _ALIKE)]
+        least, most = (ascending[places, every] for places in enough)
+        found: Floats = np.clip(worths, np.where(np.isfinite(least), least, 0.0), most)
+        return found
+
+    def _tuned(self, range_: Range, row: _Row, worths: Floats) -> _Tuned:
+        """Return a row with the multiple of worths with which it proves most of a range, and what it proves."""
+        total = float(row.weights.sum())
+        one = _Row(row.weights / total, row.memory / total)
+        fits = self._demand.batches <= (inf if range_.last is None else range_.last)
+        cost, worth = one.costs(self._demand)[fits], worths[fits]
+        mean = float(worths.sum()) / self._machines
+        if worth.sum() < mean * (1 - _ALIKE):
+            # Such a machine never earns the mean, whatever requests cost.
+            return _Tuned(_Row(np.zeros_like(row.weights), 0.0), inf, inf)
+        # The mean less what is left of worths rises up to where those whose worth exceeds their costs have it.
+        ratio = np.full(len(cost), inf)
+        np.divide(cost, worth, out=ratio, where=worth > 0)
+        order = np.argsort(ratio, kind="stable")
+        enough = min(int(np.searchsorted(np.cumsum(worth[order]), mean)), int((worth > 0).sum()) - 1)
+        multiple = max(float(ratio[order[enough]]), 1.0)
+        slope = float(one.weights @ np.array(self._demand.bases)) - one.memory
+        spent = slope * (range_.first if slope >= 0 or range_.last is None else range_.last)
+        left = np.maximum(0.0, multiple * worth - cost).sum()
+        return _Tuned(one, multiple, spent + multiple * mean - float(left))
+
+    def _cut(self, machines: Floats) -> None:
+        """Cut the ranges that have machines."""
+        found = []
+        for range_, number in zip(self._ranges, machines.tolist(), strict=True):
+            first, last = range_
+            if last is None or number < 1e-6:
+                found.append(range_)
+                continue
+            ends = np.unique(np.linspace(first - 1, last, _PARTS + 1).astype(int)).tolist()
+            found += [Range(begin + 1, end) for begin, end in pairwise(ends)]
+        self._ranges = found

@@ -1,0 +1,1 @@
+"""How `optsched.bounds.worth` finds worths of requests and weights of rates."""

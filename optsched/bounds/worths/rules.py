@@ -1,0 +1,111 @@
+"""What one machine earns, by rules for ranges of its number of batches; the theorem is in `optsched.bounds.worth`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from optsched.bounds.own import OwnTimes, Rate, fewest_steps, held_blocks
+from optsched.bounds.worths.programme import Floats
+from optsched.model.instance import Instance, Request
+from optsched.model.ints import Ints
+
+NEVER = 1 << 100
+"""A duration that no machine takes."""
+
+
+class Range(NamedTuple):
+    """Numbers of batches of a machine, from ``first`` to ``last``; without an end if that is None."""
+
+    first: int
+    last: int | None
+
+
+class Demand:
+    """What requests take of machines that are equal.
+
+    Attributes
+    ----------
+    batches
+        The least number of batches of every request.
+    volumes
+        V of every request, in blocks.
+    bases
+        The base of every rate, in ps, rounded down.
+    own
+        Own times by rate and request, in ps, rounded down.
+    """
+
+    def __init__(self, machine: Instance, requests: Sequence[Request], rates: Sequence[Rate]) -> None:
+        self.rates = tuple(rates)
+        self.blocks = machine.limits.kv_blocks
+        self.batches = np.array([fewest_steps(machine, each.input) + each.output - 1 for each in requests])
+        self.volumes = [held_blocks(machine, each.input, each.output) for each in requests]
+        self.bases = [rate.base // rate.scale for rate in rates]
+        times = [OwnTimes(machine, rate) for rate in rates]
+        self.own: Ints = np.array(
+            [
+                [own.of(each.input, each.output) // rate.scale for each in requests]
+                for rate, own in zip(rates, times, strict=True)
+            ],
+            dtype=np.int64,
+        )
+
+    @cached_property
+    def held(self) -> Floats:
+        """V of every request, in what one batch can hold."""
+        return np.array(self.volumes, dtype=np.float64) / self.blocks
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Weights of rates, and the price of all that a batch can hold, for a range.
+
+    Parameters
+    ----------
+    range_
+        Numbers of batches.
+    weights
+        By rate, integers ≥ 0.
+    memory
+        g, an integer ≥ 0.
+    """
+
+    range_: Range
+    weights: tuple[int, ...]
+    memory: int
+
+    def bound(self, demand: Demand, worths: Sequence[int], machines: int) -> int | None:
+        """Return what a machine takes at least that earns the mean; None if nothing is proved.
+
+        It is `NEVER` where no machine can earn it, however long it takes.
+        """
+        slope = sum(weight * base for weight, base in zip(self.weights, demand.bases, strict=True)) - self.memory
+        first, last = self.range_
+        if last is None and slope < 0:
+            return None
+        spent = slope * (first if slope >= 0 or last is None else last)
+        columns = zip(*(own.tolist() for own in demand.own), strict=True)
+        spare = 0
+        for worth, own, batches, volume in zip(worths, columns, demand.batches.tolist(), demand.volumes, strict=True):
+            if worth and (last is None or batches <= last):
+                cost = sum(weight * each for weight, each in zip(self.weights, own, strict=True))
+                spare += max(0, worth - cost - self.memory * volume // demand.blocks)
+        missing = sum(worths) + machines * (spent - spare)
+        total = machines * sum(self.weights)
+        if not total:
+            return NEVER if missing > 0 else None
+        return -(-missing // total)
+
+    def stated(self, rates: Sequence[Rate]) -> dict[str, Any]:
+        """Return the rule as certificates have it."""
+        stated = [
+            {"weight": weight, "piece_weights": list(rate.weights), "prefill_step_ps": rate.step_ps}
+            for weight, rate in zip(self.weights, rates, strict=True)
+            if weight
+        ]
+        return {"last": self.range_.last, "memory_ps": self.memory, "rates": stated}
