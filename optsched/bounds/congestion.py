@@ -102,6 +102,5 @@ def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
         return None
     # Compiled code takes a while to load.
     from optsched.bounds.congested.prices import priced_bound  # noqa: PLC0415
-    from optsched.bounds.congested.terms import QUEUED, SUSTAINED  # noqa: PLC0415
 
-    return priced_bound(instance, QUEUED if queued else SUSTAINED, most_needs(instance))
+    return priced_bound(instance, most_needs(instance))
