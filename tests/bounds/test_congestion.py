@@ -79,7 +79,8 @@ def test_whatever_prices_are_stated_no_more_than_the_optimum_is_proved(instance:
     single, most = instance.cost.linear_ps(1), instance.limits.batch_tokens
     assume(single > 0)
     price = st.one_of(st.just(0), st.integers(0, 64), st.integers(0, 1000))
-    slope = st.integers(0, min((instance.cost.linear_ps(x) + instance.cost.prefill_req) // x for x in range(1, most + 1)))
+    charge = instance.cost.prefill_req
+    slope = st.integers(0, min((instance.cost.linear_ps(x) + charge) // x for x in range(1, most + 1)))
     run = st.tuples(st.integers(1, 4), price, slope, st.integers(0, 64)).map(list)
     certificate = {
         "kind": "congestion",

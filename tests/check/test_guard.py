@@ -62,7 +62,8 @@ def test_congestion_is_right_or_refused_near_the_largest_numbers(what: str, powe
     instance = Instance(
         "large", Limits(8, 8, 8), Rules(), cost, (Request(1, 1), Request(1, 2), Request(2, 2, arrival_ps=late))
     )
-    certificate = WINDOWS | ({what: number} if what in WINDOWS else {"window_ps": max(1, number >> 8), "grain_ps": max(1, number >> 14)})
+    shares = {"window_ps": max(1, number >> 8), "grain_ps": max(1, number >> 14)}
+    certificate = WINDOWS | ({what: number} if what in WINDOWS else shares)
     # Batches one after another: 1, 1 and 1, 2 and 1 tokens; decodes read 1 and 2, fills run 1, 1 and 2.
     single, double = cost.base + cost.token, cost.base + 2 * cost.token
     times = [

@@ -152,11 +152,11 @@ def _pay(
                     low, high = max(spans[0, option] - beside, 1), min(spans[1, option] - beside, most)
                     t = spans[3, option]
                     b = spans[2, option] + t * beside + charge * beside
-                    r, v = token * beside, np.int64(0)
+                    r, v = token * beside, 0
                 else:
                     tokens = turns[0, option - pieces]
-                    low, high = np.int64(1), min(most, tokens - 1)
-                    b, t = turns[1, option - pieces] + charge, np.int64(0)
+                    low, high = 1, min(most, tokens - 1)
+                    b, t = turns[1, option - pieces] + charge, 0
                     r, v = token * tokens, -token
                 for part in range(4):
                     long, full = part // 2, part % 2
@@ -168,7 +168,7 @@ def _pay(
                     else:
                         first, last = low, min(high, alive - beside)
                         p = given * alive + price
-                        q = np.int64(0) if long else kept
+                        q = 0 if long else kept
                     if first > last:
                         continue
                     keep = granted if long else 0

@@ -24,8 +24,8 @@ _TRIED = 12
 """Rounds after which the better start goes on."""
 _SLOWER = 1.1
 """How much more of a machine than they must requests take, at first guess."""
-_WORK, _FEWEST, _MOST = 40_000_000, 50, 120
-"""Rounds are as many as look at so many decodes, in this range."""
+_WORK, _FEWEST, _MOST, _WINDOW = 80_000_000, 40, 120, 256
+"""Rounds are as many as look at so many decodes, in this range; a window takes as long as so many of them."""
 _THINNED = 4
 """Of so many decodes of a request one is looked at while prices are adjusted."""
 
@@ -56,7 +56,8 @@ def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
     for search in searches:
         search.go_on(_TRIED)
     best = max(searches, key=lambda search: search.best[0])
-    best.go_on(min(max(_WORK // int(requests.output.sum()), _FEWEST), _MOST) - _TRIED)
+    work = int(requests.output.sum()) + _WINDOW * requests.last
+    best.go_on(min(max(_WORK // work, _FEWEST), _MOST) - _TRIED)
     windows = best.best[1]
     value = requests.least(windows, batches.worths(windows)).value
     stated = {"window_ps": window_ps, "grain_ps": requests.grain_ps, "short_ps": windows.short}
@@ -109,7 +110,8 @@ class _Search:
 
     def go_on(self, rounds: int) -> None:
         """Try some more prices."""
-        for self._turn in range(self._turn + 1, self._turn + rounds + 1):
+        for _ in range(rounds):
+            self._turn += 1
             windows = self._windows()
             least = self._requests.least(windows, self._batches.worths(windows), _THINNED)
             if least.value > self.best[0]:
@@ -136,7 +138,9 @@ class _Search:
         widths: list[Floats | float] = [1.5 * np.sqrt(price + 0.3), 0.01, 0.03, 0.05]
         single = self._requests.cost.linear_ps(1)
         ranges = [(0.0, np.inf), (0.0, 1.0), (0.0, 1.0), (np.log(single / 4), np.log(LONGEST_SHORT * single))]
-        for at, step, width, (low, high) in zip(self._at, self._steps.next(self._turn, pulls), widths, ranges, strict=True):
+        for at, step, width, (low, high) in zip(
+            self._at, self._steps.next(self._turn, pulls), widths, ranges, strict=True
+        ):
             np.clip(at + width / (1 + self._turn / 40) * step, low, high, out=at)
 
 

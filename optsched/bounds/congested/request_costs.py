@@ -9,8 +9,7 @@ import numpy as np
 from optsched.bounds.alone import alone
 from optsched.bounds.congested.backlog import Floats
 from optsched.bounds.congested.batches import Worths
-from optsched.bounds.congested.terms import GRAINS, UNIT, Windows, least_alive
-from optsched.bounds.volume import busy_ps
+from optsched.bounds.congested.terms import GRAINS, UNIT, Windows, end_of, least_alive
 from optsched.compiled import compiled, compiled_part
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
@@ -57,8 +56,7 @@ class RequestCosts:
         self.input = np.array([request.input for request in requests], np.int64)
         self.output = np.array([request.output for request in requests], np.int64)
         self.alone = np.array(least.e2e, np.int64)
-        end = max(int(self.arrival.max()) + max(least.e2e), busy_ps(instance) * 11 // 10)
-        self.last = end // self.window_ps + 1
+        self.last = end_of(instance) // self.window_ps + 1
         """The window that does not end."""
         self.alive = least_alive(self.arrival, self.arrival + self.alone, self.window_ps, self.last)
         self._eviction = instance.rules.eviction
@@ -75,19 +73,19 @@ class RequestCosts:
         floors = np.stack([worths.decode[begin : begin + _BLOCK].min(axis=0) for begin in blocks])
         tokens = np.array([worths.token[begin : begin + _BLOCK].min() for begin in blocks])
         factors = np.array([worths.factor[begin : begin + _BLOCK].min() for begin in blocks])
-        onward = [np.minimum.accumulate(least[::-1])[::-1].copy() for least in (floors, tokens, factors)]
+        onward: list[Ints] = [np.minimum.accumulate(least[::-1])[::-1].copy() for least in (floors, tokens, factors)]
         change, covered = np.zeros((3, windows.price.size)), np.zeros(windows.price.size + 1)
         terms = (
             *(self.window_ps, UNIT * self.grain_ps, UNIT * windows.short, self._single),
             *(worths.step, thinned, self.cost.prefill_sq, int(self._eviction)),
         )
+        falls = np.zeros(int(clock[-1]) // (UNIT * self.grain_ps) + 1, np.int64)
         costs, short = _cheapest(
             np.stack([self.arrival, self.input, self.output, self._first]),
             (worths.decode, worths.token, worths.factor, clock),
-            (floors, *onward, tokens),
+            (floors, onward[0], onward[1], onward[2], tokens),
             terms,
-            (worths.change, windows.slope, np.maximum(1, self.alive)),
-            (np.zeros(int(clock[-1]) // (UNIT * self.grain_ps) + 1, np.int64), change, covered),
+            (worths.change, windows.slope, np.maximum(1, self.alive), falls, change, covered),
         )
         change[0] -= self.window_ps
         change[2] += self.window_ps * np.cumsum(covered)[:-1]
@@ -99,7 +97,7 @@ class RequestCosts:
 def _worth(decode: Ints, token: int, read: int, step: int, eviction: int) -> int:
     """Return what a decode is worth by its window's points, or a refill in its place."""
     place, after = read // step, read % step
-    worth = ((step - after) * decode[place] + after * decode[place + 1]) // step
+    worth: int = ((step - after) * decode[place] + after * decode[place + 1]) // step
     return min(worth, token * (read + 1)) if eviction else worth
 
 
@@ -109,19 +107,17 @@ def _cheapest(
     worths: tuple[Ints, Ints, Ints, Ints],
     floors: tuple[Ints, Ints, Ints, Ints, Ints],
     terms: tuple[int, int, int, int, int, int, int, int],
-    changes: tuple[Floats, Ints, Ints],
-    found: tuple[Ints, Floats, Floats],
+    changes: tuple[Floats, Ints, Ints, Ints, Floats, Floats],
 ) -> tuple[Ints, float]:
     """Return the least cost of every request, and how their sum changes with δ.
 
-    What a request pays falls in steps with the grains that it keeps, which open later windows to its tokens. ``found``
-    are room for falls by grains, and where changes by window and the windows that requests keep are added.
+    What a request pays falls in steps with the grains that it keeps, which open later windows to its tokens. The last
+    ``changes`` are room for falls by grains, and where changes by window and the windows that requests keep are added.
     """
     decode, token, factor, clock = worths
     floor, floor_on, token_on, factor_on, token_floor = floors
     window_ps, grain, short, single, step, thinned, square, eviction = terms
-    rise, slope, alive = changes
-    falls, change, covered = found
+    rise, slope, alive, falls, change, covered = changes
     last = decode.shape[0] - 1
     costs = np.empty(requests.shape[1], np.int64)
     of_short = 0.0
@@ -131,7 +127,7 @@ def _cheapest(
         part = arrival - begin * window_ps
         clock_then = clock[begin] + (clock[begin + 1] - clock[begin]) // window_ps * part
         # The grains that it keeps at least, and with which nothing cheaper is left.
-        least, gain = np.int64(0), np.int64(0)
+        least, gain = 0, 0
         for k in range(1, output, thinned):
             read = size + k - 1
             w = min((arrival + first + (k - 1) * single) // window_ps, last)
@@ -148,7 +144,7 @@ def _cheapest(
         limit = (most + 1) * grain - 1
         for place in (1, size):
             attention = square * (2 * place - 1) * size
-            best = np.int64(-1)
+            best = -1
             for w in range(begin, last + 1):
                 kept = max(clock[w] - clock_then, 0)
                 b = w // _BLOCK
@@ -161,7 +157,7 @@ def _cheapest(
         for k in range(1, output, thinned):
             read, weight = size + k - 1, min(thinned, output - k)
             w = min((arrival + first + (k - 1) * single) // window_ps, last)
-            best = np.int64(-1)
+            best = -1
             while w <= last:
                 kept = max(clock[w] - clock_then - k * short, 0)
                 b = w // _BLOCK
@@ -175,17 +171,17 @@ def _cheapest(
                     falls[kept // grain] += weight * (cost - max(best, 0))
                     best = cost
                 w += 1
-        cost, keeps = np.int64(0), least
+        cost, keeps = 0, least
         for grains in range(most + 1):
             cost += falls[grains]
             if grains == least or (grains > least and cost + grains * grain < costs[r]):
                 costs[r], keeps = cost + grains * grain, grains
         limit = (keeps + 1) * grain - 1
         # The same again: where its runs cost least, and which of them decides what it keeps.
-        latest, number = begin, np.int64(0)
+        latest, number = begin, 0
         for place in (1, size):
             attention = square * (2 * place - 1) * size
-            best, where = np.int64(-1), begin
+            best, where = -1, begin
             for w in range(begin, last + 1):
                 kept = max(clock[w] - clock_then, 0)
                 b = w // _BLOCK
@@ -202,7 +198,7 @@ def _cheapest(
         for k in range(1, output, thinned):
             read, weight = size + k - 1, min(thinned, output - k)
             w = min((arrival + first + (k - 1) * single) // window_ps, last)
-            best, where = np.int64(-1), w
+            best, where = -1, w
             while w <= last:
                 kept = max(clock[w] - clock_then - k * short, 0)
                 b = w // _BLOCK

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optsched.bounds.alone import alone
+from optsched.bounds.volume import busy_ps
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 
@@ -20,7 +21,8 @@ LONGEST_SHORT = 32
 """The most that decodes are granted, in batches of one token."""
 _SHORTEST, _LONGEST, _ALONE = 10, 50, 2
 """Least and greatest length of a window, in batches of one token, and part of a request's time alone in between."""
-_MOST_WINDOWS = 20_000
+_WINDOWS = 300, 2, 20_000
+"""There are at most so many windows, or for each request, but never more than the last number."""
 
 
 @dataclass(frozen=True)
@@ -45,22 +47,27 @@ class Windows:
     short: int
 
 
+def end_of(instance: Instance) -> int:
+    """Return when the last window begins at the latest, in ps from the first arrival on: when all may have ended."""
+    span = max(request.arrival_ps for request in instance.requests) - instance.start_ps
+    return max(span + max(alone(instance).e2e), busy_ps(instance) * 11 // 10)
+
+
 def window_of(instance: Instance) -> int | None:
     """Return the length of windows in ps; None if numbers are too large."""
     single, limits = instance.cost.linear_ps(1), instance.limits
     if not single:
         return None
-    span = max(request.arrival_ps for request in instance.requests) - instance.start_ps
     longest = instance.cost.linear_ps(limits.batch_tokens) + instance.cost.prefill_req
     read = instance.cost.decode_ps(2 * max(request.peak_tokens for request in instance.requests))
     if UNIT * (2 * len(instance.requests) + UNIT) * (longest + read) > LARGEST:
         return None
-    output = max(request.output for request in instance.requests)
-    least = alone(instance).e2e
-    if UNIT * (span + 2 * sum(least) + output * LONGEST_SHORT * single) >= LARGEST:
+    output, least, end = max(request.output for request in instance.requests), alone(instance).e2e, end_of(instance)
+    if UNIT * (2 * end + output * LONGEST_SHORT * single) >= LARGEST:
         return None
     wanted = min(max(sum(least) // len(least) // _ALONE, _SHORTEST * single), _LONGEST * single)
-    return max(wanted, -(-span // _MOST_WINDOWS), GRAINS)
+    least_most, each, most = _WINDOWS
+    return max(wanted, -(-end // min(max(least_most, each * len(instance.requests)), most)), GRAINS)
 
 
 def alive_at(times: Ints, arrivals: Ints, ends: Ints) -> Ints:

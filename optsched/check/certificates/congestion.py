@@ -186,7 +186,9 @@ def _require_small_prices(problem: Problem, stated: _Stated, kinds: Sequence[_Wi
         factor = 64 * max(1, alive) + price
         prompt = ((slope + 2 * cost.prefill_sq * longest) * longest) * factor
         require_64_bits(
-            a_batch=(64 * (2 * runs + alive) + price) * (largest + read) + 64 * stated.short * runs + slope * factor * most,
+            a_batch=(64 * (2 * runs + alive) + price) * (largest + read)
+            + 64 * stated.short * runs
+            + slope * factor * most,
             a_decode=step * factor * (single + read),
             a_request=output * factor * (single + read) + 4 * prompt,
         )
@@ -286,12 +288,12 @@ def _worths(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> _Wor
                 _lower(
                     least,
                     rows,
-                    (first[rows], last[rows]),
-                    (p[rows], q[rows]),
-                    (base_ps, rise),
-                    (prompt_token[rows] * prompts, prompt_token[rows] * fewer),
-                    attention,
-                    64 * stated.short if long else 0,
+                    ends=(first[rows], last[rows]),
+                    rate=(p[rows], q[rows]),
+                    time=(base_ps, rise),
+                    prompts=(prompt_token[rows] * prompts, prompt_token[rows] * fewer),
+                    attention=attention,
+                    granted=64 * stated.short if long else 0,
                 )
     return _Worths(factor.ravel(), prompt_token.ravel(), least, step, problem.eviction)
 
@@ -299,6 +301,7 @@ def _worths(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> _Wor
 def _lower(
     least: _Ints,
     rows: npt.NDArray[np.bool_],
+    *,
     ends: tuple[_Ints, _Ints],
     rate: tuple[_Ints, _Ints],
     time: tuple[int, int],
@@ -315,7 +318,7 @@ def _lower(
     ends
         The fewest and the most decodes.
     rate, time, prompts
-        The pool's rate, the batch time without attention, and what prompts are paid, each a constant and a multiple of y.
+        The pool's rate, the batch time without attention, what prompts are paid: a constant and a multiple of y.
     attention, granted
         Attention times of decodes; what each is granted.
     """
