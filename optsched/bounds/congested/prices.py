@@ -135,7 +135,7 @@ class _Search:
             by_knot[2] / 50,
             np.full(1, least.short * np.exp(self._at[3][0]) / UNIT / window_ps),
         ]
-        widths: list[Floats | float] = [1.5 * np.sqrt(price + 0.3), 0.01, 0.03, 0.05]
+        widths: list[Floats | float] = [np.minimum(1.5 * np.sqrt(price), 0.15 * price) + 0.15, 0.01, 0.03, 0.05]
         single = self._requests.cost.linear_ps(1)
         ranges = [(0.0, np.inf), (0.0, 1.0), (0.0, 1.0), (np.log(single / 4), np.log(LONGEST_SHORT * single))]
         for at, step, width, (low, high) in zip(
