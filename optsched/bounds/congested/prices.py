@@ -11,7 +11,7 @@ from optsched.bounds.bound import Bound
 from optsched.bounds.congested.backlog import Floats, delayed
 from optsched.bounds.congested.batches import Batches
 from optsched.bounds.congested.request_costs import Least, RequestCosts
-from optsched.bounds.congested.terms import LONGEST_SHORT, UNIT, Windows, alive_at, window_of
+from optsched.bounds.congested.terms import LONGEST_SHORT, UNIT, Windows, alive_at, end_of, window_of
 from optsched.model.instance import Instance
 
 _STRETCH = 2.0
@@ -26,8 +26,10 @@ _SLOWER = 1.1
 """How much more of a machine than they must requests take, at first guess."""
 _WORK, _FEWEST, _MOST, _WINDOW = 80_000_000, 40, 120, 256
 """Rounds are as many as look at so many decodes, in this range; a window takes as long as so many of them."""
-_THINNED = 4
-"""Of so many decodes of a request one is looked at while prices are adjusted."""
+_THINNED, _SEEN = 4, 500_000
+"""Of so many decodes of a request one is looked at while prices are adjusted; of more if there are more in all."""
+_WAITED = 64
+"""Windows that requests wait on average, at most, at first guess."""
 
 
 def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
@@ -43,12 +45,15 @@ def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
     window_ps = window_of(instance)
     if window_ps is None:
         return None
-    requests = RequestCosts(instance, window_ps)
+    arrivals = (request.arrival_ps - instance.start_ps for request in instance.requests)
+    jobs = sorted(zip(arrivals, (_SLOWER * need for need in needs), strict=True))
+    # Where requests wait for long, windows are long.
+    waits = delayed(jobs, window_ps, end_of(instance) // window_ps + 1).sum() * window_ps / len(jobs)
+    requests = RequestCosts(instance, max(window_ps, int(waits) // _WAITED))
     batches = Batches(instance, requests.alive)
     if batches.dearest < 4 * UNIT:
         return None
-    jobs = sorted(zip(requests.arrival.tolist(), (_SLOWER * need for need in needs), strict=True))
-    waiting, balanced = delayed(jobs, window_ps, requests.last), _balanced(requests)
+    waiting, balanced = delayed(jobs, requests.window_ps, requests.last), _balanced(requests)
     searches = [
         _Search(requests, batches, np.maximum(multiple * waiting, balanced), kept, granted)
         for multiple, kept, granted in _STARTS
@@ -60,7 +65,7 @@ def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
     best.go_on(min(max(_WORK // work, _FEWEST), _MOST) - _TRIED)
     windows = best.best[1]
     value = requests.least(windows, batches.worths(windows)).value
-    stated = {"window_ps": window_ps, "grain_ps": requests.grain_ps, "short_ps": windows.short}
+    stated = {"window_ps": requests.window_ps, "grain_ps": requests.grain_ps, "short_ps": windows.short}
     return Bound(value, {"kind": "congestion", **stated, "windows": runs_of(windows)})
 
 
@@ -105,6 +110,7 @@ class _Search:
         price = self._spread @ guess / self._reach
         self._at = [price, np.full(knots, 0.99), np.full(knots, kept), np.log(np.full(1, kept * granted * single))]
         self._steps = _Steps([knots, knots, knots, 1])
+        self._thinned = max(_THINNED, int(requests.output.sum()) // _SEEN)
         self._turn = 0
         self.best = 0, self._windows()
 
@@ -113,7 +119,7 @@ class _Search:
         for _ in range(rounds):
             self._turn += 1
             windows = self._windows()
-            least = self._requests.least(windows, self._batches.worths(windows), _THINNED)
+            least = self._requests.least(windows, self._batches.worths(windows), self._thinned)
             if least.value > self.best[0]:
                 self.best = least.value, windows
             self._move(least)
