@@ -25,9 +25,9 @@ _TRIED = 12
 _SLOWER = 1.1
 """How much more of a machine than they must requests take, at first guess."""
 _WORK, _FEWEST, _MOST, _WINDOW = 80_000_000, 40, 120, 256
-"""Rounds are as many as look at so many decodes, in this range; a window takes as long as so many of them."""
+"""Decodes that all rounds look at together, fewest and most rounds, and decodes that take as long as a window."""
 _THINNED, _SEEN = 4, 500_000
-"""Of so many decodes of a request one is looked at while prices are adjusted; of more if there are more in all."""
+"""While prices are adjusted one decode of a request in four is looked at, or fewer if these are more than that."""
 _WAITED = 64
 """Windows that requests wait on average, at most, at first guess."""
 

@@ -66,7 +66,7 @@ class RequestCosts:
     def least(self, windows: Windows, worths: Worths, thinned: int = 1) -> Least:
         """Return the bound of prices, and how it changes with them.
 
-        With ``thinned`` above 1 it is an estimate: of so many decodes of a request one is looked at.
+        With ``thinned`` above 1 it is an estimate: one decode of a request is looked at for that number.
         """
         clock = np.append(0, np.cumsum(self.window_ps * windows.kept))
         blocks = range(0, windows.price.size, _BLOCK)

@@ -22,7 +22,7 @@ LONGEST_SHORT = 32
 _SHORTEST, _LONGEST, _ALONE = 10, 50, 2
 """Least and greatest length of a window, in batches of one token, and part of a request's time alone in between."""
 _WINDOWS = 300, 2, 20_000
-"""There are at most so many windows, or for each request, but never more than the last number."""
+"""Most windows: the larger of a number and a multiple of the requests, but not more than a third number."""
 
 
 @dataclass(frozen=True)
