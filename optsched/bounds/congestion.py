@@ -89,8 +89,9 @@ from optsched.model.objectives import Objective
 
 _FEWEST = 64
 """With fewer requests exact models, or `alone`, say more."""
-_MOST_LOAD = 1.5
-"""Where the machine is busy for more than this multiple of the time in which requests arrive, `machine` says more."""
+_QUEUES, _MOST_LOAD, _MOST_QUEUED = 0.9, 1.5, 4000
+"""Where the machine is busy for more of the time in which requests arrive, they queue. Above the second share, or with
+more requests that queue, `machine` says more."""
 
 
 def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
@@ -99,7 +100,7 @@ def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
     if objective != Objective.MEAN_E2E or len(requests) < _FEWEST or instance.offline:
         return None
     load = busy_ps(instance) / (max(request.arrival_ps for request in requests) - instance.start_ps)
-    if load > _MOST_LOAD:
+    if load > _MOST_LOAD or (load > _QUEUES and len(requests) > _MOST_QUEUED):
         return None
     # Compiled code takes a while to load.
     from optsched.bounds.congested.prices import priced_bound  # noqa: PLC0415

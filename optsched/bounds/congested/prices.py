@@ -11,7 +11,7 @@ from optsched.bounds.bound import Bound
 from optsched.bounds.congested.backlog import Floats, delayed
 from optsched.bounds.congested.batches import Batches
 from optsched.bounds.congested.request_costs import Least, RequestCosts
-from optsched.bounds.congested.terms import LONGEST_SHORT, UNIT, Windows, alive_at, end_of, window_of
+from optsched.bounds.congested.terms import LONGEST_SHORT, UNIT, Windows, alive_at, window_of
 from optsched.model.instance import Instance
 
 _STRETCH = 2.0
@@ -28,8 +28,6 @@ _WORK, _FEWEST, _MOST, _WINDOW = 80_000_000, 40, 120, 256
 """Decodes that all rounds look at together, fewest and most rounds, and decodes that take as long as a window."""
 _THINNED, _SEEN = 4, 500_000
 """While prices are adjusted one decode of a request in four is looked at, or fewer if these are more than that."""
-_WAITED = 64
-"""Windows that requests wait on average, at most, at first guess."""
 
 
 def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
@@ -45,15 +43,12 @@ def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
     window_ps = window_of(instance)
     if window_ps is None:
         return None
-    arrivals = (request.arrival_ps - instance.start_ps for request in instance.requests)
-    jobs = sorted(zip(arrivals, (_SLOWER * need for need in needs), strict=True))
-    # Where requests wait for long, windows are long.
-    waits = delayed(jobs, window_ps, end_of(instance) // window_ps + 1).sum() * window_ps / len(jobs)
-    requests = RequestCosts(instance, max(window_ps, int(waits) // _WAITED))
+    requests = RequestCosts(instance, window_ps)
     batches = Batches(instance, requests.alive)
     if batches.dearest < 4 * UNIT:
         return None
-    waiting, balanced = delayed(jobs, requests.window_ps, requests.last), _balanced(requests)
+    jobs = sorted(zip(requests.arrival.tolist(), (_SLOWER * need for need in needs), strict=True))
+    waiting, balanced = delayed(jobs, window_ps, requests.last), _balanced(requests)
     searches = [
         _Search(requests, batches, np.maximum(multiple * waiting, balanced), kept, granted)
         for multiple, kept, granted in _STARTS
@@ -65,7 +60,7 @@ def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
     best.go_on(min(max(_WORK // work, _FEWEST), _MOST) - _TRIED)
     windows = best.best[1]
     value = requests.least(windows, batches.worths(windows)).value
-    stated = {"window_ps": requests.window_ps, "grain_ps": requests.grain_ps, "short_ps": windows.short}
+    stated = {"window_ps": window_ps, "grain_ps": requests.grain_ps, "short_ps": windows.short}
     return Bound(value, {"kind": "congestion", **stated, "windows": runs_of(windows)})
 
 
