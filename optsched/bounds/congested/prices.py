@@ -24,7 +24,7 @@ _TRIED = 12
 """Rounds after which the better start goes on."""
 _SLOWER = 1.1
 """How much more of a machine than they must requests take, at first guess."""
-_WORK, _FEWEST, _MOST, _WINDOW = 80_000_000, 40, 120, 256
+_WORK, _FEWEST, _MOST, _WINDOW = 60_000_000, 40, 120, 256
 """Decodes that all rounds look at together, fewest and most rounds, and decodes that take as long as a window."""
 _THINNED, _SEEN = 4, 500_000
 """While prices are adjusted one decode of a request in four is looked at, or fewer if these are more than that."""
