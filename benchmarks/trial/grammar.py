@@ -125,10 +125,9 @@ def volume(rng: Random, about: About) -> Certificate:
 def congestion(rng: Random, about: About) -> Certificate:
     """Prices of windows."""
     case = about.case
-    slowest = min(_non_attention(case, x) // x for x in range(1, case.tokens + 1))
+    steepest = min((_non_attention(case, x) + case.prefill_req) // x for x in range(1, case.tokens + 1))
     unit = max(1, rng.choice([_fill(case, job) for job in case.jobs]))
     window = max(1, min(10**15, rng.choice((1, unit // 4, unit // 2, unit, unit, 3 * unit, about.best, 10**15))))
-    kept = rng.choice((0, 0, 32, 63, rng.randint(0, 63), rng.randint(0, 63)))
     short = min(10**13, rng.choice((0, 0, unit // 2, unit, _non_attention(case, 1), 10**13, rng.randint(0, 2 * unit))))
     runs = []
     style = rng.choice(("few", "few", "few", "fitting", "fitting", "batches"))
@@ -136,26 +135,28 @@ def congestion(rng: Random, about: About) -> Certificate:
         # a window for each of some full batches, so that each batch has a price of its own
         whole = _non_attention(case, case.tokens)
         window = max(1, min(10**15, whole // rng.choice((1, 1, 2))))
-        kept, short = rng.randint(0, 40), min(10**13, rng.choice((whole, whole, short)))
-        runs = [[1, rng.choice((0, rng.randint(0, 64))), slowest] for _ in range(rng.randint(3, 12))]
+        short = min(10**13, rng.choice((whole, whole, short)))
+        runs = [
+            [1, rng.choice((0, rng.randint(0, 64))), steepest, rng.randint(0, 40)] for _ in range(rng.randint(3, 12))
+        ]
     elif style == "fitting":
         # as many windows without a price as the optimum lasts, so that what requests keep matters
         number = rng.choice((8, 20, 50, 200))
         window = max(1, min(10**15, about.best // number))
-        runs.append([number, rng.choice((0, 0, 0, 1, 64)), slowest])
+        runs.append([number, rng.choice((0, 0, 0, 1, 64)), steepest, rng.choice((0, 32, 63, 64))])
     for _ in range(rng.choice((0, 1, 1, 2, 3, 5)) if style == "few" else 0):
         theta = rng.choice((0, 16, 64, 64 * len(case.jobs), rng.randint(0, 300), 10**6))
-        runs.append([rng.choice((1, 1, 2, 7)), theta, rng.choice((0, slowest, slowest, slowest // 2))])
+        slope = rng.choice((0, steepest, steepest, steepest // 2))
+        runs.append([rng.choice((1, 1, 2, 7)), theta, slope, rng.choice((0, 32, 64, rng.randint(0, 64)))])
     # The last one has to have price 0.
     last = [1, 0] if rng.random() < 0.95 else [rng.choice((1, 2)), rng.choice((1, 64, 300))]
-    runs.append([*last, rng.choice((0, slowest, slowest))])
+    runs.append([*last, rng.choice((0, steepest, steepest)), rng.randint(0, 64)])
     return {
         "kind": "congestion",
         "window_ps": window,
+        "grain_ps": max(1, window // rng.choice((1, 8, 256))),
         "short_ps": short,
-        "kept": kept,
-        "prefill_share": rng.choice((0, 32, 64, rng.randint(0, 64))),
-        "windows": [[number, theta, min(slope, 2**50 - 1)] for number, theta, slope in runs],
+        "windows": [[number, theta, min(slope, 2**50 - 1), kept] for number, theta, slope, kept in runs],
     }
 
 

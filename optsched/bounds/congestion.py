@@ -7,70 +7,73 @@ longer the batches. This bound counts that: a batch that runs q requests has at 
 Theorem
 -------
 Cut time into windows, from the first arrival on; give window i a price :math:`θ_i ≥ 0` of machine time, 0 in the last,
-which does not end, and let :math:`a_i` be the least number of requests that are alive at any time in it because not
-even alone could they have ended (`alone`). Let f(x) be the batch time of x tokens without attention. Take
-:math:`0 ≤ ε < 1`, a duration D, and for each window a slope :math:`0 ≤ β_i ≤ \min_{1≤x≤C} f(x)/x`, and let
+which does not end, a share :math:`0 ≤ ε_i ≤ 1`, and let :math:`a_i` be the least number of requests that are alive at
+any time in it because not even alone could they have ended (`alone`). Let f(x) be the batch time of x tokens without
+attention, and φ = prefill_req. Take a duration δ, and for each window a slope
+:math:`0 ≤ β_i ≤ \min_{1≤x≤C} (f(x) + φ)/x`, and let
 
-.. math:: n_i = (1-ε) \max(1, a_i) + θ_i, \qquad B_i = β_i n_i.
+.. math:: n_i = (1-ε_i) \max(1, a_i) + θ_i, \qquad B_i = β_i n_i.
 
-For y decodes in a batch and no prefill step let :math:`n' = \max(a_i, y)` and x = y, and with prefill steps
-:math:`n' = \max(a_i, y+1)` and x be any number of tokens from y + 1 on. In either case let
+For y decodes in a batch and no prefill step let :math:`n' = \max(a_i, y)`, x = y and t = f(y), and with prefill steps
+:math:`n' = \max(a_i, y+1)`, x be any number of tokens from y + 1 on, and t = f(x) + φ. In either case let
 
 .. math::
-   S &= y + (1-ε) (n' - y) + θ_i, & s &= \min_x \bigl( S f(x) - B_i (x - y) \bigr) / y, \\
-   L &= (1-ε) n' + θ_i, & l &= \min_x \bigl( L f(x) - B_i (x - y) \bigr) / y + εD.
+   S &= y + (1-ε_i) (n' - y) + θ_i, & s &= \min_x \bigl( S t - B_i (x - y) \bigr) / y, \\
+   L &= (1-ε_i) n' + θ_i, & l &= \min_x \bigl( L t - B_i (x - y) \bigr) / y + δ.
 
 A decode that reads m tokens and takes attention time A(m) is worth
 
 .. math:: u_i(m) = \min \bigl( B_i (m+1),\; \min \{ s + S A(m),\; l + L A(m) \} \bigr)
 
 over all y ≥ 1 and both cases, without the first term where eviction is forbidden, and the prompt's x-th token is worth
+:math:`F_i(x) = B_i + n_i\, \mathrm{prefill\_sq}\, (2x-1)`. Let κ(t) be the integral of ε up to t, and :math:`b_i` the
+begin of window i. Then in every schedule the sum of e2e latencies is at least
 
-.. math:: F_i(x) = B_i + n_i (\mathrm{prefill\_sq} (2x-1) + \mathrm{prefill\_req}/I).
-
-Then in every schedule the sum of e2e latencies is at least
-
-.. math:: \sum_r \Bigl[ \sum_{x=1}^{I} \min_i \bigl( F_i(x) + \tfrac{g}{I} ε (b_i-T)^+ \bigr)
-          + \sum_{k=1}^{O-1} \min_i \bigl( u_i(I+k-1) + \tfrac{1-g}{O-1} ε (b_i-T-kD)^+ \bigr) \Bigr]
+.. math:: \sum_r \min_{Z ≥ 0} \Bigl[ Z + \sum_{x=1}^{I} \min_i F_i(x) + \sum_{k=1}^{O-1} \min_i u_i(I+k-1) \Bigr]
           - \sum_i θ_i |W_i|
 
-with :math:`b_i` the begin of window :math:`W_i`, any 0 ≤ g ≤ 1 (1 if O = 1), and i over windows that end after T for
-the prompt, and after T and the least TTFT and (k-1) f(1) for decode k.
+with i over windows that end after T for the prompt, and after T and the least TTFT and (k-1) f(1) for decode k, and
+have :math:`κ(b_i) ≤ κ(T) + kδ + Z`, with k = 0 for the prompt. If there is no such window for a run, Z is larger.
 
 Proof
 -----
-The sum is the integral of the number n(t) alive. Consider a batch of duration d with y decodes. All requests alive at
-its begin are alive to its end, those that run among them, so at least n' of them at any time. Of each that decodes take
-:math:`\min(d, (1-ε)d + εD)` into a pool, of others :math:`(1-ε)d`; and add θd. What requests keep of a batch in which
-they decode is at least ε(d - D), of all other time ε times it.
+The sum is the integral of the number n(t) alive. Consider a batch of duration d with y decodes, as if all of it were in
+window i. All requests alive at its begin are alive to its end, those that run among them, so at least n' of them at any
+time. Of each that decodes take :math:`\min(d, (1-ε_i)d + δ)` into a pool, of others :math:`(1-ε_i)d`; and add θd.
 
-*The pool pays for the runs, at the prices of each window in turn.* It is at least the lesser of :math:`S d` and
-:math:`L d + εDy`, where d is at least f(x) and the attention of all steps. Both factors are at least n, which pays for
-the attention of prefill steps in F, and S and L for that of decodes. What is left, S f(x) or L f(x) + εDy, pays for the
-x - y tokens of prompts and for y decodes by the choice of s and l, and where y = 0 because f(x) ≥ βx. A token by refill
-takes prefill steps over m + 1 tokens. Over a batch that crosses windows take each for its part of the duration.
+*The pool pays for the runs.* It is at least the lesser of :math:`S d` and :math:`L d + δy`, where d is at least t and
+the attention of all steps but φ of one prefill step. Both factors are at least n, which pays for the squares of prefill
+steps in F, and S and L for the attention of decodes. What is left, S t or L t + δy, pays for the x - y tokens of
+prompts and for y decodes by the choice of s and l, and where y = 0 because t ≥ βx. A token by refill takes prefill
+steps over m + 1 tokens. Over a batch that crosses windows take each for its part of the duration: what runs are worth
+there, and what is taken of requests, are averages over windows.
 
-*Requests.* So the sum, and θ over all batches, which is at most :math:`\sum θ|W|`, is at least what runs are worth,
-averages over windows, and what requests keep. Up to a time e in the batch of decode k the request has kept
-:math:`ε(e - T - kD)` at least, as each of k decodes keeps all but D; up to a prefill, ε(e - T). Weigh these over the
-tokens by g and 1 - g. No token comes in a batch that begins before T, T and the least TTFT, and so on. ∎
+*Requests.* What a request keeps of a batch in which it decodes is then at least the integral of ε over it less δ, and 0
+at least; of all other time it is the integral of ε. So up to the end e of the batch of decode k it has kept
+:math:`κ(e) - κ(T) - kδ` at least, and :math:`κ(e) - κ(T)` up to a prefill. Let Z be what it keeps in all, which is no
+less. Every window that the batch lies in begins before e. So Z opens it, and what the run is worth, an average over
+these windows, is at least its least over windows that Z opens. No token comes in a batch that begins before T, T and
+the least TTFT, and so on. Add up requests, and subtract θ over all batches, at most :math:`\sum θ|W|`. ∎
 
-Two roundings, both down: u is concave in m, so that it lies above its chords between multiples of 64; and F_i with its
-other term is affine in x, so that the minimum over i is concave, and its sum at least I times the mean at 1 and I.
+Roundings, all down: Z counts in grains of a 256th of a window; u is concave in m, so that it lies above its chords
+between 65 points; and F_i is affine in x, so that the minimum over i is concave, and its sum at least I times the mean
+at 1 and I. Of y that give a decode c/y, a constant and a multiple of y the least is beside a root.
 
-Prices near :math:`n^2 A / \mathrm{base}`, with n the number alive, balance both sides of the batch inequality; where
-requests queue, prices start at ε times the number that a loss of time in the window would delay, if that is more. They
-are then adjusted by how much machine time the least of every request takes of each window. What is lost most is that
-a prompt may run where few are *surely* alive: prices cannot distinguish a window in which every request decodes from
-one that is empty for half of its time.
+The share ε says which part of the time is charged to the batch, and which to a request by itself. With ε = 0 waiting
+costs nothing, and runs fill quiet windows; with ε = 1 a request that does not run is no burden on a batch. In between a
+request that decodes in all batches of the duration δ/ε keeps nothing. So δ is one number and ε falls where batches are
+long. Prices near :math:`n^2 A / \mathrm{base}`, with n the number alive, balance both sides of the batch inequality;
+where requests queue they are nearer to the number that a loss of time in the window would delay. They are found by
+ascent (`congested.prices`). What is lost most is that a prompt may run where few are *surely* alive: prices cannot
+distinguish a window in which every request decodes from one that is empty for half of its time.
 
 Conditions
 ----------
 None on rules or costs: the batch inequality concerns one batch, whatever is evicted, paused or moved to the host
-between two. The checker tests, in `optsched.check.certificates.congestion`, the ranges of ε, g, D and the windows, of
-which the last has price 0 (`_read`), and that slopes are at most f(x)/x for all x (`_require_prompts_paid`). It counts
-itself how many requests are surely alive (`_surely_alive`), and computes in 64 bits only if no number can be too large
-(`_require_small_times`, `_require_small_prices`, `guard.require_64_bits`).
+between two. The checker tests, in `optsched.check.certificates.congestion`, the ranges of δ, ε and the windows, of
+which the last has price 0 (`_read`), and that slopes are at most (f(x) + φ)/x for all x (`_require_prompts_paid`). It
+counts itself how many requests are surely alive (`_surely_alive`), and computes in 64 bits only if no number can be too
+large (`_require_small_times`, `_require_small_prices`, `guard.require_64_bits`).
 
 Source: this is Little's law with two clocks, time and batches, made a Lagrangian; cf. the processor-sharing bounds of
 queueing theory (Kleinrock, Queueing Systems II, 1976, chapter 4).
@@ -97,11 +100,9 @@ def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
     if objective != Objective.MEAN_E2E or len(requests) < _FEWEST or instance.offline:
         return None
     load = busy_ps(instance) / (max(request.arrival_ps for request in requests) - instance.start_ps)
-    queued = load > _QUEUES
-    if load > _MOST_LOAD or (queued and len(requests) > _MOST_QUEUED):
+    if load > _MOST_LOAD or (load > _QUEUES and len(requests) > _MOST_QUEUED):
         return None
     # Compiled code takes a while to load.
     from optsched.bounds.congested.prices import priced_bound  # noqa: PLC0415
-    from optsched.bounds.congested.terms import QUEUED, SUSTAINED  # noqa: PLC0415
 
-    return priced_bound(instance, QUEUED if queued else SUSTAINED, most_needs(instance))
+    return priced_bound(instance, most_needs(instance))

@@ -18,10 +18,9 @@ TWO = Instance("two", Limits(8, 8, 8), Rules(), CostModel(10, 1), (Request(1, 1)
 WINDOWS = {
     "kind": "congestion",
     "window_ps": 1,
+    "grain_ps": 1,
     "short_ps": 0,
-    "kept": 0,
-    "prefill_share": 0,
-    "windows": [[8, 1, 0], [1, 0, 0]],
+    "windows": [[8, 1, 0, 0], [1, 0, 0, 0]],
 }
 
 
@@ -63,7 +62,8 @@ def test_congestion_is_right_or_refused_near_the_largest_numbers(what: str, powe
     instance = Instance(
         "large", Limits(8, 8, 8), Rules(), cost, (Request(1, 1), Request(1, 2), Request(2, 2, arrival_ps=late))
     )
-    certificate = WINDOWS | ({what: number} if what in WINDOWS else {"window_ps": max(1, number >> 8), "kept": 63})
+    shares = {"window_ps": max(1, number >> 8), "grain_ps": max(1, number >> 14)}
+    certificate = WINDOWS | ({what: number} if what in WINDOWS else shares)
     # Batches one after another: 1, 1 and 1, 2 and 1 tokens; decodes read 1 and 2, fills run 1, 1 and 2.
     single, double = cost.base + cost.token, cost.base + 2 * cost.token
     times = [
@@ -76,7 +76,7 @@ def test_congestion_is_right_or_refused_near_the_largest_numbers(what: str, powe
     before = sum(times[:3])
     ends = [times[0], before, max(before, late) + times[3] + times[4]]
     reached = sum(ends) - late
-    for windows in ([[8, 1, 0], [1, 0, 0]], [[1, 0, 0]], [[1000, 64, 1], [1, 0, 0]]):
+    for windows in ([[8, 1, 0, 63], [1, 0, 0, 63]], [[1, 0, 0, 0]], [[1000, 64, 1, 63], [1, 0, 0, 0]]):
         try:
             bound = prove(certificate | {"windows": windows}, instance)
         except UnprovedError:

@@ -1,25 +1,27 @@
-"""What the runs of a batch are worth in a window: the functions B, F and u of the theorem."""
+"""What the runs of a batch are worth in a window: the functions B, n and u of the theorem, and how they change."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 
-from optsched.bounds.congested.terms import LARGEST, UNIT, Terms
+from optsched.bounds.congested.backlog import Floats
+from optsched.bounds.congested.terms import LARGEST, LONGEST_SHORT, UNIT, Windows
 from optsched.bounds.own import most_decodes, turns
+from optsched.compiled import compiled
+from optsched.model.cost import CostModel
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 
-STEP = 64
-"""Tokens between the points at which u is computed; it lies above its chords."""
-_FEW = 128
-"""Two thirds of the runs that are looked at first; more hardly ever matter."""
+_POINTS = 64
+"""Stretches of tokens read between whose ends u is taken to be affine; it lies above its chords."""
 
 
 @dataclass(frozen=True)
-class Worth:
-    """What runs are worth, in 64ths of ps.
+class Worths:
+    """What runs are worth by window, in 64ths of ps.
 
     Parameters
     ----------
@@ -28,119 +30,170 @@ class Worth:
     token
         B, a token of a prefill.
     decode
-        u by tokens read, shape (most tokens,).
+        u at multiples of ``step`` tokens read, shape (windows, points), in batches and by refills both.
+    step
+        Tokens between two points.
+    change
+        How u changes with θ, β, ε and δ, shape (4, windows, points).
     """
 
-    factor: int
-    token: int
+    factor: Ints
+    token: Ints
     decode: Ints
+    step: int
+    change: Floats
 
 
 class Batches:
-    """What runs are worth, by price, number surely alive, and β.
+    """What runs are worth, at any prices.
 
     Parameters
     ----------
     instance
         The problem.
-    terms
-        The bound's constants.
+    alive
+        Requests that are surely alive, by window.
 
     Attributes
     ----------
     steepest
         The largest β, in ps.
     dearest
-        The largest θ, in 64ths of a request, with which all numbers stay below `LARGEST`, whatever is alive; ≤ 0 if
-        there is none.
+        The largest θ, in 64ths of a request, with which all numbers stay below `LARGEST`; ≤ 0 if there is none.
     """
 
-    def __init__(self, instance: Instance, terms: Terms) -> None:
-        self._cost, self._terms, self._eviction = instance.cost, terms, instance.rules.eviction
+    def __init__(self, instance: Instance, alive: Ints) -> None:
+        cost, most = instance.cost, instance.limits.batch_tokens
+        self.alive = alive
         self._most = min(most_decodes(instance), len(instance.requests))
-        self._turns = turns(instance, instance.limits.batch_tokens)
-        self.steepest = min(instance.cost.linear_ps(tokens) // tokens for tokens in self._turns)
+        places = turns(instance, most)
+        self.steepest = min((cost.linear_ps(tokens) + cost.prefill_req) // tokens for tokens in places)
         longest = max(request.peak_tokens for request in instance.requests)
-        read = np.arange(0, longest + STEP, STEP, dtype=np.int64)
-        self._attention = self._cost.decode_kv * read + self._cost.decode_req
-        self._known: dict[tuple[int, int, int], Worth] = {}
-        self.dearest = self._dearest(instance, longest + STEP)
+        self._step = -(-longest // _POINTS)
+        read = self._step * np.arange(_POINTS + 1, dtype=np.int64)
+        self._attention = cost.decode_kv * read + cost.decode_req
+        self._spans = np.array(_spans(cost, most), np.int64).T
+        self._turns = np.array([(tokens, cost.linear_ps(tokens)) for tokens in places], np.int64).T
+        self._charge = cost.prefill_req
+        self.dearest = self._dearest(instance, self._step * _POINTS)
 
     def _dearest(self, instance: Instance, longest: int) -> int:
-        """Return the price at which the first of three numbers would be too large, less an eighth of it.
+        """Return the price at which the first of two numbers would be too large, less an eighth of it.
 
-        They are what a batch pays, what a decode is worth between two reads, and twice what a prompt is worth.
+        They are what a batch pays, and twice what all runs of a request are worth, or a decode between two points.
         """
-        cost, count, most = self._cost, len(instance.requests), instance.limits.batch_tokens + 1
-        read = cost.decode_ps(longest)
-        batch, single, granted = (
-            cost.linear_ps(most) + read,
-            cost.linear_ps(1) + read,
-            self._terms.kept * self._terms.short_ps,
-        )
+        cost, most = instance.cost, instance.limits.batch_tokens + 1
+        alive, count = int(self.alive.max()), len(instance.requests)
+        read, output = cost.decode_ps(longest), max(request.output for request in instance.requests)
+        batch, single = cost.linear_ps(most) + cost.prefill_req + read, cost.linear_ps(1) + read
         prompt = (self.steepest + 2 * cost.prefill_sq * longest) * longest + cost.prefill_req
-        paid = LARGEST - count * (3 * UNIT * batch + granted + UNIT * self.steepest * most)
-        ends = (
-            paid // (batch + self.steepest * most),
-            (LARGEST // UNIT - granted) // single - UNIT * count,
-            LARGEST // (2 * prompt + 1) - UNIT * count,
-        )
+        granted = UNIT * LONGEST_SHORT * cost.linear_ps(1)
+        paid = LARGEST - UNIT * (3 * count + alive) * batch - count * granted - UNIT * alive * self.steepest * most
+        request = max(output, self._step) * single + 2 * prompt
+        ends = paid // (batch + self.steepest * most), LARGEST // (4 * request) - UNIT * (alive + 1)
         return min(ends) * 8 // 9
 
-    def worth(self, price: int, alive: int, slope: int) -> Worth:
+    def worths(self, windows: Windows) -> Worths:
         """Return what runs are worth."""
-        key = price, alive, slope
-        if key not in self._known:
-            self._known[key] = self._worth(*key)
-        return self._known[key]
-
-    def _time(self, tokens: Ints) -> Ints:
-        """Return f."""
-        pieces = [base + token * tokens for base, token in self._cost.affine]
-        time: Ints = np.maximum.reduce(pieces)
-        return time
-
-    def _worth(self, price: int, alive: int, slope: int) -> Worth:
-        factor = (UNIT - self._terms.kept) * max(1, alive) + price
-        decodes, enough = _FEW, False
-        while not enough:
-            decodes = min(decodes * 3 // 2, self._most)
-            start, rise = self._lines(decodes, price, alive, slope * factor)
-            # Lines that begin above where another ends are nowhere least.
-            low = start + rise * self._attention[0] <= (start + rise * self._attention[-1]).min()
-            least: Ints = (start[low, None] + rise[low, None] * self._attention).min(axis=0)
-            enough = decodes == self._most or bool((self._least_beyond(decodes, price, alive, slope) >= least).all())
-        parts = np.arange(STEP, dtype=np.int64)
-        worth = (((STEP - parts) * least[:-1, None] + parts * least[1:, None]) // STEP).ravel()
-        if self._eviction:
-            np.minimum(worth, slope * factor * np.arange(1, worth.size + 1, dtype=np.int64), out=worth)
-        return Worth(factor, slope * factor, worth)
-
-    def _least_beyond(self, decodes: int, price: int, alive: int, slope: int) -> Ints:
-        """Return no more than what decodes are worth in batches of more."""
-        if decodes + 1 < alive:
-            return np.zeros_like(self._attention)
-        given, kept, fewest = UNIT - self._terms.kept, self._terms.kept, decodes + 1
-        rise = given * fewest + price
-        # A batch that runs prompts as well has this much time for each token at least that is not paid as a prompt's.
-        token = max(slope, *(token for _, token in self._cost.affine))
-        alone, beside = given * self._cost.linear_ps(fewest), rise * token
-        keep_alone, keep_beside = (
-            kept * min(time, self._terms.short_ps) for time in (self._cost.linear_ps(fewest), fewest * token)
+        factor = (UNIT - windows.kept) * np.maximum(1, self.alive) + windows.price
+        token = windows.slope * factor
+        shape = (windows.price.size, self._attention.size)
+        decode, change = np.full(shape, LARGEST), np.zeros((4, *shape))
+        _pay(
+            np.stack([windows.price, windows.slope, windows.kept, self.alive, token]),
+            (self._spans, self._turns, self._attention),
+            (self._most, self._charge, UNIT * windows.short),
+            decode,
+            change,
         )
-        return min(alone + keep_alone, beside + keep_beside) + rise * self._attention
+        return Worths(factor, token, decode, self._step, change)
 
-    def _lines(self, most: int, price: int, alive: int, token: int) -> tuple[Ints, Ints]:
-        """Return starts and rises of what up to ``most`` decodes in a batch are worth."""
-        given, granted = UNIT - self._terms.kept, self._terms.kept * self._terms.short_ps
-        y = np.arange(1, most + 1, dtype=np.int64)
-        starts, rises = [], []
-        for beside in (0, 1):
-            there = np.maximum(alive, y + beside)
-            tokens = np.maximum(y + 1, np.array(self._turns)[:, None]) if beside else y[None, :]
-            time, prompts = self._time(tokens), token * (tokens - y)
-            for decode, keep in ((y, 0), (np.zeros_like(y), granted)):
-                factor = UNIT * decode + given * (there - decode) + price
-                starts.append((factor * time - prompts).min(axis=0) // y + keep)
-                rises.append(factor)
-        return np.concatenate(starts), np.concatenate(rises)
+
+def _spans(cost: CostModel, most: int) -> list[tuple[int, int, int, int]]:
+    """Return for each piece from and to how many tokens it is the largest, its base and its time a token."""
+    spans = []
+    for base, token in cost.affine:
+        first, last = 1, most
+        for other, slope in cost.affine:
+            if token > slope:
+                first = max(first, -((base - other) // (token - slope)))
+            elif token < slope:
+                last = min(last, (base - other) // (slope - token))
+            elif other > base:
+                last = 0
+        if first <= last:
+            spans.append((first, last, base, token))
+    return spans
+
+
+@compiled
+def _pay(
+    windows: Ints,
+    times: tuple[Ints, Ints, Ints],
+    constants: tuple[int, int, int],
+    decode: Ints,
+    change: Floats,
+) -> None:
+    """Lower what decodes are worth to what the batches of every window pay.
+
+    In a span of decodes y in which tokens x, batch time and requests that are there are affine, a batch pays
+    ``(p + q y) (b + t y) - r - v y`` for its decodes besides ``(p + q y) A`` for each: a decode is paid a multiple of
+    1/y, a constant and a multiple of y, least beside a root.
+    """
+    spans, turns, attention = times
+    most, charge, granted = constants
+    points, pieces = attention.size, spans.shape[1]
+    for w in range(windows.shape[1]):
+        price, slope, kept, alive, token = windows[:, w]
+        given = 64 - kept
+        for beside in range(2):
+            for option in range(pieces + beside * turns.shape[1]):
+                if option < pieces:
+                    low, high = max(spans[0, option] - beside, 1), min(spans[1, option] - beside, most)
+                    t = spans[3, option]
+                    b = spans[2, option] + t * beside + charge * beside
+                    r, v = token * beside, 0
+                else:
+                    tokens = turns[0, option - pieces]
+                    low, high = 1, min(most, tokens - 1)
+                    b, t = turns[1, option - pieces] + charge, 0
+                    r, v = token * tokens, -token
+                for part in range(4):
+                    long, full = part // 2, part % 2
+                    # Below, requests besides those that run are surely alive.
+                    if full:
+                        first, last = max(low, alive - beside + 1), high
+                        p = given * beside + price
+                        q = given if long else np.int64(64)
+                    else:
+                        first, last = low, min(high, alive - beside)
+                        p = given * alive + price
+                        q = 0 if long else kept
+                    if first > last:
+                        continue
+                    keep = granted if long else 0
+                    c = p * b - r
+                    for j in range(points):
+                        flat = q * (t + attention[j])
+                        y = first
+                        if c > 0:
+                            if flat > 0 and c / flat < last * last:
+                                y = max(first, min(last, np.int64(sqrt(c / flat))))
+                            else:
+                                y = last
+                        for _ in range(2):
+                            time = b + t * y
+                            factor = p + q * y
+                            pays = (factor * time - r - v * y) // y + keep + factor * attention[j]
+                            if pays < decode[w, j]:
+                                decode[w, j] = pays
+                                there = y + beside if full else alive
+                                waiting = there if long else there - y
+                                paid = (r + v * y) / max(token, 1)
+                                change[0, w, j] = (time - slope * paid) / y + attention[j]
+                                change[1, w, j] = -(token / max(slope, 1)) * paid / y
+                                change[2, w, j] = (
+                                    slope * max(1, alive) * paid - waiting * time
+                                ) / y - waiting * attention[j]
+                                change[3, w, j] = 64 if long else 0
+                            y = min(y + 1, last)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import groupby
 
 import numpy as np
@@ -11,152 +10,167 @@ import numpy as np
 from optsched.bounds.bound import Bound
 from optsched.bounds.congested.backlog import Floats, delayed
 from optsched.bounds.congested.batches import Batches
-from optsched.bounds.congested.request_costs import Least, Levels, RequestCosts
-from optsched.bounds.congested.terms import UNIT, Setting, Windows, alive_at, terms_of
+from optsched.bounds.congested.request_costs import Least, RequestCosts
+from optsched.bounds.congested.terms import LONGEST_SHORT, UNIT, Windows, alive_at, window_of
 from optsched.model.instance import Instance
-from optsched.model.ints import Ints
 
-_STRETCH = 1.7
+_STRETCH = 2.0
 """How much longer requests are alive than alone, at first guess."""
-_SMOOTH, _KNOT = 21, 10
-"""Windows over which the first guess is averaged, and between two prices that are adjusted."""
-_POWER = 1.25
-_SLOWER = 1.05
+_SMOOTH, _KNOT = 500, 250
+"""Batches of one token to either side over which the first guess is averaged, and between two adjusted prices."""
+_STARTS = ((1.0, 0.5, 3.0), (2.0, 0.85, 7.0))
+"""First guesses: multiples of the requests that lost machine time delays, ε, and δ / ε in batches of one token."""
+_TRIED = 12
+"""Rounds after which the better start goes on."""
+_SLOWER = 1.1
 """How much more of a machine than they must requests take, at first guess."""
-_SLOPES = 16
-"""Number of equal steps, up to the largest, in which β is tried."""
-_SAMPLE = 256
+_WORK, _FEWEST, _MOST, _WINDOW = 60_000_000, 40, 120, 256
+"""Decodes that all rounds look at together, fewest and most rounds, and decodes that take as long as a window."""
+_THINNED, _SEEN = 4, 500_000
+"""While prices are adjusted one decode of a request in four is looked at, or fewer if these are more than that."""
 
 
-def priced_bound(instance: Instance, setting: Setting, needs: Sequence[int]) -> Bound | None:
+def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
     """Return the bound of the best prices that are found; None if numbers are too large.
 
-    ``needs`` are what the requests, as the instance has them, take of a machine.
+    Parameters
+    ----------
+    instance
+        The problem.
+    needs
+        What the requests, as the instance has them, take of a machine.
     """
-    terms = terms_of(instance, setting)
-    if terms is None:
+    window_ps = window_of(instance)
+    if window_ps is None:
         return None
-    batches = Batches(instance, terms)
+    requests = RequestCosts(instance, window_ps)
+    batches = Batches(instance, requests.alive)
     if batches.dearest < 4 * UNIT:
         return None
-    requests = RequestCosts(instance, terms)
     jobs = sorted(zip(requests.arrival.tolist(), (_SLOWER * need for need in needs), strict=True))
-    waiting = delayed(jobs, terms.window_ps, requests.last) * terms.kept / UNIT
-    guess = np.maximum(_balanced(requests), waiting)
-    value, windows = best_prices(requests, batches, guess, setting.rounds)
-    return Bound(value, {"kind": "congestion", **asdict(terms), "windows": stated(windows)})
+    waiting, balanced = delayed(jobs, window_ps, requests.last), _balanced(requests)
+    searches = [
+        _Search(requests, batches, np.maximum(multiple * waiting, balanced), kept, granted)
+        for multiple, kept, granted in _STARTS
+    ]
+    for search in searches:
+        search.go_on(_TRIED)
+    best = max(searches, key=lambda search: search.best[0])
+    work = int(requests.output.sum()) + _WINDOW * requests.last
+    best.go_on(min(max(_WORK // work, _FEWEST), _MOST) - _TRIED)
+    windows = best.best[1]
+    value = requests.least(windows, batches.worths(windows)).value
+    stated = {"window_ps": window_ps, "grain_ps": requests.grain_ps, "short_ps": windows.short}
+    return Bound(value, {"kind": "congestion", **stated, "windows": runs_of(windows)})
 
 
-def best_prices(requests: RequestCosts, batches: Batches, guess: Floats, rounds: int) -> tuple[int, Windows]:
-    """Return a large bound, in ps, and the prices that give it; a first guess is in requests, by window.
-
-    At the best prices requests that choose their cheapest windows take of each window just the machine time that it
-    has; where they take more its price rises. Prices are affine between knots, and steps are those of Adam (Kingma and
-    Ba 2015).
-    """
-    slopes = _Slopes(requests, batches)
-    places = np.arange(requests.last)
-    knots = requests.last // _KNOT + 2
-    spread = np.zeros((knots, requests.last))
-    spread[places // _KNOT, places] = 1 - places % _KNOT / _KNOT
-    spread[places // _KNOT + 1, places] = places % _KNOT / _KNOT
-    reach = spread.sum(axis=1) + 1e-9
-    at = spread @ guess / reach
-    mean, square = np.zeros(knots), np.zeros(knots)
-    found: list[tuple[int, Windows]] = []
-    for turn in range(1, rounds + 1):
-        windows = slopes.chosen(_rounded(at @ spread, batches.dearest))
-        levels = requests.levels(batches, windows)
-        least = requests.least(windows, levels)
-        found.append((least.value, windows))
-        pull = spread @ (_taken(requests, batches, windows, levels, least) - 1) / reach
-        mean, square = 0.8 * mean + 0.2 * pull, 0.95 * square + 0.05 * pull**2
-        step = mean / (1 - 0.8**turn) / np.sqrt(square / (1 - 0.95**turn) + 1e-3)
-        at = np.maximum(at + 0.25 / (1 + turn / 15) * np.sqrt(at + 0.3) * step, 0)
-    return max(found, key=lambda pair: pair[0])
-
-
-def stated(windows: Windows) -> list[list[int]]:
-    """Return windows as certificates have them: how many are alike, θ and β; the last one by itself."""
-    rows = list(zip(windows.price.tolist(), windows.slope.tolist(), strict=True))
+def runs_of(windows: Windows) -> list[list[int]]:
+    """Return windows as certificates have them: how many are alike, θ, β and ε; the last one by itself."""
+    rows = list(zip(windows.price.tolist(), windows.slope.tolist(), windows.kept.tolist(), strict=True))
     runs = [[len(list(same)), *row] for row, same in groupby(rows[:-1])]
     return [*runs, [1, *rows[-1]]]
 
 
+class _Search:
+    """An ascent from a first guess.
+
+    At the best prices requests that choose their cheapest windows take of each window just the machine time that it
+    has; where they take more its price rises. θ, β and ε are affine between knots; δ is one number. Steps are those of
+    Adam (Kingma and Ba 2015).
+
+    Parameters
+    ----------
+    requests, batches
+        What is bounded.
+    guess
+        θ in requests, by window but the last.
+    kept, granted
+        ε, and δ / ε in batches of one token, at first.
+
+    Attributes
+    ----------
+    best
+        The largest estimate of the bound so far, and its windows.
+    """
+
+    def __init__(self, requests: RequestCosts, batches: Batches, guess: Floats, kept: float, granted: float) -> None:
+        self._requests, self._batches = requests, batches
+        single = requests.cost.linear_ps(1)
+        knot = max(1, _KNOT * single // requests.window_ps)
+        places, knots = np.arange(requests.last), requests.last // knot + 2
+        self._spread = np.zeros((knots, requests.last))
+        self._spread[places // knot, places] = 1 - places % knot / knot
+        self._spread[places // knot + 1, places] += places % knot / knot
+        self._reach = self._spread.sum(axis=1) + 1e-9
+        price = self._spread @ guess / self._reach
+        self._at = [price, np.full(knots, 0.99), np.full(knots, kept), np.log(np.full(1, kept * granted * single))]
+        self._steps = _Steps([knots, knots, knots, 1])
+        self._thinned = max(_THINNED, int(requests.output.sum()) // _SEEN)
+        self._turn = 0
+        self.best = 0, self._windows()
+
+    def go_on(self, rounds: int) -> None:
+        """Try some more prices."""
+        for _ in range(rounds):
+            self._turn += 1
+            windows = self._windows()
+            least = self._requests.least(windows, self._batches.worths(windows), self._thinned)
+            if least.value > self.best[0]:
+                self.best = least.value, windows
+            self._move(least)
+
+    def _windows(self) -> Windows:
+        price, slope, kept = (at @ self._spread for at in self._at[:3])
+        units = np.rint(np.minimum(UNIT * price, self._batches.dearest)).astype(np.int64)
+        slopes = np.floor(slope * self._batches.steepest).astype(np.int64)
+        shares = np.rint(UNIT * kept).astype(np.int64)
+        short = round(float(np.exp(self._at[3][0])))
+        return Windows(np.append(units, 0), np.append(slopes, slopes[-1]), np.append(shares, shares[-1]), short)
+
+    def _move(self, least: Least) -> None:
+        window_ps, price = self._requests.window_ps, self._at[0]
+        by_knot = least.change[:, :-1] @ self._spread.T / self._reach / window_ps
+        pulls = [
+            by_knot[0],
+            by_knot[1] * self._batches.steepest / UNIT / 50,
+            by_knot[2] / 50,
+            np.full(1, least.short * np.exp(self._at[3][0]) / UNIT / window_ps),
+        ]
+        widths: list[Floats | float] = [np.minimum(1.5 * np.sqrt(price), 0.15 * price) + 0.15, 0.01, 0.03, 0.05]
+        single = self._requests.cost.linear_ps(1)
+        ranges = [(0.0, np.inf), (0.0, 1.0), (0.0, 1.0), (np.log(single / 4), np.log(LONGEST_SHORT * single))]
+        for at, step, width, (low, high) in zip(
+            self._at, self._steps.next(self._turn, pulls), widths, ranges, strict=True
+        ):
+            np.clip(at + width / (1 + self._turn / 40) * step, low, high, out=at)
+
+
+class _Steps:
+    """Directions of Adam for some arrays of given sizes."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._mean = [np.zeros(size) for size in sizes]
+        self._square = [np.zeros(size) for size in sizes]
+
+    def next(self, turn: int, pulls: Sequence[Floats]) -> list[Floats]:
+        """Return the steps of a turn, from 1 on."""
+        steps = []
+        for number, pull in enumerate(pulls):
+            self._mean[number] = 0.8 * self._mean[number] + 0.2 * pull
+            self._square[number] = 0.95 * self._square[number] + 0.05 * pull**2
+            root = np.sqrt(self._square[number] / (1 - 0.95**turn) + 1e-3)
+            steps.append(self._mean[number] / (1 - 0.8**turn) / root)
+        return steps
+
+
 def _balanced(requests: RequestCosts) -> Floats:
     """Return prices, in requests, that balance a batch of the requests that are probably alive."""
-    begins = requests.terms.window_ps * np.arange(requests.last)
+    begins = requests.window_ps * np.arange(requests.last)
     number = alive_at(begins, requests.arrival, requests.arrival + (_STRETCH * requests.alone).astype(np.int64))
-    alive = np.convolve(np.pad(number, _SMOOTH // 2, mode="edge"), np.full(_SMOOTH, 1 / _SMOOTH), mode="valid")
+    smooth = max(1, _SMOOTH * requests.cost.linear_ps(1) // requests.window_ps)
+    width = 2 * smooth + 1
+    alive = np.convolve(np.pad(number, smooth, mode="edge"), np.full(width, 1 / width), mode="valid")
     base, token = requests.cost.affine[0]
-    own = token + requests.cost.decode_ps(int(requests.read.sum()) // max(requests.read.size, 1))
-    guess: Floats = (alive**2).mean() * own / max(base, 1) * (alive / alive.mean()) ** _POWER
+    read = int((requests.input + requests.output // 2).mean())
+    guess: Floats = alive**2 * (token + requests.cost.decode_ps(read)) / max(base, 1)
     return guess
-
-
-def _rounded(prices: Floats, dearest: int) -> Ints:
-    """Return prices in 64ths, on a grid that is finer where they are low; 0 is added for the last window.
-
-    They are at most ``dearest``, rounded down to the widest grid.
-    """
-    units = np.minimum(UNIT * prices, dearest // (4 * UNIT) * (4 * UNIT))
-    grid = np.select([units < 16 * UNIT, units < 64 * UNIT], [UNIT // 2, UNIT], 4 * UNIT)
-    return np.append(np.rint(units / grid).astype(np.int64) * grid, 0)
-
-
-class _Slopes:
-    """The β that suits a price and a number alive: prompts and decodes share what a batch can give."""
-
-    def __init__(self, requests: RequestCosts, batches: Batches) -> None:
-        self._batches, self._alive = batches, requests.alive
-        order = np.sort(requests.read)
-        self._reads = order[np.linspace(0, order.size - 1, _SAMPLE).astype(np.int64)] if order.size else order
-        self._decodes_a_read = order.size / max(self._reads.size, 1)
-        self._tokens = int(requests.input.sum())
-        self._known: dict[tuple[int, int], int] = {}
-        self._part = _SLOPES // 2
-
-    def chosen(self, price: Ints) -> Windows:
-        """Return windows of given prices."""
-        pairs = list(zip(price.tolist(), self._alive.tolist(), strict=True))
-        for pair in sorted(set(pairs) - self._known.keys()):
-            self._known[pair] = self._climb(*pair)
-        return Windows(price, np.array([self._known[pair] for pair in pairs], np.int64))
-
-    def _climb(self, price: int, alive: int) -> int:
-        """Return the slope up to which what runs are worth rises, tried from the last one on."""
-        values: dict[int, float] = {}
-
-        def value(part: int) -> float:
-            if part not in values:
-                inside = 0 <= part <= _SLOPES
-                values[part] = self._total(price, alive, self._slope(part)) if inside else -1.0
-            return values[part]
-
-        part = self._part
-        while value(part + 1) > value(part):
-            part += 1
-        while part and value(part - 1) > value(part):
-            part -= 1
-        self._part = part
-        return self._slope(part)
-
-    def _slope(self, part: int) -> int:
-        return part * self._batches.steepest // _SLOPES
-
-    def _total(self, price: int, alive: int, slope: int) -> float:
-        """Return what all runs would be worth in one window."""
-        worth = self._batches.worth(price, alive, slope)
-        return float(worth.decode[self._reads].sum()) * self._decodes_a_read + float(worth.token) * self._tokens
-
-
-def _taken(requests: RequestCosts, batches: Batches, windows: Windows, levels: Levels, least: Least) -> Floats:
-    """Return how much of each window's time the cheapest requests take, for each but the last."""
-    rise = np.maximum(UNIT // 2, windows.price // 8 // UNIT * UNIT)
-    dearer = requests.levels(batches, Windows(windows.price + rise, windows.slope))
-    decodes = dearer.decode(least.decodes, requests.read) - levels.decode(least.decodes, requests.read)
-    prompts = dearer.prompt(least.prompts, requests.input) - levels.prompt(least.prompts, requests.input)
-    count = requests.last + 1
-    taken = np.bincount(least.decodes, decodes, count) + np.bincount(least.prompts, prompts, count)
-    share: Floats = taken / rise / requests.terms.window_ps
-    return share[:-1]

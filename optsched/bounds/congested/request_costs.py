@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from optsched.bounds.alone import alone
-from optsched.bounds.congested.batches import Batches, Worth
-from optsched.bounds.congested.terms import LARGEST, UNIT, Terms, Windows, least_alive
-from optsched.compiled import compiled
+from optsched.bounds.congested.backlog import Floats
+from optsched.bounds.congested.batches import Worths
+from optsched.bounds.congested.terms import GRAINS, UNIT, Windows, end_of, least_alive
+from optsched.compiled import compiled, compiled_part
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 
-_BLOCK = 64
+_BLOCK = 32
 """Windows whose least is known beforehand, so that a search for the cheapest can skip them, and end."""
-_FARTHEST = 10**15
-"""Waiting beyond this many ps counts as this much, so that numbers stay in 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -28,66 +26,15 @@ class Least:
     ----------
     value
         The bound, ps.
-    decodes, prompts
-        In which window each decode and each prompt costs least.
+    change
+        How it changes with θ, β and ε of each window, shape (3, windows); in 64ths of ps.
+    short
+        How it changes with δ.
     """
 
     value: int
-    decodes: Ints
-    prompts: Ints
-
-
-@dataclass(frozen=True)
-class Levels:
-    """Windows that are alike share a level.
-
-    Parameters
-    ----------
-    of
-        Level of every window.
-    worths
-        What runs are worth, by level.
-    """
-
-    of: Ints
-    worths: list[Worth]
-
-    @cached_property
-    def decodes(self) -> Ints:
-        """What decodes are worth, by level and tokens read."""
-        return np.stack([worth.decode for worth in self.worths])
-
-    @cached_property
-    def floors(self) -> Ints:
-        """The least that decodes are worth in a block of windows, and from it on, shape (2, blocks, most tokens).
-
-        The last window is left out: it is far, and cheap.
-        """
-        least = np.stack(
-            [
-                self.decodes[np.unique(self.of[begin : min(begin + _BLOCK, self.of.size - 1)])].min(axis=0)
-                for begin in range(0, self.of.size - 1, _BLOCK)
-            ]
-        )
-        return np.stack([least, np.minimum.accumulate(least[::-1])[::-1]])
-
-    @cached_property
-    def factors(self) -> Ints:
-        """Factors n by level."""
-        return np.array([worth.factor for worth in self.worths])
-
-    @cached_property
-    def tokens(self) -> Ints:
-        """B by level."""
-        return np.array([worth.token for worth in self.worths])
-
-    def decode(self, window: Ints, read: Ints) -> Ints:
-        """Return what decodes are worth in windows."""
-        return self.decodes[self.of[window], read]
-
-    def prompt(self, window: Ints, size: Ints) -> Ints:
-        """Return what prompts are worth in windows, without their attention."""
-        return self.tokens[self.of[window]] * size
+    change: Floats
+    short: float
 
 
 class RequestCosts:
@@ -97,126 +44,185 @@ class RequestCosts:
     ----------
     instance
         The problem.
-    terms
-        The bound's constants.
+    window_ps
+        Length of windows.
     """
 
-    def __init__(self, instance: Instance, terms: Terms) -> None:
+    def __init__(self, instance: Instance, window_ps: int) -> None:
         requests, start = instance.requests, instance.start_ps
-        self.terms, self.cost = terms, instance.cost
         least = alone(instance)
+        self.cost, self.window_ps, self.grain_ps = instance.cost, window_ps, window_ps // GRAINS
         self.arrival = np.array([request.arrival_ps - start for request in requests], np.int64)
         self.input = np.array([request.input for request in requests], np.int64)
-        later = np.array([request.output - 1 for request in requests], np.int64)
+        self.output = np.array([request.output for request in requests], np.int64)
         self.alone = np.array(least.e2e, np.int64)
-        self.last = int(self.arrival.max() + max(least.e2e)) // terms.window_ps + 1
+        self.last = end_of(instance) // self.window_ps + 1
         """The window that does not end."""
-        self.alive = least_alive(self.arrival, self.arrival + self.alone, terms.window_ps, self.last)
-        self._kept_of_prompt = np.where(later > 0, terms.prefill_share, UNIT)
-        self._owner = np.repeat(np.arange(len(requests)), later)
-        self.number = np.arange(self._owner.size) - np.repeat(np.cumsum(later) - later, later) + 1
-        """k of every decode."""
-        self.read = self.input[self._owner] + self.number - 1
-        """Tokens that every decode reads."""
-        first = np.array(least.ttft, np.int64)[self._owner]
-        self._from = self._window(self.arrival[self._owner] + first + (self.number - 1) * instance.cost.linear_ps(1))
-        self._free = self.arrival[self._owner] + self.number * terms.short_ps
-        self._parts = UNIT * later[self._owner]
+        self.alive = least_alive(self.arrival, self.arrival + self.alone, self.window_ps, self.last)
+        self._eviction = instance.rules.eviction
+        self._first = np.array(least.ttft, np.int64)
+        self._single = instance.cost.linear_ps(1)
 
-    def _window(self, times: Ints) -> Ints:
-        return np.minimum(times // self.terms.window_ps, self.last)
+    def least(self, windows: Windows, worths: Worths, thinned: int = 1) -> Least:
+        """Return the bound of prices, and how it changes with them.
 
-    def levels(self, batches: Batches, windows: Windows) -> Levels:
-        """Return what runs are worth in every window."""
-        keys = np.stack([windows.price, self.alive, windows.slope])
-        distinct, of = np.unique(keys, axis=1, return_inverse=True)
-        return Levels(of.ravel(), [batches.worth(*map(int, key)) for key in distinct.T])
+        With ``thinned`` above 1 it is an estimate: one decode of a request is looked at for that number.
+        """
+        clock = np.append(0, np.cumsum(self.window_ps * windows.kept))
+        blocks = range(0, windows.price.size, _BLOCK)
+        floors = np.stack([worths.decode[begin : begin + _BLOCK].min(axis=0) for begin in blocks])
+        tokens = np.array([worths.token[begin : begin + _BLOCK].min() for begin in blocks])
+        factors = np.array([worths.factor[begin : begin + _BLOCK].min() for begin in blocks])
+        onward: list[Ints] = [np.minimum.accumulate(least[::-1])[::-1].copy() for least in (floors, tokens, factors)]
+        change, covered = np.zeros((3, windows.price.size)), np.zeros(windows.price.size + 1)
+        terms = (
+            *(self.window_ps, UNIT * self.grain_ps, UNIT * windows.short, self._single),
+            *(worths.step, thinned, self.cost.prefill_sq, int(self._eviction)),
+        )
+        falls = np.zeros(int(clock[-1]) // (UNIT * self.grain_ps) + 1, np.int64)
+        costs, short = _cheapest(
+            np.stack([self.arrival, self.input, self.output, self._first]),
+            (worths.decode, worths.token, worths.factor, clock),
+            (floors, onward[0], onward[1], onward[2], tokens),
+            terms,
+            (worths.change, windows.slope, np.maximum(1, self.alive), falls, change, covered),
+        )
+        change[0] -= self.window_ps
+        change[2] += self.window_ps * np.cumsum(covered)[:-1]
+        total = _total(costs) - self.window_ps * int(windows.price.sum())
+        return Least(max(total, 0) // UNIT, change, short)
 
-    def least(self, windows: Windows, levels: Levels) -> Least:
-        """Return the bound of prices, and where every run costs least."""
-        decodes, where = self._decodes(levels)
-        first, last, places = self._prompts(levels)
-        total = _total(decodes) + (_total(first) + _total(last)) // 2 - self.terms.window_ps * int(windows.price.sum())
-        return Least(max(total, 0) // UNIT, where, places)
 
-    def _decodes(self, levels: Levels) -> tuple[Ints, Ints]:
-        share = self.terms.kept * (UNIT - self.terms.prefill_share)
-        runs = np.stack([self._from, self.read, self._free, self._parts])
-        rate = np.array([self.terms.window_ps, share])
-        return _cheapest_decodes(runs, levels.of, levels.decodes, levels.floors, rate)
-
-    def _prompts(self, levels: Levels) -> tuple[Ints, Ints, Ints]:
-        """Return I times the least cost at the place of the first token and of the last, and the latter's window."""
-        bests = []
-        for place in (np.ones_like(self.input), self.input):
-            attention = self.cost.prefill_sq * (2 * place - 1) * self.input + self.cost.prefill_req
-            best, where = _cheapest_prompts(
-                self.arrival,
-                np.stack([self.input, attention, self.terms.kept * self._kept_of_prompt]),
-                levels.of,
-                np.stack([levels.tokens, levels.factors]),
-                self.terms.window_ps,
-            )
-            bests.append(best)
-        return bests[0], bests[1], where
+@compiled_part
+def _worth(decode: Ints, token: int, read: int, step: int, eviction: int) -> int:
+    """Return what a decode is worth by its window's points, or a refill in its place."""
+    place, after = read // step, read % step
+    worth: int = ((step - after) * decode[place] + after * decode[place + 1]) // step
+    return min(worth, token * (read + 1)) if eviction else worth
 
 
 @compiled
-def _cheapest_decodes(runs: Ints, of: Ints, worth: Ints, floors: Ints, rate: Ints) -> tuple[Ints, Ints]:
-    """Return the least cost of every decode, and its window.
+def _cheapest(
+    requests: Ints,
+    worths: tuple[Ints, Ints, Ints, Ints],
+    floors: tuple[Ints, Ints, Ints, Ints, Ints],
+    terms: tuple[int, int, int, int, int, int, int, int],
+    changes: tuple[Floats, Ints, Ints, Ints, Floats, Floats],
+) -> tuple[Ints, float]:
+    """Return the least cost of every request, and how their sum changes with δ.
 
-    ``runs`` are its first window, the tokens that it reads, until when it keeps nothing, and in how many parts what it
-    keeps is shared; ``rate`` the length of a window, and how many parts of time are kept.
+    What a request pays falls in steps with the grains that it keeps, which open later windows to its tokens. The last
+    ``changes`` are room for falls by grains, and where changes by window and the windows that requests keep are added.
     """
-    count, last = runs.shape[1], of.size - 1
-    window_ps, share = rate
-    best, where = np.empty(count, np.int64), np.empty(count, np.int64)
-    for i in range(count):
-        window, read = runs[0, i], runs[1, i]
-        least = share * min(max(last * window_ps - runs[2, i], 0), _FARTHEST) // runs[3, i] + worth[of[last], read]
-        where[i] = last
-        while window < last:
-            block = window // _BLOCK
-            kept = share * min(max(window * window_ps - runs[2, i], 0), _FARTHEST) // runs[3, i]
-            if kept + floors[1, block, read] >= least:
-                break
-            if kept + floors[0, block, read] >= least:
-                window = (block + 1) * _BLOCK
-                continue
-            cost = kept + worth[of[window], read]
-            if cost < least:
-                least, where[i] = cost, window
-            window += 1
-        best[i] = least
-    return best, where
-
-
-@compiled
-def _cheapest_prompts(arrival: Ints, prompts: Ints, of: Ints, worths: Ints, window_ps: int) -> tuple[Ints, Ints]:
-    """Return the least cost of every prompt, and its window; ``prompts`` are tokens, attention, and what is kept."""
-    best, where = np.empty(arrival.size, np.int64), np.empty(arrival.size, np.int64)
-    last = of.size - 1
-    token, factor = np.int64(LARGEST), np.int64(LARGEST)
-    for level in of[:-1]:
-        token, factor = min(token, worths[0, level]), min(factor, worths[1, level])
-    for i in range(arrival.size):
-        size, attention, share = prompts[0, i], prompts[1, i], prompts[2, i]
-        waited = min(max(last * window_ps - arrival[i], 0), _FARTHEST)
-        least = share * waited // UNIT + worths[0, of[last]] * size + worths[1, of[last]] * attention
-        where[i] = last
-        window = arrival[i] // window_ps
-        while window < last:
-            waited = min(max(window * window_ps - arrival[i], 0), _FARTHEST)
-            kept = share * waited // UNIT
-            if kept + token * size + factor * attention >= least:
-                break
-            level = of[window]
-            cost = kept + worths[0, level] * size + worths[1, level] * attention
-            if cost < least:
-                least, where[i] = cost, window
-            window += 1
-        best[i] = least
-    return best, where
+    decode, token, factor, clock = worths
+    floor, floor_on, token_on, factor_on, token_floor = floors
+    window_ps, grain, short, single, step, thinned, square, eviction = terms
+    rise, slope, alive, falls, change, covered = changes
+    last = decode.shape[0] - 1
+    costs = np.empty(requests.shape[1], np.int64)
+    of_short = 0.0
+    for r in range(costs.size):
+        arrival, size, output, first = requests[:, r]
+        begin = min(arrival // window_ps, last)
+        part = arrival - begin * window_ps
+        clock_then = clock[begin] + (clock[begin + 1] - clock[begin]) // window_ps * part
+        # The grains that it keeps at least, and with which nothing cheaper is left.
+        least, gain = 0, 0
+        for k in range(1, output, thinned):
+            read = size + k - 1
+            w = min((arrival + first + (k - 1) * single) // window_ps, last)
+            least = max(least, (clock[w] - clock_then - k * short) // grain)
+            here = _worth(decode[w], token[w], read, step, eviction)
+            onward = _worth(floor_on[w // _BLOCK], token_on[w // _BLOCK], read, step, eviction)
+            gain += min(thinned, output - k) * (here - onward)
+        for place in (1, size):
+            attention = square * (2 * place - 1) * size
+            gain += (token[begin] - token_on[begin // _BLOCK]) * size
+            gain += (factor[begin] - factor_on[begin // _BLOCK]) * attention
+        most = min(clock[last] // grain, least + gain // grain + 1)
+        falls[: most + 1] = 0
+        limit = (most + 1) * grain - 1
+        for place in (1, size):
+            attention = square * (2 * place - 1) * size
+            best = -1
+            for w in range(begin, last + 1):
+                kept = max(clock[w] - clock_then, 0)
+                b = w // _BLOCK
+                if kept > limit or (best >= 0 and (token_on[b] * size + factor_on[b] * attention) // 2 >= best):
+                    break
+                cost = (token[w] * size + factor[w] * attention) // 2
+                if best < 0 or cost < best:
+                    falls[kept // grain] += cost - max(best, 0)
+                    best = cost
+        for k in range(1, output, thinned):
+            read, weight = size + k - 1, min(thinned, output - k)
+            w = min((arrival + first + (k - 1) * single) // window_ps, last)
+            best = -1
+            while w <= last:
+                kept = max(clock[w] - clock_then - k * short, 0)
+                b = w // _BLOCK
+                if kept > limit or (best >= 0 and _worth(floor_on[b], token_on[b], read, step, eviction) >= best):
+                    break
+                if best >= 0 and _worth(floor[b], token_floor[b], read, step, eviction) >= best:
+                    w = (b + 1) * _BLOCK
+                    continue
+                cost = _worth(decode[w], token[w], read, step, eviction)
+                if best < 0 or cost < best:
+                    falls[kept // grain] += weight * (cost - max(best, 0))
+                    best = cost
+                w += 1
+        cost, keeps = 0, least
+        for grains in range(most + 1):
+            cost += falls[grains]
+            if grains == least or (grains > least and cost + grains * grain < costs[r]):
+                costs[r], keeps = cost + grains * grain, grains
+        limit = (keeps + 1) * grain - 1
+        # The same again: where its runs cost least, and which of them decides what it keeps.
+        latest, number = begin, 0
+        for place in (1, size):
+            attention = square * (2 * place - 1) * size
+            best, where = -1, begin
+            for w in range(begin, last + 1):
+                kept = max(clock[w] - clock_then, 0)
+                b = w // _BLOCK
+                if kept > limit or (best >= 0 and (token_on[b] * size + factor_on[b] * attention) // 2 >= best):
+                    break
+                cost = (token[w] * size + factor[w] * attention) // 2
+                if best < 0 or cost < best:
+                    best, where = cost, w
+            if (clock[where] - clock_then) // grain == keeps:
+                latest = where
+            change[0, where] += (slope[where] * size + attention) / 2
+            change[1, where] += factor[where] * size / 2
+            change[2, where] -= alive[where] * (slope[where] * size + attention) / 2
+        for k in range(1, output, thinned):
+            read, weight = size + k - 1, min(thinned, output - k)
+            w = min((arrival + first + (k - 1) * single) // window_ps, last)
+            best, where = -1, w
+            while w <= last:
+                kept = max(clock[w] - clock_then - k * short, 0)
+                b = w // _BLOCK
+                if kept > limit or (best >= 0 and _worth(floor_on[b], token_on[b], read, step, eviction) >= best):
+                    break
+                if best >= 0 and _worth(floor[b], token_floor[b], read, step, eviction) >= best:
+                    w = (b + 1) * _BLOCK
+                    continue
+                cost = _worth(decode[w], token[w], read, step, eviction)
+                if best < 0 or cost < best:
+                    best, where = cost, w
+                w += 1
+            if (clock[where] - clock_then - k * short) // grain == keeps and where >= latest:
+                latest, number = where, k
+            place = read // step + (2 * (read % step) >= step)
+            for of in range(3):
+                change[of, where] += weight * rise[of, where, place]
+            of_short += weight * rise[3, where, place]
+        if keeps and latest > begin:
+            covered[begin] += 1 - part / window_ps
+            covered[begin + 1] += part / window_ps
+            covered[latest] -= 1
+            of_short -= number * 64
+    return costs, of_short
 
 
 def _total(numbers: Ints) -> int:

@@ -7,63 +7,27 @@ from dataclasses import dataclass
 import numpy as np
 
 from optsched.bounds.alone import alone
+from optsched.bounds.volume import busy_ps
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 
 UNIT = 64
 """Prices and shares are counted in parts of a request: 1/64."""
+GRAINS = 256
+"""Parts of a window, in which what requests keep is counted."""
 LARGEST = 2**62
 """Numbers stay below."""
-_WINDOW_STEPS, _MOST_WINDOWS = 50, 20_000
-_PREFILL_SHARE = 32
-
-
-@dataclass(frozen=True)
-class Terms:
-    """The constants of a bound.
-
-    Parameters
-    ----------
-    window_ps
-        Length of every window but the last.
-    short_ps
-        D.
-    kept, prefill_share
-        ε and g, in 64ths.
-    """
-
-    window_ps: int
-    short_ps: int
-    kept: int
-    prefill_share: int
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How to look for prices.
-
-    Parameters
-    ----------
-    kept
-        ε in 64ths.
-    short_eighths
-        D in eighths of the time of a batch of one token.
-    rounds
-        How often prices are adjusted.
-    """
-
-    kept: int
-    short_eighths: int
-    rounds: int
-
-
-SUSTAINED, QUEUED = Setting(16, 14, 14), Setting(48, 24, 12)
-"""With a short queue the requests that run decide the bound; with a long one, how long requests wait."""
+LONGEST_SHORT = 32
+"""The most that decodes are granted, in batches of one token."""
+_SHORTEST, _LONGEST, _ALONE = 10, 50, 2
+"""Least and greatest length of a window, in batches of one token, and part of a request's time alone in between."""
+_WINDOWS = 300, 2, 20_000
+"""Most windows: the larger of a number and a multiple of the requests, but not more than a third number."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Prices by window.
+    """Prices by window, and what decodes are granted.
 
     Parameters
     ----------
@@ -71,27 +35,39 @@ class Windows:
         θ in 64ths of a request, ≥ 0; in the last window 0.
     slope
         β in ps per token.
+    kept
+        ε in 64ths.
+    short
+        δ in ps.
     """
 
     price: Ints
     slope: Ints
+    kept: Ints
+    short: int
 
 
-def terms_of(instance: Instance, setting: Setting) -> Terms | None:
-    """Return the constants of a setting, with windows of some 50 batches; None if numbers are too large."""
+def end_of(instance: Instance) -> int:
+    """Return when the last window begins at the latest, in ps from the first arrival on: when all may have ended."""
+    span = max(request.arrival_ps for request in instance.requests) - instance.start_ps
+    return max(span + max(alone(instance).e2e), busy_ps(instance) * 11 // 10)
+
+
+def window_of(instance: Instance) -> int | None:
+    """Return the length of windows in ps; None if numbers are too large."""
     single, limits = instance.cost.linear_ps(1), instance.limits
     if not single:
         return None
-    span = max(request.arrival_ps for request in instance.requests) - instance.start_ps
-    longest = instance.cost.linear_ps(limits.batch_tokens)
-    read = instance.cost.decode_ps(max(request.peak_tokens for request in instance.requests) + UNIT)
+    longest = instance.cost.linear_ps(limits.batch_tokens) + instance.cost.prefill_req
+    read = instance.cost.decode_ps(2 * max(request.peak_tokens for request in instance.requests))
     if UNIT * (2 * len(instance.requests) + UNIT) * (longest + read) > LARGEST:
         return None
-    output = max(request.output for request in instance.requests)
-    if span + max(alone(instance).e2e) + output * setting.short_eighths * single >= LARGEST:
+    output, least, end = max(request.output for request in instance.requests), alone(instance).e2e, end_of(instance)
+    if UNIT * (2 * end + output * LONGEST_SHORT * single) >= LARGEST:
         return None
-    window = max(_WINDOW_STEPS * single, -(-span // _MOST_WINDOWS))
-    return Terms(window, setting.short_eighths * single // 8, setting.kept, _PREFILL_SHARE)
+    wanted = min(max(sum(least) // len(least) // _ALONE, _SHORTEST * single), _LONGEST * single)
+    least_most, each, most = _WINDOWS
+    return max(wanted, -(-end // min(max(least_most, each * len(instance.requests)), most)), GRAINS)
 
 
 def alive_at(times: Ints, arrivals: Ints, ends: Ints) -> Ints:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,61 +12,69 @@ import numpy.typing as npt
 
 from optsched.check.certificates.alone import latencies_alone
 from optsched.check.certificates.shared.guard import require_64_bits
-from optsched.check.certificates.shared.work import turns
+from optsched.check.certificates.shared.work import most_decodes, turns
 from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError, shown
 from optsched.model.objectives import Objective
 
 _Ints = npt.NDArray[np.int64]
-_Window = tuple[int, int, int]
-"""θ in 64ths of a request, requests that are surely alive, and β in ps per token."""
+_Window = tuple[int, int, int, int]
+"""θ in 64ths of a request, requests that are surely alive, β in ps per token, and ε in 64ths."""
 
-_TOO_LARGE = 2**62
+_POINTS = 64
+"""Stretches of tokens read, between whose ends a decode's worth is taken to be affine."""
 _MOST_ENTRIES = 200_000_000
 """Numbers in one array."""
-_BLOCK, _LINES = 64, 64
-"""Windows, and affine functions, that are looked at or left out together."""
-_AGE = 10**15
-"""What requests keep grows with their age up to this many ps only, so that 64 bits suffice."""
+_MOST_GRAINS = 2**23
+"""Different amounts that a request may keep."""
+_BLOCK = 64
+"""Windows that are looked at or left out together."""
+_MOST_TOKENS = 250_000
+"""Output tokens of the requests that are looked at together."""
 
 
 @dataclass(frozen=True)
 class _Stated:
-    """What a certificate states: ps, 64ths, and price and slope of every window."""
+    """What a certificate states: ps, and price, slope and kept share of every window."""
 
     window: int
+    grain: int
     short: int
-    kept: int
-    share: int
-    prices: list[tuple[int, int]]
+    prices: list[tuple[int, int, int]]
 
 
 def congestion_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
     r"""Return the bound of the prices that the certificate states.
 
     Claim. Cut time from the first arrival on into windows, the last of which does not end and has price 0. Let every
-    window have a price θ, a slope β, at most f(x) / x for all x, and the number a of requests that are alive throughout
-    it in any schedule, for even alone they cannot have ended. Let every request keep a share ε of its life, less ε D
-    for each of its decodes; all the rest of its life, and θ for all time in batches, goes into a pool. Then
+    window have a price θ, a share ε, a slope β, at most (f(x) + prefill_req) / x for all x, and the number a of
+    requests that are alive throughout it in any schedule, for even alone they cannot have ended. Let every request keep
+    ε of its life, less δ in each of its decodes if that is not more than it keeps there, or else nothing of that batch;
+    all the rest of its life, and θ for all time in batches, goes into a pool. Then
 
-    1. the pool pays u(m) for every decode that reads m tokens, β n for every token of a prompt, and n times the
-       attention time of prefills, n = (1 - ε) max(1, a) + θ, if u is what `_worth` computes;
-    2. the sum of e2e latencies is at least what all requests are paid and keep, less θ for all time there is.
+    1. the pool pays u(m) for every decode that reads m tokens, β n for every token of a prompt, and n times the squared
+       time of prefills, n = (1 - ε) max(1, a) + θ, if u is what `_worths` computes;
+    2. with κ(t) the integral of ε up to t, a request that keeps Z in all has all its runs in windows i, by their parts
+       of the batches, with κ(begin of i) at most κ(T) + k δ + Z, k = 0 for the prompt and its number for a decode;
+    3. the sum of e2e latencies is at least the sum over requests of the least Z and what its runs are paid at least in
+       the windows that Z opens to them, less θ for all time there is.
 
-    Proof of 1. Of a batch of duration d with y decodes and l prefill steps, the pool has y min(d, (1 - ε) d + ε D) from
-    those that decode, (1 - ε) d from each of the others that are alive, together max(a, y + l) at least, and θ d: the
-    lesser of S d and L d + y ε D with S = y + (1 - ε) (max(a, y + l) - y) + θ and L = (1 - ε) max(a, y + l) + θ. With x
-    tokens d is f(x) and attention. As S, L ≥ n, attention of prefills is paid for; decodes are paid their attention S
-    and L times; and there remains what S f(x) and L f(x) + y ε D leave beside β n (x - y) for the tokens of prompts,
-    shared equally by the decodes. Of l ≥ 1 it is least for l = 1. Without decodes β n x ≤ n f(x). f is convex, and
-    bends only where two pieces cross. A refill is paid as a prompt.
-
-    Proof of 2. Of a batch that lies in several windows every window has its part. No request runs before it arrives, no
-    k-th decode begins before the first token can be there and k - 1 batches after it; at any time up to the end of the
-    k-th decode the request has kept ε (age - k D) or more, up to the end of its prefills ε age. A share g of what it
-    keeps is counted with the prompt, evenly over its tokens, the rest evenly with its decodes. So each token takes at
-    least the cheapest window. Rounding: u is a minimum of affine functions of m, above its chords; so is a prompt
-    token's least cost, as a function of its place, whose sum is at least the mean at the ends times I.
+    Proof of 1. Take a batch of duration d with y decodes and l prefill steps, and a window that it lies in, as if all
+    of it did. The pool has y min(d, (1 - ε) d + δ) from those that decode, (1 - ε) d from each of the others that are
+    alive, together max(a, y + l) at least, and θ d: the lesser of S d and L d + y δ with
+    S = y + (1 - ε) (max(a, y + l) - y) + θ and L = (1 - ε) max(a, y + l) + θ. With x tokens d is f(x), with a prefill
+    step prefill_req, and attention. As S, L ≥ n, squared times of prefills are paid for; decodes are paid their
+    attention S and L times; and there remains what S f(x) and L f(x) + y δ, with prefill_req beside f(x), leave beside
+    β n (x - y) for the tokens of prompts, shared equally by the decodes. Of l ≥ 1 it is least for l = 1. Without
+    decodes β n x ≤ n (f(x) + prefill_req). A refill is paid as a prompt. Of a batch that lies in several windows each
+    has its part of all this, and what a decode keeps of it is at least the same mean of ε d - δ.
+    Proof of 2. What is kept up to the end e of a batch is at least κ(e) - κ(T) less δ for each decode so far, at most
+    Z, and every window of the batch begins before e.
+    Proof of 3. No run begins before the arrival, no k-th decode before the first token can be there and k - 1 batches
+    after it. So each run is paid at least what the cheapest window pays that Z opens to it, and does not end earlier. Z
+    counts in grains, rounded down, and so does what opens a window. Rounding: u is a minimum of affine functions of m,
+    above its chords; a prompt token's least cost is so as a function of its place, and its sum at least the mean at
+    the ends times I.
     """
     if objective is not Objective.MEAN_E2E:
         raise UnprovedError(f"kind congestion bounds mean_e2e, the objective is {objective.value}")
@@ -74,43 +83,44 @@ def congestion_bound(problem: Problem, objective: Objective, certificate: Mappin
     _require_small_times(problem, stated, latencies)
     times = _times(problem, latencies)
     alive = _surely_alive(times, stated)
-    windows = [(price, number, slope) for (price, slope), number in zip(stated.prices, alive, strict=True)]
+    windows = [(price, number, slope, kept) for (price, slope, kept), number in zip(stated.prices, alive, strict=True)]
     kinds = sorted(set(windows))
     _require_small_prices(problem, stated, kinds)
     _require_prompts_paid(problem, stated)
     place = {kind: number for number, kind in enumerate(kinds)}
     kind_of = np.array([place[window] for window in windows])
-    decodes = np.stack([_worth(problem, stated, kind) for kind in kinds])
-    total = _decodes(problem, stated, times, kind_of, decodes)
-    total += _prompts(problem, stated, times, kind_of, kinds)
-    total -= stated.window * sum(price for price, _ in stated.prices)
+    total = _Requests(problem, stated, times, _worths(problem, stated, kinds), kind_of).total()
+    total -= stated.window * sum(price for price, _, _ in stated.prices)
     return max(total // 64, 0)
 
 
 def _read(certificate: Mapping[str, Any]) -> _Stated:
-    limits = {"window_ps": (1, 10**15), "short_ps": (0, 10**13), "kept": (0, 63), "prefill_share": (0, 64)}
+    limits = {"window_ps": (1, 10**15), "grain_ps": (1, 10**15), "short_ps": (0, 10**13)}
     for name, (least, most) in limits.items():
         value = certificate.get(name)
         if type(value) is not int or not least <= value <= most:
             raise UnprovedError(f"{name} is {shown(value)}, expected an integer from {least} to {most}")
     runs = certificate.get("windows")
     if not isinstance(runs, list) or not runs or not all(map(_is_run, runs)):
-        raise UnprovedError(f"windows is {shown(runs)}, expected a list of [number ≥ 1, price, slope]")
+        raise UnprovedError(f"windows is {shown(runs)}, expected a list of [number ≥ 1, price, slope, kept ≤ 64]")
     if runs[-1][:2] != [1, 0]:
         raise UnprovedError(f"windows ends with {shown(runs[-1])}, expected one window of price 0")
     if sum(run[0] for run in runs) > 1_000_000:
         raise UnprovedError("windows are more than 1,000,000")
-    prices = [(price, slope) for count, price, slope in runs for _ in range(count)]
-    window, short, kept, share = (certificate[name] for name in limits)
-    return _Stated(window, short, kept, share, prices)
+    prices = [(price, slope, kept) for count, price, slope, kept in runs for _ in range(count)]
+    window, grain, short = (certificate[name] for name in limits)
+    if window * sum(kept for _, _, kept in prices) // (64 * grain) >= _MOST_GRAINS:
+        raise UnprovedError(f"grain_ps is {grain}, of which a request may keep {_MOST_GRAINS} or more")
+    return _Stated(window, grain, short, prices)
 
 
 def _is_run(run: object) -> bool:
     return (
         isinstance(run, list)
-        and len(run) == 3
+        and len(run) == 4
         and all(type(number) is int and 0 <= number < 2**50 for number in run)
         and run[0] >= 1
+        and run[3] <= 64
     )
 
 
@@ -150,195 +160,292 @@ def _surely_alive(times: _Times, stated: _Stated) -> list[int]:
 
 
 def _require_small_times(problem: Problem, stated: _Stated, latencies: Sequence[tuple[int, int]]) -> None:
-    """Refuse times that might not fit 64 bits: of `_times`, `_decodes`, and the begins of windows."""
+    """Refuse times that might not fit 64 bits: of `_times`, and what requests keep, in 64ths."""
     arrivals = [request.arrival_ps for request in problem.requests]
     latest, output = max(arrivals) - min(arrivals), max(request.output for request in problem.requests)
     require_64_bits(
         an_end=latest + max(last for _, last in latencies) + output * _single(problem),
-        an_age=latest + output * stated.short,
-        a_window=len(stated.prices) * stated.window,
+        an_age=64 * (latest + output * stated.short + len(stated.prices) * stated.window),
     )
 
 
 def _require_small_prices(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> None:
     """Refuse prices with which arrays might not fit 64 bits, or memory.
 
-    A batch pays at most what 64 (2 n + a) + θ requests are worth, n of them decoding and a alive, ``factor`` is the
-    most that one token's time counts, and chords multiply by 64 once more (`_worth`); prompts are summed twice
-    (`_prompts`).
+    A batch pays at most what 64 (2 n + a) + θ requests are worth, n of them decoding and a alive; a decode is worth at
+    most what one alone is paid, and chords multiply that by the tokens between two points (`_worths`).
     """
     cost, runs, most = problem.cost, len(problem.requests), problem.limits.batch_tokens + 1
-    longest = max(request.input + request.output for request in problem.requests) + 64
-    if (len(kinds) + len(stated.prices) // _BLOCK) * longest > _MOST_ENTRIES:
-        raise UnprovedError(f"windows need arrays of more than {_MOST_ENTRIES} numbers with contexts of {longest}")
-    largest = max(base + token * most for base, token in pieces_of(cost))
+    if len(kinds) * (_POINTS + 1) > _MOST_ENTRIES:
+        raise UnprovedError(f"windows need arrays of more than {_MOST_ENTRIES} numbers")
+    step, output = _step(problem), max(request.output for request in problem.requests)
+    longest = step * _POINTS
+    largest = max(base + token * most for base, token in pieces_of(cost)) + cost.prefill_req
     single, read = _single(problem), cost.decode_kv * longest + cost.decode_req
-    granted = stated.kept * stated.short
-    for price, alive, slope in kinds:
+    for price, alive, slope, _ in kinds:
         factor = 64 * max(1, alive) + price
+        prompt = ((slope + 2 * cost.prefill_sq * longest) * longest) * factor
         require_64_bits(
-            a_batch=(64 * (2 * runs + alive) + price) * (largest + read) + granted * runs + slope * factor * most,
-            a_decode=64 * (factor * (single + read) + granted),
-            a_prompt=2 * factor * ((slope + 2 * cost.prefill_sq * longest) * longest + cost.prefill_req),
+            a_batch=(64 * (2 * runs + alive) + price) * (largest + read)
+            + 64 * stated.short * runs
+            + slope * factor * most,
+            a_decode=step * factor * (single + read),
+            a_request=output * factor * (single + read) + 4 * prompt,
         )
 
 
-def _worth(problem: Problem, stated: _Stated, kind: _Window) -> _Ints:
-    """Return u in a window, in 64ths of ps, for 0, 1, … tokens read."""
-    price, alive, slope = kind
-    cost, limits, given = problem.cost, problem.limits, 64 - stated.kept
-    prompt_token = slope * (given * max(1, alive) + price)
-    decodes = np.arange(1, min(len(problem.requests), problem.blocks, limits.batch_tokens) + 1, dtype=np.int64)
-    longest = max(request.input + request.output for request in problem.requests)
-    points = np.arange(0, longest + 64, 64, dtype=np.int64)
-    attention = cost.decode_kv * points + cost.decode_req
-    at_points = np.full(points.size, _TOO_LARGE)
-
-    def pay(begin: _Ints, slant: _Ints) -> None:
-        for first in range(0, begin.size, _LINES):
-            some, rises = begin[first : first + _LINES], slant[first : first + _LINES]
-            if (some.min() + rises.min() * attention < at_points).any():
-                np.minimum(at_points, (some[:, None] + rises[:, None] * attention).min(axis=0), out=at_points)
-
-    # Batches of decodes alone, and with at least one prefill step, of numbers of tokens at which least is left.
-    batches = [(decodes, np.maximum(alive, decodes))]
-    batches += [(tokens, np.maximum(alive, decodes + 1)) for tokens in _where_least(problem, decodes + 1)]
-    for tokens, there in batches:
-        time = _time(problem, tokens)
-        steep = 64 * decodes + given * (there - decodes) + price
-        flat = given * there + price
-        for rise, keep in ((steep, 0), (flat, stated.kept * stated.short)):
-            left = rise * time + keep * decodes - prompt_token * (tokens - decodes)
-            pay(left // decodes, rise)
-    m = np.arange(points[-1], dtype=np.int64)
-    after = m % 64
-    worth: _Ints = ((64 - after) * at_points[m // 64] + after * at_points[m // 64 + 1]) // 64
-    if problem.eviction:
-        np.minimum(worth, prompt_token * (m + 1), out=worth)
-    return worth
+def _step(problem: Problem) -> int:
+    """Return the tokens between two points at which a decode's worth is computed."""
+    return -(-max(request.input + request.output - 1 for request in problem.requests) // _POINTS)
 
 
-def _time(problem: Problem, tokens: _Ints) -> _Ints:
+@dataclass(frozen=True)
+class _Worths:
+    """What runs are worth in kinds of windows, in 64ths of ps.
+
+    Parameters
+    ----------
+    factor, token
+        n, and β n.
+    decode
+        u at multiples of ``step`` tokens read, by kinds, where no refill takes a decode's place.
+    step
+        Tokens between two points.
+    refills
+        Whether refills may take the place of decodes.
+    """
+
+    factor: _Ints
+    token: _Ints
+    decode: _Ints
+    step: int
+    refills: bool
+
+    def of(self, kind: _Ints, read: _Ints) -> _Ints:
+        """Return what decodes are worth in windows of some kinds."""
+        point, after = np.divmod(read, self.step)
+        worth: _Ints = (
+            (self.step - after) * self.decode[kind, point] + after * self.decode[kind, point + 1]
+        ) // self.step
+        return np.minimum(worth, self.token[kind] * (read + 1)) if self.refills else worth
+
+    def least(self, groups: Sequence[_Ints]) -> _Worths:
+        """Return the least of groups of kinds."""
+        factor, token, decode = (
+            np.stack([values[group].min(axis=0) for group in groups])
+            for values in (self.factor, self.token, self.decode)
+        )
+        return _Worths(factor, token, decode, self.step, self.refills)
+
+    def least_later(self) -> _Worths:
+        """Return the least of each kind and those after it."""
+        factor, token, decode = (
+            np.minimum.accumulate(values[::-1])[::-1] for values in (self.factor, self.token, self.decode)
+        )
+        return _Worths(factor, token, decode, self.step, self.refills)
+
+
+def _worths(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> _Worths:
+    """Return what runs are worth.
+
+    In a range of y in which f is affine and as many requests are alive, a batch pays
+    (p + q y) (b + t y) - B (x - y) for its decodes besides p + q y times the attention of each. So each gets c / y, a
+    constant and q (t + A) y, least at the root of c / (q (t + A)), or at an end; with integers beside the root.
+    """
+    price, alive, slope, kept = (np.array(column, np.int64)[:, None] for column in zip(*kinds, strict=True))
+    cost, limits, given = problem.cost, problem.limits, 64 - kept
+    factor = given * np.maximum(1, alive) + price
+    prompt_token = slope * factor
+    step = _step(problem)
+    attention = cost.decode_kv * step * np.arange(_POINTS + 1, dtype=np.int64) + cost.decode_req
+    most = min(len(problem.requests), most_decodes(problem))
+    least = np.full((len(kinds), attention.size), 2**62)
+
+    places = turns(problem, limits.batch_tokens)
+    ranges = list(pairwise(places)) or [(1, 1)]
+    batches = []
+    for beside in (0, 1):
+        for low, high in ranges:
+            start, end = _time(problem, low), _time(problem, high)
+            rise = (end - start) // max(high - low, 1)
+            batches.append((low - beside, high - beside, start - rise * (low - beside), rise, beside, 0))
+    batches += [(1, tokens - 1, _time(problem, tokens), 0, tokens, -1) for tokens in places]
+    for low, high, base, rise, prompts, fewer in batches:
+        prefill = prompts > 0
+        base_ps = base + cost.prefill_req * prefill
+        few = np.clip(alive - prefill, 0, most)
+        for there in ("more", "all"):
+            first = np.maximum(max(low, 1), few + 1) if there == "all" else np.full_like(few, max(low, 1))
+            last = np.full_like(few, min(high, most)) if there == "all" else np.minimum(min(high, most), few)
+            rows = (first <= last).ravel()
+            if not rows.any():
+                continue
+            for long in (False, True):
+                if there == "all":
+                    p, q = given * prefill + price, given if long else np.full_like(given, 64)
+                else:
+                    p, q = given * alive + price, np.zeros_like(kept) if long else kept
+                _lower(
+                    least,
+                    rows,
+                    ends=(first[rows], last[rows]),
+                    rate=(p[rows], q[rows]),
+                    time=(base_ps, rise),
+                    prompts=(prompt_token[rows] * prompts, prompt_token[rows] * fewer),
+                    attention=attention,
+                    granted=64 * stated.short if long else 0,
+                )
+    return _Worths(factor.ravel(), prompt_token.ravel(), least, step, problem.eviction)
+
+
+def _lower(
+    least: _Ints,
+    rows: npt.NDArray[np.bool_],
+    *,
+    ends: tuple[_Ints, _Ints],
+    rate: tuple[_Ints, _Ints],
+    time: tuple[int, int],
+    prompts: tuple[_Ints, _Ints],
+    attention: _Ints,
+    granted: int,
+) -> None:
+    """Lower worths to the least that is left for a decode in batches of some numbers y of decodes.
+
+    Parameters
+    ----------
+    least
+        Worths, of which ``rows`` are lowered.
+    ends
+        The fewest and the most decodes.
+    rate, time, prompts
+        The pool's rate, the batch time without attention, what prompts are paid: a constant and a multiple of y.
+    attention, granted
+        Attention times of decodes; what each is granted.
+    """
+    (first, last), (p, q), (b, t), (r, v) = ends, rate, time, prompts
+    with np.errstate(divide="ignore", invalid="ignore"):
+        root = np.sqrt(np.maximum(p * b - r, 0) / (q * (t + attention)))
+    # Rounding moves the root by less than one; 0 / 0, where y does not matter, becomes the first.
+    near = np.minimum(np.nan_to_num(root, nan=0.0, posinf=2.0**40), 2.0**40).astype(np.int64)
+    found = least[rows]
+    for aside in (-1, 0, 1, 2):
+        y = np.clip(near + aside, first, last)
+        pays = ((p + q * y) * (b + t * y) - r - v * y) // y + granted + (p + q * y) * attention
+        np.minimum(found, pays, out=found)
+    least[rows] = found
+
+
+def _time(problem: Problem, tokens: int) -> int:
     """Return f."""
-    time: _Ints = np.max([base + token * tokens for base, token in pieces_of(problem.cost)], axis=0)
-    return time
+    return max(base + token * tokens for base, token in pieces_of(problem.cost))
 
 
 def _single(problem: Problem) -> int:
     """Return f(1)."""
-    return max(base + token for base, token in pieces_of(problem.cost))
+    return _time(problem, 1)
 
 
 def _require_prompts_paid(problem: Problem, stated: _Stated) -> None:
-    """Refuse slopes that batches of prompts alone do not pay: f(x) is to be at least β x."""
-    tokens = np.concatenate(_where_least(problem, np.ones(1, np.int64)))
-    most = int((_time(problem, tokens) // tokens).min())
-    for _, slope in stated.prices:
+    """Refuse slopes that batches of prompts alone do not pay: f(x) and a step's own time are to be at least β x."""
+    charge = problem.cost.prefill_req
+    most = min((_time(problem, tokens) + charge) // tokens for tokens in turns(problem, problem.limits.batch_tokens))
+    for _, slope, _ in stated.prices:
         if slope > most:
             raise UnprovedError(f"windows has slope {slope}, more than the {most} ps that a token takes at least")
 
 
-def _where_least(problem: Problem, fewest: _Ints) -> list[_Ints]:
-    """Return numbers of tokens, not below ``fewest``, at one of which f(x) less any multiple of x is least."""
-    return [np.maximum(fewest, place) for place in turns(problem, problem.limits.batch_tokens)]
+class _Requests:
+    """What all requests keep and are paid at least.
 
-
-def _decodes(problem: Problem, stated: _Stated, times: _Times, kind_of: _Ints, worth: _Ints) -> int:
-    """Return what all decodes are paid, and the requests keep with them, in their cheapest windows."""
-    requests = problem.requests
-    r = np.repeat(np.arange(len(requests)), [request.output - 1 for request in requests])
-    k = np.concatenate([np.arange(1, request.output, dtype=np.int64) for request in requests])
-    read = np.array([request.input for request in requests], np.int64)[r] + k - 1
-    free = times.arrival[r] + k * stated.short
-    parts = 64 * np.array([request.output - 1 for request in requests], np.int64)[r]
-
-    def keeps(which: _Ints, window: _Ints) -> _Ints:
-        age = np.clip(window * stated.window - free[which], 0, _AGE)
-        kept: _Ints = stated.kept * (64 - stated.share) * age // parts[which]
-        return kept
-
-    earliest = (times.first[r] + (k - 1) * _single(problem)) // stated.window
-    least, least_later = _least_by_block(kind_of, worth)
-
-    def floors(which: _Ints, block: _Ints) -> tuple[_Ints, _Ints]:
-        return least[block, read[which]], least_later[block, read[which]]
-
-    return _cheapest(earliest, kind_of, floors, keeps, lambda which, kind: worth[kind, read[which]])
-
-
-def _prompts(problem: Problem, stated: _Stated, times: _Times, kind_of: _Ints, kinds: list[_Window]) -> int:
-    """Return what all prompts are paid, and the requests keep with them, in their cheapest windows."""
-    cost = problem.cost
-    size = np.array([request.input for request in problem.requests], np.int64)
-    share = np.array([64 if request.output == 1 else stated.share for request in problem.requests], np.int64)
-    factors = np.array([(64 - stated.kept) * max(1, alive) + price for price, alive, _ in kinds], np.int64)
-    tokens = factors * np.array([slope for _, _, slope in kinds], np.int64)
-
-    def keeps(which: _Ints, window: _Ints) -> _Ints:
-        age = np.clip(window * stated.window - times.arrival[which], 0, _AGE)
-        kept: _Ints = stated.kept * share[which] * age // 64
-        return kept
-
-    least, least_later = _least_by_block(kind_of, np.stack([tokens, factors], axis=1))
-    # Twice the sum: at the first token's place and at the last's.
-    twice = 0
-    for place in (np.ones_like(size), size):
-        attention = cost.prefill_sq * (2 * place - 1) * size + cost.prefill_req
-
-        def paid(which: _Ints, kind: _Ints, attention: _Ints = attention) -> _Ints:
-            spent: _Ints = tokens[kind] * size[which] + factors[kind] * attention[which]
-            return spent
-
-        def floors(which: _Ints, block: _Ints, attention: _Ints = attention) -> tuple[_Ints, _Ints]:
-            sizes = np.stack([size[which], attention[which]], axis=1)
-            return (least[block] * sizes).sum(axis=1), (least_later[block] * sizes).sum(axis=1)
-
-        twice += _cheapest(times.arrival // stated.window, kind_of, floors, keeps, paid)
-    return twice // 2
-
-
-def _least_by_block(kind_of: _Ints, amounts: _Ints) -> tuple[_Ints, _Ints]:
-    """Return the least amounts in every block of windows, and in it and all later ones; the last window left out.
-
-    ``amounts`` have a row for each kind, the results one for each block.
+    Parameters
+    ----------
+    problem, stated, times
+        As above.
+    worths
+        What runs are worth, by kind of window.
+    kind_of
+        Kinds of all windows.
     """
-    ends = range(_BLOCK, kind_of.size + _BLOCK, _BLOCK)
-    kinds = [np.unique(kind_of[:-1][end - _BLOCK : end]) for end in ends]
-    # A block without windows is never looked at.
-    least = np.stack([amounts[block].min(axis=0) if block.size else amounts[kind_of[-1]] for block in kinds])
-    return least, np.minimum.accumulate(least[::-1])[::-1]
 
+    def __init__(self, problem: Problem, stated: _Stated, times: _Times, worths: _Worths, kind_of: _Ints) -> None:
+        self._stated, self._times, self._worths, self._kind_of = stated, times, worths, kind_of
+        self._square, self._single = problem.cost.prefill_sq, _single(problem)
+        self._input = np.array([request.input for request in problem.requests], np.int64)
+        self._later = np.array([request.output - 1 for request in problem.requests], np.int64)
+        kept = stated.window * np.array([kept for _, _, kept in stated.prices], np.int64)
+        self._kept_by = np.append(0, np.cumsum(kept))
+        blocks = [np.unique(kind_of[begin : begin + _BLOCK]) for begin in range(0, kind_of.size, _BLOCK)]
+        self._in_block = worths.least(blocks)
+        self._from_block = self._in_block.least_later()
 
-def _cheapest(
-    earliest: _Ints,
-    kind_of: _Ints,
-    floors: Callable[[_Ints, _Ints], tuple[_Ints, _Ints]],
-    keeps: Callable[[_Ints, _Ints], _Ints],
-    paid: Callable[[_Ints, _Ints], _Ints],
-) -> int:
-    """Return the sum of what each of some tokens keeps and is paid in its cheapest window from its earliest on.
+    def total(self) -> int:
+        """Return the sum, in 64ths of ps."""
+        begin, total = 0, 0
+        while begin < self._later.size:
+            tokens = np.cumsum(self._later[begin:])
+            end = begin + max(1, int(np.searchsorted(tokens, _MOST_TOKENS)))
+            total += self._sum(np.arange(begin, min(end, self._later.size)))
+            begin = end
+        return total
 
-    ``floors`` are at most what it is paid in any window of a block, and there or later, in any but the last window;
-    ``keeps`` never falls from window to window.
-    """
-    last, todo = kind_of.size - 1, np.arange(earliest.size)
-    final = np.full(earliest.size, last)
-    best = keeps(todo, final) + paid(todo, kind_of[final])
-    window = np.minimum(earliest, last)
-    while todo.size:
-        near = window < last
-        todo, window = todo[near], window[near]
-        kept = keeps(todo, window)
-        here, later = floors(todo, window // _BLOCK)
-        here_too = kept + here < best[todo]
-        look = todo[here_too]
-        best[look] = np.minimum(best[look], kept[here_too] + paid(look, kind_of[window[here_too]]))
-        window = np.where(here_too, window + 1, (window // _BLOCK + 1) * _BLOCK)
-        goes_on = kept + later < best[todo]
-        todo, window = todo[goes_on], window[goes_on]
-    return _sum(best)
+    def _sum(self, which: _Ints) -> int:
+        """Return the sum of some requests."""
+        window, grain = self._stated.window, 64 * self._stated.grain
+        last = self._kind_of.size - 1
+        begin = np.minimum(self._times.arrival // window, last)
+        rate = np.array([kept for _, _, kept in self._stated.prices], np.int64)[begin]
+        arrived = self._kept_by[begin] + rate * (self._times.arrival - window * begin)
+        # Runs: of every request two halves of its prompt, at its first place and at its last, and its decodes.
+        later = self._later[which]
+        of = np.concatenate([np.arange(which.size)] * 2 + [np.repeat(np.arange(which.size), later)])
+        k = np.concatenate([np.zeros(2 * which.size, np.int64), *(np.arange(1, n + 1, dtype=np.int64) for n in later)])
+        size = self._input[which[of]]
+        place = np.where(np.arange(of.size) < which.size, 1, size)
+        squared = self._square * (2 * place - 1) * size
+        first = self._times.first[which[of]] + (k - 1) * self._single
+        earliest = np.minimum(np.where(k > 0, first, self._times.arrival[which[of]]) // window, last)
+        free = arrived[which[of]] + 64 * self._stated.short * k
 
+        def paid(worths: _Worths, runs: _Ints, kind: _Ints) -> _Ints:
+            prompts = (worths.token[kind] * size[runs] + worths.factor[kind] * squared[runs]) // 2
+            decodes = worths.of(kind, np.where(k > 0, size + k - 1, 0)[runs])
+            return np.where(k[runs] > 0, decodes, prompts)
 
-def _sum(numbers: _Ints) -> int:
-    high, low = np.divmod(numbers, 2**31)
-    return int(high.sum()) * 2**31 + int(low.sum())
+        def grains(runs: _Ints, windows: _Ints) -> _Ints:
+            number: _Ints = np.maximum(self._kept_by[windows] - free[runs], 0) // grain
+            return number
+
+        runs = np.arange(of.size)
+        best = paid(self._worths, runs, self._kind_of[earliest])
+        start = grains(runs, earliest)
+        # What a request keeps at least, and with which nothing cheaper is left.
+        least, gain = np.zeros(which.size, np.int64), np.zeros(which.size, np.int64)
+        np.maximum.at(least, of, start)
+        np.add.at(gain, of, best - paid(self._from_block, runs, earliest // _BLOCK))
+        most = np.minimum(least + gain // grain + 1, self._kept_by[last] // grain)
+        if which.size > 1 and int((most + 1).sum()) > _MOST_ENTRIES // 8:
+            half = which.size // 2
+            return self._sum(which[:half]) + self._sum(which[half:])
+        offset = np.append(0, np.cumsum(most + 1))
+        falls = np.zeros(offset[-1], np.int64)
+        np.add.at(falls, offset[of] + start, best)
+        at = earliest + 1
+        while runs.size:
+            near = at <= last
+            runs, at = runs[near], at[near]
+            number = grains(runs, at)
+            goes_on = (number <= most[of[runs]]) & (paid(self._from_block, runs, at // _BLOCK) < best[runs])
+            runs, at, number = runs[goes_on], at[goes_on], number[goes_on]
+            look = paid(self._in_block, runs, at // _BLOCK) < best[runs]
+            seen = runs[look]
+            cost = paid(self._worths, seen, self._kind_of[at[look]])
+            lower = cost < best[seen]
+            cheaper = seen[lower]
+            np.add.at(falls, offset[of[cheaper]] + number[look][lower], cost[lower] - best[cheaper])
+            best[cheaper] = cost[lower]
+            at = np.where(look, at + 1, (at // _BLOCK + 1) * _BLOCK)
+        total = 0
+        for r in range(which.size):
+            costs = np.cumsum(falls[offset[r] : offset[r + 1]]) + grain * np.arange(most[r] + 1)
+            total += int(costs[least[r] :].min())
+        return total
