@@ -79,9 +79,9 @@ def broken_entries(group: str) -> tuple[str, ...]:
     return _offered(group).broken
 
 
-def in_file(name: str) -> bool:
-    """Whether a name has the form ``FILE.py:NAME``; without ``:NAME`` `lookup` says what is missing."""
-    return _IN_FILE.fullmatch(name) is not None
+def in_file(name: object) -> bool:
+    """Whether this is a name of the form ``FILE.py:NAME``; without ``:NAME`` `lookup` says what is missing."""
+    return isinstance(name, str) and _IN_FILE.fullmatch(name) is not None
 
 
 def file_version(name: str) -> dict[str, str]:

@@ -71,14 +71,14 @@ class TableTask:
 
     suite: Suite
     policies: Sequence[str]
-    routers: Sequence[str | None] = (None,)
-    evictors: Sequence[str | None] = (None,)
     objective: Objective = Objective.MAKESPAN
     restrictions: Restrictions = field(default_factory=Restrictions)
     method: str = AUTO
     time_limit: float = 60.0
     workers: int | None = None
     seed: int = 0
+    routers: Sequence[str | None] = (None,)
+    evictors: Sequence[str | None] = (None,)
 
     @property
     def setups(self) -> Setups:

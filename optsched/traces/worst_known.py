@@ -1,4 +1,8 @@
-"""The worst cases of policies that are known, as `optsched worst` found them (docs/worst-cases.md)."""
+"""The worst cases of policies that are known (docs/worst-cases.md).
+
+Some were found by `optsched worst`, some built by hand: a construction that makes a policy wait or evict, and lengths
+that were searched for it.
+"""
 
 from __future__ import annotations
 
