@@ -49,8 +49,8 @@ def blocks_of(page: str) -> list[Block]:
 
 
 BLOCKS = {page: blocks_of(page.read_text(encoding="utf-8")) for page in PAGES}
-ELSEWHERE = {ROOT / "README.md"}
-"""Its example runs in test_readme.py, with what it prints."""
+ELSEWHERE = {ROOT / "README.md", ROOT / "docs" / "first-hour.md"}
+"""Their blocks run in test_readme.py and test_first_hour.py, which also look at what they print and write."""
 RUNNING = [
     page
     for page, blocks in BLOCKS.items()

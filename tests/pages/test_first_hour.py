@@ -19,7 +19,7 @@ BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
 WRITTEN = {
     "requests.csv", "mine.json", "rows.csv", "srpf.py", "times.csv", "machine.json", "runs.json", "gantt.svg",
     "ttft.pdf", "perfetto.json", "history.csv", "bounds.svg", "gaps.tex", "gaps.csv", "study.toml", "study.sqlite",
-    "study.csv",
+    "study.csv", "report.html",
 }  # fmt: skip
 
 
