@@ -112,7 +112,7 @@ def _least_time(
     machines: int,
     range_: _Range,
 ) -> int | None:
-    """Return the least Z of a range; None if no machine with so many batches serves what is worth enough."""
+    """Return the least Z of a range; None if no machine with that many batches serves what is worth enough."""
     first, last, entry = range_
     memory = entry.get("memory_ps")
     if not _is_amount(memory):
