@@ -118,7 +118,7 @@ def heavy(draw: st.DrawFn) -> Instance:
 def truthful(formulation: Formulation, instance: Instance, objective: Objective, best: int) -> Outcome | None:
     """Return an outcome, None if the task is not covered; no claim of it may be false."""
     try:
-        outcome = formulation.solve(Task(instance, objective, time_limit_s=2.0))
+        outcome = formulation.solve(Task(instance, objective, time_limit_s=1.0))
     except UnsupportedError:
         return None
     assert outcome.bound is None or outcome.bound <= best
@@ -144,7 +144,7 @@ def test_no_claim_is_false_beside_a_large_base(instance: Instance, objective: Ob
     # The decision version, on both sides of the optimum.
     for formulation, asked in product(ALL, {best, max(best - 1, 0)}):
         try:
-            outcome = formulation.solve(Task(instance, objective, Restrictions(at_most=asked), time_limit_s=2.0))
+            outcome = formulation.solve(Task(instance, objective, Restrictions(at_most=asked), time_limit_s=1.0))
         except UnsupportedError:
             continue
         assert outcome.bound is None or outcome.bound <= best

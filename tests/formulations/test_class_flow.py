@@ -91,11 +91,12 @@ def test_the_best_fixed_number_of_batches_is_the_free_optimum(instance: Instance
 def test_legal_schedules_are_solutions_of_the_same_value(instance: Instance) -> None:
     """Also with a batch to spare, and with the inequality on what batches hold."""
     task = Task(instance, Objective.MAKESPAN)
+    packing = find_packing(task, 1.0)
     for name in entries(POLICY_GROUP):
         schedule = simulate(instance, name).schedule
         if schedule is None:
             continue
-        model = FlowModel(task, 1, schedule.length + 1, find_packing(task, 1.0))
+        model = FlowModel(task, 1, schedule.length + 1, packing)
         flows = model.flows_of(schedule)
         if flows is None:
             assert not pauses_may_pay(task)

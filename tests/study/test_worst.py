@@ -166,12 +166,12 @@ def test_the_command_finds_a_gap_that_the_optimum_proves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command = ("worst", "--policy", "vllm", "--requests", "7", "--seconds", "4", "--slots", "1", "--out", "w.json")
+    command = ("worst", "--policy", "vllm", "--requests", "5", "--seconds", "2", "--slots", "1", "--out", "w.json")
     outcome = optsched(capsys, *command)
     assert (outcome.code, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
     worst, small = load_suite("w.json").instances
-    assert len(small.requests) <= 4 < len(worst.requests) <= 7
+    assert len(small.requests) <= 4 < len(worst.requests) <= 5
     for instance, least, line in ((worst, 0.45, lines[0]), (small, 0.3, lines[1])):
         policy, best = simulate(instance, "vllm").value, solve(instance, workers=1, time_limit=60)
         assert policy is not None
