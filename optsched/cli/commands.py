@@ -373,7 +373,7 @@ def simulate(
             results.append(result)
             live.advance()
             if len(results) % setups == 0:
-                tables.append(_policy_table(results[-setups:], layout))
+                tables.append(_policy_table(results[-setups:], layout, records[-setups:]))
     if timeline is not None:
         with blaming("--timeline"):
             write_text(timeline, timeline_csv(results))
@@ -394,13 +394,13 @@ def _shaped(instance: Instance, machines: int | None, caches: Sequence[str]) -> 
     return shaped(instance, machines, CacheMode.ALL if caches and not instance.is_cached else None)
 
 
-def _policy_table(results: Sequence[Result], layout: Layout) -> str:
+def _policy_table(results: Sequence[Result], layout: Layout, records: Sequence[DecisionRecord]) -> str:
     """Compare policies on one instance as ``--format`` says; of CSV there is one table of all instances."""
     if layout.style == CSV_TABLE:
         return ""
     if layout == DEFAULT_LAYOUT:
-        return policy_comparison(results, terminal_width())
-    return layout.render(policy_sheet(results), terminal_width())
+        return policy_comparison(results, terminal_width(), records)
+    return layout.render(policy_sheet(results, records), terminal_width())
 
 
 def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -> None:

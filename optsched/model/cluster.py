@@ -61,6 +61,8 @@ class Link:
         The most stages of a live move.
     layerwise
         KV is copied layer by layer while prefills compute it: their time is taken off that of the copy.
+    kv_bytes
+        Bytes of a KV token, for the metric ``moved_bytes``; None if they are not known.
     """
 
     base_ps: Picoseconds = 0
@@ -69,6 +71,7 @@ class Link:
     live: bool = False
     stages: Tokens = 3
     layerwise: bool = False
+    kv_bytes: Tokens | None = None
 
     def copy_ps(self, tokens: int, prefill_ps: int = 0) -> int:
         """Return how long a stage takes that copies ``tokens`` tokens, the first one after a prefill.

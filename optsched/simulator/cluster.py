@@ -57,7 +57,7 @@ def run_cluster(
     jumps
         As `optsched.simulator.engine.run_policy` takes it.
     record
-        Where decisions are written down; each then takes time to look at all machines. Views have to be exact.
+        Where decisions are written down; each then takes time to look at all machines.
     costs
         How long the steps of batches take on each machine, if not what the instance says.
 
@@ -70,7 +70,9 @@ def run_cluster(
         machine, or none that can serve the request.
     """
     require_feasible(instance)
-    kind = MovingCluster if has_moves(instance) else RoutedCluster
+    # Where routers see machines late, these run no further than is seen; there, all of them run up to now.
+    looks_at_now = record is not None and instance.view.is_aged
+    kind = MovingCluster if has_moves(instance) or looks_at_now else RoutedCluster
     cluster = kind(
         instance, policy, router, setting, seed=seed, routers=routers, jumps=jumps, record=record, costs=costs
     )
