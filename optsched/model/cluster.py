@@ -88,7 +88,7 @@ class Link:
 
 @domain
 class ViewAge:
-    """How old what a router sees is.
+    """How old what a router sees is, and how many routers there are.
 
     Parameters
     ----------
@@ -96,10 +96,13 @@ class ViewAge:
         Machines are polled at multiples of this; 0 for always.
     delay_ps
         What happens at a machine, or is polled there, is seen this much later.
+    routers
+        Requests go to so many routers in turn; each is notified of its own requests only.
     """
 
     every_ps: Picoseconds = 0
     delay_ps: Picoseconds = 0
+    routers: Tokens = 1
 
     @property
     def is_aged(self) -> bool:

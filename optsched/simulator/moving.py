@@ -103,7 +103,9 @@ class MovingCluster(RoutedCluster):
 
     def _refuse(self, instance: Instance) -> None:
         """Raise `PolicyFailureError` for what does not cover moves."""
-        if has_moves(instance) and any(keeps_records(policy) and not isinstance(policy, Notified) for policy in self._policies):
+        if has_moves(instance) and any(
+            keeps_records(policy) and not isinstance(policy, Notified) for policy in self._policies
+        ):
             reason = "the policy keeps records of requests or a plan, and cannot be notified of requests that move"
             raise PolicyFailureError(0, instance.requests[0].arrival_ps, reason)
 

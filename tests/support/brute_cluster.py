@@ -97,13 +97,10 @@ class World:
         self.open: list[Open | None] = [None] * len(self.machines)
         self.copies: list[Copying] = []
         self.load = [0] * len(self.machines)
-        self.counts = dict.fromkeys(
-            (
-                "batches", "evictions", "recomputed_tokens", "hit_tokens", "computed_tokens", "prefill_tokens", "saved_ps",
-                "moves", "moved_tokens",
-            ),
-            0,
-        )  # fmt: skip
+        names = (
+            "batches evictions recomputed_tokens hit_tokens computed_tokens prefill_tokens saved_ps moves moved_tokens"
+        )
+        self.counts = dict.fromkeys(names.split(), 0)
         self.batches: list[Batch] = []
         self.decoding: list[bool] = []
         self.moves: list[tuple[int, Move]] = []
