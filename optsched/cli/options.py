@@ -358,6 +358,17 @@ def naming_options() -> Iterator[None]:
         raise InputError(option, error.value, error.expected, error.source) from None
 
 
+def read_turns(text: str) -> tuple[float, float]:
+    """Read ``MEAN,SECONDS``: mean turns of conversations, ≥ 1, and mean time from one to the next, > 0."""
+    try:
+        turns, seconds = map(float, text.split(","))
+    except ValueError:
+        turns = seconds = 0.0
+    if not (1 <= turns <= MAX_TOKENS and 0 < seconds <= MAX_TOKENS):
+        raise InputError("--turns", text, "MEAN,SECONDS: numbers, at least 1 and more than 0")
+    return turns, seconds
+
+
 def refuse_options(option: str, names: Sequence[str], expected: str) -> None:
     """Raise `InputError` if one of the parameters was typed next to an option with which it means nothing."""
     context = click.get_current_context()

@@ -394,27 +394,27 @@ def test_how_many_routers_there_are_is_part_of_the_instance(
 
 
 def test_each_entry_of_the_list_of_machines_has_a_policy_of_its_own() -> None:
-    # Whole prompts of 6 tokens on the first machine; in chunks of 4 beside a decode on both of the others.
+    # Prompts alone on the first machine; beside decodes on both of the others.
     groups = MachineGroup(), MachineGroup(2)
     requests = Request(2, 3), Request(2, 3), Request(2, 3), *[Request(6, 1, arrival_ps=1)] * 3
     instance = Instance("own", Limits(100, 6, 6), Rules(), COST, requests, machine_groups=groups)
-    result = simulate(instance, "fcfs+sarathi", router=lambda _: Direct([0, 1, 2, 0, 1, 2]))
+    result = simulate(instance, "vllm+sarathi", router=lambda _: Direct([0, 1, 2, 0, 1, 2]))
     assert result.schedule is not None, result.message
     alone = {
         name: simulate(replace(instance, requests=requests[2:4], machine_groups=()), name).schedule
-        for name in ("fcfs", "sarathi")
+        for name in ("vllm", "sarathi")
     }
-    assert alone["fcfs"] != alone["sarathi"]
-    for machine, name in enumerate(("fcfs", "sarathi", "sarathi")):
+    assert alone["vllm"] != alone["sarathi"]
+    for machine, name in enumerate(("vllm", "sarathi", "sarathi")):
         found, expected = [batch for batch in result.schedule.batches if batch.replica == machine], alone[name]
         assert expected is not None
         assert [(batch.start_ps, batch.end_ps, len(batch.run)) for batch in found] == [
             (batch.start_ps, batch.end_ps, len(batch.run)) for batch in expected.batches
         ]
     with pytest.raises(InputError, match="policy: got 3 policies, expected one, or one for each of the 2 entries"):
-        simulate(instance, "fcfs+sarathi+vllm")
+        simulate(instance, "vllm+sarathi+fcfs")
     with pytest.raises(InputError, match=r"policy: got 2 policies, expected one$"):
-        simulate(replace(instance, machine_groups=()), "fcfs+sarathi")
+        simulate(replace(instance, machine_groups=()), "vllm+sarathi")
 
 
 def test_whole_leaves_are_dropped_by_name() -> None:
