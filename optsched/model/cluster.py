@@ -97,7 +97,7 @@ class ViewAge:
     delay_ps
         What happens at a machine, or is polled there, is seen this much later.
     routers
-        Requests go to so many routers in turn; each is notified of its own requests only.
+        Number of routers. Requests go to them in turn, and each is notified of its own requests only.
     """
 
     every_ps: Picoseconds = 0

@@ -106,7 +106,7 @@ def play(seed: int) -> Counter[str]:
         replayed = judged(instance, single)
         assert not isinstance(replayed, str), (game, replayed)
         assert_same(metrics, replayed)
-        # Who writes decisions down, and therefore looks at all machines now, changes nothing.
+        # A record of decisions, for which all machines are looked at now, changes nothing.
         recorded = game.played(record=DecisionRecord([]))
         assert recorded is not None, game
         assert check_schedule(instance, recorded) == ([], metrics), game
