@@ -123,7 +123,7 @@ def play(seed: int) -> Counter[str]:
     return seen
 
 
-@pytest.mark.parametrize("first", range(0, 100, 20))
+@pytest.mark.parametrize("first", range(0, 60, 20))
 def test_random_combinations(first: int) -> None:
     seen = sum((play(seed) for seed in range(first, first + 20)), Counter[str]())
     assert seen["schedules"] > seen["failures"]
