@@ -465,7 +465,8 @@ class MachineRun(PolicyRun):
         if self.prefills:
             for index, _ in assignment.run:
                 if index in present and present[index].generated:
-                    self.left.append((self.now_ps, self.take(index, self.now_ps)))
+                    # Moves of an instant start before its batches, also before one that takes no time.
+                    self.left.append((max(self.now_ps, start + 1), self.take(index, self.now_ps)))
         self._ending = [self._requests[index] for index in ended]
         if self._noting:
             for index in fresh:

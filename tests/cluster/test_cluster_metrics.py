@@ -129,6 +129,15 @@ def test_moves_that_take_no_time_follow_one_another() -> None:
     assert metrics(instance, result.schedule)["moved_tokens"] == 6 + 1
 
 
+def test_a_move_comes_after_a_batch_that_takes_no_time() -> None:
+    # Moves of an instant start before its batches, so the request that has run at 0 moves at 1.
+    instance = replace(apart(Request(3, 2), links=Link(kv_ps=2)), cost=CostModel(base=0, token=0))
+    result = simulate(instance, "vllm_v1", router="disaggregated")
+    assert result.schedule is not None, result.message
+    assert result.schedule.batches == (Batch(0, 0, ((0, 3),)), Batch(7, 7, ((0, 1),), replica=1))
+    assert result.schedule.moves == (Move(0, 0, 1, 1, 7),)
+
+
 def test_a_request_that_moves_on_at_once_has_moved_twice() -> None:
     # It comes back at the instant at which it has arrived, when its next batch starts where it was before.
     limits = replace(LIMITS, kv_block=1)
