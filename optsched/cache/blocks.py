@@ -19,6 +19,8 @@ from optsched.model.instance import Instance
 EVICTOR_NAMES = (*EVICTORS, "belady", "vllm")
 """What `CacheSetting.evictor` may be, beside ``FILE.py:NAME``."""
 _GROUP = "optsched.evictors"
+_NODES = ":nodes"
+"""Behind the name of an evictor that drops whole leaves."""
 
 
 def require_evictor(name: str, field: str = "evictor") -> None:
@@ -27,6 +29,20 @@ def require_evictor(name: str, field: str = "evictor") -> None:
         evictor_in_file(name, field)
     elif name not in EVICTOR_NAMES:
         raise InputError(field, name, one_of(name, EVICTOR_NAMES))
+
+
+def require_setting(name: str, field: str = "evictor") -> None:
+    """Raise `InputError` for ``field`` if there is no setting of this name (`CacheSetting.named`)."""
+    evictor = _without_nodes(name)
+    require_evictor(evictor, field)
+    if evictor == "vllm" and evictor != name:
+        raise InputError(field, name, "vllm, which drops single blocks")
+
+
+def _without_nodes(name: str) -> str:
+    """Return the evictor of a setting; a file may define one that is called ``nodes``."""
+    evictor = name.removesuffix(_NODES)
+    return name if evictor.endswith(".py") else evictor
 
 
 def evictor_in_file(name: str, field: str = "evictor") -> Evictor:
@@ -58,6 +74,18 @@ class CacheSetting:
 
     evictor: str = "lru"
     whole_nodes: bool = False
+
+    @classmethod
+    def named(cls, name: str) -> CacheSetting:
+        """Return the setting of an evictor: ``NAME`` drops single blocks, ``NAME:nodes`` whole leaves."""
+        require_setting(name)
+        evictor = _without_nodes(name)
+        return cls(evictor, whole_nodes=evictor != name)
+
+    @property
+    def name(self) -> str:
+        """What `named` makes it of."""
+        return f"{self.evictor}{_NODES if self.whole_nodes else ''}"
 
     def __post_init__(self) -> None:
         require_evictor(self.evictor)

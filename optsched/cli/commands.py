@@ -50,6 +50,7 @@ from optsched.cli.options import (
     read_objective,
     read_policies,
     read_routers,
+    read_turns,
     refuse_options,
     requests_option,
     require_method,
@@ -74,7 +75,7 @@ from optsched.methods.export import export_model
 from optsched.methods.formulations import require_options
 from optsched.methods.solve import solve as run_solver
 from optsched.methods.solve import was_interrupted
-from optsched.model.cluster import CacheMode
+from optsched.model.cluster import CacheMode, CacheRules
 from optsched.model.cost import CostModel
 from optsched.model.documents import (
     Suite,
@@ -119,7 +120,7 @@ from optsched.traces.arrivals import PROCESSES, process_forms, read_process
 from optsched.traces.families import Family, Generator
 from optsched.traces.infermax import GROUPS
 from optsched.traces.own_table import ISO, UNITS, read_form
-from optsched.traces.sources import CSV, SERVEGEN, SOURCES, read_rows
+from optsched.traces.sources import CSV, PREFIXED, SERVEGEN, SOURCES, read_prefixed_rows, read_rows
 from optsched.traces.suites import SUITES
 from optsched.traces.summary import summarise
 from optsched.traces.trace import DEFAULT_LIMITS, READERS, Trace, make_trace, trace_instance, with_deadlines
@@ -373,7 +374,7 @@ def simulate(
             results.append(result)
             live.advance()
             if len(results) % setups == 0:
-                tables.append(_policy_table(results[-setups:], layout))
+                tables.append(_policy_table(results[-setups:], layout, records[-setups:]))
     if timeline is not None:
         with blaming("--timeline"):
             write_text(timeline, timeline_csv(results))
@@ -394,13 +395,13 @@ def _shaped(instance: Instance, machines: int | None, caches: Sequence[str]) -> 
     return shaped(instance, machines, CacheMode.ALL if caches and not instance.is_cached else None)
 
 
-def _policy_table(results: Sequence[Result], layout: Layout) -> str:
+def _policy_table(results: Sequence[Result], layout: Layout, records: Sequence[DecisionRecord]) -> str:
     """Compare policies on one instance as ``--format`` says; of CSV there is one table of all instances."""
     if layout.style == CSV_TABLE:
         return ""
     if layout == DEFAULT_LAYOUT:
-        return policy_comparison(results, terminal_width())
-    return layout.render(policy_sheet(results), terminal_width())
+        return policy_comparison(results, terminal_width(), records)
+    return layout.render(policy_sheet(results, records), terminal_width())
 
 
 def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -> None:
@@ -468,6 +469,20 @@ def _deliver(results: list[Result], out: str | None, as_json: bool, text: str) -
     "Give each request a deadline for its e2e latency: this multiple of its time alone (docs/traces.md).",
 )
 @click.option("--name", help="Name of the instance.  [default: the source's name]")
+@click.option(
+    "--prefixes",
+    type=OneOf([mode.value for mode in CacheMode]),
+    metavar="MODE",
+    help=f"Keep the prefixes that requests share ({', '.join(PREFIXED)}): machines cache none, the blocks of prefixes "
+    "(prefix), or all.",
+)
+@click.option(
+    "--turns",
+    default="4,30",
+    show_default=True,
+    metavar="MEAN,SECONDS",
+    help="Of sharegpt with prefixes: mean turns of the conversations that are made, and mean time between two.",
+)
 @machines_option
 @out_option
 def trace(
@@ -489,6 +504,8 @@ def trace(
     swap: str | None,
     slo_scale: Fraction | None,
     name: str | None,
+    prefixes: str | None,
+    turns: str,
     machines: int | None,
     out: str | None,
 ) -> None:
@@ -501,17 +518,28 @@ def trace(
         refuse_options("--format", ("start",), f"{SERVEGEN} with --start")
     if style != CSV:
         refuse_options("--format", ("columns", "unit"), f"{CSV} with --columns and --unit")
+    if prefixes is None or style != "sharegpt":
+        refuse_options("--prefixes" if style == "sharegpt" else "--format", ("turns",), "sharegpt with --prefixes")
+    if prefixes is not None and style not in PREFIXED:
+        raise InputError(
+            "--prefixes", Said(f"--format {style}"), f"a format of which prefixes are known: {', '.join(PREFIXED)}"
+        )
     with naming_options():
-        form = read_form(columns, unit or "s")
+        form, talks = read_form(columns, unit or "s"), read_turns(turns)
         cost = find_profile(profile).cost
         if swap is not None:
             cost = _swapping(cost, swap)
         limits = Limits(kv_tokens, batch_tokens, prefill_tokens, batch_requests, kv_block)
         starts, replayed = (None, None) if arrivals is None else _arrival_times(arrivals, seed)
     with blaming(source=source), naming_options():
-        rows = read_rows(source, style, limit, start, seed, form=form)
+        if prefixes is None:
+            rows = read_rows(source, style, limit, start, seed, form=form)
+        else:
+            rows = read_prefixed_rows(source, style, limit, seed, talks)
         found = make_trace(rows, limit, starts)
-        instance = trace_instance(found, name or Path(source).name.partition(".")[0] or "trace", cost, limits, load)
+        cache = CacheRules(CacheMode(prefixes or "none"))
+        called = name or Path(source).name.partition(".")[0] or "trace"
+        instance = trace_instance(found, called, cost, limits, load, cache=cache)
         if swap is not None:
             instance = replace(instance, rules=Rules(swap=True))
         if slo_scale is not None:

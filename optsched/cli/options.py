@@ -13,7 +13,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from optsched.cache.blocks import EVICTOR_NAMES, require_evictor
+from optsched.cache.blocks import EVICTOR_NAMES, require_setting
 from optsched.calibrate.library import find_cost
 from optsched.catalogue import FORMULATION_GROUP, POLICY_GROUP, ROUTER_GROUP, broken_entries, in_file
 from optsched.cli.completion import (
@@ -27,7 +27,7 @@ from optsched.cli.types import FILE, FOLDER, Exact, OneOf, Positive, Whole, type
 from optsched.methods.plan import AUTO
 from optsched.methods.plan import require_method as require_known_method
 from optsched.methods.routing import find_router
-from optsched.methods.simulate import policy_in_file, policy_names, standard_policies
+from optsched.methods.simulate import parts_of, policy_in_file, policy_names, standard_policies
 from optsched.model.documents import check_writable, write_text
 from optsched.model.domain import MAX_MACHINES, MAX_TOKENS, replace
 from optsched.model.errors import InputError, Said, one_of
@@ -358,6 +358,17 @@ def naming_options() -> Iterator[None]:
         raise InputError(option, error.value, error.expected, error.source) from None
 
 
+def read_turns(text: str) -> tuple[float, float]:
+    """Read ``MEAN,SECONDS``: mean turns of conversations, ≥ 1, and mean time from one to the next, > 0."""
+    try:
+        turns, seconds = map(float, text.split(","))
+    except ValueError:
+        turns = seconds = 0.0
+    if not (1 <= turns <= MAX_TOKENS and 0 < seconds <= MAX_TOKENS):
+        raise InputError("--turns", text, "MEAN,SECONDS: numbers, at least 1 and more than 0")
+    return turns, seconds
+
+
 def refuse_options(option: str, names: Sequence[str], expected: str) -> None:
     """Raise `InputError` if one of the parameters was typed next to an option with which it means nothing."""
     context = click.get_current_context()
@@ -403,10 +414,11 @@ def require_policy(name: str) -> None:
 
 
 def _require_policy(name: str, others: str) -> None:
-    if in_file(name):
-        policy_in_file(name, "--policy")
-    elif name not in policy_names():
-        raise InputError("--policy", name, others + one_of(name, policy_names()))
+    for part in parts_of(name):
+        if in_file(part):
+            policy_in_file(part, "--policy")
+        elif part not in policy_names():
+            raise InputError("--policy", part, others + one_of(part, policy_names()))
 
 
 def read_policies(given: Sequence[str]) -> tuple[str, ...]:
@@ -439,5 +451,5 @@ def read_evictors(given: Sequence[str]) -> list[str | None]:
     """Return the evictors that ``--cache`` names; None for nothing."""
     for name in (names := _names(given)):
         if name is not None:
-            require_evictor(name, "--cache")
+            require_setting(name, "--cache")
     return names

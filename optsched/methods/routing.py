@@ -53,7 +53,7 @@ def router_names() -> tuple[str, ...]:
 
 
 def read_routing(
-    instance: Instance, router: str | RouterFactory | None, evictor: str | None = None, routers: int = 1
+    instance: Instance, router: str | RouterFactory | None, evictor: str | None = None, routers: int | None = None
 ) -> Routing | None:
     """Return routers and caches of an instance; None for one machine without a cache.
 
@@ -65,13 +65,14 @@ def read_routing(
     if evictor is not None and not instance.is_cached:
         raise InputError("evictor", evictor, "none: no machine of the instance caches anything (cache.mode)")
     if not instance.is_distributed:
-        if router is not None or routers > 1:
+        if router is not None or (routers or 1) > 1:
             given = router if isinstance(router, str) else type(router).__name__
             raise InputError("router", given, "none: the instance has one machine (replicas, machines)")
         if not instance.is_cached:
             return None
-    setting = CacheSetting() if evictor is None else CacheSetting(evictor)
-    options = {"evictor": setting.evictor} if instance.is_cached else {}
+    setting = CacheSetting() if evictor is None else CacheSetting.named(evictor)
+    routers = instance.view.routers if routers is None else routers
+    options = {"evictor": setting.name} if instance.is_cached else {}
     if not instance.is_distributed:
         return Routing(None, round_robin, 1, setting, options)
     asked = router is not None

@@ -8,6 +8,7 @@ import inspect
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 
 from optsched.catalogue import OWN_PACKAGES, POLICY_GROUP, entries, file_version, in_file, lookup, package_of
@@ -64,7 +65,7 @@ def simulate(
     predictor: str | None = None,
     router: str | RouterFactory | None = None,
     evictor: str | None = None,
-    routers: int = 1,
+    routers: int | None = None,
     seed: int = 0,
     record: DecisionRecord | None = None,
 ) -> Result:
@@ -76,7 +77,8 @@ def simulate(
         The problem, or its name or file.
     policy
         A policy's name; or ``FILE.py:NAME``, where the file defines such an object or its class; or any object with
-        ``next_batch`` or ``prepared`` (`optsched.simulator.replica`).
+        ``next_batch`` or ``prepared`` (`optsched.simulator.replica`). Where machines are listed, several names joined
+        by ``+`` are the policies of the entries of that list.
     objective
         Which objective ``value`` reports, and a policy with hindsight aims at.
     restrictions
@@ -89,9 +91,10 @@ def simulate(
         takes an `optsched.routers.router.RouterSetting` and returns a router, or a `Router` without parameters; or such
         a function. None for ``round_robin``.
     evictor
-        Which cached blocks are dropped first (`optsched.cache.blocks.EVICTOR_NAMES`); None for ``lru``.
+        Which cached blocks are dropped first (`optsched.cache.blocks.EVICTOR_NAMES`); None for ``lru``. ``NAME:nodes``
+        drops whole leaves of the tree of blocks, as SGLang does.
     routers
-        How many routers there are (`optsched.simulator.cluster.run_cluster`).
+        How many routers there are; None for as many as the instance says (`optsched.model.cluster.ViewAge`).
     seed
         Of whatever a policy leaves to chance, such as the errors of predictions.
     record
@@ -116,7 +119,8 @@ def simulate(
     """
     question = Question(*read_problem(instance, objective, restrictions, clusters=True))
     seed = read_seed(seed)
-    routing = read_routing(question.instance, router, evictor, read_integer("routers", routers, 1))
+    given = None if routers is None else read_integer("routers", routers, 1)
+    routing = read_routing(question.instance, router, evictor, given)
     if record is not None and (routing is None or routing.name is None):
         raise InputError("record", Said("a record of decisions"), "none: the instance has one machine, and no router")
     try:
@@ -148,6 +152,8 @@ def play(
     instance, objective, restrictions = question.instance, question.objective, question.restrictions
     name = _name(policy)
     runner, options = policy_of(policy, predictor)
+    if isinstance(runner, PolicyOfEach):
+        runner.of_machines(instance)
     planning = runner if isinstance(runner, Planning) and _may_plan(question, routing) else None
     if routing is not None and planning is None:
         options |= routing.options
@@ -159,7 +165,7 @@ def play(
         objective=objective,
         status=Status.FAILED,
         seed=seed,
-        versions=dict(versions()) | file_version(name),
+        versions=dict(versions()) | _file_versions(name),
         restrictions=restrictions,
         options=options,
     )
@@ -236,12 +242,14 @@ def _route(
     question: Question, policy: Policy | Preparing, routing: Routing, seed: int, record: DecisionRecord | None
 ) -> Schedule:
     """Let a router and a policy of each machine serve an instance."""
+    restricted, setting = question.restricted, routing.setting
+    # Machines get their policies in order.
+    policies = iter(policy.of_machines(restricted)) if isinstance(policy, PolicyOfEach) else repeat(policy)
 
     def of_machine(alone: Instance) -> Policy:
         # Each machine has an object of its own, which may remember things.
-        return ready_policy(copy.deepcopy(policy), alone, question.objective, question.restrictions, seed)
+        return ready_policy(copy.deepcopy(next(policies)), alone, question.objective, question.restrictions, seed)
 
-    restricted, setting = question.restricted, routing.setting
     if routing.name is None:
         return run_policy(restricted, of_machine(restricted), setting=setting)
     return run_cluster(
@@ -273,14 +281,61 @@ def policy_code(policy: str | Policy | Preparing) -> Iterator[None]:
         raise PolicyCrashError(f"raised {text}; the policy is {defined_at(policy)}") from error
 
 
+@dataclasses.dataclass(frozen=True)
+class PolicyOfEach:
+    """A policy for each entry of the list of machines.
+
+    Parameters
+    ----------
+    policies
+        In the order of the entries.
+    """
+
+    policies: tuple[Policy | Preparing, ...]
+
+    def of_machines(self, instance: Instance) -> list[Policy | Preparing]:
+        """Return the policy of each machine.
+
+        Raises
+        ------
+        InputError
+            If the list has another number of entries.
+        """
+        groups = instance.machine_groups
+        if len(groups) != len(self.policies):
+            expected = f"one, or one for each of the {len(groups)} entries of machines" if groups else "one"
+            raise InputError("policy", Said(f"{len(self.policies)} policies"), expected)
+        return [policy for group, policy in zip(groups, self.policies, strict=True) for _ in range(group.count)]
+
+    def prepared(self, occasion: Occasion) -> Policy:
+        """Raise `InputError`: a machine has one policy."""
+        raise InputError("policy", Said(f"{len(self.policies)} policies"), "one")
+
+
+def _file_versions(name: str) -> dict[str, str]:
+    return {key: found for part in parts_of(name) for key, found in file_version(part).items()}
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """Return the names that ``+`` joins, which have to be those of policies or of files; else the name alone."""
+    parts = name.split("+")
+    return tuple(parts) if all(part in policy_names() or in_file(part) for part in parts) else (name,)
+
+
 def _package(policy: str | Policy | Preparing) -> str | None:
     """Return the package whose lines are the policy's; None for one of ours, to which others may give functions."""
-    found = package_of(POLICY_GROUP, policy) if isinstance(policy, str) else type(policy).__module__.partition(".")[0]
-    return None if found in OWN_PACKAGES else found
+    if isinstance(policy, str):
+        # Of several policies the first one that is not ours.
+        found = (package_of(POLICY_GROUP, part) for part in parts_of(policy))
+        return next((package for package in found if package not in OWN_PACKAGES), None)
+    package = type(policy).__module__.partition(".")[0]
+    return None if package in OWN_PACKAGES else package
 
 
 def defined_at(policy: str | Policy | Preparing) -> str:
     """Return where a policy is defined: file and line of its class, or its module and name."""
+    if isinstance(policy, str) and len(parts_of(policy)) > 1:
+        return " or ".join(map(defined_at, parts_of(policy)))
     try:
         runner = lookup(POLICY_GROUP, policy, "policy") if isinstance(policy, str) else policy
         kind = runner if inspect.isclass(runner) else type(runner)
@@ -317,6 +372,10 @@ def policy_of(policy: str | Policy | Preparing, predictor: str | None) -> tuple[
     PolicyCrashError
         If the policy cannot be imported, or does not take the predictor.
     """
+    if isinstance(policy, str) and len(parts := parts_of(policy)) > 1:
+        found_of = [policy_of(part, predictor) for part in parts]
+        chosen = {name: text for _, options in found_of for name, text in options.items()}
+        return PolicyOfEach(tuple(runner for runner, _ in found_of)), chosen
     if isinstance(policy, str) and in_file(policy):
         policy = policy_in_file(policy)
     if isinstance(policy, str) and policy not in policy_names():

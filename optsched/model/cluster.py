@@ -61,6 +61,8 @@ class Link:
         The most stages of a live move.
     layerwise
         KV is copied layer by layer while prefills compute it: their time is taken off that of the copy.
+    kv_bytes
+        Bytes of a KV token, for the metric ``moved_bytes``; None if they are not known.
     """
 
     base_ps: Picoseconds = 0
@@ -69,6 +71,7 @@ class Link:
     live: bool = False
     stages: Tokens = 3
     layerwise: bool = False
+    kv_bytes: Tokens | None = None
 
     def copy_ps(self, tokens: int, prefill_ps: int = 0) -> int:
         """Return how long a stage takes that copies ``tokens`` tokens, the first one after a prefill.
@@ -85,7 +88,7 @@ class Link:
 
 @domain
 class ViewAge:
-    """How old what a router sees is.
+    """How old what a router sees is, and how many routers there are.
 
     Parameters
     ----------
@@ -93,10 +96,13 @@ class ViewAge:
         Machines are polled at multiples of this; 0 for always.
     delay_ps
         What happens at a machine, or is polled there, is seen this much later.
+    routers
+        Number of routers. Requests go to them in turn, and each is notified of its own requests only.
     """
 
     every_ps: Picoseconds = 0
     delay_ps: Picoseconds = 0
+    routers: Tokens = 1
 
     @property
     def is_aged(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -26,8 +27,11 @@ class ClusterTally:
         When requests have their tokens.
     load
         Duration of all batches of each machine, ps.
-    tokens, prefill_tokens, hit_tokens
-        Tokens that are run, those of prefill steps, and those found in the cache, in all.
+    tokens, prefill_tokens, recomputed_tokens, hit_tokens
+        Tokens that are run, those of prefill steps, those of them that their request held before it was evicted, and
+        those found in the cache, in all.
+    saved_ps
+        What hits save (`saved_by_hits`).
     moves, moved_tokens
         How many requests have moved, and how many tokens were copied.
     """
@@ -36,7 +40,9 @@ class ClusterTally:
     load: list[int]
     tokens: int = 0
     prefill_tokens: int = 0
+    recomputed_tokens: int = 0
     hit_tokens: int = 0
+    saved_ps: int = 0
     moves: int = 0
     moved_tokens: int = 0
 
@@ -46,23 +52,27 @@ def cluster_tally(instance: Instance, schedule: Schedule) -> ClusterTally:
     machines = instance.machines
     tally = ClusterTally(TokenTimes(len(instance.requests)), [0] * len(machines))
     states = [RequestState(request) for request in instance.requests]
-    player, moving = MachineState(states), _Moving(schedule, states)
+    player, moving, lost = MachineState(states), _Moving(schedule, states), _Lost(states)
     for batch in schedule.batches:
         moving.note(batch)
+        tally.recomputed_tokens += lost.recomputed(batch)
         tally.load[batch.replica] += batch.end_ps - batch.start_ps
         if batch.repeat == 1:
-            _note_batch(tally, batch, player)
+            _note_batch(tally, batch, player, machines[batch.replica].cost)
         else:
             _note_repeats(tally, batch, player, machines[batch.replica].cost)
     tally.moves, tally.moved_tokens = moving.moves, moving.tokens - found_by_moves(instance, schedule)
     return tally
 
 
-def _note_batch(tally: ClusterTally, batch: Batch, player: MachineState[RequestState]) -> None:
+def _note_batch(tally: ClusterTally, batch: Batch, player: MachineState[RequestState], cost: CostModel) -> None:
     work = player.carry_out(batch.actions, batch.run, hits=batch.hits)
     tally.tokens += work.tokens
     tally.prefill_tokens += work.tokens - work.decodes
-    tally.hit_tokens += sum(hit for _, hit in batch.hits)
+    if batch.hits:
+        hits = [found for _, found in batch.hits]
+        tally.hit_tokens += sum(hits)
+        tally.saved_ps += saved_by_hits(cost, work.tokens, hits)
     tally.times.note(work.generated, player.states, batch.end_ps)
 
 
@@ -72,6 +82,55 @@ def _note_repeats(tally: ClusterTally, batch: Batch, player: MachineState[Reques
     player.repeat(batch.run, batch.repeat)
     tally.tokens += len(indices) * batch.repeat
     tally.times.note_repeats(indices, batch, *pace)
+
+
+def saved_by_hits(cost: CostModel, tokens: int, hits: Sequence[int]) -> int:
+    r"""Return by how much longer a batch would take without its hits, in ps.
+
+    A run of c tokens that finds h would then be one of h + c on nothing, so that with the C tokens of the batch, and
+    the non-attention time :math:`\lambda`, it would take
+
+    .. math:: \lambda(C + \sum h) - \lambda(C) + \sum (\text{prefill\_sq} \cdot h^2 - \text{prefill\_kv} \cdot h)
+
+    more, as :math:`(h + c)^2 = c^2 + 2hc + h^2`. Limits of the batch do not matter here. Where reading KV costs more
+    than computing it, this is below 0.
+
+    Parameters
+    ----------
+    cost
+        Of its machine.
+    tokens
+        C, tokens that it runs.
+    hits
+        h of each of its runs that finds some.
+    """
+    found = sum(hits)
+    steps_ps = cost.prefill_sq * sum(hit**2 for hit in hits) - cost.prefill_kv * found
+    return cost.linear_ps(tokens + found) - cost.linear_ps(tokens) + steps_ps
+
+
+class _Lost:
+    """What requests held when they were evicted, and still have to run again."""
+
+    def __init__(self, states: Sequence[RequestState]) -> None:
+        self._states = states
+        self._held: dict[int, int] = {}
+
+    def recomputed(self, batch: Batch) -> int:
+        """Return how many tokens of a batch that comes next were lost before."""
+        held = self._held
+        for index in batch.evict:
+            held[index] = max(held.get(index, 0), self._states[index].cached)
+        if not held:
+            return 0
+        hits, again = dict(batch.hits), 0
+        for index, tokens in batch.run:
+            if index in held:
+                before = hits.get(index, self._states[index].cached)
+                again += max(0, min(before + tokens, held[index]) - before)
+                if before + tokens >= held[index]:
+                    del held[index]
+        return again
 
 
 class _Moving:
@@ -95,15 +154,11 @@ class _Moving:
             return
         for index in (*(index for index, _ in batch.run), *batch.evict):
             moves = self._moves.get(index)
-            while moves and _is_over(moves[0], batch):
+            # Moves of an instant end before its batches start.
+            while moves and moves[0].end_ps <= batch.start_ps:
                 moves.popleft()
                 self.moves += 1
                 self.tokens += self._states[index].cached
-
-
-def _is_over(move: Move, batch: Batch) -> bool:
-    """Whether a move of a request ends before a batch of it; at the same instant unless the batch is at its source."""
-    return move.end_ps < batch.start_ps or (move.end_ps == batch.start_ps and move.source != batch.replica)
 
 
 def cluster_metrics(instance: Instance, schedule: Schedule, tally: ClusterTally | None = None) -> dict[str, Any]:
@@ -114,24 +169,37 @@ def cluster_metrics(instance: Instance, schedule: Schedule, tally: ClusterTally 
     dict
         ``objectives`` as `optsched.model.metrics.metrics` has them, over all requests, and ``max_load``, the largest
         sum of batch times of a machine (ps). ``hit_tokens`` are found in caches in the first steps of fills,
-        ``computed_tokens`` are run, of which ``prefill_tokens`` in prefill steps. ``load_ps`` has the sum of batch
-        times of each machine, ``imbalance`` is the largest over their mean (None without any). ``moves`` are those that
-        end, ``moved_tokens`` what they copy. The rest is as of one machine.
+        ``computed_tokens`` are run, of which ``prefill_tokens`` in prefill steps, and of these ``recomputed_tokens``
+        that their request held already when it was evicted. ``hit_rate`` is the share of hits in hits and prefill
+        tokens. ``saved_ps`` is by how much longer batches would take without their hits (`saved_by_hits`), and
+        ``hit_time_rate`` its share in itself and the time of all batches. ``load_ps`` has the sum of batch times of
+        each machine, ``imbalance`` is the largest over their mean. ``moves`` are those that end, ``moved_tokens`` what
+        they copy, and ``moved_bytes`` the same in bytes, None where `Link.kv_bytes` is not known. Ratios of nothing are
+        None. The rest is as of one machine.
     """
     tally = cluster_tally(instance, schedule) if tally is None else tally
     times = tally.times
     objectives, latencies = latency_metrics(instance, times.first, times.latest, times.between())
-    most, total = max(tally.load), sum(tally.load)
+    most, total, per_token = max(tally.load), sum(tally.load), instance.links.kv_bytes
     return {
         "objectives": objectives | {Objective.MAX_LOAD.value: most},
         "batches": schedule.length,
         "evictions": schedule.evictions,
+        "recomputed_tokens": tally.recomputed_tokens,
         "hit_tokens": tally.hit_tokens,
         "computed_tokens": tally.tokens,
         "prefill_tokens": tally.prefill_tokens,
+        "hit_rate": _quotient(tally.hit_tokens, tally.hit_tokens + tally.prefill_tokens),
+        "saved_ps": tally.saved_ps,
+        "hit_time_rate": _quotient(tally.saved_ps, tally.saved_ps + total),
         "load_ps": tally.load,
-        "imbalance": float(Fraction(most * len(tally.load), total)) if total else None,
+        "imbalance": _quotient(most * len(tally.load), total),
         "moves": tally.moves,
         "moved_tokens": tally.moved_tokens,
+        "moved_bytes": None if per_token is None else per_token * tally.moved_tokens,
         **latencies,
     }
+
+
+def _quotient(numerator: int, denominator: int) -> float | None:
+    return float(Fraction(numerator, denominator)) if denominator else None

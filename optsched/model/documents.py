@@ -116,7 +116,7 @@ class _InstanceBody(BaseModel):
     cost: _Cost
     replicas: int = 1
     machines: Annotated[list[_MachineEntry], Field(max_length=MAX_MACHINES), FailFast()] = Field(default_factory=list)
-    links: Link = Link()
+    links: Link | None = None
     prefixes: dict[str, Any] = Field(default_factory=dict)
     cache: CacheRules = CacheRules()
     view: ViewAge = ViewAge()
@@ -135,6 +135,10 @@ class _InstanceBody(BaseModel):
                 groups.append(machine.build(profiles))
             except InputError as error:
                 raise error.within(f"machines[{position}]") from None
+        roles = {group.role for group in groups}
+        if self.links is None and Role.PREFILL in roles and len(roles) > 1:
+            expected = "base_ps and kv_ps of the links over which requests leave machines of role prefill"
+            raise InputError("links", Said("nothing"), expected)
         total = sum(entry.count for entry in self.requests)
         if total > MAX_REQUESTS:
             raise InputError("requests", Said(f"{total} requests"), f"at most {MAX_REQUESTS}")
@@ -150,7 +154,7 @@ class _InstanceBody(BaseModel):
             tuple(requests),
             self.replicas,
             tuple(groups),
-            self.links,
+            self.links or Link(),
             read_prefixes(self.prefixes),
             self.cache,
             self.view,
@@ -452,13 +456,14 @@ def instance_document(instance: Instance) -> dict[str, Any]:
     }
     if instance.machine_groups:
         document["machines"] = [_machines_document(group) for group in instance.machine_groups]
-    if instance.links != Link():
-        layerwise = ("layerwise",) if instance.links.layerwise else ()
-        document["links"] = _fields(instance.links, ("base_ps", "kv_ps", "exclusive", "live", "stages", *layerwise))
+    if instance.links != Link() or any(group.role is Role.PREFILL for group in instance.machine_groups):
+        added = [name for name in ("layerwise", "kv_bytes") if getattr(instance.links, name)]
+        document["links"] = _fields(instance.links, ("base_ps", "kv_ps", "exclusive", "live", "stages", *added))
     if instance.cache != CacheRules():
         document["cache"] = _cache_document(instance.cache)
     if instance.view != ViewAge():
-        document["view"] = _fields(instance.view, ("every_ps", "delay_ps"))
+        several = ("routers",) if instance.view.routers > 1 else ()
+        document["view"] = _fields(instance.view, ("every_ps", "delay_ps", *several))
     if instance.prefixes.nodes:
         document["prefixes"] = instance.prefixes.document()
     return document | {"requests": list(_request_documents(instance.requests))}

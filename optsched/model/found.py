@@ -21,8 +21,7 @@ class _Phase(IntEnum):
     BATCH_ENDS = 0
     MOVE_ENDS = 1
     MOVE_STARTS = 2
-    QUICK_MOVE_ENDS = 3
-    BATCH_STARTS = 4
+    BATCH_STARTS = 3
 
 
 class _Run(NamedTuple):
@@ -83,8 +82,8 @@ class _Follower:
         for number, move in enumerate(schedule.moves):
             yield move.start_ps, _Phase.MOVE_STARTS, number, partial(self._depart, move)
             if not move.aborted:
-                quick = move.start_ps == move.end_ps
-                phase = _Phase.QUICK_MOVE_ENDS if quick else _Phase.MOVE_ENDS
+                # One that takes no time ends before the next one starts.
+                phase = _Phase.MOVE_STARTS if move.start_ps == move.end_ps else _Phase.MOVE_ENDS
                 yield move.end_ps, phase, number, partial(self._land, move)
 
     def _start(self, batch: Batch) -> None:

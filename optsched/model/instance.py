@@ -242,6 +242,10 @@ class Instance:
             raise InputError("machines", Said(f"{count} machines"), f"at most {MAX_MACHINES}")
         if groups and all(group.role is Role.DECODE for group in groups):
             raise InputError("machines", Said("only machines of role decode"), "one that requests are routed to")
+        only_prefill = groups and all(group.role is Role.PREFILL for group in groups)
+        if only_prefill and any(request.output > 1 for request in self.requests):
+            expected = "one of another role, to which requests with more than 1 output token move"
+            raise InputError("machines", Said("only machines of role prefill"), expected)
         self._check_caches()
         self._check_paths()
 

@@ -24,6 +24,11 @@ class PlannerPolicy:
             raise PolicyFailureError(0, instance.start_ps, f"it does not plan for {occasion.objective.value}")
         if instance.is_cached:
             raise PolicyFailureError(0, instance.start_ps, "it does not plan what a machine's cache holds")
+        if unserved := instance.infeasibilities():
+            # One of several machines, which others are larger than.
+            raise PolicyFailureError(
+                0, instance.start_ps, f"it plans for all requests on each machine, but {unserved[0]}"
+            )
         try:
             search = RuleSearch(instance, occasion.objective, occasion.restrictions, occasion.rng)
         except TooLargeToPlanError as error:

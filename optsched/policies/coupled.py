@@ -67,6 +67,9 @@ def _go_on(tasks: Tasks, forming: TaskBatch) -> None:
     """Let the requests generate that have their first token, in a group when all of it have."""
     filling = {tasks.group.get(job.index) for job in tasks.memory.owners() if not job.decoding} - {None}
     for job in forming.running:
+        # Requests that come from other machines may be more than a batch has runs.
+        if len(tasks.until) >= forming.most_decodes:
+            return
         ready = job.decoding and job.index not in tasks.until and tasks.group.get(job.index) not in filling
         if ready and tasks.memory.fits(job, tasks.peak(job)):
             tasks.let_generate(job)
@@ -75,7 +78,7 @@ def _go_on(tasks: Tasks, forming: TaskBatch) -> None:
 def _admit(job: Job, tasks: Tasks, forming: TaskBatch) -> bool:
     """Give a request memory for prompt and output, if there is enough."""
     peak = tasks.peak(job)
-    if not tasks.memory.fits(job, peak) or len(tasks.memory) == forming.most_decodes:
+    if not tasks.memory.fits(job, peak) or len(tasks.memory) >= forming.most_decodes:
         return False
     tasks.memory.give(job, peak)
     return True
@@ -157,7 +160,7 @@ def _admit_groups(tasks: Tasks, forming: TaskBatch) -> None:
     chosen: list[Job] = []
     for job in tasks.by_group(queue):
         peak = tasks.peak(job)
-        if not tasks.memory.fits(job, peak) or len(tasks.group) + len(chosen) == forming.most_decodes:
+        if not tasks.memory.fits(job, peak) or len(tasks.group) + len(chosen) >= forming.most_decodes:
             break
         tasks.memory.give(job, peak)
         chosen.append(job)

@@ -281,23 +281,30 @@ class _Levels:
         may_lose = rules.swap or rules.eviction
         more = self._more(chosen.items())
         victims: list[int] = []
+        lost: list[tuple[Turn, int]] = []
+
+        def lose(place: Turn) -> None:
+            victims.append(self._jobs[place].index)
+            lost.append((place, self._occupied[place]))
+            self._hold(place, 0)
+
         if self._free - more < ahead and may_lose:
             for place in reversed(tuple(self._holders)):
                 if self._free - more >= ahead:
                     break
-                if place in chosen:
-                    continue
-                victims.append(self._jobs[place].index)
-                self._hold(place, 0)
+                if place not in chosen:
+                    lose(place)
         while self._free < more and chosen:
             place, count = chosen.popitem()
             more -= self._more([(place, count)])
             if place in self._occupied and may_lose:
-                victims.append(self._jobs[place].index)
-                self._hold(place, 0)
+                lose(place)
         if not chosen:
             job = self._jobs[self._queue[0]]
             reason = f"its {job.missing} tokens fit no batch, or memory is short by {max(more - self._free, 0)} tokens"
+            # Requests that move may make room later; until then nothing is lost.
+            for place, held in lost:
+                self._hold(place, held)
             raise NoBatchError(job.index, replica.now_ps, reason)
         return victims
 

@@ -67,7 +67,11 @@ class Memory:
 
     def fits(self, job: Job, tokens: int, reserve: int = 0) -> bool:
         """Say whether a request can be given ``tokens`` in all, with a reserve that stays free."""
-        return self.size(job, tokens) - self.size(job, self._tokens.get(job, 0)) + reserve <= self.free
+        return self.room_for(job, tokens) >= reserve
+
+    def room_for(self, job: Job, tokens: int) -> int:
+        """Return what is free when a request has been given ``tokens`` in all; below 0 it is short by that."""
+        return self.free + self.size(job, self._tokens.get(job, 0)) - self.size(job, tokens)
 
     def give(self, job: Job, tokens: int) -> None:
         """Give a request ``tokens`` in all; 0 takes everything."""
@@ -89,11 +93,16 @@ class TaskBatch:
         self.actions: list[Action] = []
         self.considered = 0
 
+    def may_take_away(self, job: Job) -> bool:
+        """Whether a request's KV may go to the host, or be lost."""
+        rules = self.replica.rules
+        return bool(job.cached) and (rules.swap or rules.eviction)
+
     def take_away(self, job: Job) -> bool:
         """Send a request's KV to the host, or let it be lost; say whether that is allowed."""
-        rules = self.replica.rules
-        if not job.cached or not (rules.swap or rules.eviction):
+        if not self.may_take_away(job):
             return False
+        rules = self.replica.rules
         self.actions.append(Action(job.index, Place.HOST if rules.swap else Place.NOWHERE))
         self.running.remove(job)
         return True
@@ -383,12 +392,18 @@ class Allocating:
             return
         first, *others = queue
         tokens = tasks.peak(first) if first.decoding else first.cached + first.missing
+        free, victims = tasks.memory.room_for(first, tokens), list[Job]()
         for job in reversed(others):
-            if tasks.memory.fits(first, tokens):
+            if free >= 0:
                 break
-            tasks.preempt(job, forming)
-        if not tasks.memory.fits(first, tokens):
+            if forming.may_take_away(job):
+                victims.append(job)
+                free += tasks.memory.size(job, tasks.memory.of(job))
+        # In vain nothing is lost: requests that move may make room later.
+        if free < 0:
             return
+        for job in victims:
+            tasks.preempt(job, forming)
         if first.decoding:
             tasks.let_generate(first)
             forming.take_back(first)

@@ -31,6 +31,11 @@ _FEATURES: Mapping[str, Callable[[Instance], object]] = MappingProxyType(
 _COUNTS = ("batches", "evictions", "recomputed_tokens", "peak_kv_tokens")
 _SPREADS = ("ttft_ps", "tpot_ps", "tbt_ps", "e2e_ps")
 _PARTS = ("mean", "p50", "p95", "p99")
+_OPTIONS = ("router", "evictor")
+_OF_CLUSTERS = (
+    *("hit_tokens", "hit_rate", "saved_ps", "hit_time_rate", "computed_tokens", "prefill_tokens", "imbalance"),
+    *("moves", "moved_tokens", "moved_bytes"),
+)
 _RATES = ("output_tokens_per_s", "requests_per_s", "kv_utilisation", "token_utilisation")
 COLUMNS = (
     *("instance", "instance_sha256", *_FEATURES),
@@ -39,6 +44,7 @@ COLUMNS = (
     *_COUNTS,
     *(f"{spread.removesuffix('_ps')}_{part}_ps" for spread in _SPREADS for part in _PARTS),
     *_RATES,
+    *("machines", *_OPTIONS, *_OF_CLUSTERS),
 )
 """``value`` and ``bound`` are in the objective's unit: ps, of means the sum over requests; ``…_s`` are seconds, and
 means. ``gap`` is (value − bound) / value."""
@@ -68,4 +74,7 @@ def _row(result: Result) -> Sequence[object]:
         *(metrics.get(count) for count in _COUNTS),
         *spreads,
         *(metrics.get(rate) for rate in _RATES),
+        len(instance.machines),
+        *(result.options.get(option) for option in _OPTIONS),
+        *(metrics.get(name) for name in _OF_CLUSTERS),
     )

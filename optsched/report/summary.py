@@ -14,6 +14,7 @@ from optsched.model.objectives import Objective, gap
 from optsched.model.result import Badge, Result, Status
 from optsched.report.formats import columns_text, simple_table
 from optsched.report.sheet import AT_MOST, NOT_AVAILABLE, Cell, Column, Sheet, class_texts
+from optsched.simulator.routed import DecisionRecord
 
 _BADGES = MappingProxyType(
     {
@@ -128,22 +129,41 @@ _SWAPS: tuple[str, Callable[[dict[str, Any]], str]] = ("swap", lambda m: str(m["
 """Where the instance allows them, after the evictions."""
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.0f}" if whole else "–"
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f}"
 
 
 _OF_CLUSTERS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
-    *_COLUMNS[:3],
-    *_COLUMNS[4:10],
-    ("hits\n(%)", lambda m: _share(m["hit_tokens"], m["hit_tokens"] + m["prefill_tokens"])),
+    *_COLUMNS[:10],
+    ("hits\n(% tok.)", lambda m: _percent(m["hit_rate"])),
+    ("hits\n(% time)", lambda m: _percent(m["hit_time_rate"])),
     ("load max\n/ mean", lambda m: "–" if m["imbalance"] is None else f"{m['imbalance']:.2f}"),
     ("moves", lambda m: str(m["moves"])),
+    ("moved\ntokens", lambda m: str(m["moved_tokens"])),
 )
-"""Of several machines, or one with a cache. Hits are a share of the prompt tokens, found or run."""
+"""Of several machines, or one with a cache. Hits are a share of the prompt tokens, found or run, and of batch time."""
+
+_MOVED: tuple[str, Callable[[dict[str, Any]], str]] = ("moved\n(MB)", lambda m: f"{m['moved_bytes'] / 1e6:.1f}")
+"""Where the instance says how many bytes a KV token has."""
+
+_OF_DECISIONS: tuple[tuple[str, Callable[[DecisionRecord], str]], ...] = (
+    ("decisions\nper s", lambda record: "–" if record.per_second is None else f"{record.per_second:.0f}"),
+    ("regret ms\nmean", lambda record: _ms(record.mean_regret_ps)),
+    ("regret ms\nmax", lambda record: _ms(record.max_regret_ps)),
+    ("no regret\n(%)", lambda record: _percent(record.best_share)),
+)
 
 
-def policy_sheet(results: Sequence[Result]) -> Sheet:
-    """Compare policies on one instance, as a sheet; failures stand below with their reason."""
+def policy_sheet(results: Sequence[Result], records: Sequence[DecisionRecord] = ()) -> Sheet:
+    """Compare policies on one instance, as a sheet; failures stand below with their reason.
+
+    Parameters
+    ----------
+    results
+        What the policies do.
+    records
+        The decisions of the routers of each, if they were recorded.
+    """
 
     def column(header: str, cells: Iterable[str], key: bool = False) -> Column:
         name = "_".join(header.lower().replace("(", "").replace(")", "").split())
@@ -157,16 +177,19 @@ def policy_sheet(results: Sequence[Result]) -> Sheet:
     ]
     columns.append(column("policy", [result.method for result in results], key=True))
     shown = (*_COLUMNS[:3], *([_SWAPS] if instance.rules.swap else []), *_COLUMNS[3:])
+    of_clusters = (*_OF_CLUSTERS, *([] if instance.links.kv_bytes is None else [_MOVED]))
     columns += [
         column(header, [NOT_AVAILABLE if result.metrics is None else show(result.metrics) for result in results])
-        for header, show in (_OF_CLUSTERS if instance.is_cluster else shown)
+        for header, show in (of_clusters if instance.is_cluster else shown)
     ]
+    if records:
+        columns += [column(header, [show(record) for record in records]) for header, show in _OF_DECISIONS]
     failures = (f"n/a: {printable(result.message or '')}" for result in results if result.status == Status.FAILED)
     return Sheet(results[0].instance.name, "", tuple(columns), tuple(failures))
 
 
-def policy_comparison(results: Sequence[Result], width: int) -> str:
+def policy_comparison(results: Sequence[Result], width: int, records: Sequence[DecisionRecord] = ()) -> str:
     """Return a `policy_sheet` for the terminal."""
-    sheet = policy_sheet(results)
+    sheet = policy_sheet(results, records)
     failures = "".join(f"{note}\n" for note in sheet.notes)
     return f"{sheet.title}\n\n{columns_text(sheet.columns, width)}" + (f"\n{failures}" if failures else "")

@@ -118,6 +118,8 @@ class Least(Router):
 class BySession(Router):
     """All turns of a conversation go where the first went; requests without one, and first turns, in turn.
 
+    A turn that does not fit that machine goes to the next one in turn, and so do those after it.
+
     Source: vLLM's production-stack.
     """
 
@@ -129,9 +131,10 @@ class BySession(Router):
         """Return the machine to which ``request`` goes."""
         if request.session is None:
             return self._others.route(request, views)
-        if request.session not in self._first:
-            self._first[request.session] = self._others.route(request, views)
-        return self._first[request.session]
+        first = self._first.get(request.session)
+        if first is None or all(view.machine != first for view in views):
+            first = self._first[request.session] = self._others.route(request, views)
+        return first
 
 
 def round_robin(_: RouterSetting) -> Router:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optsched.model.cluster import ViewAge
 from optsched.routers.router import RoutedRequest
@@ -23,6 +23,8 @@ class Snapshot:
     ----------
     cached
         Leading prompt tokens of a request that are cached there.
+    until_ps
+        When the batch under way ends, whose time is part of `work_ps`; 0 for none.
     """
 
     machine: int
@@ -35,10 +37,13 @@ class Snapshot:
     work_ps: int = 0
     filling_tokens: int = 0
     cached: Callable[[RoutedRequest], int] = nothing_cached
+    until_ps: int = 0
 
 
 class SnapshotHistory:
     """The snapshots of one machine, of which a router sees the last one that is old enough.
+
+    From one snapshot to the next only time passes, which makes the batch under way shorter.
 
     Parameters
     ----------
@@ -50,7 +55,7 @@ class SnapshotHistory:
 
     def __init__(self, first: Snapshot, age: ViewAge) -> None:
         self._age = age
-        self._seen = first
+        self._seen, self._since_ps = first, 0
         self._later: deque[tuple[int, Snapshot]] = deque()
 
     def record(self, now_ps: int, snapshot: Snapshot) -> None:
@@ -61,5 +66,8 @@ class SnapshotHistory:
         """Return what the router sees at ``now_ps``; times never decrease."""
         moment = self._age.moment(now_ps)
         while self._later and self._later[0][0] <= moment:
-            self._seen = self._later.popleft()[1]
+            self._since_ps, self._seen = self._later.popleft()
+        passed = min(moment, self._seen.until_ps) - self._since_ps
+        if passed > 0:
+            self._seen, self._since_ps = replace(self._seen, work_ps=self._seen.work_ps - passed), moment
         return self._seen

@@ -29,7 +29,7 @@ def run_cluster(
     *,
     setting: CacheSetting = _LRU,
     seed: int = 0,
-    routers: int = 1,
+    routers: int | None = None,
     jumps: bool = True,
     record: DecisionRecord | None = None,
     costs: Sequence[BatchCost] | None = None,
@@ -45,7 +45,7 @@ def run_cluster(
     instance
         What is to be scheduled.
     policy
-        Makes a policy object for each machine.
+        Makes a policy object for each machine, in the order of the machines.
     router
         Makes a router.
     setting
@@ -53,11 +53,11 @@ def run_cluster(
     seed
         Of the routers' random numbers.
     routers
-        How many routers there are. Requests go to them in turn, and each is notified of its own requests only.
+        How many routers there are; None for as many as the instance says (`optsched.model.cluster.ViewAge`).
     jumps
         As `optsched.simulator.engine.run_policy` takes it.
     record
-        Where decisions are written down; each then takes time to look at all machines. Views have to be exact.
+        Where decisions are written down; each then takes time to look at all machines.
     costs
         How long the steps of batches take on each machine, if not what the instance says.
 
@@ -70,7 +70,10 @@ def run_cluster(
         machine, or none that can serve the request.
     """
     require_feasible(instance)
-    kind = MovingCluster if has_moves(instance) else RoutedCluster
+    # Where routers see machines late, these run no further than is seen; there, all of them run up to now.
+    looks_at_now = record is not None and instance.view.is_aged
+    kind = MovingCluster if has_moves(instance) or looks_at_now else RoutedCluster
+    routers = instance.view.routers if routers is None else routers
     cluster = kind(
         instance, policy, router, setting, seed=seed, routers=routers, jumps=jumps, record=record, costs=costs
     )

@@ -120,7 +120,7 @@ class MachineRun(PolicyRun):
         self._hits: dict[int, int] = {}
         """Where notices are collected: what requests without a token found in the first step of their fill."""
         self._latest: Assignment | None = None
-        self._latest_end_ps = instance.start_ps
+        self._latest_end_ps = 0
         self._ending: list[Request] = []
         self._filling = 0
         """Prefill tokens of the latest batch."""
@@ -311,7 +311,7 @@ class MachineRun(PolicyRun):
     def filling_tokens(self, at: Instant) -> int:
         """Return the tokens that requests with KV have to prefill, those under way included."""
         there = sum(job.missing for job in self._replica.running if not job.decoding)
-        return there + (self._filling if self.now_ps > at.now_ps else 0)
+        return there + (self._filling if self._runs_at(at) else 0)
 
     def pending_tokens(self, at: Instant) -> int:
         """Return the prompt and output tokens that are still to be run, those under way included."""
@@ -320,7 +320,7 @@ class MachineRun(PolicyRun):
 
     def kv_used(self, at: Instant) -> int:
         """Return the tokens of memory in use, in whole blocks; a cached block that can be dropped is not."""
-        size, under_way = self._instance.limits.occupied, self.now_ps > at.now_ps
+        size, under_way = self._instance.limits.occupied, self._runs_at(at)
         if self._cache is not None:
             free = self._free if under_way else self._cache.free
             return self.kv_capacity - free * self._instance.limits.kv_block
@@ -331,13 +331,13 @@ class MachineRun(PolicyRun):
         """Return how long what is left of each request takes if it is run alone, summed; and of the batch under way."""
         coming = (RequestState(request) for request in self._arrived_by(at))
         left = sum(self._alone_ps(state) for states in (self._jobs(), coming) for state in states)
-        return left + max(0, self.now_ps - at.now_ps)
+        return left + max(0, self._latest_end_ps - at.now_ps)
 
     def cached(self, request: RoutedRequest, at: Instant) -> int:
         """Return the leading prompt tokens of a request that it would find."""
         if self._cache is None:
             return 0
-        return self._cache.known(request.index, request.input, under_way=self.now_ps > at.now_ps)
+        return self._cache.known(request.index, request.input, under_way=self._runs_at(at))
 
     def snapshot(self, name: int, at: Instant) -> Snapshot:
         """Return all of this at once, under a name for the machine."""
@@ -352,12 +352,17 @@ class MachineRun(PolicyRun):
             self.work_ps(at),
             self.filling_tokens(at),
             nothing_cached if self._cache is None else self._remembered(at),
+            self._latest_end_ps if self._runs_at(at) else 0,
         )
 
     @property
     def kv_capacity(self) -> int:
         """The tokens that its blocks hold."""
         return self._instance.limits.kv_capacity
+
+    def _runs_at(self, at: Instant) -> bool:
+        """Whether a batch is under way; the clock of an idle machine may be at an arrival that is still to come."""
+        return self._latest_end_ps > at.now_ps
 
     def _jobs(self) -> Iterator[RequestState]:
         yield from self._replica.waiting
@@ -373,11 +378,11 @@ class MachineRun(PolicyRun):
 
     def _ended(self, at: Instant) -> list[Request]:
         """Return the requests that the batch under way finishes."""
-        return self._ending if self.now_ps > at.now_ps else []
+        return self._ending if self._runs_at(at) else []
 
     def _under_way(self, at: Instant) -> int:
         """Return the tokens that the batch under way runs."""
-        if self._latest is None or self.now_ps <= at.now_ps:
+        if self._latest is None or not self._runs_at(at):
             return 0
         return sum(tokens for _, tokens in self._latest.run)
 
@@ -460,7 +465,8 @@ class MachineRun(PolicyRun):
         if self.prefills:
             for index, _ in assignment.run:
                 if index in present and present[index].generated:
-                    self.left.append((self.now_ps, self.take(index, self.now_ps)))
+                    # Moves of an instant start before its batches, also before one that takes no time.
+                    self.left.append((max(self.now_ps, start + 1), self.take(index, self.now_ps)))
         self._ending = [self._requests[index] for index in ended]
         if self._noting:
             for index in fresh:

@@ -20,7 +20,7 @@ from optsched.model.schedule import Move, Schedule
 from optsched.model.state import Step
 from optsched.simulator.machine_run import Instant, MachineRun
 from optsched.simulator.replica import Job, Notified, PolicyFailureError, keeps_records
-from optsched.simulator.routed import RoutedCluster
+from optsched.simulator.routed import RoutedCluster, has_moves
 from optsched.simulator.sight import RecordedView, View
 
 _FEW_BLOCKS = 16
@@ -103,7 +103,9 @@ class MovingCluster(RoutedCluster):
 
     def _refuse(self, instance: Instance) -> None:
         """Raise `PolicyFailureError` for what does not cover moves."""
-        if any(keeps_records(policy) and not isinstance(policy, Notified) for policy in self._policies):
+        if has_moves(instance) and any(
+            keeps_records(policy) and not isinstance(policy, Notified) for policy in self._policies
+        ):
             reason = "the policy keeps records of requests or a plan, and cannot be notified of requests that move"
             raise PolicyFailureError(0, instance.requests[0].arrival_ps, reason)
 
@@ -115,7 +117,8 @@ class MovingCluster(RoutedCluster):
             self._clock.now_ps = now
             for run in self._runs:
                 run.advance(now)
-            self._record_views(now)
+            if self._poll_ps and now % self._poll_ps == 0:
+                self._record_views(Instant(now, now - 1))
             self._abort(now, evicted=False)
             self._end_moves(now)
             if self._notifies:
@@ -126,9 +129,13 @@ class MovingCluster(RoutedCluster):
                 self._rebalance(now)
             self._send_on(now)
             self._start_moves(now)
+            if self._records_all:
+                self._record_views(Instant(now, now))
             for machine in self._watched():
                 self._runs[machine].advance(now + 1)
             self._abort(now, evicted=True)
+            if self._records_all:
+                self._record_views(Instant(now + 1, now + 1))
             now = self._next_instant(now, coming)
         schedule = self._schedule()
         if self._wishes:
@@ -144,12 +151,10 @@ class MovingCluster(RoutedCluster):
         self._recorded += [(self._runs[machine], view) for machine, view in zip(machines, views, strict=True)]
         return views
 
-    def _record_views(self, now_ps: int) -> None:
-        """Record what machines are now, if they are polled now, or always."""
-        if self._records_all or (self._poll_ps and now_ps % self._poll_ps == 0):
-            arrived = now_ps if self._records_all else now_ps - 1
-            for run, view in self._recorded:
-                view.record(run, Instant(now_ps, arrived))
+    def _record_views(self, at: Instant) -> None:
+        """Record what machines are, for routers that see it later."""
+        for run, view in self._recorded:
+            view.record(run, at)
 
     def _watched(self) -> list[int]:
         """Return the machines that have to stop at the end of each batch, in order."""

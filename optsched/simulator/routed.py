@@ -13,7 +13,7 @@ from optsched.cache.blocks import CacheSetting
 from optsched.cache.contents import Piece
 from optsched.model.cluster import Role
 from optsched.model.cost import BatchCost
-from optsched.model.errors import InputError, Said, shown
+from optsched.model.errors import shown
 from optsched.model.instance import Instance, Request, entries_of
 from optsched.model.schedule import Batch, Schedule
 from optsched.routers.router import MachineSetting, RoutedRequest, Router, RouterFactory, RouterSetting, prefill_time
@@ -64,6 +64,23 @@ class DecisionRecord:
     def per_second(self) -> float | None:
         """Decisions per second of processor time; None if none took any."""
         return len(self.decisions) / self.seconds if self.seconds else None
+
+    @property
+    def mean_regret_ps(self) -> float | None:
+        """Mean of the regrets, rounded once; None without a decision."""
+        found = self.decisions
+        return sum(decision.regret_ps for decision in found) / len(found) if found else None
+
+    @property
+    def max_regret_ps(self) -> int | None:
+        """The largest regret; None without a decision."""
+        return max((decision.regret_ps for decision in self.decisions), default=None)
+
+    @property
+    def best_share(self) -> float | None:
+        """Share of the decisions without regret; None without a decision."""
+        found = self.decisions
+        return sum(not decision.regret_ps for decision in found) / len(found) if found else None
 
 
 def routed_requests(instance: Instance) -> list[RoutedRequest]:
@@ -151,8 +168,6 @@ class RoutedCluster:
         record: DecisionRecord | None = None,
         costs: Sequence[BatchCost] | None = None,
     ) -> None:
-        if record is not None and instance.view.is_aged:
-            raise InputError("view", Said("an aged view"), "exact views where decisions are recorded: they look at now")
         machines = instance.machines
         self._instance, self._machines = instance, machines
         self._equal = len(set(map(id, machines))) == 1

@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field, TypeAdapter
 
-from optsched.cache.blocks import require_evictor
+from optsched.cache.blocks import require_setting
 from optsched.library import load_instances
 from optsched.methods.bound import bound_names
 from optsched.methods.formulations import require_options
@@ -156,7 +156,7 @@ class StudyFile:
         for router in self.routers:
             find_router(router, "routers")
         for evictor in self.evictors:
-            require_evictor(evictor, "evictors")
+            require_setting(evictor, "evictors")
 
 
 _Named = tuple[str, dict[str, Option]]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optsched.cache.evictors import fifo
 from optsched.cache.radix import RadixNode, RadixTree
 from optsched.model.prefixes import Path, PrefixNode, PrefixTree
-from optsched.traces.rows import TraceRow
+from optsched.traces.rows import Rows, TraceRow
 
 Chunk = tuple[Hashable, int]
 """Tokens that are shared as a whole or not at all: what they are, and how many."""
@@ -31,6 +31,11 @@ class PrefixedRows:
     rows: tuple[TraceRow, ...]
     paths: tuple[Path, ...]
     tree: PrefixTree
+
+    def as_rows(self) -> Rows:
+        """Return the rows with their paths."""
+        rows = (replace(row, prefix=path) for row, path in zip(self.rows, self.paths, strict=True))
+        return Rows(tuple(rows), (), self.tree)
 
     def in_order(self) -> PrefixedRows:
         """Return the same requests in the order of their arrival."""

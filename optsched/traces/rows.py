@@ -8,6 +8,7 @@ from decimal import Decimal, InvalidOperation
 
 from optsched.model.domain import MAX_TOKENS
 from optsched.model.errors import InputError
+from optsched.model.prefixes import Path, PrefixTree
 
 SECOND_PS = 10**12
 _MOST_DIGITS = 100
@@ -32,6 +33,8 @@ class TraceRow:
         The trace's own prediction of ``output``.
     conversation
         The conversation of the row, where conversations have no common clock.
+    prefix
+        Its path in the tree of prefixes, where that is read.
     """
 
     arrival_ps: int
@@ -39,14 +42,19 @@ class TraceRow:
     output: int
     predicted: int | None = None
     conversation: int | None = None
+    prefix: Path = ()
+
+
+_NO_PREFIXES = PrefixTree()
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The usable rows of a file, and the errors of the others, by line."""
+    """The usable rows of a file, the errors of the others, by line, and the tree of the rows' prefixes."""
 
     rows: tuple[TraceRow, ...]
     bad: tuple[InputError, ...]
+    tree: PrefixTree = _NO_PREFIXES
 
 
 def collect(found: Iterator[TraceRow | InputError]) -> Rows:

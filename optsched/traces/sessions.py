@@ -119,7 +119,8 @@ def conversations(turns: Sequence[TraceRow], mean_turns: float, think_s: float, 
             node = PrefixNode(f"c{number}t{len(path)}", turn.input + turn.output, path[-1] if path else None)
             nodes.append(node)
             path = (*path, node.name)
-            rows.append(TraceRow(round(time_s * SECOND_PS), before + turn.input, turn.output, conversation=number))
+            arrival = round(time_s * SECOND_PS)
+            rows.append(TraceRow(arrival, before + turn.input, turn.output, turn.predicted, conversation=number))
             paths.append(path)
             before += node.tokens
             index += 1

@@ -10,10 +10,12 @@ from itertools import islice
 from types import MappingProxyType
 
 from optsched.bounds.volume import busy_ps
+from optsched.model.cluster import CacheRules
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.errors import InputError, Said, one_of
 from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.prefixes import PrefixTree
 from optsched.traces.agentic import read_agentic
 from optsched.traces.azure import read_azure
 from optsched.traces.burstgpt import read_burstgpt
@@ -33,6 +35,7 @@ READERS: Mapping[str, Callable[[str], Rows]] = MappingProxyType(
     }
 )
 """Format → reader of a file's text."""
+_NO_PREFIXES, _NO_CACHE = PrefixTree(), CacheRules()
 DEFAULT_LIMITS = Limits(kv_tokens=100_000, batch_tokens=16_384, prefill_tokens=16_384)
 
 
@@ -46,10 +49,13 @@ class Trace:
         Ascending by arrival, the first at 0.
     bad
         The error of every rejected row.
+    prefixes
+        The nodes that the requests' paths name.
     """
 
     requests: tuple[Request, ...]
     bad: tuple[InputError, ...]
+    prefixes: PrefixTree = _NO_PREFIXES
 
 
 def read_trace(text: str, style: str, limit: int | None = None, starts: Iterable[int] | None = None) -> Trace:
@@ -99,11 +105,19 @@ def make_trace(found: Rows, limit: int | None = None, starts: Iterable[int] | No
     if starts is not None:
         rows = sorted(_restarted(rows, limit, starts), key=_arrival_ps)
     first = rows[0].arrival_ps
-    requests = (
-        Request(row.input, row.output, arrival_ps=row.arrival_ps - first, predicted_output=row.predicted)
+    requests = tuple(
+        Request(
+            row.input,
+            row.output,
+            arrival_ps=row.arrival_ps - first,
+            predicted_output=row.predicted,
+            prefix=row.prefix,
+        )
         for row in rows[:limit]
     )
-    return Trace(tuple(requests), found.bad)
+    named = {name for request in requests for name in request.prefix}
+    nodes = tuple(node for node in found.tree.nodes if node.name in named)
+    return Trace(requests, found.bad, PrefixTree(nodes))
 
 
 def _arrival_ps(row: TraceRow) -> int:
@@ -126,7 +140,13 @@ def _restarted(rows: list[TraceRow], limit: int | None, starts: Iterable[int]) -
 
 
 def trace_instance(
-    trace: Trace, name: str, cost: CostModel, limits: Limits = DEFAULT_LIMITS, load: Fraction | None = None
+    trace: Trace,
+    name: str,
+    cost: CostModel,
+    limits: Limits = DEFAULT_LIMITS,
+    load: Fraction | None = None,
+    *,
+    cache: CacheRules = _NO_CACHE,
 ) -> Instance:
     """Make an instance of a trace, all rules allowed but swapping.
 
@@ -138,22 +158,24 @@ def trace_instance(
         The machine.
     load
         Scale arrivals to this multiple of the sustainable rate: the number of requests over the volume bound on the
-        makespan of all of them at time 0. None to keep them.
+        makespan of all of them at time 0, of one machine that caches nothing. None to keep them.
+    cache
+        What the machine caches.
 
     Raises
     ------
     InputError
         If all requests arrive together and a load is asked for.
     """
-    instance = Instance(name, limits, Rules(), cost, trace.requests)
+    instance = Instance(name, limits, Rules(), cost, trace.requests, prefixes=trace.prefixes)
     if load is None:
-        return instance
+        return replace(instance, cache=cache)
     span = trace.requests[-1].arrival_ps
     if not span:
         raise InputError("load", str(load), "a trace whose requests do not all arrive together")
     factor = Fraction(busy_ps(instance)) / (load * span)
     scaled = (replace(request, arrival_ps=int(request.arrival_ps * factor)) for request in trace.requests)
-    return replace(instance, requests=tuple(scaled))
+    return replace(instance, requests=tuple(scaled), cache=cache)
 
 
 def with_deadlines(instance: Instance, scale: Fraction) -> Instance:

@@ -25,4 +25,5 @@ def vidur_row(cells: Cells) -> TraceRow:
     lengths = [tokens(cells[column], column) for column in LENGTHS]
     if TOTAL in cells:
         require_sum(cells, TOTAL, lengths)
-    return TraceRow(arrival, *lengths)
+    prompt, output = lengths
+    return TraceRow(arrival, prompt, output)

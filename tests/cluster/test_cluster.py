@@ -372,6 +372,79 @@ def test_routers_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pat
     assert "--router: got 'sal', expected none: the instance has one machine" in err
 
 
+@pytest.mark.parametrize(("routers", "given", "seen"), [(1, None, (0, 1, 2)), (2, None, (0, 0, 1)), (2, 3, (0, 0, 0))])
+def test_how_many_routers_there_are_is_part_of_the_instance(
+    routers: int, given: int | None, seen: tuple[int, ...]
+) -> None:
+    """Each router counts what it is asked."""
+
+    class Counting(Router):
+        def __init__(self) -> None:
+            self.asked = -1
+
+        def route(self, request: RoutedRequest, views: Sequence[MachineView]) -> int:
+            self.asked += 1
+            return self.asked
+
+    instance = cluster(*[Request(1, 1)] * 3, machines=3, view=ViewAge(routers=routers))
+    result = simulate(instance, "vllm_v1", router=lambda _: Counting(), routers=given)
+    assert result.schedule is not None
+    assert result.schedule.routes == seen
+    assert result.options.get("routers") == (None if routers == 1 else str(given or routers))
+
+
+def test_each_entry_of_the_list_of_machines_has_a_policy_of_its_own() -> None:
+    # Prompts alone on the first machine; beside decodes on both of the others.
+    groups = MachineGroup(), MachineGroup(2)
+    requests = Request(2, 3), Request(2, 3), Request(2, 3), *[Request(6, 1, arrival_ps=1)] * 3
+    instance = Instance("own", Limits(100, 6, 6), Rules(), COST, requests, machine_groups=groups)
+    result = simulate(instance, "vllm+sarathi", router=lambda _: Direct([0, 1, 2, 0, 1, 2]))
+    assert result.schedule is not None, result.message
+    alone = {
+        name: simulate(replace(instance, requests=requests[2:4], machine_groups=()), name).schedule
+        for name in ("vllm", "sarathi")
+    }
+    assert alone["vllm"] != alone["sarathi"]
+    for machine, name in enumerate(("vllm", "sarathi", "sarathi")):
+        found, expected = [batch for batch in result.schedule.batches if batch.replica == machine], alone[name]
+        assert expected is not None
+        assert [(batch.start_ps, batch.end_ps, len(batch.run)) for batch in found] == [
+            (batch.start_ps, batch.end_ps, len(batch.run)) for batch in expected.batches
+        ]
+    with pytest.raises(InputError, match="policy: got 3 policies, expected one, or one for each of the 2 entries"):
+        simulate(instance, "vllm+sarathi+fcfs")
+    with pytest.raises(InputError, match=r"policy: got 2 policies, expected one$"):
+        simulate(replace(instance, machine_groups=()), "vllm+sarathi")
+
+
+def test_whole_leaves_are_dropped_by_name() -> None:
+    # 8 blocks of 1: request 0 leaves a leaf of 6 at 17, and request 1 needs 4 where 2 are empty.
+    requests = Request(6, 1), Request(4, 1, arrival_ps=50)
+    limits, cache = Limits(8, 100, 100), CacheRules(CacheMode.ALL)
+    instance = Instance("leaves", limits, Rules(), COST, requests, cache=cache)
+    for evictor, dropped in (("lru", 2), ("lru:nodes", 6)):
+        result = simulate(instance, "vllm_v1", evictor=evictor)
+        assert result.schedule is not None
+        assert sum(len(batch.drop) for batch in result.schedule.batches) == dropped
+        assert result.options["evictor"] == evictor
+    with pytest.raises(InputError, match="evictor: got 'vllm:nodes', expected vllm, which drops single blocks"):
+        simulate(instance, "vllm_v1", evictor="vllm:nodes")
+
+
+def test_a_session_goes_elsewhere_where_it_does_not_fit() -> None:
+    tree = PrefixTree((PrefixNode("s", 1),))
+    groups = MachineGroup(limits=Limits(10, 10, 10)), MachineGroup()
+    requests = tuple(Request(size, 1, arrival_ps=size, prefix=("s",)) for size in (5, 20, 30))
+    last = Request(5, 1, arrival_ps=40, prefix=("s",))
+    instance = Instance(
+        "turns", Limits(50, 50, 50), Rules(), COST, (*requests, last), machine_groups=groups, prefixes=tree
+    )
+    result = simulate(instance, "vllm_v1", router="session")
+    assert result.schedule is not None, result.message
+    # The first turn in turn; the second does not fit machine 0, and the others follow it.
+    assert result.schedule.routes == (0, 1, 1, 1)
+
+
 class Hearing(Router):
     """Sends requests where it is told, and writes down first tokens and drops."""
 

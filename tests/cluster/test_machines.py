@@ -112,12 +112,36 @@ def test_on_names_a_machine_that_there_is_not(machine: int) -> None:
             {"machine_groups": (MachineGroup(role=Role.DECODE),)},
             "machines: got only machines of role decode, expected one that requests are routed to",
         ),
+        (
+            {"machine_groups": (MachineGroup(2, Role.PREFILL),)},
+            "machines: got only machines of role prefill, expected one of another role, to which requests with more "
+            "than 1 output token move",
+        ),
     ],
 )
 def test_machines_that_make_no_sense(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as error:
         replace(PAIR, **changes)
     assert str(error.value) == message
+
+
+def test_requests_leave_machines_of_role_prefill_over_links() -> None:
+    groups = MachineGroup(1, Role.PREFILL), MachineGroup(1, Role.DECODE)
+    instance = replace(PAIR, machine_groups=groups)
+    document = instance_document(instance)
+    # That moves take no time is said, too.
+    assert document.pop("links") == {"base_ps": 0, "kv_ps": 0, "exclusive": False, "live": False, "stages": 3}
+    with pytest.raises(InputError) as error:
+        parse_instance(dump(document).encode(), cost_model)
+    assert str(error.value) == (
+        "links: got nothing, expected base_ps and kv_ps of the links over which requests leave machines of role prefill"
+    )
+
+
+def test_requests_of_one_token_need_no_machine_that_decodes() -> None:
+    groups = (MachineGroup(2, Role.PREFILL),)
+    requests = tuple(replace(request, output=1) for request in PAIR.requests)
+    assert replace(PAIR, machine_groups=groups, requests=requests).infeasibilities() == ()
 
 
 def test_a_class_of_schedules_is_that_of_every_group() -> None:
@@ -139,7 +163,10 @@ def test_a_document_states_what_differs() -> None:
     assert document["links"] == {"base_ps": 7, "kv_ps": 2, "exclusive": True, "live": False, "stages": 3}
     layerwise = replace(MIXED, links=replace(MIXED.links, layerwise=True))
     assert instance_document(layerwise)["links"] == document["links"] | {"layerwise": True}
-    for instance in (MIXED, TWO, layerwise):
+    sized = replace(MIXED, links=replace(MIXED.links, kv_bytes=2**19), view=ViewAge(routers=3))
+    assert instance_document(sized)["links"] == document["links"] | {"kv_bytes": 524288}
+    assert instance_document(sized)["view"] == {"every_ps": 0, "delay_ps": 0, "routers": 3}
+    for instance in (MIXED, TWO, layerwise, sized):
         assert parse_instance(dump(instance_document(instance)).encode(), cost_model) == instance
 
 

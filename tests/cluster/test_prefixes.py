@@ -4,12 +4,18 @@ import gzip
 import json
 import statistics
 from collections import Counter
+from pathlib import Path
 
 import pytest
+from commands import optsched
 from shared_data import HERE, SHARED
 
+from optsched import CacheMode, CacheRules, Instance, simulate
+from optsched.calibrate.library import cost_model
+from optsched.model.documents import parse_instance
 from optsched.model.errors import InputError
 from optsched.model.prefixes import PrefixNode, PrefixTree, path_tokens, read_prefixes
+from optsched.routers.simple import Direct
 from optsched.traces.preble import PREFIX_WORKLOADS, draw_prefixed
 from optsched.traces.prefixed import PrefixedRows, share
 from optsched.traces.rows import TraceRow
@@ -185,3 +191,80 @@ def test_mooncake_conversations_share_as_their_hashes_do() -> None:
     different = {name for line in lines for name in json.loads(line)["hash_ids"]}
     blocks = {node.name: -(-node.tokens // 512) for node in found.tree.nodes}
     assert sum(blocks.values()) == len(different)
+
+
+def traced(capsys: pytest.CaptureFixture[str], *arguments: str) -> Instance:
+    """Return the instance that ``optsched trace`` writes."""
+    code, out, err = optsched(capsys, "trace", *arguments)
+    assert code == 0, err
+    return parse_instance(out.encode(), cost_model)
+
+
+def test_a_trace_keeps_its_prefixes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    lines = [
+        {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [7, 8]},
+        {"timestamp": 90_000, "input_length": 700, "output_length": 5, "hash_ids": [7, 9]},
+    ]
+    file = tmp_path / "mooncake.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    command = str(file), "--format", "mooncake"
+    assert traced(capsys, *command).prefixes == PrefixTree()
+    instance = traced(capsys, *command, "--prefixes", "all", "--machines", "2")
+    assert (instance.replicas, instance.cache) == (2, CacheRules(CacheMode.ALL))
+    # Both on one machine: the second finds the block of 512 tokens that both begin with.
+    found = simulate(instance, "vllm_v1", router=lambda _: Direct([1, 1])).metrics
+    assert found is not None
+    assert (found["hit_tokens"], found["prefill_tokens"]) == (512, 600 + 188)
+    first = traced(capsys, *command, "--prefixes", "prefix", "--limit", "1")
+    assert first.cache == CacheRules(CacheMode.PREFIX)
+    # Of the tree only what the first request names.
+    assert sum(node.tokens for node in first.prefixes.nodes) == 600
+
+
+def test_single_turns_are_made_conversations(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "sharegpt.csv"
+    columns = "num_prefill_tokens,num_decode_tokens,num_predicted_decode_tokens"
+    file.write_text("\n".join([columns, *["10,3,4"] * 30]))
+    command = str(file), "--format", "sharegpt", "--prefixes", "all", "--turns", "3,5", "--seed", "2"
+    instance = traced(capsys, *command)
+    # In each conversation turns have 10, 10 + 13, 10 + 26, … prompt tokens; all conversations begin at 0.
+    begun = [request for request in instance.requests if len(request.prefix) == 1]
+    assert {request.arrival_ps for request in begun} == {0}
+    assert all(request.input == 13 * len(request.prefix) - 3 for request in instance.requests)
+    assert 4 <= len(begun) < 30
+    assert {request.predicted_output for request in instance.requests} == {4}
+    started = traced(capsys, *command, "--arrivals", "poisson:1")
+    assert len({request.arrival_ps for request in started.requests if len(request.prefix) == 1}) == len(begun)
+
+
+def test_workloads_with_prefixes(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "preble-toolbench-zipf", "--format", "workload", "--limit", "50", "--seed", "3", "--prefixes", "all"
+    instance = traced(capsys, *command)
+    drawn = draw_prefixed("preble-toolbench-zipf", 50, 3, rate=1)
+    assert [(request.input, request.output, request.prefix) for request in instance.requests] == [
+        (row.input, row.output, path) for row, path in zip(drawn.rows, drawn.paths, strict=True)
+    ]
+    assert {request.arrival_ps for request in instance.requests} == {0}
+    assert len({request.arrival_ps for request in traced(capsys, *command, "--arrivals", "poisson:2").requests}) == 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x", "--format", "azure", "--prefixes", "all"], "--prefixes: got --format azure, expected a format of which"),
+        (["x", "--format", "sharegpt", "--turns", "3,5"], "--prefixes: got --turns with it, expected sharegpt with"),
+        (
+            ["x", "--format", "sharegpt", "--prefixes", "all", "--turns", "0.5,3"],
+            "--turns: got '0.5,3', expected MEAN,",
+        ),
+        (["x", "--format", "sharegpt", "--prefixes", "all", "--turns", "5"], "--turns: got '5', expected MEAN,"),
+        (["preble-tools", "--format", "workload", "--prefixes", "all", "--limit", "3"], "got 'preble-tools', expected"),
+    ],
+)
+def test_prefixes_that_a_trace_cannot_have(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    code, out, err = optsched(capsys, "trace", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1

@@ -92,13 +92,15 @@ class World:
         self.first, self.last, self.gaps = [0] * number, [0] * number, list[int]()
         self.ran_until = [-1] * number
         self.prefilled = [0] * number
+        self.had = [0] * number
         self.cache: list[frozenset[Block]] = [frozenset() for _ in self.machines]
         self.open: list[Open | None] = [None] * len(self.machines)
         self.copies: list[Copying] = []
         self.load = [0] * len(self.machines)
-        self.counts = dict.fromkeys(
-            ("batches", "evictions", "hit_tokens", "computed_tokens", "prefill_tokens", "moves", "moved_tokens"), 0
+        names = (
+            "batches evictions recomputed_tokens hit_tokens computed_tokens prefill_tokens saved_ps moves moved_tokens"
         )
+        self.counts = dict.fromkeys(names.split(), 0)
         self.batches: list[Batch] = []
         self.decoding: list[bool] = []
         self.moves: list[tuple[int, Move]] = []
@@ -210,6 +212,7 @@ class World:
         hits: list[tuple[int, int]] = []
         self.matched = []
         steps, fills, decodes, prefill = 0, 0, 0, 0
+        found_steps, found_tokens = 0, 0
         for request, c in run:
             r = requests[request]
             need(r.arrival_ps <= self.now, "arrival")
@@ -224,7 +227,11 @@ class World:
                     self.matched.append(request)
                     self.counts["hit_tokens"] += m
                     hits += [(request, m)] if m else []
+                    # From nothing the step would run c + m tokens.
+                    found_steps += cost.prefill_sq * ((c + m) ** 2 - c * c - 2 * m * c) - cost.prefill_kv * m
+                    found_tokens += m
                 m = self.m[request]
+                self.counts["recomputed_tokens"] += sum(place < self.had[request] for place in range(m, m + c))
                 need(1 <= c <= exist - m and (rules.chunked_prefill or c == exist - m), "tokens")
                 steps += cost.prefill_sq * (c * c + 2 * m * c) + cost.prefill_kv * m + cost.prefill_req
                 prefill += c
@@ -241,6 +248,8 @@ class World:
         need(limits.batch_requests is None or len(run) <= limits.batch_requests, "runs")
         need(rules.hybrid or not (fills and decodes), "hybrid")
         linear = max(base + slope * tokens for base, slope in ((cost.base, cost.token), *cost.pieces))
+        bare = max(base + slope * (tokens + found_tokens) for base, slope in ((cost.base, cost.token), *cost.pieces))
+        self.counts["saved_ps"] += bare - linear + found_steps
         end = self.now + linear + steps + cost.cpu_batch
         self.open[k] = Open(end, after, done)
         self.need_memory(k)
@@ -264,6 +273,7 @@ class World:
         self.cache[k] |= frozenset(opened.done)
         for request, tokens in opened.after.items():
             self.m[request] = tokens
+            self.had[request] = max(self.had[request], tokens)
             r = self.instance.requests[request]
             if tokens < r.input + self.g[request]:
                 continue

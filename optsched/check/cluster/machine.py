@@ -32,11 +32,15 @@ class Part:
 
 @dataclass(slots=True)
 class _Tally(Tally):
-    """What one batch runs, finds and completes, and which requests finish in it."""
+    """What one batch runs, finds and completes, and which requests finish in it.
+
+    ``steps`` are its prefill steps: the tokens that they run, and those that they would run without a hit.
+    """
 
     filling: list[State] = field(default_factory=list)
     finished: list[State] = field(default_factory=list)
     completing: list[Hold] = field(default_factory=list)
+    steps: list[tuple[int, int]] = field(default_factory=list)
     hits: dict[int, int] = field(default_factory=dict)
 
 
@@ -226,10 +230,19 @@ class Machine:
         totals.batches += 1
         totals.computed_tokens += tally.tokens
         totals.prefill_tokens += tally.prefill_tokens
+        if any(tally.hits.values()):
+            totals.saved_ps += self._without_hits(tally).duration_ps(batch.considered) - duration_ps
         self.load_ps += duration_ps
         self._open = tally
         self._played += 1
         return end_ps
+
+    def _without_hits(self, tally: _Tally) -> Tally:
+        """Return the steps of a batch in which what its runs find is run with them."""
+        bare = Tally(self.problem, decodes=tally.decodes, surplus=tally.surplus, read=tally.read)
+        for count, cached in tally.steps:
+            bare.prefill(count, cached, count)
+        return bare
 
     def _check_shape(self, part: Part) -> None:
         batch = part.batch
@@ -301,6 +314,7 @@ class Machine:
                 f"request {index} is evicted after its first token, but a machine of role prefill keeps it until it "
                 "has moved",
             )
+        state.lost = max(state.lost, state.hold.tokens)
         self.memory.release(state.hold)
         state.filling = True
         if state.move is not None:
@@ -410,19 +424,23 @@ class Machine:
             )
         if self.role is Role.PREFILL and state.generated > 0:
             self._note_role(part, index)
+        found_tokens = 0
         if hold.tokens == 0:
             block = self.problem.limits.kv_block
             found = self.memory.match(hold.segments, (state.missing - 1) // block)
             self.memory.pin(hold, found)
-            tally.hits[index] = hold.tokens
+            tally.hits[index] = found_tokens = hold.tokens
             state.fill_ps = 0
-            self._record.totals.hit_tokens += hold.tokens
+            self._record.totals.hit_tokens += found_tokens
+        tally.steps.append((count + found_tokens, hold.tokens - found_tokens))
         missing = state.missing
         wrong = tally.prefill(count, hold.tokens, missing)
         if wrong:
             self._note(part, f"request {index} {wrong}")
         state.ran = min(count, missing)
+        before = hold.tokens
         self._step(hold, state.ran, tally)
+        self._record.totals.recomputed_tokens += max(min(hold.tokens, state.lost) - before, 0)
         state.fill_tokens = hold.tokens
         tally.filling.append(state)
 

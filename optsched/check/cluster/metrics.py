@@ -14,6 +14,7 @@ def cluster_metrics(replay: ClusterReplay) -> dict[str, Any]:
     requests, record, totals = replay.instance.requests, replay.record, replay.record.totals
     states = [record.states[index] for index in range(len(requests))]
     loads = [machine.load_ps for machine in replay.machines]
+    size = replay.instance.links.kv_bytes
     latencies = Latencies(
         requests,
         [state.first_token_ps - state.request.arrival_ps for state in states],
@@ -25,12 +26,17 @@ def cluster_metrics(replay: ClusterReplay) -> dict[str, Any]:
         "objectives": latencies.objectives() | {"max_load": max(loads)},
         "batches": totals.batches,
         "evictions": totals.evictions,
+        "recomputed_tokens": totals.recomputed_tokens,
         "hit_tokens": totals.hit_tokens,
         "computed_tokens": totals.computed_tokens,
         "prefill_tokens": totals.prefill_tokens,
+        "hit_rate": ratio(totals.hit_tokens, totals.hit_tokens + totals.prefill_tokens),
+        "saved_ps": totals.saved_ps,
+        "hit_time_rate": ratio(totals.saved_ps, totals.saved_ps + sum(loads)),
         "load_ps": loads,
         "imbalance": ratio(max(loads) * len(loads), sum(loads)),
         "moves": totals.moves,
         "moved_tokens": totals.moved_tokens,
+        "moved_bytes": None if size is None else size * totals.moved_tokens,
         **latencies.metrics(),
     }

@@ -42,7 +42,8 @@ class State:
     """One request: where it is, g, what it holds there (m), its phase, its last batch, and when its tokens came.
 
     ``ran_ps`` is the end of that batch, ``ran`` the tokens that it runs there. ``fill_ps`` is the time of the batches
-    with prefill steps of its fill, and ``fill_tokens`` are those that it held after the last of them.
+    with prefill steps of its fill, and ``fill_tokens`` are those that it held after the last of them. ``lost`` is the
+    most that it held when it was evicted.
     """
 
     index: int
@@ -58,6 +59,7 @@ class State:
     ran: int = 0
     fill_ps: int = 0
     fill_tokens: int = 0
+    lost: int = 0
     first_token_ps: int = 0
     last_token_ps: int = 0
     move: Underway | None = None
@@ -86,6 +88,8 @@ class Totals:
     hit_tokens: int = 0
     computed_tokens: int = 0
     prefill_tokens: int = 0
+    recomputed_tokens: int = 0
+    saved_ps: int = 0
     moves: int = 0
     moved_tokens: int = 0
 
