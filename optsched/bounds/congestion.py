@@ -82,6 +82,7 @@ queueing theory (Kleinrock, Queueing Systems II, 1976, chapter 4).
 from __future__ import annotations
 
 from optsched.bounds.bound import Bound
+from optsched.bounds.chains import has_equal_machines
 from optsched.bounds.machine import most_needs
 from optsched.bounds.volume import busy_ps
 from optsched.model.instance import Instance
@@ -95,14 +96,20 @@ more requests that queue, `machine` says more."""
 
 
 def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
-    """Bound the sum of e2e latencies; None for other objectives, few requests, or where numbers are too large."""
-    requests = instance.requests
+    """Bound the sum of e2e latencies; None for other objectives, few requests, or where numbers are too large.
+
+    Of several machines, which have to be equal, too.
+    """
+    requests, machines = instance.requests, len(instance.machines)
     if objective != Objective.MEAN_E2E or len(requests) < _FEWEST or instance.offline:
         return None
-    load = busy_ps(instance) / (max(request.arrival_ps for request in requests) - instance.start_ps)
+    if not has_equal_machines(instance):
+        return None
+    one = instance.on(0) if instance.is_distributed else instance
+    load = busy_ps(one) / (machines * (max(request.arrival_ps for request in requests) - instance.start_ps))
     if load > _MOST_LOAD or (load > _QUEUES and len(requests) > _MOST_QUEUED):
         return None
     # Compiled code takes a while to load.
     from optsched.bounds.congested.prices import priced_bound  # noqa: PLC0415
 
-    return priced_bound(instance, most_needs(instance))
+    return priced_bound(one, most_needs(one), machines)

@@ -7,7 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from optsched.check.certificates.alone import alone_bound
+from optsched.check.certificates.alone import alone_bound, alone_bound_of_several
 from optsched.check.certificates.assignment import assignment_bound
 from optsched.check.certificates.chains import chains_bound
 from optsched.check.certificates.joint import joint_bound
@@ -82,6 +82,14 @@ def _congestion_bound(problem: Problem, objective: Objective, certificate: Mappi
     return congestion_bound(problem, objective, certificate)
 
 
+def _congestion_bound_of_several(
+    machines: Sequence[Instance], objective: Objective, certificate: Mapping[str, Any]
+) -> int:
+    from optsched.check.certificates.congestion import congestion_bound_of_several  # noqa: PLC0415 - numpy
+
+    return congestion_bound_of_several(machines, objective, certificate)
+
+
 PROOFS: Mapping[str, Proof] = MappingProxyType(
     {
         "alone": alone_bound,
@@ -106,8 +114,10 @@ def _prove_part(instance: Instance, objective: Objective, certificate: Mapping[s
 
 PROOFS_OF_SEVERAL: Mapping[str, Callable[[Sequence[Instance], Objective, Mapping[str, Any]], int]] = MappingProxyType(
     {
+        "alone": alone_bound_of_several,
         "assignment": assignment_bound,
         "chains": chains_bound,
+        "congestion": _congestion_bound_of_several,
         "joint": partial(joint_bound, prove=_prove_part),
         "worth": worth_bound,
     }
