@@ -440,7 +440,7 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "assignment": Grammar(assignment, ("makespan", "mean_ttft", "mean_e2e"), _SHARED, "any"),
         "chains": Grammar(chains, _MAKESPAN, _SHARED, "equal"),
         "worth": Grammar(worth, _MAKESPAN, _SHARED, "equal"),
-        "congestion, several": Grammar(congestion, ("mean_e2e",), _SHARED, "equal"),
+        "congestion, several": Grammar(congestion, ("mean_e2e",), Wanted(long=True), "equal"),
         "joint": Grammar(joint, _DIVIDED, _SHARED, "any"),
     }
 )
