@@ -270,7 +270,11 @@ class _Search:
         if outcome.bound is None or outcome.bound + later < self._least[kind][subset]:
             return
         value = outcome.bound + later
-        self._proofs[kind, subset] = value, outcome.certificate if outcome.badge is Badge.CERTIFIED else None
+        certificate = outcome.certificate if outcome.badge is Badge.CERTIFIED else None
+        known = self._proofs.get((kind, subset))
+        if certificate is None and known is not None and known[0] == value:
+            certificate = known[1]
+        self._proofs[kind, subset] = value, certificate
         self._least[kind][subset] = value
         if not self._monotone[kind]:
             return
