@@ -385,7 +385,24 @@ def worth(rng: Random, about: About) -> Certificate:
         count = rng.choice((0, 1, 1, 1, 2))
         rates = [{"weight": rng.choice((weight, weight, rng.randint(0, 3)))} | _rate(rng, case) for _ in range(count)]
         ranges.append({"last": last, "memory_ps": _part(rng, weight * base), "rates": rates})
+    if rng.random() < 0.5:
+        # Worths are what requests take by one piece, with their part of memory or without; ranges differ in nothing.
+        piece, memory = rng.randrange(len(case.pieces)), rng.choice((0, 0, weight))
+        worths = [_taken(case, job, piece, weight, memory) if job.arrival >= release else 0 for job in case.jobs]
+        chosen = [int(place == piece) for place in range(len(case.pieces))]
+        rate: Certificate = {"weight": weight, "piece_weights": chosen, "prefill_step_ps": case.prefill_req}
+        for entry in ranges:
+            entry |= {"memory_ps": memory * case.pieces[piece][0], "rates": [rate]}
     return {"kind": "worth", "release_ps": release, "worths": worths, "ranges": ranges}
+
+
+def _taken(case: Case, job: TrialJob, piece: int, weight: int, memory: int) -> int:
+    """Return what a request takes besides the bases of batches, if prefills are whole, and its part of these."""
+    base, slope = case.pieces[piece]
+    held = range(job.prompt, job.prompt + job.output)
+    taken = slope * job.prompt + case.attends(False, job.prompt, 0)
+    taken += sum(slope + case.attends(True, 1, cached) for cached in held[:-1])
+    return weight * taken + memory * base * sum(map(case.held, held)) // case.blocks
 
 
 def joint(rng: Random, about: About) -> Certificate:
