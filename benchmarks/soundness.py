@@ -32,6 +32,8 @@ SHARES: Mapping[str, int] = {
     "optima, in floats": 200,
     "bounds": 280,
     "bounds, many requests": 180,
+    "bounds, several": 60,
+    "bounds, many requests on several": 60,
     "documents": 280,
     "climb, bounds": 60,
     "climb, formulations": 120,

@@ -19,11 +19,12 @@ Certificate = dict[str, Any]
 
 @dataclass(frozen=True)
 class About:
-    """What a certificate is about: the problem, the objective, and its optimum."""
+    """What a certificate is about: the problem, the objective, its optimum, and every machine with all requests."""
 
     case: Case
     objective: str
     best: int
+    machines: tuple[Case, ...] = ()
 
 
 Maker = Callable[[Random, About], Certificate]
@@ -31,11 +32,15 @@ Maker = Callable[[Random, About], Certificate]
 
 @dataclass(frozen=True)
 class Grammar:
-    """A kind of certificates: how to draw one, which objectives it may bound, and of which problems."""
+    """A kind of certificates: how to draw one, which objectives it may bound, and of which problems.
+
+    ``machines`` is ``one``, ``equal`` for several equal ones, or ``any`` for several.
+    """
 
     make: Maker
     objectives: Sequence[str]
     wanted: Wanted = ANY
+    machines: str = "one"
 
 
 # Numbers -----------------------------------------------------------------------------------------------------
@@ -340,11 +345,96 @@ def last_arrivals(rng: Random, about: About) -> Certificate:
     return {"kind": "last_arrivals", "from_ps": moment, "certificate": rng.choice(makers)(rng, inner)}
 
 
+def assignment(rng: Random, about: About) -> Certificate:
+    """Shares and weights of machines."""
+    shares = [_shared(rng, replace(about, case=case)) for case in about.machines]
+    if len(set(about.machines)) == 1 and rng.random() < 0.7:
+        shares = [shares[0]] * len(shares)
+    found = {"kind": "assignment", "shares": shares, "weights": _weights(rng, len(shares))}
+    if rng.random() < 0.6:
+        found["weights"] = [1] * len(shares)
+    return found | {"release_ps": _moment(rng, about.case)}
+
+
+def _rate(rng: Random, case: Case) -> Certificate:
+    shared = _shared(rng, About(case, "makespan", 0))
+    return {name: shared[name] for name in ("piece_weights", "prefill_step_ps")}
+
+
+def chains(rng: Random, about: About) -> Certificate:
+    """Draw a bound, also just beyond the optimum, and a share of memory."""
+    whole = rng.choice((1, 2, 8))
+    bound = rng.choice((about.best + 1, about.best, about.best, about.best - 1, _part(rng, about.best), 1))
+    terms = {"kind": "chains", "bound": bound, "release_ps": _moment(rng, about.case)}
+    return terms | _rate(rng, about.case) | {"memory_share": [_part(rng, whole), whole]}
+
+
+def worth(rng: Random, about: About) -> Certificate:
+    """Worths near what requests take, and rules for ranges of numbers of batches."""
+    case, release, weight = about.case, _moment(rng, about.case), rng.choice((1, 1, 3, 1000))
+    unit = _non_attention(case, 1) + case.decode_req
+    single = [
+        weight * (_fill(case, job) + (job.output - 1) * unit) if job.arrival >= release else 0 for job in case.jobs
+    ]
+    worths = [_around(rng, each) if each else 0 for each in single]
+    most = max(job.prompt + job.output for job in case.jobs)
+    ends = sorted(rng.sample(range(1, most + 3), rng.choice((0, 0, 1, 2))))
+    base = case.lasts(0, 0, 0, 0)
+    ranges = []
+    for last in (*ends, None):
+        count = rng.choice((0, 1, 1, 1, 2))
+        rates = [{"weight": rng.choice((weight, weight, rng.randint(0, 3)))} | _rate(rng, case) for _ in range(count)]
+        ranges.append({"last": last, "memory_ps": _part(rng, weight * base), "rates": rates})
+    if rng.random() < 0.5:
+        # Worths are what requests take by one piece, with their part of memory or without; ranges differ in nothing.
+        piece, memory = rng.randrange(len(case.pieces)), rng.choice((0, 0, weight))
+        worths = [_taken(case, job, piece, weight, memory) if job.arrival >= release else 0 for job in case.jobs]
+        chosen = [int(place == piece) for place in range(len(case.pieces))]
+        rate: Certificate = {"weight": weight, "piece_weights": chosen, "prefill_step_ps": case.prefill_req}
+        for entry in ranges:
+            entry |= {"memory_ps": memory * case.pieces[piece][0], "rates": [rate]}
+    return {"kind": "worth", "release_ps": release, "worths": worths, "ranges": ranges}
+
+
+def _taken(case: Case, job: TrialJob, piece: int, weight: int, memory: int) -> int:
+    """Return what a request takes besides the bases of batches, if prefills are whole, and its part of these."""
+    base, slope = case.pieces[piece]
+    held = range(job.prompt, job.prompt + job.output)
+    taken = slope * job.prompt + case.attends(False, job.prompt, 0)
+    taken += sum(slope + case.attends(True, 1, cached) for cached in held[:-1])
+    return weight * taken + memory * base * sum(map(case.held, held)) // case.blocks
+
+
+def joint(rng: Random, about: About) -> Certificate:
+    """Bounds of some sets of requests on some machines, and what they prove together."""
+    classes: dict[TrialJob, int] = {}
+    for job in about.case.jobs:
+        classes[job] = classes.get(job, 0) + 1
+    groups = sorted(classes.items(), key=lambda group: group[0].arrival)
+    makers: list[Maker] = [alone]
+    if about.objective in _MEANS:
+        makers += [machine, machine]
+    makers += {"makespan": [volume, volume], "slo_misses": [late], "mean_e2e": [congestion]}.get(about.objective, [])
+    sets = []
+    for _ in range(rng.choice((1, 2, 4, 8, 16))):
+        place = rng.randrange(len(about.machines))
+        counts = [rng.randint(0, size) for _, size in groups]
+        jobs = tuple(job for (job, _), count in zip(groups, counts, strict=True) for _ in range(count))
+        if jobs or rng.random() < 0.05:
+            case = replace(about.machines[place], jobs=jobs or about.case.jobs)
+            certificate = rng.choice(makers)(rng, About(case, about.objective, about.best))
+            sets.append({"machine": place, "counts": counts, "certificate": certificate})
+    bound = rng.choice((about.best + 1, about.best, about.best - 1, _part(rng, about.best), about.best // 2, 0))
+    return {"kind": "joint", "bound": bound, "sets": sets}
+
+
 _PERCENTILES = tuple(name for name in OBJECTIVES if name.startswith("p") and name not in BETWEEN_TOKENS)
 _MEANS = ("makespan", "mean_ttft", "max_ttft", "mean_e2e", "max_e2e", "weighted_e2e")
 _MAKESPAN = ("makespan",)
 _FEW = Wanted(memory_only=True, arrivals=False, most=3)
 _FEW_LATER = Wanted(memory_only=True, arrivals=True, swap=False, most=3)
+_DIVIDED = (*_MEANS, "slo_misses")
+_SHARED = Wanted(most=3)
 _SEARCHED = ("makespan", "max_e2e", "mean_e2e", "weighted_e2e")
 
 GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
@@ -363,6 +453,12 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "patterns": Grammar(patterns, _MAKESPAN, Wanted(whole=True, arrivals=False)),
         "last_arrivals": Grammar(last_arrivals, _MAKESPAN, Wanted(arrivals=True, swap=False)),
         "last_arrivals, memory": Grammar(last_arrivals, _MAKESPAN, Wanted(memory_only=True, arrivals=True, swap=False)),
+        "alone, several": Grammar(alone, _DIVIDED, _SHARED, "any"),
+        "assignment": Grammar(assignment, ("makespan", "mean_ttft", "mean_e2e"), _SHARED, "any"),
+        "chains": Grammar(chains, _MAKESPAN, _SHARED, "equal"),
+        "worth": Grammar(worth, _MAKESPAN, _SHARED, "equal"),
+        "congestion, several": Grammar(congestion, ("mean_e2e",), Wanted(long=True), "equal"),
+        "joint": Grammar(joint, _DIVIDED, _SHARED, "any"),
     }
 )
 """Kinds of certificates by name; what stands after a comma says of which problems."""

@@ -6,12 +6,14 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from fractions import Fraction
+from itertools import product
 from random import Random
 from types import MappingProxyType
 from typing import Any
 
 from optsched import Restrictions, replace
-from optsched.bounds.catalogue import BOUNDS, bound_method
+from optsched.bounds.bound import BoundMethod
+from optsched.bounds.catalogue import BOUNDS, BOUNDS_OF_SEVERAL, bound_method, bound_of_several
 from optsched.catalogue import FORMULATION_GROUP, entries
 from optsched.check import UnprovedError, check_schedule, proved_bound
 from optsched.methods.bound import bound
@@ -26,6 +28,7 @@ from trial.exhaustive import TooLargeError
 from trial.grammar import GRAMMARS, About, nudged, spoiled
 from trial.mutated import documents
 from trial.odd import ANY, Wanted, changed, many
+from trial.several import LARGEST, SUMS, TriedCluster, cluster, many_on_several
 from trial.tried import EnoughError, SlowError, Tally, TriedProblem, as_batches, drawn, limited, prove
 
 LIMIT_S = 3.0
@@ -37,6 +40,7 @@ _PAPER = "infermax_milp"
 """The paper's programme, which soon takes minutes."""
 _IN_FLOATS = ("class_flow_mip", _PAPER)
 _STEPS = 6
+_ROUTERS = ("round_robin", "least_requests", "random")
 _POLICIES = ("vllm", "sarathi", "infermax", "srtf")
 """Policies that give bounds on many requests something to stay below."""
 
@@ -49,7 +53,10 @@ def certificates(name: str, rng: Random, tally: Tally) -> None:
     grammar = GRAMMARS[name]
     plain = grammar.make.__name__ == "alone"
     for _ in range(12):
-        given = drawn(rng, grammar.wanted)
+        if grammar.machines == "one":
+            given = drawn(rng, grammar.wanted)
+        else:
+            given = cluster(rng, grammar.wanted, grammar.machines == "equal")
         objectives = grammar.objectives if plain else (rng.choice(grammar.objectives),)
         if rng.random() < 0.05:
             objectives = (rng.choice(OBJECTIVES),)
@@ -58,7 +65,7 @@ def certificates(name: str, rng: Random, tally: Tally) -> None:
                 best = given.optimum(objective).value
             except TooLargeError:
                 continue
-            about = About(given.case, objective, best)
+            about = About(given.case, objective, best, given.cases)
             for _ in range(1 if plain else 12):
                 certificate = grammar.make(rng, about)
                 bound = prove(tally, name, given, objective, certificate)
@@ -88,11 +95,52 @@ def bounds(rng: Random, tally: Tally) -> None:
                 _best_bound(tally, given, objective)
 
 
+def bounds_of_several(rng: Random, tally: Tally) -> None:
+    """Ask every bound of several machines, and for joint optima."""
+    for _ in range(12):
+        given = cluster(rng, Wanted(most=3), rng.random() < 0.5)
+        for objective in LARGEST + SUMS:
+            try:
+                given.optimum(objective)
+            except TooLargeError:
+                continue
+            for name in BOUNDS_OF_SEVERAL:
+                _bound(tally, name, given, objective)
+            if rng.random() < 0.1:
+                _solve_several(tally, given, objective)
+
+
+def _solve_several(tally: Tally, given: TriedCluster, objective: str) -> None:
+    label = "optima/solve, several"
+    try:
+        with limited(SLOW_S):
+            result = solve(given.instance, objective, time_limit=LIMIT_S, workers=1)
+    except SlowError:
+        tally.find("slow", label, given.finding(objective))
+        return
+    except Exception:
+        tally.find("traceback", label, given.finding(objective, error=traceback.format_exc()))
+        return
+    tally.counts[f"{label}/tried"] += 1
+    tally.counts[f"{label}/proved"] += result.status == "optimal"
+    wrong = _contradictions(result.bound, result.value, given.optimum(objective).value, None)
+    if result.status == "optimal" and result.bound != result.value:
+        wrong.append("not optimal")
+    if wrong:
+        tally.find("false", label, given.finding(objective, bound=result.bound, value=result.value, wrong=wrong))
+
+
+def _method(name: str, given: TriedProblem) -> BoundMethod:
+    return (bound_of_several if given.instance.is_distributed else bound_method)(name)
+
+
 def _bound(tally: Tally, name: str, given: TriedProblem, objective: str) -> Fraction | None:
     """Hold a bound against the optimum and its certificate against the bound; return their ratio."""
+    method = _method(name, given)
+    name += ", several" if given.instance.is_distributed else ""
     try:
         with limited():
-            found = bound_method(name)(given.allowed.apply(given.instance), Objective(objective))
+            found = method(given.allowed.apply(given.instance), Objective(objective))
     except SlowError:
         tally.find("slow", f"bounds/{name}", given.finding(objective))
         return None
@@ -144,11 +192,31 @@ def bounds_of_many(rng: Random, tally: Tally) -> None:
                 _bound_of_many(tally, name, given, objective, min(reached))
 
 
+def bounds_of_many_on_several(rng: Random, tally: Tally) -> None:
+    """Hold bounds of several machines against what routers and policies reach."""
+    for _ in range(2):
+        given = TriedCluster(many_on_several(rng), {})
+        for objective in ("makespan", "mean_e2e", rng.choice(LARGEST + SUMS)):
+            reached: list[int] = []
+            for policy, router in product(_POLICIES[:2], _ROUTERS):
+                try:
+                    played = simulate(given.instance, policy, objective, router=router)
+                except InputError:  # an end beyond the largest time
+                    continue
+                if played.value is not None:
+                    reached.append(played.value)
+            if not reached:
+                continue
+            for name in BOUNDS_OF_SEVERAL:
+                _bound_of_many(tally, name, given, objective, min(reached))
+
+
 def _bound_of_many(tally: Tally, name: str, given: TriedProblem, objective: str, reached: int) -> None:
     label, finding = f"many/{name}", {"instance": given.document, "objective": objective, "reached": reached}
+    label += ", several" if given.instance.is_distributed else ""
     try:
         with limited(SLOW_S):
-            found = bound_method(name)(given.allowed.apply(given.instance), Objective(objective))
+            found = _method(name, given)(given.allowed.apply(given.instance), Objective(objective))
             if found is None:
                 return
             proved = proved_bound(given.instance, given.allowed, Objective(objective), found.certificate)
@@ -380,6 +448,8 @@ TRIALS: Mapping[str, Trial] = MappingProxyType(
         "optima, in floats": optima_in_floats,
         "bounds": bounds,
         "bounds, many requests": bounds_of_many,
+        "bounds, several": bounds_of_several,
+        "bounds, many requests on several": bounds_of_many_on_several,
         "documents": documents,
         "climb, bounds": climb_bounds,
         "climb, formulations": climb_formulations,

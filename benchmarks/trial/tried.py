@@ -70,6 +70,11 @@ class TriedProblem:
         return read_case(self.document, self.restrictions)
 
     @cached_property
+    def cases(self) -> tuple[Case, ...]:
+        """The cases of all machines, each with all requests."""
+        return (self.case,)
+
+    @cached_property
     def search(self) -> Exhaustive:
         """The exhaustive search."""
         return Exhaustive(self.case)

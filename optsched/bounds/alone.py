@@ -32,6 +32,9 @@ decodes and by refills, and refills are allowed up to some k. So among the token
 :math:`\mathrm{least}_k ≤ x` are as many as the larger of two numbers, of the decodes and of the refills with that, and
 the percentile is found by bisection.
 
+*Several machines.* Each request is served by one of them, so that its latencies are at least the least of those that
+it fits, of TTFT and of e2e latency each for itself. Objectives that rise with every latency have their value at these.
+
 *Conditions.* None: other requests only make batches longer, and a pause only adds time. Where an evicted request is
 refilled at once, which no schedule may do, the claim still holds. The checker computes all of it anew
 (`optsched.check.certificates.alone.alone_bound`).
@@ -79,6 +82,21 @@ def alone_bound(instance: Instance, objective: Objective) -> Bound | None:
         return None
     least = alone(instance)
     return Bound(value_of(instance, objective, least.ttft, least.e2e), {"kind": "alone"})
+
+
+def alone_bound_of_several(instance: Instance, objective: Objective) -> Bound | None:
+    """Bound objectives that rise with latencies by what requests take alone on the machine where that is least."""
+    if not objective.is_monotone:
+        return None
+    options: list[list[tuple[int, int]]] = [[] for _ in instance.requests]
+    for machine in map(instance.machines.index, dict.fromkeys(instance.machines)):
+        whole = instance.on(machine)
+        serves_all, least = not whole.infeasibilities(), alone(whole)
+        for index, latencies in enumerate(zip(least.ttft, least.e2e, strict=True)):
+            if serves_all or not instance.on(machine, [index]).infeasibilities():
+                options[index].append(latencies)
+    ttft, e2e = ([min(each[of] for each in choice) for choice in options] for of in (0, 1))
+    return Bound(value_of(instance, objective, ttft, e2e), {"kind": "alone"})
 
 
 def out_of_reach(instance: Instance) -> list[bool]:

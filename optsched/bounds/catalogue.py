@@ -26,9 +26,11 @@ BOUNDS: Mapping[str, str] = MappingProxyType(
 
 BOUNDS_OF_SEVERAL: Mapping[str, str] = MappingProxyType(
     {
+        "alone": "optsched.bounds.alone:alone_bound_of_several",
         "assignment": "optsched_formulations.routing.assignment:cluster_bound",
         "chains": "optsched.bounds.chains:makespan_bound",
         "worth": "optsched.bounds.worth:makespan_bound",
+        "congestion": "optsched.bounds.congestion:congestion_bound",
     }
 )
 """The same for several machines without caches and moves."""

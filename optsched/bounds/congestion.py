@@ -67,6 +67,20 @@ where requests queue they are nearer to the number that a loss of time in the wi
 ascent (`congested.prices`). What is lost most is that a prompt may run where few are *surely* alive: prices cannot
 distinguish a window in which every request decodes from one that is empty for half of its time.
 
+Several machines
+----------------
+On R equal machines take :math:`a_i = 0`, as no request is surely on a machine, and subtract
+:math:`R \sum_i θ_i |W_i|`: the sum of e2e latencies is at least that much, too.
+
+*Proof.* Take one machine with the requests that it serves, and windows from the first arrival of all on. Nothing above
+needs to know which other requests there are, once no more are taken for alive than those that run: a request's least
+cost depends on prices and on itself, and Q, taken for all requests, is no less than for some. So the latencies on this
+machine add up to at least the costs of its requests less :math:`\sum θ|W|`. Add up machines: every request is on one
+of them. ∎
+
+Little is lost with :math:`a_i`: 0.7 % of what is proved of 400 conversations on one machine. Prices differ with the
+machine in general, so that unequal machines are refused.
+
 Conditions
 ----------
 None on rules or costs: the batch inequality concerns one batch, whatever is evicted, paused or moved to the host
@@ -81,7 +95,9 @@ queueing theory (Kleinrock, Queueing Systems II, 1976, chapter 4).
 
 from __future__ import annotations
 
+from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
+from optsched.bounds.chains import has_equal_machines
 from optsched.bounds.machine import most_needs
 from optsched.bounds.volume import busy_ps
 from optsched.model.instance import Instance
@@ -92,17 +108,26 @@ _FEWEST = 64
 _QUEUES, _MOST_LOAD, _MOST_QUEUED = 0.9, 1.5, 4000
 """Where the machine is busy for more of the time in which requests arrive, they queue. Above the second share, or with
 more requests that queue, `machine` says more."""
+_LONG = 20
+"""Queues on several machines are long, so that `assignment` says nearly as much, from this multiple of the mean time
+that a request takes alone on."""
 
 
 def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
-    """Bound the sum of e2e latencies; None for other objectives, few requests, or where numbers are too large."""
-    requests = instance.requests
-    if objective != Objective.MEAN_E2E or len(requests) < _FEWEST or instance.offline:
+    """Bound the sum of e2e latencies; None for other objectives, few requests, or where numbers are too large.
+
+    Of several machines, which have to be equal, too.
+    """
+    requests, machines = instance.requests, len(instance.machines)
+    if objective != Objective.MEAN_E2E or len(requests) < _FEWEST or not has_equal_machines(instance):
         return None
-    load = busy_ps(instance) / (max(request.arrival_ps for request in requests) - instance.start_ps)
-    if load > _MOST_LOAD or (load > _QUEUES and len(requests) > _MOST_QUEUED):
+    one = instance.on(0) if instance.is_distributed else instance
+    span = max(request.arrival_ps for request in requests) - instance.start_ps
+    busy = busy_ps(one) / machines
+    long = busy > _MOST_LOAD * span or (busy > _QUEUES * span and len(requests) > _MOST_QUEUED)
+    if long and (machines == 1 or busy - span > _LONG * sum(alone(one).e2e) / len(requests)):
         return None
     # Compiled code takes a while to load.
     from optsched.bounds.congested.prices import priced_bound  # noqa: PLC0415
 
-    return priced_bound(instance, most_needs(instance))
+    return priced_bound(one, most_needs(one), machines)

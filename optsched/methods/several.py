@@ -5,15 +5,19 @@ Question, best answer so far (`Best`, which is checked), and result are those of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from math import prod
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
 
+from optsched.bounds.bound import Bound
 from optsched.bounds.catalogue import BOUNDS_OF_SEVERAL, bound_of_several
+from optsched.failures import FAILURES
 from optsched.methods.checked import checked_cluster_metrics
 from optsched.methods.stages import SolveRun
 from optsched.model.instance import Instance
@@ -24,6 +28,8 @@ from optsched.solvers.formulation import ProgressEvent, UnsupportedError
 from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
 
 _JOINT = "optsched_formulations.routing.joint:solve_jointly"
+_SLOW = ("congestion",)
+"""Bounds that take as long as the planner, and run beside it."""
 _MOST_TOKENS, _MOST_SETS = 500, 20_000
 """Output tokens, and different sets of requests, beyond which no joint optimum is sought."""
 _JOINT_SHARE = 0.8
@@ -35,18 +41,47 @@ def search_several(run: SolveRun) -> bool:
     best, question = run.best, run.question
     with until_interrupted() as interrupted:
         for name in BOUNDS_OF_SEVERAL:
-            with best.surviving(name):
-                found = bound_of_several(name)(question.instance, question.objective)
-                if found is not None and found.value > 0:
-                    best.offer_proof(found, name)
+            if name not in _SLOW:
+                with best.surviving(name):
+                    _offer_proof(run, name, bound_of_several(name)(question.instance, question.objective))
         run.progress(ProgressEvent(run.elapsed_s(), best.value, best.bound))
         if _is_small(question.instance) and not run.over(interrupted):
             with best.surviving("joint"):
                 _solve_jointly(run)
         if best.value is None or not run.over(interrupted):
-            with best.surviving("planner"):
+            with _slow_bounds(run, interrupted), best.surviving("planner"):
                 _plan(run)
     return interrupted.is_set() and not best.settled
+
+
+@contextmanager
+def _slow_bounds(run: SolveRun, interrupted: Event) -> Iterator[None]:
+    """Compute bounds that take long beside what a block does, and take them when both have ended."""
+    question, found = run.question, dict[str, Bound | BaseException | None]()
+
+    def compute() -> None:
+        for name in _SLOW:
+            try:
+                found[name] = bound_of_several(name)(question.instance, question.objective)
+            except FAILURES as error:
+                found[name] = error
+
+    # Ctrl-C leaves it behind, which must not keep the process.
+    beside = Thread(target=compute, daemon=True)
+    beside.start()
+    yield
+    while beside.is_alive() and not interrupted.is_set():
+        beside.join(0.1)
+    for name, bound in list(found.items()):
+        with run.best.surviving(name):
+            if isinstance(bound, BaseException):
+                raise bound
+            _offer_proof(run, name, bound)
+
+
+def _offer_proof(run: SolveRun, name: str, bound: Bound | None) -> None:
+    if bound is not None and bound.value > 0:
+        run.best.offer_proof(bound, name)
 
 
 def _is_small(instance: Instance) -> bool:

@@ -177,3 +177,50 @@ def test_what_is_not_covered_is_said() -> None:
             solve_jointly(cluster_of((machine, replace(machine, **part)), (Request(1, 1),)), Objective.MAKESPAN)
     with pytest.raises(UnsupportedError, match="different sets"):
         solve_jointly(cluster_of((machine,), tuple(Request(1, 1, t) for t in range(20))), Objective.MAKESPAN)
+
+
+@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.MEAN_E2E])
+@pytest.mark.parametrize("eviction", [False, True])
+def test_sets_prove_the_least_of_all_partitions(objective: Objective, eviction: bool) -> None:
+    """With any numbers for the bounds of some sets; chunked prefills forbid that one set has the bound of another."""
+    rng = random.Random(f"{objective} {eviction}")
+    rules, largest = Rules(chunked_prefill=eviction, eviction=eviction), objective is Objective.MAKESPAN
+    machine = MachineGroup(limits=Limits(99, 99, 99), rules=rules, cost=CostModel(1, 1), count=2)
+    for _ in range(30):
+        sizes = [rng.randint(1, 2) for _ in range(rng.randint(1, 3))]
+        requests = [Request(1 + kind, 1) for kind, size in enumerate(sizes) for _ in range(size)]
+        cluster = cluster_of((machine,), requests)
+        every = list(itertools.product(*(range(size + 1) for size in sizes)))
+        stated = {counts: rng.randint(0, 30) for counts in rng.sample(every[1:], rng.randint(1, len(every) - 1))}
+
+        def less(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+            return tuple(a - b for a, b in zip(one, other, strict=True))
+
+        least: dict[tuple[int, ...], int] = {}
+        for counts in every:
+            least[counts] = stated.get(counts, 0)
+            for part, value in stated.items() if not eviction else ():
+                if min(less(counts, part)) >= 0:
+                    least[counts] = max(least[counts], value if largest else value + least[less(counts, part)])
+        join = max if largest else sum
+        best = min(join((least[counts], least[less(sizes, counts)])) for counts in every)
+        sets = [{"machine": 0, "counts": list(counts), "certificate": {"is": stated[counts]}} for counts in stated]
+        certificate = {"kind": "joint", "bound": best, "sets": sets}
+
+        def said(instance: Instance, objective: Objective, certificate: Mapping[str, Any]) -> int:
+            return int(certificate["is"])
+
+        assert joint_bound(all_machines(cluster), objective, certificate, said) == best
+        with pytest.raises(UnprovedError, match="the sets prove"):
+            joint_bound(all_machines(cluster), objective, certificate | {"bound": best + 1}, said)
+
+
+def test_a_largest_value_is_proved_by_the_smallest_sets_that_reach_it() -> None:
+    """Two machines with room for all: each set of two of four equal requests takes 10 + 2, of three 10 + 3."""
+    machine = MachineGroup(limits=Limits(9, 9, 9), rules=Rules(eviction=False), cost=CostModel(10, 1), count=2)
+    cluster = cluster_of((machine,), (Request(1, 1),) * 4)
+    found = solve_jointly(cluster, Objective.MAKESPAN, time_limit_s=600)
+    assert (found.value, found.bound) == (12, 12)
+    assert found.certificate is not None
+    assert [entry["counts"] for entry in found.certificate["sets"]] == [[2]]
+    assert prove(cluster, Objective.MAKESPAN, found.certificate) == 12

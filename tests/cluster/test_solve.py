@@ -62,16 +62,18 @@ def test_bounds_have_certificates_that_the_checker_proves() -> None:
     found = bound(PAIRED)
     assert (found.status, found.badge, found.bound) == (Status.BOUND_ONLY, Badge.CERTIFIED, 45)
     assert check_result(found).violations == ()
-    assert [each.method for each in all_bounds(PAIRED)] == ["assignment", "chains", "worth"]
+    assert [each.method for each in all_bounds(PAIRED)] == ["alone", "assignment", "chains", "worth", "congestion"]
     assert check_result(replace(found, bound=46)).violations != ()
 
 
 def test_unequal_machines_have_no_chains() -> None:
     fast = MachineGroup(cost=CostModel(base=1, token=1))
-    found = bound(
-        cluster_of((MachineGroup(limits=PAIRED.limits, rules=PAIRED.rules, cost=PAIRED.cost), fast), PAIRED.requests)
+    unequal = cluster_of(
+        (MachineGroup(limits=PAIRED.limits, rules=PAIRED.rules, cost=PAIRED.cost), fast), PAIRED.requests
     )
-    assert found.method == "assignment"
+    # Four batches of one token on the fast machine, 2 ps each; by shares of both machines less.
+    assert (bound(unequal).method, bound(unequal).bound) == ("alone", 8)
+    assert bound(unequal, method="chains").status is Status.UNKNOWN
 
 
 def test_the_commands_write_what_check_confirms(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ them only under these conditions, which it tests itself, and repeats the dynamic
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -270,7 +270,11 @@ class _Search:
         if outcome.bound is None or outcome.bound + later < self._least[kind][subset]:
             return
         value = outcome.bound + later
-        self._proofs[kind, subset] = value, outcome.certificate if outcome.badge is Badge.CERTIFIED else None
+        certificate = outcome.certificate if outcome.badge is Badge.CERTIFIED else None
+        known = self._proofs.get((kind, subset))
+        if certificate is None and known is not None and known[0] == value:
+            certificate = known[1]
+        self._proofs[kind, subset] = value, certificate
         self._least[kind][subset] = value
         if not self._monotone[kind]:
             return
@@ -318,11 +322,29 @@ class _Search:
                 "bound": value - self._later_ps(self._instance(kind, subset)),
                 "certificate": certificate,
             }
-            for (kind, subset), (value, certificate) in self._proofs.items()
+            for (kind, subset), (value, certificate) in self._needed(bound)
         ]
         if any(entry["certificate"] is None for entry in entries):
             return None
         return {"kind": "joint", "bound": bound, "sets": entries}
+
+    def _needed(self, bound: int) -> Iterator[tuple[tuple[int, int], tuple[int, dict[str, Any] | None]]]:
+        """Yield the sets and their proofs that a certificate has.
+
+        Whether the largest value is the bound or more depends on the sets that reach it, and of these on the smallest,
+        if larger ones take no less.
+        """
+        counts = self._subsets.counts
+        kept: dict[int, list[Ints]] = {kind: [] for kind in self._kinds}
+        # Sets are numbered so that what a set contains comes before it.
+        for (kind, subset), proof in sorted(self._proofs.items(), key=lambda item: item[0]):
+            if self._objective.is_largest:
+                if proof[0] < bound:
+                    continue
+                if self._monotone[kind] and any((part <= counts[subset]).all() for part in kept[kind]):
+                    continue
+                kept[kind].append(counts[subset])
+            yield (kind, subset), proof
 
 
 def _may_lose_requests(instance: Instance) -> bool:

@@ -30,7 +30,7 @@ _THINNED, _SEEN = 4, 500_000
 """While prices are adjusted one decode of a request in four is looked at, or fewer if these are more than that."""
 
 
-def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
+def priced_bound(instance: Instance, needs: Sequence[int], machines: int = 1) -> Bound | None:
     """Return the bound of the best prices that are found; None if numbers are too large.
 
     Parameters
@@ -39,16 +39,19 @@ def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
         The problem.
     needs
         What the requests, as the instance has them, take of a machine.
+    machines
+        How many machines like the instance's share the requests.
     """
-    window_ps = window_of(instance)
+    window_ps = window_of(instance, machines)
     if window_ps is None:
         return None
-    requests = RequestCosts(instance, window_ps)
+    requests = RequestCosts(instance, window_ps, machines)
     batches = Batches(instance, requests.alive)
     if batches.dearest < 4 * UNIT:
         return None
-    jobs = sorted(zip(requests.arrival.tolist(), (_SLOWER * need for need in needs), strict=True))
-    waiting, balanced = delayed(jobs, window_ps, requests.last), _balanced(requests)
+    # All machines as one that is that much faster; what delays it by a second delays each machine's part of requests.
+    jobs = sorted(zip(requests.arrival.tolist(), (_SLOWER * need / machines for need in needs), strict=True))
+    waiting, balanced = delayed(jobs, window_ps, requests.last) / machines, _balanced(requests)
     searches = [
         _Search(requests, batches, np.maximum(multiple * waiting, balanced), kept, granted)
         for multiple, kept, granted in _STARTS
@@ -166,7 +169,8 @@ class _Steps:
 def _balanced(requests: RequestCosts) -> Floats:
     """Return prices, in requests, that balance a batch of the requests that are probably alive."""
     begins = requests.window_ps * np.arange(requests.last)
-    number = alive_at(begins, requests.arrival, requests.arrival + (_STRETCH * requests.alone).astype(np.int64))
+    ends = requests.arrival + (_STRETCH * requests.alone).astype(np.int64)
+    number = alive_at(begins, requests.arrival, ends) / requests.machines
     smooth = max(1, _SMOOTH * requests.cost.linear_ps(1) // requests.window_ps)
     width = 2 * smooth + 1
     alive = np.convolve(np.pad(number, smooth, mode="edge"), np.full(width, 1 / width), mode="valid")

@@ -46,9 +46,11 @@ class RequestCosts:
         The problem.
     window_ps
         Length of windows.
+    machines
+        How many equal machines there are; of several none is known to have requests that are alive.
     """
 
-    def __init__(self, instance: Instance, window_ps: int) -> None:
+    def __init__(self, instance: Instance, window_ps: int, machines: int = 1) -> None:
         requests, start = instance.requests, instance.start_ps
         least = alone(instance)
         self.cost, self.window_ps, self.grain_ps = instance.cost, window_ps, window_ps // GRAINS
@@ -56,9 +58,11 @@ class RequestCosts:
         self.input = np.array([request.input for request in requests], np.int64)
         self.output = np.array([request.output for request in requests], np.int64)
         self.alone = np.array(least.e2e, np.int64)
-        self.last = end_of(instance) // self.window_ps + 1
+        self.machines = machines
+        self.last = end_of(instance, machines) // self.window_ps + 1
         """The window that does not end."""
-        self.alive = least_alive(self.arrival, self.arrival + self.alone, self.window_ps, self.last)
+        surely = least_alive(self.arrival, self.arrival + self.alone, self.window_ps, self.last)
+        self.alive = surely if machines == 1 else np.zeros_like(surely)
         self._eviction = instance.rules.eviction
         self._first = np.array(least.ttft, np.int64)
         self._single = instance.cost.linear_ps(1)
@@ -87,9 +91,9 @@ class RequestCosts:
             terms,
             (worths.change, windows.slope, np.maximum(1, self.alive), falls, change, covered),
         )
-        change[0] -= self.window_ps
+        change[0] -= self.machines * self.window_ps
         change[2] += self.window_ps * np.cumsum(covered)[:-1]
-        total = _total(costs) - self.window_ps * int(windows.price.sum())
+        total = _total(costs) - self.machines * self.window_ps * int(windows.price.sum())
         return Least(max(total, 0) // UNIT, change, short)
 
 

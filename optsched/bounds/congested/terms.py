@@ -47,13 +47,13 @@ class Windows:
     short: int
 
 
-def end_of(instance: Instance) -> int:
+def end_of(instance: Instance, machines: int) -> int:
     """Return when the last window begins at the latest, in ps from the first arrival on: when all may have ended."""
     span = max(request.arrival_ps for request in instance.requests) - instance.start_ps
-    return max(span + max(alone(instance).e2e), busy_ps(instance) * 11 // 10)
+    return max(span + max(alone(instance).e2e), busy_ps(instance) * 11 // (10 * machines))
 
 
-def window_of(instance: Instance) -> int | None:
+def window_of(instance: Instance, machines: int) -> int | None:
     """Return the length of windows in ps; None if numbers are too large."""
     single, limits = instance.cost.linear_ps(1), instance.limits
     if not single:
@@ -62,7 +62,8 @@ def window_of(instance: Instance) -> int | None:
     read = instance.cost.decode_ps(2 * max(request.peak_tokens for request in instance.requests))
     if UNIT * (2 * len(instance.requests) + UNIT) * (longest + read) > LARGEST:
         return None
-    output, least, end = max(request.output for request in instance.requests), alone(instance).e2e, end_of(instance)
+    output, least = max(request.output for request in instance.requests), alone(instance).e2e
+    end = end_of(instance, machines)
     if UNIT * (2 * end + output * LONGEST_SHORT * single) >= LARGEST:
         return None
     wanted = min(max(sum(least) // len(least) // _ALONE, _SHORTEST * single), _LONGEST * single)

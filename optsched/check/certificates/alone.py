@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from optsched.check.certificates.shared.work import least_sum
-from optsched.check.problem import Problem, percentile_of, pieces_of
-from optsched.model.instance import Request
+from optsched.check.problem import Problem, feasible, percentile_of, pieces_of, problem_of
+from optsched.check.reading import UnprovedError
+from optsched.model.instance import Instance, Request
 from optsched.model.objectives import Latency, Objective
+from optsched.model.restrictions import Restrictions
 
 
 def alone_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
@@ -27,8 +30,31 @@ def alone_bound(problem: Problem, objective: Objective, certificate: Mapping[str
     """
     if objective is Objective.P99_TBT:
         return _between_tokens(problem, 99)
-    requests = problem.requests
-    pairs = latencies_alone(problem)
+    return _value(problem.requests, latencies_alone(problem), objective)
+
+
+def alone_bound_of_several(machines: Sequence[Instance], objective: Objective, certificate: Mapping[str, Any]) -> int:
+    """Return the bound of several machines; ``machines`` are their problems with all requests each.
+
+    A request takes no less than on the machine where it takes least, of those that it fits.
+    """
+    if not objective.is_monotone:
+        raise UnprovedError(f"kind alone does not bound {objective.value} of several machines")
+    requests = machines[0].requests
+    options: list[list[tuple[int, int]]] = [[] for _ in requests]
+    for problem in dict.fromkeys(problem_of(machine, Restrictions()) for machine in machines):
+        for request, latencies, choice in zip(requests, latencies_alone(problem), options, strict=True):
+            if feasible(replace(problem, requests=(request,))):
+                choice.append(latencies)
+    for index, choice in enumerate(options):
+        if not choice:
+            raise UnprovedError(f"request {index} fits no machine")
+    pairs = [(min(first for first, _ in choice), min(last for _, last in choice)) for choice in options]
+    return _value(requests, pairs, objective)
+
+
+def _value(requests: Sequence[Request], pairs: Sequence[tuple[int, int]], objective: Objective) -> int:
+    """Return an objective's value at TTFT and e2e latencies, but for percentiles of times between tokens."""
     first, last = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     if objective.percentile is not None:
         return percentile_of(first if objective.latency is Latency.TTFT else last, objective.percentile)

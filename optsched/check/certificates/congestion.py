@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.check.certificates.alone import latencies_alone
-from optsched.check.certificates.shared.guard import require_64_bits
+from optsched.check.certificates.shared.guard import require_64_bits, require_size
 from optsched.check.certificates.shared.work import most_decodes, turns
-from optsched.check.problem import Problem, pieces_of
+from optsched.check.problem import Problem, pieces_of, problem_of
 from optsched.check.reading import UnprovedError, shown
+from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
 
 _Ints = npt.NDArray[np.int64]
 _Window = tuple[int, int, int, int]
@@ -43,8 +45,28 @@ class _Stated:
     prices: list[tuple[int, int, int]]
 
 
-def congestion_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
-    r"""Return the bound of the prices that the certificate states.
+def congestion_bound_of_several(
+    machines: Sequence[Instance], objective: Objective, certificate: Mapping[str, Any]
+) -> int:
+    """Return the bound of equal machines; ``machines`` are their problems with all requests each.
+
+    What `congestion_bound` claims of a machine holds of each, with the requests that it serves and windows that begin
+    with the first arrival of all. Requests are taken for alive only if they run, for no other is surely on a machine.
+    Then what a request keeps and is paid at least is the same on every machine, whatever else that serves, so that the
+    sum over machines has it once for every request, and the price of time for every machine.
+    """
+    if any(
+        (each.limits, each.rules, each.cost) != (machines[0].limits, machines[0].rules, machines[0].cost)
+        for each in machines
+    ):
+        raise UnprovedError("kind congestion is for equal machines")
+    problem = problem_of(machines[0], Restrictions())
+    require_size("congestion", problem)
+    return congestion_bound(problem, objective, certificate, len(machines))
+
+
+def congestion_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any], machines: int = 1) -> int:
+    r"""Return the bound of the prices that the certificate states, for one machine or (above) some equal ones.
 
     Claim. Cut time from the first arrival on into windows, the last of which does not end and has price 0. Let every
     window have a price θ, a share ε, a slope β, at most (f(x) + prefill_req) / x for all x, and the number a of
@@ -82,7 +104,7 @@ def congestion_bound(problem: Problem, objective: Objective, certificate: Mappin
     latencies = latencies_alone(problem)
     _require_small_times(problem, stated, latencies)
     times = _times(problem, latencies)
-    alive = _surely_alive(times, stated)
+    alive = _surely_alive(times, stated) if machines == 1 else [0] * len(stated.prices)
     windows = [(price, number, slope, kept) for (price, slope, kept), number in zip(stated.prices, alive, strict=True)]
     kinds = sorted(set(windows))
     _require_small_prices(problem, stated, kinds)
@@ -90,7 +112,7 @@ def congestion_bound(problem: Problem, objective: Objective, certificate: Mappin
     place = {kind: number for number, kind in enumerate(kinds)}
     kind_of = np.array([place[window] for window in windows])
     total = _Requests(problem, stated, times, _worths(problem, stated, kinds), kind_of).total()
-    total -= stated.window * sum(price for price, _, _ in stated.prices)
+    total -= machines * stated.window * sum(price for price, _, _ in stated.prices)
     return max(total // 64, 0)
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
+from math import prod
+from operator import le
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from optsched.check.certificates.shared.guard import require_64_bits
 from optsched.check.certificates.shared.refills import require_dear_refills
 from optsched.check.problem import feasible, problem_of
 from optsched.check.reading import UnprovedError, shown
@@ -23,6 +28,9 @@ _LARGEST = frozenset({Objective.MAKESPAN, Objective.MAX_TTFT, Objective.MAX_E2E}
 _SUMS = frozenset({Objective.MEAN_TTFT, Objective.MEAN_E2E, Objective.WEIGHTED_E2E, Objective.SLO_MISSES})
 
 _Counts = tuple[int, ...]
+_Ints = npt.NDArray[np.int64]
+_NONE = 2**62
+"""In place of the value of a set that cannot be served."""
 
 
 def joint_bound(
@@ -47,9 +55,9 @@ def joint_bound(
         raise UnprovedError("the machines are not of one problem")
     classes = _classes(machines[0].requests)
     whole = tuple(map(len, classes))
-    every = list(product(*(range(size + 1) for size in whole)))
-    if len(every) > _MOST_SETS:
-        raise UnprovedError(f"there are {len(every)} sets of requests, at most {_MOST_SETS} are listed")
+    number_of_sets = prod(size + 1 for size in whole)
+    if number_of_sets > _MOST_SETS:
+        raise UnprovedError(f"there are {number_of_sets} sets of requests, at most {_MOST_SETS} are listed")
     known: list[dict[_Counts, int]] = [{} for _ in machines]
     alike = [(machine.limits, machine.rules, machine.cost) for machine in machines]
     for position, entry in enumerate(sets):
@@ -57,21 +65,26 @@ def joint_bound(
         for number, other in enumerate(alike):
             if other == alike[proved]:
                 known[number][counts] = max(known[number].get(counts, value), value)
-    best: dict[_Counts, int] = {counts: 0 for counts in every if not any(counts)}
+    # A set of several parts has their sum at most, of which there are no more than requests on all machines.
+    largest = max((abs(value) for bounds in known for value in bounds.values()), default=0)
+    require_64_bits(a_sum=largest * len(machines) * sum(whole))
+    found = np.full([size + 1 for size in whole], _NONE)
+    found[(0,) * len(whole)] = 0
     for machine, bounds in zip(machines, known, strict=True):
         least = _least(machine, classes, bounds, objective)
-        following: dict[_Counts, int] = {}
-        for counts, value in least.items():
-            for others, rest in best.items():
-                together = tuple(map(sum, zip(counts, others, strict=True)))
-                if all(one <= most for one, most in zip(together, whole, strict=True)):
-                    total = max(value, rest) if objective in _LARGEST else value + rest
-                    following[together] = min(following.get(together, total), total)
-        best = following
-    if whole not in best:
+        following = np.full_like(found, _NONE)
+        for counts in np.ndindex(least.shape):
+            rest = found[tuple(slice(size + 1 - one) for one, size in zip(counts, whole, strict=True))]
+            own = least[counts]
+            together = np.maximum(rest, own) if objective in _LARGEST else np.where(rest == _NONE, _NONE, rest + own)
+            place = following[tuple(slice(one, None) for one in counts)]
+            np.minimum(place, together, out=place)
+        found = following
+    best = int(found[whole])
+    if best == _NONE:
         raise UnprovedError("the machines cannot serve the requests")
-    if best[whole] < bound:
-        raise UnprovedError(f"bound is {bound}, the sets prove {best[whole]}")
+    if best < bound:
+        raise UnprovedError(f"bound is {bound}, the sets prove {best}")
     return bound
 
 
@@ -111,24 +124,30 @@ def _serving(machine: Instance, classes: list[list[Request]], counts: Sequence[i
     return replace(machine, requests=tuple(served))
 
 
-def _least(
-    machine: Instance, classes: list[list[Request]], bounds: dict[_Counts, int], objective: Objective
-) -> dict[_Counts, int]:
-    """Return the bound of every set that the machine can serve."""
+def _least(machine: Instance, classes: list[list[Request]], bounds: dict[_Counts, int], objective: Objective) -> _Ints:
+    """Return the bound of every set that the machine can serve, by its counts."""
     servable = [feasible(problem_of(_serving(machine, [group], [1]), Restrictions())) for group in classes]
     sizes = [len(group) if can else 0 for group, can in zip(classes, servable, strict=True)]
-    propagates = _may_lose_requests(machine)
-    least: dict[_Counts, int] = {}
-    for counts in product(*(range(size + 1) for size in sizes)):
-        best = bounds.get(counts, 0)
-        if propagates:
-            for part, value in bounds.items():
-                if all(one <= most for one, most in zip(part, counts, strict=True)):
-                    rest = tuple(most - one for one, most in zip(part, counts, strict=True))
-                    # What is left has fewer requests, so its bound is known.
-                    besides = least.get(rest, 0) if objective in _SUMS else 0
-                    best = max(best, value + besides)
-        least[counts] = best
+    least = np.zeros([size + 1 for size in sizes], dtype=np.int64)
+    for counts, value in bounds.items():
+        if all(map(le, counts, sizes)):
+            least[counts] = max(0, value)
+    if not _may_lose_requests(machine):
+        return least
+    if objective in _LARGEST:
+        for axis in range(least.ndim):
+            np.maximum.accumulate(least, axis=axis, out=least)
+        return least
+    for counts, value in bounds.items():
+        if all(map(le, counts, sizes)):
+            # What a set has besides this part may contain it again.
+            for _ in range(min(size // one for one, size in zip(counts, sizes, strict=True) if one)):
+                rest = least[tuple(slice(size + 1 - one) for one, size in zip(counts, sizes, strict=True))]
+                place = least[tuple(slice(one, None) for one in counts)]
+                raised = np.maximum(place, rest + value)
+                if (raised == place).all():
+                    break
+                place[...] = raised
     return least
 
 

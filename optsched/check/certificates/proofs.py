@@ -7,10 +7,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from optsched.check.certificates.alone import alone_bound
+from optsched.check.certificates.alone import alone_bound, alone_bound_of_several
 from optsched.check.certificates.assignment import assignment_bound
 from optsched.check.certificates.chains import chains_bound
-from optsched.check.certificates.joint import joint_bound
 from optsched.check.certificates.last_arrivals import Proof, last_arrivals_bound
 from optsched.check.certificates.late import late_bound
 from optsched.check.certificates.machine import machine_bound
@@ -76,10 +75,18 @@ def _prove(problem: Problem, objective: Objective, certificate: Mapping[str, Any
 
 
 def _congestion_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
-    """Call the only proof that needs numpy, which takes a while to load."""
+    """Call a proof that needs numpy, which takes a while to load; there is one more, of kind ``joint``."""
     from optsched.check.certificates.congestion import congestion_bound  # noqa: PLC0415 - numpy
 
     return congestion_bound(problem, objective, certificate)
+
+
+def _congestion_bound_of_several(
+    machines: Sequence[Instance], objective: Objective, certificate: Mapping[str, Any]
+) -> int:
+    from optsched.check.certificates.congestion import congestion_bound_of_several  # noqa: PLC0415 - numpy
+
+    return congestion_bound_of_several(machines, objective, certificate)
 
 
 PROOFS: Mapping[str, Proof] = MappingProxyType(
@@ -104,11 +111,19 @@ def _prove_part(instance: Instance, objective: Objective, certificate: Mapping[s
     return _prove(problem_of(instance, Restrictions()), objective, certificate)
 
 
+def _joint_bound(machines: Sequence[Instance], objective: Objective, certificate: Mapping[str, Any]) -> int:
+    from optsched.check.certificates.joint import joint_bound  # noqa: PLC0415 - numpy
+
+    return joint_bound(machines, objective, certificate, _prove_part)
+
+
 PROOFS_OF_SEVERAL: Mapping[str, Callable[[Sequence[Instance], Objective, Mapping[str, Any]], int]] = MappingProxyType(
     {
+        "alone": alone_bound_of_several,
         "assignment": assignment_bound,
         "chains": chains_bound,
-        "joint": partial(joint_bound, prove=_prove_part),
+        "congestion": _congestion_bound_of_several,
+        "joint": _joint_bound,
         "worth": worth_bound,
     }
 )
