@@ -18,8 +18,8 @@ class Outcome:
     """A complete legal replay, as the metrics see it.
 
     ``first`` and ``last`` are when each request has its first and its last token, ``loads`` the sums of the batch times
-    of each machine, ``end_ps`` the end of the last batch, ``gaps`` times between two tokens of a request, and ``kv_bytes``
-    the bytes of a token's KV.
+    of each machine, ``end_ps`` the end of the last batch, ``gaps`` times between two tokens of a request, and
+    ``kv_bytes`` the bytes of a token's KV.
     """
 
     requests: Sequence[Request]
