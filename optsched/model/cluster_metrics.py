@@ -15,6 +15,7 @@ from optsched.model.latencies import TokenTimes, latency_metrics
 from optsched.model.objectives import Objective
 from optsched.model.schedule import Batch, Move, Schedule
 from optsched.model.state import MachineState, RequestState, decode_work
+from optsched.model.table import MachineTable
 
 
 @dataclass
@@ -49,6 +50,8 @@ class ClusterTally:
 
 def cluster_tally(instance: Instance, schedule: Schedule) -> ClusterTally:
     """Follow a legal schedule and count."""
+    if schedule.machine_tables is not None:
+        return _tally_of_tables(instance, schedule.machine_tables)
     machines = instance.machines
     tally = ClusterTally(TokenTimes(len(instance.requests)), [0] * len(machines))
     states = [RequestState(request) for request in instance.requests]
@@ -63,6 +66,26 @@ def cluster_tally(instance: Instance, schedule: Schedule) -> ClusterTally:
             _note_repeats(tally, batch, player, machines[batch.replica].cost)
     tally.moves, tally.moved_tokens = moving.moves, moving.tokens - found_by_moves(instance, schedule)
     return tally
+
+
+def _tally_of_tables(instance: Instance, tables: Sequence[MachineTable]) -> ClusterTally:
+    """Return the same of a schedule of tables, in compiled code, which takes a while to load."""
+    from optsched.model.table_tally import hits_of, tally_tables  # noqa: PLC0415
+
+    found = tally_tables(instance, tables)
+    return ClusterTally(
+        TokenTimes.of(found.first, found.last, found.gaps),
+        [int((table.end_ps - table.start_ps).sum()) for table in tables],
+        found.tokens,
+        found.prefill_tokens,
+        found.recomputed_tokens,
+        sum(int(table.hit_tokens.sum()) for table in tables),
+        sum(
+            saved_by_hits(machine.cost, tokens, hits)
+            for table, machine in zip(tables, instance.machines, strict=True)
+            for tokens, hits in hits_of(table)
+        ),
+    )
 
 
 def _note_batch(tally: ClusterTally, batch: Batch, player: MachineState[RequestState], cost: CostModel) -> None:

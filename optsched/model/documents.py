@@ -481,9 +481,14 @@ def suite_document(suite: Suite, profile: str) -> dict[str, Any]:
 
 def instance_sha256(instance: Instance) -> str:
     """Return the hash that identifies a problem: its document without names, keys sorted, no spaces."""
-    nameless = tuple(request if request.id is None else replace(request, id=None) for request in instance.requests)
-    groups = tuple(group if group.name is None else replace(group, name=None) for group in instance.machine_groups)
-    document = instance_document(replace(instance, name="", requests=nameless, machine_groups=groups))
+    bare = instance
+    if any(request.id is not None for request in instance.requests) or any(
+        group.name is not None for group in instance.machine_groups
+    ):
+        nameless = tuple(request if request.id is None else replace(request, id=None) for request in instance.requests)
+        groups = tuple(group if group.name is None else replace(group, name=None) for group in instance.machine_groups)
+        bare = replace(instance, requests=nameless, machine_groups=groups)
+    document = instance_document(bare) | {"name": ""}
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

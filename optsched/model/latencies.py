@@ -35,6 +35,13 @@ class TokenTimes:
         self._gaps: Counter[int] = Counter()
         self._rising: list[Ramp] = []
 
+    @staticmethod
+    def of(first: list[int], latest: list[int], gaps: Counter[int]) -> TokenTimes:
+        """Return times that are known already, with how often each time between two tokens of a request comes."""
+        times = TokenTimes(0)
+        times.first, times.latest, times._gaps = first, latest, gaps
+        return times
+
     def note(
         self, generated: Iterable[int], states: Mapping[int, RequestState] | Sequence[RequestState], end_ps: int
     ) -> None:

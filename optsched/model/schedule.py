@@ -13,7 +13,7 @@ from optsched.model.display import one_line
 from optsched.model.domain import Index, Picoseconds, Tokens, domain
 from optsched.model.instance import Instance
 from optsched.model.state import Action, MachineState, Place, Step, initial
-from optsched.model.table import BatchTable, Tables
+from optsched.model.table import BatchTable, MachineTable, Tables
 
 Indices = Annotated[tuple[Index, ...], FailFast()]
 Pairs = Annotated[tuple[tuple[Index, Index], ...], FailFast()]
@@ -104,8 +104,9 @@ class Move:
 class _Unread:
     """A schedule whose batches may still be tables: they become objects when they are first asked for."""
 
-    __slots__ = ("_tables",)
+    __slots__ = ("_machine_tables", "_tables")
     _tables: Tables
+    _machine_tables: Sequence[MachineTable]
 
     if not TYPE_CHECKING:
 
@@ -113,7 +114,10 @@ class _Unread:
             # Python asks here only for what is not set: the batches of a schedule of tables until now.
             if name != "batches":
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            batches = tuple(batch for table in self._tables for batch in batches_of(table))
+            if self.machine_tables is not None:
+                batches = merged(self.machine_tables)
+            else:
+                batches = tuple(batch for table in self._tables for batch in batches_of(table))
             object.__setattr__(self, "batches", batches)
             return batches
 
@@ -144,14 +148,29 @@ class Schedule(_Unread):
         object.__setattr__(schedule, "_tables", tables)
         return schedule
 
+    @staticmethod
+    def of_machines(tables: Sequence[MachineTable], routes: Sequence[int]) -> Schedule:
+        """Return the schedule of a cluster whose machines' batches tables hold, as `of_tables` does of one machine."""
+        schedule = Schedule((), tuple(routes))
+        object.__delattr__(schedule, "batches")
+        object.__setattr__(schedule, "_machine_tables", tables)
+        return schedule
+
     @property
     def tables(self) -> Tables | None:
         """What the schedule was made of, if that is tables; they say the same as its batches."""
         return getattr(self, "_tables", None)
 
     @property
+    def machine_tables(self) -> Sequence[MachineTable] | None:
+        """The same of the schedule of a cluster: a table for each machine."""
+        return getattr(self, "_machine_tables", None)
+
+    @property
     def length(self) -> int:
         """Number of batches, repeated ones included."""
+        if self.machine_tables is not None:
+            return sum(int(table.repeat.sum()) for table in self.machine_tables)
         return sum(batch.repeat for batch in self.batches)
 
     def assignments(self) -> Iterator[Assignment]:
@@ -162,6 +181,8 @@ class Schedule(_Unread):
     @property
     def evictions(self) -> int:
         """Number of evictions in all batches."""
+        if self.machine_tables is not None:
+            return sum(len(table.evict) for table in self.machine_tables)
         return sum(len(batch.evict) for batch in self.batches)
 
     @property
@@ -185,6 +206,39 @@ def batches_of(table: BatchTable, machine: int = 0) -> Iterator[Batch]:
         run = tuple(steps[runs[row] : runs[row + 1]])
         lost = tuple(evict[evictions[row] : evictions[row + 1]])
         yield Batch(start, end, run, lost, machine, times)
+
+
+def merged(tables: Sequence[MachineTable]) -> tuple[Batch, ...]:
+    """Return what tables hold of machines, in the order of a schedule."""
+    found = [batch for machine, table in enumerate(tables) for batch in _machine_batches(table, machine)]
+    return tuple(sorted(found, key=lambda batch: batch.start_ps))
+
+
+def _machine_batches(table: MachineTable, machine: int) -> Iterator[Batch]:
+    steps, hits, drops = (
+        list(zip(named.tolist(), numbers.tolist(), strict=True))
+        for named, numbers in (
+            (table.request, table.tokens),
+            (table.hit, table.hit_tokens),
+            (table.drop, table.drop_number),
+        )
+    )
+    evict = table.evict.tolist()
+    runs, evictions, found, dropped = (
+        begin.tolist() for begin in (table.run_begin, table.evict_begin, table.hit_begin, table.drop_begin)
+    )
+    rows = zip(table.start_ps.tolist(), table.end_ps.tolist(), table.repeat.tolist(), strict=True)
+    for row, (start, end, times) in enumerate(rows):
+        yield Batch(
+            start,
+            end,
+            tuple(steps[runs[row] : runs[row + 1]]),
+            tuple(evict[evictions[row] : evictions[row + 1]]),
+            replica=machine,
+            repeat=times,
+            hits=tuple(hits[found[row] : found[row + 1]]),
+            drop=tuple(drops[dropped[row] : dropped[row + 1]]),
+        )
 
 
 class Assignment(NamedTuple):

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from optsched.model.instance import Instance
 from optsched.model.schedule import Assignment
-from optsched.policies.algorithm import Parts
+from optsched.policies.algorithm import Parts, Reserve, nothing, whole_at_admission, whole_prompt, worst_case
 from optsched.policies.grouped import GroupedPolicy
 from optsched.simulator.replica import FormingCache, Job, NoBatchError, PolicyFailureError, Replica
 
 if TYPE_CHECKING:
+    from optsched.simulator.fleet_kernel import Rule
     from optsched.simulator.kernel import CompiledRun
 
 
@@ -49,6 +50,8 @@ class FirstCome:
 FIRST_COME = FirstCome()
 
 
+_ASKS_FOR_ALL: dict[Reserve, bool] = {whole_at_admission: True, whole_prompt: True, worst_case: True, nothing: False}
+"""Reservations of which it is known whether the whole prompt has to fit before its request is admitted."""
 _decodes = attrgetter("decoding")
 
 
@@ -188,6 +191,15 @@ class CachedPolicy(GroupedPolicy):
             return None
         plain = GroupedPolicy(**{part.name: getattr(self, part.name) for part in fields(Parts)})
         return plain.compiled_run(instance)
+
+    def cached_rule(self, instance: Instance) -> Rule | None:
+        """Return the policy as machine code knows it that forms batches on a cache; None if it does not."""
+        if type(self) is not CachedPolicy or type(self.order) is not FirstCome or self.reserve not in _ASKS_FOR_ALL:
+            return None
+        # Compiled code takes a while to load.
+        from optsched.simulator.fleet_kernel import rule_of  # noqa: PLC0415
+
+        return rule_of(instance, self.hybrid, self.chunked, _ASKS_FOR_ALL[self.reserve])
 
     def stands(self, replica: Replica, assignment: Assignment) -> int:
         """Say for how many batches the same requests decode.

@@ -17,6 +17,7 @@ from optsched.model.schedule import Schedule
 from optsched.routers.router import RouterFactory
 from optsched.simulator.engine import arrival_order
 from optsched.simulator.moving import MovingCluster
+from optsched.simulator.replica import COMPILED_TOKENS, LeftToEngineError
 from optsched.simulator.routed import DecisionRecord, PolicyMaker, RoutedCluster, has_moves
 
 _LRU = CacheSetting()
@@ -73,8 +74,28 @@ def run_cluster(
     # Where routers see machines late, these run no further than is seen; there, all of them run up to now.
     looks_at_now = record is not None and instance.view.is_aged
     kind = MovingCluster if has_moves(instance) or looks_at_now else RoutedCluster
-    routers = instance.view.routers if routers is None else routers
-    cluster = kind(
-        instance, policy, router, setting, seed=seed, routers=routers, jumps=jumps, record=record, costs=costs
-    )
-    return cluster.run(arrival_order(instance))
+    number = instance.view.routers if routers is None else routers
+
+    def run(compiled: bool, record: DecisionRecord | None) -> Schedule:
+        cluster = kind(
+            instance,
+            policy,
+            router,
+            setting,
+            seed=seed,
+            routers=number,
+            jumps=jumps,
+            record=record,
+            costs=costs,
+            compiled=compiled,
+        )
+        return cluster.run(arrival_order(instance))
+
+    # Compiled policies know no other costs than the instance's, and where requests move each machine is on its own.
+    tokens = sum(request.output for request in instance.requests)
+    if jumps and costs is None and record is None and kind is RoutedCluster and tokens >= COMPILED_TOKENS:
+        try:
+            return run(True, None)
+        except LeftToEngineError:
+            pass
+    return run(False, record)

@@ -569,7 +569,7 @@ def begin_run(instance: Instance, rule: Rule) -> CompiledRun | None:
     cost, limits, requests = instance.cost, instance.limits, instance.requests
     if cost.cpu_request or limits.kv_block > _MOST_BLOCK:
         return None
-    longest, last = _longest_batch_ps(instance), max(request.arrival_ps for request in requests)
+    longest, last = longest_batch_ps(instance), max(request.arrival_ps for request in requests)
     if max(longest, limits.kv_capacity * longest >> SHIFT, last) > MOST:
         return None
     if max(request.output for request in requests) > _MOST_OUTPUT:
@@ -577,7 +577,7 @@ def begin_run(instance: Instance, rule: Rule) -> CompiledRun | None:
     return CompiledRun(instance, rule)
 
 
-def _longest_batch_ps(instance: Instance) -> int:
+def longest_batch_ps(instance: Instance) -> int:
     """Return more than any batch takes, or any part of that."""
     cost, limits, requests = instance.cost, instance.limits, instance.requests
     longest = max(request.input + request.output for request in requests)

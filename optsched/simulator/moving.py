@@ -81,6 +81,8 @@ class _Transfer:
 class MovingCluster(RoutedCluster):
     """All machines and routers, while requests arrive and move (`optsched.simulator.routed.RoutedCluster`)."""
 
+    _runs: Sequence[MachineRun]
+
     def __init__(self, instance: Instance, *rest: Any, jumps: bool, **others: Any) -> None:
         age = instance.view
         # What is seen later must have been recorded at every change.

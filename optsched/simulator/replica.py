@@ -18,6 +18,7 @@ from optsched.model.state import RequestState
 if TYPE_CHECKING:
     import numpy as np
 
+    from optsched.simulator.fleet_kernel import Rule
     from optsched.simulator.record import Record
 
 COMPILED_TOKENS = 50_000
@@ -139,6 +140,10 @@ class PolicyFailureError(Exception):
         self.reason = reason
 
 
+class LeftToEngineError(Exception):
+    """Machine code cannot go on; the engine has to start over, and says why if the policy fails."""
+
+
 class NoBatchError(PolicyFailureError):
     """The policy finds no batch now; it is asked again when another request arrives."""
 
@@ -220,6 +225,15 @@ class Compiled(Protocol):
 
     def serve(self, instance: Instance) -> Record | None:
         """Serve an instance; None if the engine has to, which then also says why if the policy fails."""
+        ...
+
+
+@runtime_checkable
+class CompiledWithCache(Protocol):
+    """A policy whose batches on a machine with a cache machine code can form (`optsched.simulator.fleet`)."""
+
+    def cached_rule(self, instance: Instance) -> Rule | None:
+        """Return the policy as machine code knows it; None if the engine has to serve the machine."""
         ...
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from optsched.cache.blocks import CacheSetting
 from optsched.cache.contents import Piece
@@ -21,6 +20,11 @@ from optsched.simulator.machine_run import Happening, Instant, MachineRun, Notic
 from optsched.simulator.replica import COMPILED_TOKENS, Compiled, Policy, PolicyFailureError
 from optsched.simulator.router_code import RouterCode
 from optsched.simulator.sight import Clock, View, views_of
+
+if TYPE_CHECKING:
+    from optsched.simulator.fleet import FleetMachine, FleetRun
+
+    RoutedMachine = MachineRun | FleetMachine
 
 PolicyMaker = Callable[[Instance], Policy]
 """Makes the policy of one machine, given what the machine would have to do alone (`Instance.on`)."""
@@ -167,6 +171,7 @@ class RoutedCluster:
         jumps: bool,
         record: DecisionRecord | None = None,
         costs: Sequence[BatchCost] | None = None,
+        compiled: bool = False,
     ) -> None:
         machines = instance.machines
         self._instance, self._machines = instance, machines
@@ -185,28 +190,32 @@ class RoutedCluster:
         self._sequences = sequences_of(instance) if self._notifies and instance.is_cached else []
         alone = alone_instances(instance)
         self._policies = [policy(problem) for problem in alone]
-        self._runs = [
-            MachineRun(
-                problem,
-                own,
-                machine,
-                setting,
-                cost=costs[machine] if costs is not None else None,
-                jumps=jumps,
-                notices=self._notifies,
-                remembers=instance.view.is_aged,
-                moves=has_moves(instance),
-                layerwise=instance.links.layerwise,
-                prefills=machines[machine].role is Role.PREFILL,
-            )
-            for machine, (problem, own) in enumerate(zip(alone, self._policies, strict=True))
-        ]
+        self._fleet = self._fleet_of(alone[0], setting) if compiled else None
+        self._runs: Sequence[RoutedMachine] = (
+            self._fleet.machines
+            if self._fleet is not None
+            else [
+                MachineRun(
+                    problem,
+                    own,
+                    machine,
+                    setting,
+                    cost=costs[machine] if costs is not None else None,
+                    jumps=jumps,
+                    notices=self._notifies,
+                    remembers=instance.view.is_aged,
+                    moves=has_moves(instance),
+                    layerwise=instance.links.layerwise,
+                    prefills=machines[machine].role is Role.PREFILL,
+                )
+                for machine, (problem, own) in enumerate(zip(alone, self._policies, strict=True))
+            ]
+        )
         self._clock = Clock()
         self._views = self._views_of(self._entries)
         self._routes = [-1] * len(requests)
         self._sender = [0] * len(requests)
         self._first_ps: dict[int, int] = {}
-        self._due: list[Notice] = []
         self._turn = 0
         self._record = record
         # Compiled policies know no other costs than the instance's.
@@ -220,6 +229,17 @@ class RoutedCluster:
                 self._notify()
             self._arrive(index)
         return self._schedule()
+
+    def _fleet_of(self, alone: Instance, setting: CacheSetting) -> FleetRun | None:
+        """Return all machines in machine code; None if they are not of one kind that it knows, or routers ask more."""
+        if not (self._equal and self._instance.is_cached) or self._instance.view.is_aged:
+            return None
+        if any(_overrides(each, "dropped") for each in self._routers):
+            return None
+        # Compiled code takes a while to load.
+        from optsched.simulator.fleet import fleet_of  # noqa: PLC0415
+
+        return fleet_of(alone, self._policies, setting)
 
     def _arrive(self, index: int) -> None:
         """Route a request at its arrival."""
@@ -257,6 +277,9 @@ class RoutedCluster:
 
     def _schedule(self) -> Schedule:
         """Let all machines finish, and return the schedule."""
+        if self._fleet is not None:
+            self._fleet.advance()
+            return Schedule.of_machines(self._fleet.tables(), self._routes if self._instance.is_distributed else ())
         lists = [self._batches(machine) for machine in range(len(self._runs))]
         batches = sorted((batch for batches in lists for batch in batches), key=lambda batch: batch.start_ps)
         return Schedule(tuple(batches), tuple(self._routes) if self._instance.is_distributed else ())
@@ -264,6 +287,7 @@ class RoutedCluster:
     def _batches(self, machine: int) -> Iterable[Batch]:
         """Return the batches of a machine, which has to do nothing but what it has been sent."""
         run, policy = self._runs[machine], self._policies[machine]
+        assert isinstance(run, MachineRun)
         mine = sorted(run.submitted)
         # Loading compiled code once serves all machines.
         tokens = sum(request.output for request in self._instance.requests)
@@ -291,19 +315,23 @@ class RoutedCluster:
 
     def _notify(self) -> None:
         """Let routers know of what has happened, up to the moment that is known now."""
+        for notice in sorted(self._happened()):
+            with self._router_code:
+                self._tell(notice)
+
+    def _happened(self) -> list[Notice]:
+        """Return what is known now and was not before."""
+        if self._fleet is not None:
+            return self._fleet.notices(self._clock.now_ps)
         for view in self._views:
             view.look()
         known = self._clock.now_ps - self._instance.view.delay_ps
-        if known < 0:
-            return
-        for run in self._runs:
+        notices: list[Notice] = []
+        for run in self._runs if known >= 0 else ():
+            assert isinstance(run, MachineRun)
             run.advance(known)
-            for notice in run.notices(known):
-                heappush(self._due, notice)
-        while self._due:
-            notice = heappop(self._due)
-            with self._router_code:
-                self._tell(notice)
+            notices += run.notices(known)
+        return notices
 
     def _tell(self, notice: Notice) -> None:
         request = self._requests[notice.request]
@@ -342,6 +370,8 @@ def has_moves(instance: Instance) -> bool:
 
 def _listens(router: Router) -> bool:
     """Whether a router takes note of anything."""
-    return any(
-        getattr(type(router), name) is not getattr(Router, name) for name in ("first_token", "finished", "dropped")
-    )
+    return any(_overrides(router, name) for name in ("first_token", "finished", "dropped"))
+
+
+def _overrides(router: Router, name: str) -> bool:
+    return getattr(type(router), name) is not getattr(Router, name)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from optsched.model.cluster import ViewAge
 from optsched.routers.router import RoutedRequest
 from optsched.routers.views import Snapshot, SnapshotHistory
 from optsched.simulator.machine_run import Instant, MachineRun
+
+if TYPE_CHECKING:
+    from optsched.simulator.fleet import FleetMachine
 
 
 class Clock:
@@ -30,7 +34,7 @@ class ExactView:
         What says what time it is.
     """
 
-    def __init__(self, machine: int, run: MachineRun, clock: Clock) -> None:
+    def __init__(self, machine: int, run: MachineRun | FleetMachine, clock: Clock) -> None:
         self.machine = machine
         self._run, self._clock = run, clock
 
@@ -193,8 +197,8 @@ class RecordedView(_SeenView):
 View = ExactView | AgedView | RecordedView
 
 
-def views_of(runs: Sequence[MachineRun], clock: Clock, age: ViewAge) -> list[View]:
+def views_of(runs: Sequence[MachineRun | FleetMachine], clock: Clock, age: ViewAge) -> list[View]:
     """Return views of machines, which are called by their place among them."""
     if age.is_aged:
-        return [AgedView(place, run, clock, age) for place, run in enumerate(runs)]
+        return [AgedView(place, run, clock, age) for place, run in enumerate(runs) if isinstance(run, MachineRun)]
     return [ExactView(place, run, clock) for place, run in enumerate(runs)]

@@ -32,11 +32,11 @@ from optsched.model.table import BatchTable, Tables
 
 Ints = npt.NDArray[np.int64]
 
-_MOST_PS = 2**60
+MOST_PS = 2**60
 """No batch takes longer, and none starts later: sums of two such numbers fit 64 bits."""
 _MOST_BLOCKS = _MOST_TOKENS = 10**7
 """Rows of the arrays of how long how many blocks are occupied, and tokens run."""
-_MOST_BATCHES = 10**7
+MOST_BATCHES = 10**7
 """Batches of one table, repeats included."""
 
 
@@ -71,7 +71,7 @@ class _Rules(NamedTuple):
     chunked: bool
 
 
-class _Prices(NamedTuple):
+class Prices(NamedTuple):
     """The cost model, in ps."""
 
     base: Ints
@@ -132,13 +132,15 @@ def within_range(problem: Problem) -> bool:
     longest = max(request.input + request.output for request in problem.requests)
     latest = max(request.arrival_ps for request in problem.requests)
     runs = min(len(problem.requests), limits.batch_tokens)
-    step = cost.prefill_sq * 3 * longest**2 + (cost.prefill_kv + cost.decode_kv) * longest
+    # All c² + 2 m c = c (c + 2 m): c + 2 m is at most thrice I + O, and all c at most C and the run that exceeds it.
+    attention = cost.prefill_sq * 3 * longest * (limits.batch_tokens + longest)
+    step = (cost.prefill_kv + cost.decode_kv) * longest + cost.prefill_req + cost.decode_req
     batch_ps = max(base + token * limits.batch_tokens for base, token in problem.pieces)
-    batch_ps += runs * (step + cost.prefill_req + cost.decode_req)
+    batch_ps += attention + runs * step
     return (
         not problem.queue
         and not cost.cpu_request
-        and max(batch_ps, latest) <= _MOST_PS
+        and max(batch_ps, latest) <= MOST_PS
         and problem.blocks <= _MOST_BLOCKS
         and limits.kv_block <= _MOST_BLOCKS
         and limits.batch_tokens <= _MOST_TOKENS
@@ -150,8 +152,8 @@ def replay_tables(problem: Problem, tables: Tables) -> ArrayReplay | None:
 
     All numbers fit 64 bits. `within_range` proves it of the cost of a batch, before any is computed: a batch is refused
     as soon as its tokens exceed C, and so has at most C runs, each of tokens that exist. Starts are at most
-    `_MOST_PS`. Sums of times by blocks or tokens are at most the end of the schedule; sums of counts belong to one
-    table, of at most `_MOST_BATCHES` batches of at most 10^7 requests. Products of blocks and times are Python's.
+    `MOST_PS`. Sums of times by blocks or tokens are at most the end of the schedule; sums of counts belong to one
+    table, of at most `MOST_BATCHES` batches of at most 10^7 requests. Products of blocks and times are Python's.
     """
     if not within_range(problem):
         return None
@@ -164,7 +166,7 @@ def replay_tables(problem: Problem, tables: Tables) -> ArrayReplay | None:
     gaps, changes, totals = Counter[int](), Counter[int](), Totals()
     for table in tables:
         batches, rows = len(table.start_ps), len(table.request)
-        if not _well_formed(table) or int(table.repeat.sum()) > _MOST_BATCHES:
+        if not _well_formed(table) or int(table.repeat.sum()) > MOST_BATCHES:
             return None
         most_gaps = rows + int(table.repeat.sum())
         gap, held = np.empty((2, most_gaps), np.int64), np.empty((2, 2 * batches), np.int64)
@@ -172,8 +174,8 @@ def replay_tables(problem: Problem, tables: Tables) -> ArrayReplay | None:
         sums = np.zeros(7, np.int64)
         if not _play(table, requests, rules, prices, machine, noted, sums):
             return None
-        _merge(gaps, *gap[:, : sums[_GAPS]])
-        _merge(changes, held[0, : sums[_CHANGES]], -held[1, : sums[_CHANGES]])
+        merge_weights(gaps, *gap[:, : sums[_GAPS]])
+        merge_weights(changes, held[0, : sums[_CHANGES]], -held[1, : sums[_CHANGES]])
         totals.batches += int(sums[_BATCHES])
         totals.runs += int(sums[_RAN])
         totals.tokens += int(sums[_TOKENS])
@@ -190,8 +192,8 @@ def replay_tables(problem: Problem, tables: Tables) -> ArrayReplay | None:
     return ArrayReplay(states, totals, time, gaps, int(machine[_CLOCK]))
 
 
-def _arrays(problem: Problem) -> tuple[_Requests, _Rules, _Prices]:
-    limits, cost, number = problem.limits, problem.cost, len(problem.requests)
+def _arrays(problem: Problem) -> tuple[_Requests, _Rules, Prices]:
+    limits, number = problem.limits, len(problem.requests)
     facts = np.array([(each.arrival_ps, each.input, each.output) for each in problem.requests], np.int64)
     requests = _Requests(*np.ascontiguousarray(facts.T), *np.zeros((7, number), np.int64))
     rules = _Rules(
@@ -200,12 +202,17 @@ def _arrays(problem: Problem) -> tuple[_Requests, _Rules, _Prices]:
         limits.batch_tokens,
         limits.prefill_tokens,
         limits.batch_tokens if problem.runs is None else min(problem.runs, limits.batch_tokens),
-        0 if not problem.eviction else _MOST_PS if problem.evictions is None else min(problem.evictions, _MOST_PS),
+        0 if not problem.eviction else MOST_PS if problem.evictions is None else min(problem.evictions, MOST_PS),
         problem.hybrid,
         problem.chunked,
     )
-    pieces = np.array(problem.pieces, np.int64)
-    prices = _Prices(
+    return requests, rules, prices_of(problem)
+
+
+def prices_of(problem: Problem) -> Prices:
+    """Return the cost model of a problem."""
+    cost, pieces = problem.cost, np.array(problem.pieces, np.int64)
+    return Prices(
         np.ascontiguousarray(pieces[:, 0]),
         np.ascontiguousarray(pieces[:, 1]),
         cost.decode_kv,
@@ -214,7 +221,6 @@ def _arrays(problem: Problem) -> tuple[_Requests, _Rules, _Prices]:
         cost.prefill_kv,
         cost.prefill_req,
     )
-    return requests, rules, prices
 
 
 def _well_formed(table: BatchTable) -> bool:
@@ -230,8 +236,8 @@ def _well_formed(table: BatchTable) -> bool:
             for begin, rows in pairs
         )
         and bool((table.repeat >= 1).all())
-        and int(table.repeat.max()) <= _MOST_BATCHES
-        and bool((table.start_ps >= 0).all() and (table.start_ps <= _MOST_PS).all())
+        and int(table.repeat.max()) <= MOST_BATCHES
+        and bool((table.start_ps >= 0).all() and (table.start_ps <= MOST_PS).all())
     )
 
 
@@ -241,7 +247,7 @@ def _weights(times: Ints) -> Counter[int]:
     return Counter(dict(zip(values.tolist(), times[values].tolist(), strict=True)))
 
 
-def _merge(found: Counter[int], values: Ints, weights: Ints) -> None:
+def merge_weights(found: Counter[int], values: Ints, weights: Ints) -> None:
     """Add to the weights of values, of which some come several times."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
@@ -255,7 +261,7 @@ def _merge(found: Counter[int], values: Ints, weights: Ints) -> None:
 
 @compiled
 def _play(  # noqa: PLR0917 - compiled functions take positions
-    table: BatchTable, requests: _Requests, rules: _Rules, prices: _Prices, machine: Ints, noted: _Noted, sums: Ints
+    table: BatchTable, requests: _Requests, rules: _Rules, prices: Prices, machine: Ints, noted: _Noted, sums: Ints
 ) -> bool:
     """Replay a table; say whether all in it is legal. If not, nothing else is meant to be read."""
     number = requests.arrival.size
@@ -333,7 +339,7 @@ def _play(  # noqa: PLR0917 - compiled functions take positions
             if repeat > 0:
                 machine[_BLOCKS] += runs if block == 1 else noted.residues[-repeat % block]
             duration = steps_ps + prices.decode_kv * (read + repeat * decodes)
-            if machine[_BLOCKS] > rules.blocks or machine[_CLOCK] > _MOST_PS:
+            if machine[_BLOCKS] > rules.blocks or machine[_CLOCK] > MOST_PS:
                 return False
             noted.busy[machine[_BLOCKS]] += duration
             machine[_CLOCK] += duration

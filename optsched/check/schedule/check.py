@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from optsched.check.cluster.metrics import cluster_metrics
+from optsched.check.cluster.metrics import cluster_metrics, outcome_of
 from optsched.check.cluster.replay import ClusterReplay
 from optsched.check.problem import problem_of
 from optsched.check.schedule.metrics import metrics_of, swaps_of
@@ -67,11 +67,18 @@ def check_schedule(
 def _check_cluster(
     instance: Instance, schedule: Schedule, restrictions: Restrictions
 ) -> tuple[list[str], dict[str, Any] | None]:
+    if schedule.machine_tables is not None:
+        # As above: it takes a while to load.
+        from optsched.check.cluster.arrays import replay_machines  # noqa: PLC0415
+
+        found = replay_machines(instance, schedule.machine_tables, schedule.routes, restrictions)
+        if found is not None:
+            return [], cluster_metrics(found)
     replay = ClusterReplay(instance, restrictions)
     replay.play(schedule)
     if replay.record.violations:
         return replay.record.violations, None
-    return [], cluster_metrics(replay)
+    return [], cluster_metrics(outcome_of(replay))
 
 
 def _beyond_one_machine(schedule: Schedule) -> Iterator[str]:
