@@ -73,7 +73,9 @@ def require_coverable(instance: Instance, objective: Objective, restrictions: Re
     if restrictions != Restrictions():
         names = (each.name for each in fields(Restrictions))
         stated = next(name for name in names if getattr(restrictions, name) != getattr(Restrictions(), name))
-        raise InputError(stated, getattr(restrictions, stated), "no restrictions: nothing here covers several machines, or caches")
+        raise InputError(
+            stated, getattr(restrictions, stated), "no restrictions: nothing here covers several machines, or caches"
+        )
     covered = [each for each in Objective if each.is_largest or each.is_sum]
     covered += [Objective.MAX_LOAD] if instance.is_cached else []
     if objective not in covered:

@@ -11,6 +11,10 @@ batch would not fit with it: a schedule that drops more keeps it until memory is
 then runs fewer tokens, and what the request holds is the same. In chunks it holds what it finds sooner than what it
 runs, so that all drops are tried.
 
+*Evictions.* Likewise a request is evicted only if its batch would not fit with it, where besides batches are hybrid
+and no refill of one token takes less than a decode: what keeps its KV decodes in the batch that would have filled it
+again.
+
 Conditions
 ----------
 Any cache mode, evictions, chunks, arrivals; objectives that rise with the times of tokens. Few requests and tokens.
@@ -35,7 +39,7 @@ from optsched_formulations.routing.prefixed import least_steps
 _Held = tuple[int, int, bool]
 """Tokens generated, tokens held, and whether the request is being filled."""
 _State = tuple[tuple[_Held, ...], frozenset[int]]
-_CHECKED = 256
+_CHECKED = 16
 """Labels between two looks at the clock."""
 
 
@@ -79,10 +83,18 @@ class _Search:
             block: blocks[depth - 1] if depth else None for blocks in self._ids for depth, block in enumerate(blocks)
         }
         self._later = {
-            block: frozenset(other for blocks in self._ids if block in blocks for other in blocks[blocks.index(block) :])
+            block: frozenset(
+                other for blocks in self._ids if block in blocks for other in blocks[blocks.index(block) :]
+            )
             for block in self._parent
         }
         self._all_drops = self._rules.chunked_prefill or cost.prefill_kv > min(token for _, token in cost.affine)
+        shortest, longest = min(r.input for r in self._requests), max(r.peak_tokens for r in self._requests)
+        self._all_evictions = (
+            self._all_drops
+            or not self._rules.hybrid
+            or any(cost.decode_ps(place) > cost.prefill_ps(1, place) for place in (shortest, longest))
+        )
         # Of each request by tokens generated: time from the first run of the next token on.
         self._left = least_steps(instance)
         self._shares = instance.cache.share_in_batch and instance.is_cached
@@ -112,9 +124,7 @@ class _Search:
                             first[index] = now - self._requests[index].arrival_ps
                         if held[0] == self._requests[index].output:
                             last[index] = now - self._requests[index].arrival_ps
-                heapq.heappush(
-                    queue, self._label(next(order), now, state, tuple(first), tuple(last), label, batch)
-                )
+                heapq.heappush(queue, self._label(next(order), now, state, tuple(first), tuple(last), label, batch))
 
     def _label(
         self,
@@ -168,19 +178,26 @@ class _Search:
             for index, request in enumerate(self._requests)
             if request.arrival_ps <= label.now and label.last[index] < 0
         ]
-        residents = [index for index in here if held[index][1]]
-        for evict in _subsets(residents) if self._rules.eviction else ((),):
-            left = list(held)
-            for index in evict:
-                left[index] = left[index][0], 0, True
-            pinned = frozenset(
-                block for index in here for block in self._ids[index][: left[index][1] // self._block]
-            )
-            runs = [index for index in here if index not in evict]
-            for drop in self._drops(cache - pinned):
-                for chosen in _subsets(runs):
-                    if chosen:
-                        yield from self._batches(label.now, left, cache, (evict, drop, chosen))
+        nothing_lost = (), frozenset[int]()
+        lazy = not self._all_drops and not (self._rules.eviction and self._all_evictions)
+        for chosen in _subsets(here):
+            if not chosen:
+                continue
+            found = list(self._batches(label.now, (held, held), cache, (*nothing_lost, chosen)))
+            yield from found
+            if found and lazy:
+                continue
+            residents = [index for index in here if held[index][1] and index not in chosen]
+            for evict in _subsets(residents) if self._rules.eviction else ((),):
+                left = list(held)
+                for index in evict:
+                    left[index] = left[index][0], 0, True
+                pinned = frozenset(
+                    block for index in here for block in self._ids[index][: left[index][1] // self._block]
+                )
+                for drop in self._drops(cache - pinned):
+                    if evict or drop:
+                        yield from self._batches(label.now, (held, left), cache, (evict, drop, chosen))
 
     def _drops(self, loose: frozenset[int]) -> Iterator[frozenset[int]]:
         """Yield all sets of blocks without a pin that may be dropped together, small ones first."""
@@ -199,11 +216,12 @@ class _Search:
     def _batches(
         self,
         now: int,
-        held: Sequence[_Held],
+        states: tuple[Sequence[_Held], Sequence[_Held]],
         cache: frozenset[int],
         action: tuple[Sequence[int], frozenset[int], Sequence[int]],
     ) -> Iterator[tuple[int, _State, Batch]]:
-        evict, drop, chosen = action
+        """Yield what follows on batches of the chosen requests; ``states`` are before and after evictions."""
+        (evict, drop, chosen), held = action, states[1]
         if self._limits.batch_requests is not None and len(chosen) > self._limits.batch_requests:
             return
         filling = [index for index in chosen if held[index][2]]
@@ -213,10 +231,9 @@ class _Search:
         orders = permutations(filling) if self._shares else (tuple(filling),)
         for order in orders:
             for until in product(*(self._ends(held[index], index) for index in order)):
-                found = self._played(now, held, cache - drop, (*zip(order, until, strict=True),), decodes)
-                if found is None or (drop and not self._all_drops and self._fits_with_more(now, held, cache, drop, (
-                    (*zip(order, until, strict=True),), decodes
-                ))):
+                fills = tuple(zip(order, until, strict=True))
+                found = self._played(now, held, cache - drop, fills, decodes)
+                if found is None or self._is_wasteful(now, states, cache, (evict, drop), (fills, decodes)):
                     continue
                 end, state, run, hits = found
                 dropped = tuple(self._place[block] for block in sorted(drop))
@@ -227,17 +244,31 @@ class _Search:
         whole = self._requests[index].input + held[0]
         return range(held[1] + 1 if self._rules.chunked_prefill else whole, whole + 1)
 
-    def _fits_with_more(
+    def _is_wasteful(
         self,
         now: int,
-        held: Sequence[_Held],
+        held: tuple[Sequence[_Held], Sequence[_Held]],
         cache: frozenset[int],
-        drop: frozenset[int],
+        lost: tuple[Sequence[int], frozenset[int]],
         runs: tuple[Sequence[tuple[int, int]], Sequence[int]],
     ) -> bool:
-        """Whether the batch is legal with one of the dropped blocks, too."""
-        tops = [block for block in drop if self._parent[block] not in drop]
-        return any(self._played(now, held, cache - (drop - {top}), *runs) is not None for top in tops)
+        """Whether the batch is legal also with one of the dropped blocks, or without one of the evictions.
+
+        ``held`` are what requests hold before and after evictions.
+        """
+        (before, after), (evict, drop) = held, lost
+        if not self._all_drops:
+            for top in drop:
+                if self._parent[top] not in drop and self._played(now, after, cache - (drop - {top}), *runs):
+                    return True
+        if not self._all_evictions:
+            for index in evict:
+                kept = list(after)
+                kept[index] = before[index]
+                pinned = self._ids[index][: before[index][1] // self._block]
+                if self._played(now, kept, cache - drop.difference(pinned), *runs):
+                    return True
+        return False
 
     def _played(
         self,

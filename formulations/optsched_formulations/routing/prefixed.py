@@ -138,7 +138,7 @@ def _best_machines(cluster: Instance) -> list[_BestMachine]:
                 blocks=max(machine.limits.kv_tokens for machine in machines) // block,
                 tokens=max(machine.limits.batch_tokens for machine in machines),
                 prompt=max(machine.limits.prefill_tokens for machine in machines) if all(chunked) else None,
-                requests=max((each for each in most if each is not None)) if None not in most else None,
+                requests=max(each for each in most if each is not None) if None not in most else None,
             )
         )
     return found

@@ -123,7 +123,9 @@ def _least(machines: Sequence[Instance], piece: int) -> _Least:
         block=block,
         memory=max(each.kv_tokens // block for each in limits),
         tokens=max(each.batch_tokens for each in limits),
-        prompt=max(each.prefill_tokens if rule.chunked_prefill else inf for each, rule in zip(limits, rules, strict=True)),
+        prompt=max(
+            each.prefill_tokens if rule.chunked_prefill else inf for each, rule in zip(limits, rules, strict=True)
+        ),
         runs=max(inf if each.batch_requests is None else each.batch_requests for each in limits),
     )
 
@@ -186,16 +188,12 @@ class _Served:
         if places.stop < min(prompts):
             return list(places)
         anyway = [range(self.requests[user].input - 1, self.requests[user].peak_tokens) for user in users]
-        return [
-            place for place in places if place < max(prompts) - 1 and not any(place in forced for forced in anyway)
-        ]
+        return [place for place in places if place < max(prompts) - 1 and not any(place in forced for forced in anyway)]
 
     def _batches_of(self, block: Block, users: Sequence[int], alone: Mapping[int, int]) -> int:
         """Return in how many batches a block is at least, as requests that have it generate tokens."""
         end = (block[1] + 1) * self.least.block
-        generated = [
-            max(0, self.requests[user].output - max(0, end - self.requests[user].input)) for user in users
-        ]
+        generated = [max(0, self.requests[user].output - max(0, end - self.requests[user].input)) for user in users]
         if not any(generated):
             return 0
         together = min(len(users), self.least.runs)
@@ -227,8 +225,7 @@ class _Served:
             # Whole ps: the bound is as exact as the certificate's.
             jobs.append((self.arrivals[index] - start, self.work(index, output) + int(bases)))
         alone = sorted(
-            arrival + latency
-            for (arrival, _), latency in zip(jobs, self.alone()[0 if first else 1], strict=True)
+            arrival + latency for (arrival, _), latency in zip(jobs, self.alone()[0 if first else 1], strict=True)
         )
         fast = ends_at_speed(sorted(jobs), self.number)
         waited = sum(arrival for arrival, _ in jobs)
