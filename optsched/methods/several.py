@@ -1,6 +1,6 @@
 """Solving for several machines without moves: bounds, joint optima, and the planner for several machines.
 
-Where prefixes are cached, on several machines or on one, runs of routers and policies are what the planner is elsewhere.
+Where prefixes are cached, on several machines or on one, runs of routers and policies take the place of the planner.
 
 Question, best answer so far (`Best`, which is checked), and result are those of one machine.
 """

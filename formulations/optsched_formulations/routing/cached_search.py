@@ -102,7 +102,7 @@ class _Search:
     def run(self, deadline: float) -> Outcome:
         number, order = len(self._requests), count()
         start: _State = (((0, 0, True),) * number, frozenset())
-        queue = [self._label(next(order), self._instance.start_ps, start, (-1,) * number, (-1,) * number)]
+        queue = [self._label(next(order), self._instance.start_ps, start, ((-1,) * number, (-1,) * number))]
         seen: dict[_State, list[_Label]] = {}
         taken = 0
         while True:
@@ -124,18 +124,18 @@ class _Search:
                             first[index] = now - self._requests[index].arrival_ps
                         if held[0] == self._requests[index].output:
                             last[index] = now - self._requests[index].arrival_ps
-                heapq.heappush(queue, self._label(next(order), now, state, tuple(first), tuple(last), label, batch))
+                heapq.heappush(queue, self._label(next(order), now, state, (tuple(first), tuple(last)), (label, batch)))
 
     def _label(
         self,
         order: int,
         now: int,
         state: _State,
-        first: tuple[int, ...],
-        last: tuple[int, ...],
-        before: _Label | None = None,
-        batch: Batch | None = None,
+        known: tuple[tuple[int, ...], tuple[int, ...]],
+        came: tuple[_Label, Batch] | None = None,
     ) -> _Label:
+        """Make a label of a moment; ``known`` are the latencies of tokens that have come, −1 for others."""
+        (first, last), (before, batch) = known, came or (None, None)
         firsts, lasts = [], []
         for request, held, one, other, left in zip(self._requests, state[0], first, last, self._left, strict=True):
             waited = max(0, now - request.arrival_ps)
@@ -168,22 +168,26 @@ class _Search:
         firsts, lasts = (tuple(max(0, each) for each in part) for part in (label.first, label.last))
         return value_at(self._instance, self._objective, firsts, lasts)
 
-    def _following(self, label: _Label) -> Iterator[tuple[int, _State, Batch | None]]:
+    def _following(self, label: _Label) -> Iterator[tuple[int, _State, Batch]]:
+        """Yield what follows on batches that start now, or with the arrival of one of their requests."""
+        coming = sorted({r.arrival_ps for r in self._requests if r.arrival_ps > label.now})
+        for start in (label.now, *coming):
+            yield from self._started(label, start)
+
+    def _started(self, label: _Label, start: int) -> Iterator[tuple[int, _State, Batch]]:
         held, cache = label.state
-        arrivals = [r.arrival_ps for r in self._requests if r.arrival_ps > label.now]
-        if arrivals:
-            yield min(arrivals), label.state, None
         here = [
             index
             for index, request in enumerate(self._requests)
-            if request.arrival_ps <= label.now and label.last[index] < 0
+            if request.arrival_ps <= start and label.last[index] < 0
         ]
+        awaited = {index for index in here if start == self._requests[index].arrival_ps}
         nothing_lost = (), frozenset[int]()
         lazy = not self._all_drops and not (self._rules.eviction and self._all_evictions)
         for chosen in _subsets(here):
-            if not chosen:
+            if not chosen or (start > label.now and not awaited.intersection(chosen)):
                 continue
-            found = list(self._batches(label.now, (held, held), cache, (*nothing_lost, chosen)))
+            found = list(self._batches(start, (held, held), cache, (*nothing_lost, chosen)))
             yield from found
             if found and lazy:
                 continue
@@ -197,7 +201,7 @@ class _Search:
                 )
                 for drop in self._drops(cache - pinned):
                     if evict or drop:
-                        yield from self._batches(label.now, (held, left), cache, (evict, drop, chosen))
+                        yield from self._batches(start, (held, left), cache, (evict, drop, chosen))
 
     def _drops(self, loose: frozenset[int]) -> Iterator[frozenset[int]]:
         """Yield all sets of blocks without a pin that may be dropped together, small ones first."""

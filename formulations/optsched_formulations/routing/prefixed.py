@@ -42,9 +42,9 @@ alone with everything shared in a warm cache. Offline, the sum is at least :math
 Proof
 -----
 *Runs.* A position of r is in the cache of its machine before r runs it only if another request of that machine has run
-it, or r before an eviction: no move brings it. A match ends before the last token of a sequence, so forced positions are
-run. *Batches.* A batch runs at most C tokens, of at most N requests. When r generates token k, its batch holds
-:math:`I_r + k - 1` of its tokens, of which whole blocks of the path count once for all requests. B is in as many
+it, or r before an eviction: no move brings it. A match ends before the last token of a sequence, so that forced
+positions are run. *Batches.* A batch runs at most C tokens, of at most N requests. When r generates token k, its batch
+holds :math:`I_r + k - 1` of its tokens, of which whole blocks of the path count once for all requests. B is in as many
 batches as the request that has it longest takes, and each batch serves at most :math:`\mathrm{cap}_B` requests that
 hold it. *Work.* A batch lasts at least β and what its positions take, by the piece; summed over all machines that is
 at most R times the largest load. What an earlier request may have run before :math:`t_0` is left out. *Sums.* Shares of
@@ -310,7 +310,7 @@ class _Problem:
         positive = [count for count in generated if count > 0]
         if last <= first or not positive:
             return 0
-        return (last - first) * max(max(positive), -(-sum(positive) // most))
+        return (last - first) * max(*positive, -(-sum(positive) // most))
 
     def _run_once(self, node: _Node) -> list[tuple[int, int]]:
         """Return the positions of a node that are forced for no request, as ranges."""
@@ -348,7 +348,7 @@ def _shared_nodes(cluster: Instance, block: int) -> tuple[list[_Node], list[int]
                 shared[index] = end // block * block
     nodes = []
     for name, end in ends.items():
-        begin, end = (end - lengths[name]) // block * block, end // block * block
-        if len(users[name]) > 1 and end > begin:
-            nodes.append(_Node(begin, end, tuple(users[name])))
+        begin, until = (end - lengths[name]) // block * block, end // block * block
+        if len(users[name]) > 1 and until > begin:
+            nodes.append(_Node(begin, until, tuple(users[name])))
     return nodes, shared

@@ -200,7 +200,7 @@ class _Served:
         own = min(alone[user] for user in users)
         if own:
             together = min(together, max(1, (self.least.memory - block[1] - 1) // own))
-        return max(max(generated), ceil(Fraction(sum(generated), int(together))))
+        return max(*generated, ceil(Fraction(sum(generated), int(together))))
 
     def alone(self) -> tuple[list[int], list[int]]:
         """Return TTFT and e2e latency of each request, by itself beside a cache that holds all shared blocks."""
