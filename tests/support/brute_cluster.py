@@ -703,8 +703,8 @@ def best(instance: Instance, objective: str, most: int = 5_000) -> World:
     """Return a schedule of least value: every legal one is tried.
 
     Batches and moves start when something ends, or arrives: starting later than that changes no order of events, and
-    improves nothing. If not all requests arrive at 0, the objective is the makespan, a load or a sum of latencies: these
-    are what `_cost` says, less what all schedules have in common. Raises `TooManyError` after ``most`` decisions.
+    improves nothing. If not all requests arrive at 0, the objective is the makespan, a load or a sum of latencies:
+    these are what `_cost` says, less what all schedules have in common. Raises `TooManyError` after ``most`` decisions.
     """
     late = any(request.arrival_ps for request in instance.requests)
     assert not late or objective in {"makespan", "mean_e2e", "mean_ttft", "max_load"}

@@ -58,7 +58,9 @@ class _Label:
 
 
 def solve_cached(instance: Instance, objective: Objective, time_limit_s: float) -> Outcome:
-    """Return an optimal schedule of one machine, or, when time is up, a bound.
+    """Return an optimal schedule of one machine, or, when time is up, a bound; or that there is none.
+
+    A request whose prompt does not fit a whole prefill may be served if another one has left its prefix in the cache.
 
     Raises
     ------
@@ -105,7 +107,7 @@ class _Search:
         queue = [self._label(next(order), self._instance.start_ps, start, ((-1,) * number, (-1,) * number))]
         seen: dict[_State, list[_Label]] = {}
         taken = 0
-        while True:
+        while queue:
             label = heapq.heappop(queue)
             if min(label.last) >= 0:
                 return Outcome(Termination.OPTIMAL, _schedule(label), label.value, Badge.SOLVER_CLAIMED)
@@ -125,6 +127,7 @@ class _Search:
                         if held[0] == self._requests[index].output:
                             last[index] = now - self._requests[index].arrival_ps
                 heapq.heappush(queue, self._label(next(order), now, state, (tuple(first), tuple(last)), (label, batch)))
+        return Outcome(Termination.INFEASIBLE, None, None, Badge.SOLVER_CLAIMED)
 
     def _label(
         self,

@@ -245,7 +245,8 @@ class _Search:
             if time.perf_counter() > self._deadline:
                 break  # What has no bound yet takes at least nothing.
             instance = self._instance(kind, subset)
-            if instance.infeasibilities():
+            # Where prefixes are cached one request may make room for the prefill of another.
+            if instance.infeasibilities() and not instance.is_cached:
                 least[subset] = MOST_VALUE
                 continue
             bounds = [found for method in methods if (found := method(instance, self._objective)) is not None]
@@ -279,6 +280,9 @@ class _Search:
         seconds = max(self._seconds.get((kind, subset), 0), _FIRST_SECONDS)
         outcome = self._engine(instance, self._objective, min(left, seconds))
         later = self._later_ps(instance)
+        if outcome.termination is Termination.INFEASIBLE:
+            self._least[kind][subset] = MOST_VALUE
+            return
         if outcome.schedule is not None and outcome.termination is Termination.OPTIMAL:
             self._exact[kind, subset] = outcome.schedule
         else:

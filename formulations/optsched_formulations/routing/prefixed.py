@@ -71,6 +71,7 @@ from optsched.model.cluster import CacheMode, Role
 from optsched.model.instance import Instance
 from optsched.model.objectives import Latency, Objective, value_at
 from optsched.solvers.formulation import UnsupportedError
+from optsched_formulations.routing.prefix_tree import PlacedRequest, PrefixTree
 from optsched_formulations.routing.speedy import ends_of_fast_machine, ends_offline
 
 _SHARES = 8
@@ -146,8 +147,10 @@ def _best_machines(cluster: Instance) -> list[_BestMachine]:
 
 @dataclass(frozen=True)
 class _Node:
-    """A node that several requests have: its positions, and its requests."""
+    """A node that several requests have: its positions, its requests, and the next one in front, if there is one."""
 
+    name: str
+    front: str | None
     begin: int
     end: int
     users: tuple[int, ...]
@@ -196,6 +199,22 @@ def prefixed_bound(cluster: Instance, objective: Objective) -> Bound | None:
     return best
 
 
+def placement_of(cluster: Instance) -> PrefixTree:
+    """Return what has to be placed on equal machines: shared nodes, and what each request needs by itself.
+
+    Times are those of `prefixed_bound` by the first affine piece, with shares of bases by tokens: no schedule of an
+    assignment of requests has a smaller largest load than the placement has.
+
+    Raises
+    ------
+    UnsupportedError
+        If machines differ.
+    """
+    if len(set(cluster.machines)) > 1:
+        raise UnsupportedError("machines that differ")
+    return _Problem(cluster, _best_machines(cluster)[0]).placement()
+
+
 def least_steps(instance: Instance) -> list[list[int]]:
     """Return for each request of one machine how long it takes at least alone from each number of tokens on.
 
@@ -240,6 +259,25 @@ class _Problem:
             later = [machine.base * (request.output - 1 - k) + ends[-1] - end for k, end in enumerate(ends)]
             found.append([first + later[0], *later])
         return found
+
+    def placement(self) -> PrefixTree:
+        """Return shared nodes and requests as `prefix_placement` takes them."""
+        number = {node.name: position for position, node in enumerate(self._nodes)}
+        deepest = dict[int, int]()
+        for position, node in enumerate(self._nodes):
+            for user in node.users:
+                if user not in deepest or self._nodes[deepest[user]].end < node.end:
+                    deepest[user] = position
+        tokens = self._machine.tokens
+        once = [self._run_once(node) for node in self._nodes]
+        return PrefixTree(
+            tuple(None if node.front is None else number[node.front] for node in self._nodes),
+            tuple(sum(self._machine.prefill(*part) for part in parts) for parts in once),
+            tuple(
+                PlacedRequest(deepest.get(index), own.work + self._machine.base * own.tokens // tokens)
+                for index, own in enumerate(self._owns)
+            ),
+        )
 
     def releases(self) -> list[int]:
         arrivals = sorted({request.arrival_ps for request in self._requests})
@@ -346,9 +384,15 @@ def _shared_nodes(cluster: Instance, block: int) -> tuple[list[_Node], list[int]
             end = ends[name] = end + lengths[name]
             if len(users[name]) > 1:
                 shared[index] = end // block * block
-    nodes = []
+    front: dict[str, str | None] = {}
+    for request in cluster.requests:
+        front.update(zip(request.prefix, (None, *request.prefix), strict=False))
+    nodes: dict[str, _Node] = {}
     for name, end in ends.items():
         begin, until = (end - lengths[name]) // block * block, end // block * block
         if len(users[name]) > 1 and until > begin:
-            nodes.append(_Node(begin, until, tuple(users[name])))
-    return nodes, shared
+            before = front[name]
+            while before is not None and before not in nodes:
+                before = front[before]
+            nodes[name] = _Node(name, before, begin, until, tuple(users[name]))
+    return list(nodes.values()), shared
