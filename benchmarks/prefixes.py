@@ -31,9 +31,11 @@ from optsched_formulations.routing.prefix_placement import place
 from optsched_formulations.routing.prefixed import placement_of
 
 WORKLOADS = ("toolbench", "embodied-agent", "programming", "video-qa", "loogle")
-_READERS = {"mooncake": (read_mooncake_prefixes, 512), "agentic": (read_coding_prefixes, 64)}
-_PARTS = (1, 2, 4, 16, 64)
-"""Sizes of caches: multiples of what the longest request occupies."""
+_READERS = {
+    "mooncake": (read_mooncake_prefixes, 512, (250, 1000, 4000, 16_000, 64_000)),
+    "agentic": (read_coding_prefixes, 64, (14_000, 28_000, 56_000, 112_000, 224_000)),
+}
+"""Format → its reader, tokens of a block, and sizes of caches in blocks."""
 
 
 @click.group()
@@ -61,7 +63,7 @@ def placement(requests: int, machines: int, seconds: float) -> None:
 @click.option("--format", "style", type=click.Choice(list(_READERS)), required=True, help="Format of the trace.")
 def caches(file: Path, style: str) -> None:
     """Print what a cache of each of five sizes saves of tokens and of time, its bound, and what LRU saves."""
-    read, block = _READERS[style]
+    read, block, sizes = _READERS[style]
     text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     rows = read(text.decode())
     cost = cost_model("a100-llama2-7b-linear")
@@ -72,9 +74,9 @@ def caches(file: Path, style: str) -> None:
     click.echo(
         f"{len(rows.rows):,} requests in the order of arrival, {warm:,} warm references, longest {longest} blocks"
     )
-    for part in _PARTS:
+    for size in sizes:
         for what, value in (("tokens", token_value(block)), ("time", time_value(cost, block))):
-            _row(order, part * longest, what, value, computed, lru=_lru(order, part * longest))
+            _row(order, size, what, value, computed, lru=_lru(order, size))
 
 
 def _alone(rows: PrefixedRows, cost: CostModel, block: int) -> Instance:
