@@ -24,6 +24,7 @@ from optsched.failures import FAILURES
 from optsched.methods.checked import checked_cluster_metrics
 from optsched.methods.simulate import simulate
 from optsched.methods.stages import SolveRun
+from optsched.model.domain import replace
 from optsched.model.instance import Instance
 from optsched.model.schedule import Schedule
 from optsched.planner.machines import FleetSearch, joined
@@ -151,7 +152,9 @@ def _solve_jointly(run: SolveRun) -> None:
         best.failures.append(f"joint: {error}")
         return
     if found.parts:
-        _offer(run, joined([(part.requests, part.schedule) for part in found.parts]), "joint")
+        schedule = joined([(part.requests, part.schedule) for part in found.parts])
+        # Where there is one machine nothing is routed.
+        _offer(run, schedule if question.instance.is_distributed else replace(schedule, routes=()), "joint")
     best.offer_bound(found.bound, found.badge, found.certificate, "joint")
 
 

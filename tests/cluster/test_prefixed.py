@@ -219,8 +219,12 @@ def optimum_of(path: Path) -> float:
 @pytest.mark.parametrize(
     ("instance", "arguments", "value"),
     [
-        # Each request alone on a machine: 10 + 5 ps, in ms.
-        (replace(SHARED, replicas=2, cache=CacheRules()), ["--method", "assignment"], 15e-9),
+        # Each request alone on a machine: 10 + 5 ms.
+        (
+            replace(SHARED, replicas=2, cache=CacheRules(), cost=CostModel(base=10**10, token=10**9)),
+            ["--method", "assignment"],
+            15,
+        ),
         # The node of 4 tokens on one machine, and for each request a token and its share of a base: 4 + 2 × 1.
         (replace(SHARED, replicas=2), ["--method", "prefix_placement", "--objective", "max_load"], 5),
         # The second finds both blocks of 2 tokens.
