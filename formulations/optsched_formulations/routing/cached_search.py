@@ -162,7 +162,7 @@ class _Search:
         """Whether a label of the same state makes another superfluous."""
         if one.now > other.now:
             return False
-        # Who has tokens is the same in both; by the objective, as sums may trade one latency for another.
+        # The same requests have tokens in both; by the objective, as sums may trade one latency for another.
         return self._waited(one) <= self._waited(other)
 
     def _waited(self, label: _Label) -> int:
