@@ -37,6 +37,10 @@ SHARES: Mapping[str, int] = {
     "documents": 280,
     "climb, bounds": 60,
     "climb, formulations": 120,
+    "several machines": 300,
+    "several machines, prefixes": 1000,
+    "placements": 100,
+    "caches": 100,
     **{sort: 90 for sort in TRIALS if sort.startswith("certificates")},
 }
 """Chunks of each sort in a whole trial."""

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from random import Random
 from types import MappingProxyType
@@ -23,6 +24,7 @@ from optsched.methods.solve import solve
 from optsched.model.errors import InputError
 from optsched.model.objectives import Objective
 from optsched.solvers.formulation import Task, Termination, UnsupportedError, require_covered
+from trial import clusters
 from trial.case import OBJECTIVES, IllegalError, play, value
 from trial.exhaustive import TooLargeError
 from trial.grammar import GRAMMARS, About, nudged, spoiled
@@ -453,6 +455,10 @@ TRIALS: Mapping[str, Trial] = MappingProxyType(
         "documents": documents,
         "climb, bounds": climb_bounds,
         "climb, formulations": climb_formulations,
+        "several machines": partial(clusters.clusters, caches=False),
+        "several machines, prefixes": partial(clusters.clusters, caches=True),
+        "placements": clusters.placements,
+        "caches": clusters.caches,
         **{f"certificates, {name}": _of_kind(name) for name in GRAMMARS},
     }
 )

@@ -35,6 +35,18 @@ BOUNDS_OF_SEVERAL: Mapping[str, str] = MappingProxyType(
 )
 """The same for several machines without caches and moves."""
 
+BOUNDS_WITH_CACHES: Mapping[str, str] = MappingProxyType(
+    {"prefixed": "optsched_formulations.routing.prefixed:prefixed_bound"}
+)
+"""The same for machines, one or several, of which one caches prefixes; without moves."""
+
+
+def bounds_for(instance: Instance) -> Mapping[str, str]:
+    """Return the bounds that cover an instance with as many machines and caches."""
+    if instance.is_cached:
+        return BOUNDS_WITH_CACHES
+    return BOUNDS_OF_SEVERAL if instance.is_distributed else BOUNDS
+
 
 def bound_method(name: str) -> BoundMethod:
     """Return the bound of a name of `BOUNDS`; it raises `InputError` for an instance of several machines."""
@@ -49,6 +61,6 @@ def bound_method(name: str) -> BoundMethod:
 
 
 def bound_of_several(name: str) -> BoundMethod:
-    """Return the bound of a name of `BOUNDS_OF_SEVERAL`."""
-    module, _, function = BOUNDS_OF_SEVERAL[name].partition(":")
+    """Return the bound of a name of `BOUNDS_OF_SEVERAL` or `BOUNDS_WITH_CACHES`."""
+    module, _, function = {**BOUNDS_OF_SEVERAL, **BOUNDS_WITH_CACHES}[name].partition(":")
     return cast(BoundMethod, getattr(import_module(module), function))

@@ -71,7 +71,7 @@ from optsched.cli.stores import results_store
 from optsched.cli.types import FILE, OneOf
 from optsched.methods.bound import ALL, BEST, BoundRun, best_bound, bound_names
 from optsched.methods.checked import DefectFoundError
-from optsched.methods.export import export_model
+from optsched.methods.export import MODELS, export_model
 from optsched.methods.formulations import require_options
 from optsched.methods.solve import solve as run_solver
 from optsched.methods.solve import was_interrupted
@@ -147,7 +147,8 @@ def terminal_width() -> int:
     "--export",
     type=OneOf(tuple(ModelFormat)),
     metavar="FORMAT",
-    help=f"Write the method's model ({' or '.join(ModelFormat)}) to --out or standard output instead of solving it.",
+    help=f"Write the method's model ({' or '.join(ModelFormat)}) to --out or standard output instead of solving it; "
+    f"also of {', '.join(MODELS)}.",
 )
 @time_limit_option
 @deterministic_limit_option
@@ -174,7 +175,8 @@ def solve(
     as_json: bool,
 ) -> None:
     """Find the best schedule and a proved bound on it."""
-    require_method(method)
+    if export is None or method not in MODELS:
+        require_method(method)
     goal = read_objective(objective)
     if export is not None:
         write_out(out, _model_text(instance, profile, goal, method, export, restrictions, seed))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from optsched.library import load_instance
-from optsched.model.cluster import CacheMode, Role
+from optsched.model.cluster import Role
 from optsched.model.domain import plain
 from optsched.model.errors import InputError, require_type
 from optsched.model.instance import Instance
@@ -64,19 +64,20 @@ def read_seconds(field: str, value: Any) -> float:
 
 
 def require_coverable(instance: Instance, objective: Objective, restrictions: Restrictions) -> None:
-    """Raise `InputError` for moves, caches, classes of schedules and objectives that nothing covers here yet."""
+    """Raise `InputError` for moves, classes of schedules and objectives that nothing covers here yet."""
     for number, machine in enumerate(instance.machines):
         if machine.role is not Role.BOTH:
             raise InputError(f"machines[{number}].role", machine.role.value, "both: nothing here covers moves yet")
         if machine.rules.migration:
             raise InputError("rules.migration", True, "false: nothing here covers moves yet")
-        if machine.cache.mode is not CacheMode.NONE:
-            expected = "none: nothing here covers cached prefixes of several machines yet"
-            raise InputError("cache.mode", machine.cache.mode.value, expected)
     if restrictions != Restrictions():
         names = (each.name for each in fields(Restrictions))
         stated = next(name for name in names if getattr(restrictions, name) != getattr(Restrictions(), name))
-        raise InputError(stated, getattr(restrictions, stated), "no restrictions: nothing here covers several machines")
-    if not objective.is_largest and not objective.is_sum:
-        covered = ", ".join(each.value for each in Objective if each.is_largest or each.is_sum)
-        raise InputError("objective", objective.value, f"for several machines one of {covered}")
+        raise InputError(
+            stated, getattr(restrictions, stated), "no restrictions: nothing here covers several machines, or caches"
+        )
+    covered = [each for each in Objective if each.is_largest or each.is_sum]
+    covered += [Objective.MAX_LOAD] if instance.is_cached else []
+    if objective not in covered:
+        what = "caches" if instance.is_cached else "several machines"
+        raise InputError("objective", objective.value, f"for {what} one of {', '.join(covered)}")

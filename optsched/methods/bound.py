@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optsched.bounds.bound import Bound
-from optsched.bounds.catalogue import BOUNDS, BOUNDS_OF_SEVERAL, bound_method, bound_of_several
+from optsched.bounds.catalogue import BOUNDS, bound_method, bound_of_several, bounds_for
 from optsched.failures import FAILURES, failure_text
 from optsched.methods.arguments import read_problem, require_coverable
 from optsched.methods.checked import DefectFoundError, is_proved
@@ -57,7 +57,7 @@ def run_bounds(instance: Instance, objective: Objective, names: tuple[str, ...])
         started = time.perf_counter()
         found, failure = None, None
         try:
-            found = (bound_of_several if instance.is_distributed else bound_method)(name)(instance, objective)
+            found = (bound_of_several if instance.is_cluster else bound_method)(name)(instance, objective)
         except FAILURES as error:
             failure = f"{name}: {failure_text(error)}"
         yield BoundRun(name, found, time.perf_counter() - started, failure)
@@ -107,23 +107,20 @@ def all_bounds(
 ) -> Results:
     """Return what `bound` says, or raises, with each method by itself; ``unknown`` where a method says nothing."""
     problem = read_problem(instance, objective, restrictions, clusters=True)
-    names = BOUNDS_OF_SEVERAL if problem[0].is_distributed else BOUNDS
-    return Results(best_bound(*problem, name)[0] for name in names)
+    return Results(best_bound(*problem, name)[0] for name in bounds_for(problem[0]))
 
 
 def best_bound(
     instance: Instance, objective: Objective, restrictions: Restrictions, method: str = BEST
 ) -> tuple[Result, list[BoundRun]]:
     """Return the best bound (see `bound`), and what every method said, whether the checker confirms it or not."""
-    known = BOUNDS_OF_SEVERAL if instance.is_distributed else BOUNDS
+    known = bounds_for(instance)
     if method not in (BEST, ALL, *known):
         if method in BOUNDS:
-            instance.require_one_machine()
+            instance.require_plain()
         raise InputError("method", method, one_of(method, (BEST, ALL, *known)))
-    if instance.is_distributed:
+    if instance.is_cluster:
         require_coverable(instance, objective, restrictions)
-    else:
-        instance.require_plain()
     question = Question(instance, objective, restrictions)
     started = time.perf_counter()
     result = Result(

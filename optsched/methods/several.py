@@ -1,4 +1,6 @@
-"""Solving for several machines without caches and moves: bounds, joint optima, and the planner for several machines.
+"""Solving for several machines without moves: bounds, joint optima, and the planner for several machines.
+
+Where prefixes are cached, on several machines or on one, runs of routers and policies take the place of the planner.
 
 Question, best answer so far (`Best`, which is checked), and result are those of one machine.
 """
@@ -9,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
+from itertools import product
 from math import prod
 from threading import Event, Thread
 from typing import Any
@@ -16,10 +19,12 @@ from typing import Any
 import numpy as np
 
 from optsched.bounds.bound import Bound
-from optsched.bounds.catalogue import BOUNDS_OF_SEVERAL, bound_of_several
+from optsched.bounds.catalogue import bound_of_several, bounds_for
 from optsched.failures import FAILURES
 from optsched.methods.checked import checked_cluster_metrics
+from optsched.methods.simulate import simulate
 from optsched.methods.stages import SolveRun
+from optsched.model.domain import replace
 from optsched.model.instance import Instance
 from optsched.model.schedule import Schedule
 from optsched.planner.machines import FleetSearch, joined
@@ -32,6 +37,8 @@ _SLOW = ("congestion",)
 """Bounds that take as long as the planner, and run beside it."""
 _MOST_TOKENS, _MOST_SETS = 500, 20_000
 """Output tokens, and different sets of requests, beyond which no joint optimum is sought."""
+_ROUTERS, _POLICIES = ("e2", "least_tokens", "cache_aware", "round_robin"), ("vllm", "sarathi", "lpm", "sjf")
+"""What serves where prefixes are cached, before anything is solved."""
 _JOINT_SHARE = 0.8
 """Share of the time for joint optima, where they are sought; the planner has the rest."""
 
@@ -40,15 +47,18 @@ def search_several(run: SolveRun) -> bool:
     """Let bounds, the exact method and the planner search; return whether an interrupt has left it unfinished."""
     best, question = run.best, run.question
     with until_interrupted() as interrupted:
-        for name in BOUNDS_OF_SEVERAL:
+        for name in bounds_for(question.instance):
             if name not in _SLOW:
                 with best.surviving(name):
                     _offer_proof(run, name, bound_of_several(name)(question.instance, question.objective))
         run.progress(ProgressEvent(run.elapsed_s(), best.value, best.bound))
-        if _is_small(question.instance) and not run.over(interrupted):
+        if question.instance.is_cached:
+            _play(run, interrupted)
+        covered = question.objective.is_largest or question.objective.is_sum
+        if covered and _is_small(question.instance) and not run.over(interrupted):
             with best.surviving("joint"):
                 _solve_jointly(run)
-        if best.value is None or not run.over(interrupted):
+        if not question.instance.is_cached and (best.value is None or not run.over(interrupted)):
             with _slow_bounds(run, interrupted), best.surviving("planner"):
                 _plan(run)
     return interrupted.is_set() and not best.settled
@@ -89,10 +99,24 @@ def _is_small(instance: Instance) -> bool:
     groups: dict[tuple[object, ...], int] = {}
     for request in instance.requests:
         slos = request.slo_ttft_ps, request.slo_e2e_ps
-        key = (request.arrival_ps, request.input, request.output, request.weight, *slos)
+        key = (request.arrival_ps, request.input, request.output, request.weight, *slos, request.prefix)
         groups[key] = groups.get(key, 0) + 1
     tokens = sum(request.output for request in instance.requests)
     return tokens <= _MOST_TOKENS and prod(count + 1 for count in groups.values()) <= _MOST_SETS
+
+
+def _play(run: SolveRun, interrupted: Event) -> None:
+    """Let policies serve what routers route, until time is up; the first pair always."""
+    asked, best = run.question, run.best
+    routers = _ROUTERS if asked.instance.is_distributed else (None,)
+    for router, policy in product(routers, _POLICIES):
+        if best.value is not None and run.over(interrupted):
+            return
+        with best.surviving(f"{router} {policy}" if router else policy):
+            found = simulate(asked.instance, policy, asked.objective, router=router, seed=run.seed)
+            if found.schedule is not None and found.metrics is not None:
+                best.offer_checked(found.schedule, found.metrics, f"{router} {policy}" if router else policy)
+                run.progress(ProgressEvent(run.elapsed_s(), best.value, best.bound))
 
 
 def _plan(run: SolveRun) -> None:
@@ -128,7 +152,9 @@ def _solve_jointly(run: SolveRun) -> None:
         best.failures.append(f"joint: {error}")
         return
     if found.parts:
-        _offer(run, joined([(part.requests, part.schedule) for part in found.parts]), "joint")
+        schedule = joined([(part.requests, part.schedule) for part in found.parts])
+        # Where there is one machine nothing is routed.
+        _offer(run, schedule if question.instance.is_distributed else replace(schedule, routes=()), "joint")
     best.offer_bound(found.bound, found.badge, found.certificate, "joint")
 
 

@@ -57,8 +57,9 @@ def solve(
     after another. Whatever is found before the time limit or an interrupt is returned. The policies are optsched's own,
     whatever else is installed.
 
-    Several machines without caches and moves are for ``auto`` only, with its own bounds and searches
-    (`optsched.methods.several`), without restrictions, and for objectives that are a maximum or a sum over requests.
+    Several machines without moves, and machines that cache prefixes, are for ``auto`` only, with its own bounds and
+    searches (`optsched.methods.several`), without restrictions, and for objectives that are a maximum or a sum over
+    requests; with caches also for the largest load.
 
     A method whose code raises is named in the result's message, and the others go on.
 
@@ -95,15 +96,13 @@ def solve(
         the search has ended; its ``result`` is what there is without the wrong claims, and names them in its message.
     """
     question = Question(*read_problem(instance, objective, restrictions, clusters=True))
-    distributed = question.instance.is_distributed
-    if distributed:
+    several = question.instance.is_cluster
+    if several:
         if method != AUTO:
-            question.instance.require_one_machine()
+            question.instance.require_plain()
         require_coverable(question.instance, question.objective, question.restrictions)
         if deterministic_limit is not None:
-            raise InputError("deterministic_limit", deterministic_limit, "none for several machines")
-    else:
-        question.instance.require_plain()
+            raise InputError("deterministic_limit", deterministic_limit, "none for several machines, or a cache")
     time_limit, seed = read_seconds("time_limit", time_limit), read_seed(seed)
     if deterministic_limit is not None:
         deterministic_limit = read_seconds("deterministic_limit", deterministic_limit)
@@ -112,7 +111,7 @@ def solve(
     if not callable(progress):
         raise InputError("progress", progress, "a function of a ProgressEvent")
     require_method(method)
-    plan = SolvePlan((), ()) if distributed else plan_solve(method, options, question.instance, question.objective)
+    plan = SolvePlan((), ()) if several else plan_solve(method, options, question.instance, question.objective)
     best = Best(question, failures=list(plan.failures))
     reason = question.infeasibility
     run = SolveRun(
@@ -125,7 +124,7 @@ def solve(
         seed=seed,
         progress=progress,
     )
-    find = _search_several if distributed else partial(search, plan=plan)
+    find = _search_several if several else partial(search, plan=plan)
     result = replace(
         _result(run, [INTERRUPTED] if reason is None and find(run) else []),
         time_limit_s=time_limit if isfinite(time_limit) else None,

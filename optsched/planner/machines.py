@@ -342,4 +342,8 @@ def _on(machine: int, members: Sequence[int], batch: Batch) -> Batch:
             name: tuple(members[request] for request in getattr(batch, name))
             for name in ("evict", "swap_out", "swap_in")
         },
+        **{
+            name: tuple((members[request], number) for request, number in getattr(batch, name))
+            for name in ("hits", "drop")
+        },
     )

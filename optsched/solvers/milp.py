@@ -19,7 +19,7 @@ import pulp
 
 from optsched.model.errors import InputError, did_you_mean
 from optsched.solvers.claims import FloatReading, Tolerance
-from optsched.solvers.formulation import ProgressEvent, SolverCrashError, Task
+from optsched.solvers.formulation import ModelFormat, ProgressEvent, SolverCrashError, Task
 from optsched.solvers.highs import HIGHS_TOLERANCE, run_pooled
 from optsched.solvers.interrupt import wait_interruptibly
 
@@ -27,6 +27,17 @@ _DEFAULTS = Tolerance(feasibility=1e-6, cutoff=2e-5)
 """Of solvers without options: 10⁻⁶ is the default of all for rows and integers, 10⁻⁵ CBC's for better solutions."""
 _PATIENCE_S = 6.0
 """Time that an interrupted CBC has to write its results."""
+
+
+def programme_text(problem: pulp.LpProblem, style: ModelFormat) -> str:
+    """Return a programme as the text of an LP or MPS file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model"
+        if style is ModelFormat.LP:
+            problem.writeLP(str(file))
+        else:
+            problem.writeMPS(str(file), with_objsense=True)
+        return file.read_text()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from optsched.traces.chunked import chunked_small
 from optsched.traces.clusters import distserve_figure_12, preble_azure_mix
 from optsched.traces.infermax import figure_15, memory_sweep, mixes, uniform_grid
 from optsched.traces.ladder import ladder
+from optsched.traces.routing import pd_small, prefix_preble, routing_small
 from optsched.traces.standin import stand_in_suite
 from optsched.traces.worst_known import worst_known
 
@@ -45,6 +46,9 @@ SUITES = MappingProxyType(
         "ladder": SuiteSource("a100-llama2-7b-linear", ladder),
         "preble-azure-mix": SuiteSource("a100-llama2-7b-nocall", preble_azure_mix),
         "econoserve-fig12": SuiteSource("a100-llama2-7b-nocall", distserve_figure_12),
+        "routing-small": SuiteSource("a100-llama2-7b-linear", routing_small),
+        "prefix-preble": SuiteSource("a100-llama2-7b-nocall", prefix_preble),
+        "pd-small": SuiteSource("a100-llama2-7b-nocall", pd_small),
         "chunked-small": SuiteSource("a100-llama2-7b-linear", chunked_small),
         "worst-known": SuiteSource("a100-llama2-7b-nocall", worst_known),
     }

@@ -700,12 +700,14 @@ def _cost(world: World, objective: str) -> tuple[int, ...]:
 
 
 def best(instance: Instance, objective: str, most: int = 5_000) -> World:
-    """Return a schedule of least value, if all requests arrive at 0: every legal one is tried.
+    """Return a schedule of least value: every legal one is tried.
 
-    Batches and moves start when something ends: starting later than that changes no order of events, and improves
-    nothing. Raises `TooManyError` after ``most`` decisions.
+    Batches and moves start when something ends, or arrives: starting later than that changes no order of events, and
+    improves nothing. If not all requests arrive at 0, the objective is the makespan, a load or a sum of latencies:
+    these are what `_cost` says, less what all schedules have in common. Raises `TooManyError` after ``most`` decisions.
     """
-    assert all(request.arrival_ps == 0 for request in instance.requests)
+    late = any(request.arrival_ps for request in instance.requests)
+    assert not late or objective in {"makespan", "mean_e2e", "mean_ttft", "max_load"}
     targets = [k for k, machine in enumerate(instance.machines) if machine.role is not Role.DECODE]
     order, added = count(), count()
     queue: list[tuple[int, int, tuple[int, ...], World]] = []
@@ -748,9 +750,10 @@ def best(instance: Instance, objective: str, most: int = 5_000) -> World:
 
 
 def _key(world: World) -> object:
-    """Return all that decides the future, whenever it is."""
+    """Return all that decides the future; when it is only if a request is still to arrive."""
     now = world.now
     return (
+        now if any(request.arrival_ps > now for request in world.instance.requests) else None,
         tuple(world.where), tuple(world.g), tuple(world.m), tuple(world.filling), tuple(world.finished),
         tuple(world.prefilled) if world.instance.links.layerwise else (),
         tuple(world.cache), tuple(max(0, end - now) for end in world.ran_until),

@@ -102,12 +102,10 @@ Numbers
 
 from __future__ import annotations
 
-import tempfile
 import time
 from functools import cached_property
 from itertools import pairwise
 from math import ceil, gcd
-from pathlib import Path
 from typing import Any
 
 import pulp
@@ -129,7 +127,7 @@ from optsched.solvers.formulation import (
     nothing_better,
     require_monotone,
 )
-from optsched.solvers.milp import SOLVERS, MilpAnswer, Programme, require_solver
+from optsched.solvers.milp import SOLVERS, MilpAnswer, Programme, programme_text, require_solver
 from optsched_formulations.batching.costs import one_after_another
 
 Expression = Any
@@ -193,13 +191,7 @@ class InfermaxMilp:
             For any other objective, or if the model would be too large to build.
         """
         problem = _Model(task, SOLVERS[self.solver].tolerance).problem
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "model"
-            if style == ModelFormat.LP:
-                problem.writeLP(str(file))
-            else:
-                problem.writeMPS(str(file), with_objsense=True)
-            return file.read_text()
+        return programme_text(problem, style)
 
 
 class _Plan:

@@ -194,7 +194,8 @@ def assignment_programme(cluster: Instance, unit_ps: int = 10**9) -> pulp.LpProb
     in units of ``unit_ps``, by default ms. Its ``writeLP`` and ``writeMPS`` write it for other solvers.
     """
     problem = pulp.LpProblem("assignment", pulp.LpMinimize)
-    end = problem.add_variable("end", 0)
+    # "end" would end a file in the LP format.
+    end = problem.add_variable("makespan", 0)
     problem += end
     served: list[list[pulp.LpVariable]] = [[] for _ in cluster.requests]
     for machine in range(len(cluster.machines)):

@@ -1,4 +1,4 @@
-"""Several machines without moves and caches: what `joint` and `assignment` ask of an instance."""
+"""Several machines without moves: what `joint` and `assignment` ask of an instance."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from optsched.model.instance import Instance
 from optsched.solvers.formulation import UnsupportedError
 
 
-def require_independent(instance: Instance) -> None:
-    """Raise `UnsupportedError` unless machines have nothing in common but the requests that they share out."""
+def require_independent(instance: Instance, *, caches: bool = False) -> None:
+    """Raise `UnsupportedError` unless machines have nothing in common but the requests that they share out.
+
+    With ``caches`` they may cache prefixes, each for itself.
+    """
     machines = instance.machines
     if any(machine.role is not Role.BOTH for machine in machines):
         raise UnsupportedError("a machine has a role, so that requests move")
     if any(machine.rules.migration for machine in machines):
         raise UnsupportedError("the rule migration lets requests move")
-    if instance.is_cached:
+    if instance.is_cached and not caches:
         raise UnsupportedError("a machine caches prefixes")
 
 

@@ -25,16 +25,17 @@ sets are all solved. Requests that differ in nothing are counted, not named; equ
 it pauses in the next batch, or, where that fills it again, keeps its KV and decodes. So evictions have to be forbidden,
 or prefills whole, refills dear (`refills`) and batches hybrid: in chunks, what is filled again holds less at first than
 what is kept, and beside prefills a decode needs hybrid batches. Swapping is left out. With prefix caches nothing of it
-holds: a request may warm the cache for another. Then ``monotone`` is to be false.
+holds: a request may warm the cache for another, so that a smaller set may cost more.
 
 Conditions
 ----------
 No moves. `optsched.check.certificates.joint.joint_bound` checks a lower bound of each set that is listed, propagates
-them only under these conditions, which it tests itself, and repeats the dynamic programme.
+them only under these conditions, which it tests itself, and repeats the dynamic programme; not with caches yet.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,9 @@ from typing import Any
 
 import numpy as np
 
-from optsched.bounds.catalogue import bound_method
+from optsched.bounds.catalogue import BOUNDS_WITH_CACHES, bound_method, bound_of_several
+from optsched.model.cluster import CacheMode
+from optsched.model.cluster_metrics import cluster_metrics
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 from optsched.model.metrics import evaluate
@@ -53,6 +56,7 @@ from optsched.solvers.formulation import Formulation, Outcome, Task, Termination
 from optsched_formulations.batching.refills import least_beyond_ps
 from optsched_formulations.batching.state_search import StateSearch
 from optsched_formulations.batching.token_cpsat import TokenCpSat
+from optsched_formulations.routing.cached_search import solve_cached
 from optsched_formulations.routing.fleet import (
     equal_machines,
     equal_requests,
@@ -65,6 +69,8 @@ _BOUNDS = ("volume", "alone", "machine", "late")
 """The bounds to begin with."""
 _MOST_SUBSETS = 100_000
 """Sets of requests that are listed."""
+_FIRST_SECONDS, _MORE = 1.0, 4
+"""For the first call of an engine for a set, and how many times as long each further call for it has."""
 
 Engine = Callable[[Instance, Objective, float], Outcome]
 """Solves one machine within some seconds."""
@@ -72,6 +78,8 @@ Engine = Callable[[Instance, Objective, float], Outcome]
 
 def exact_engine(instance: Instance, objective: Objective, time_limit_s: float) -> Outcome:
     """Solve one machine by the first of the exact formulations that covers it."""
+    if instance.is_cached:
+        return solve_cached(instance, objective, time_limit_s)
     engines: tuple[Formulation, ...] = (StateSearch(), TokenCpSat())
     task = Task(instance, objective, time_limit_s=time_limit_s)
     for engine in engines[:-1]:
@@ -146,14 +154,15 @@ def solve_jointly(
     time_limit_s
         Wall-clock limit, also of the first bounds; sets that have none by then count as taking nothing.
     monotone
-        Whether fewer requests never take longer, or more in sum. Where refills may be cheap it is not relied on.
+        Whether fewer requests never take longer, or more in sum. Where refills may be cheap, or prefixes are cached, it
+        is not relied on.
     engine
         Solves one machine exactly.
 
     Raises
     ------
     UnsupportedError
-        For other objectives, moves and caches, or if there are too many sets of requests.
+        For other objectives and moves, or if there are too many sets of requests.
     InputError
         If a request fits no machine.
     """
@@ -173,7 +182,7 @@ class _Search:
     ) -> None:
         if not objective.is_largest and not objective.is_sum:
             raise UnsupportedError(f"objective {objective.value}, it is no maximum or sum over machines")
-        require_independent(cluster)
+        require_independent(cluster, caches=True)
         require_places(cluster)
         self._cluster, self._objective, self._engine, self._deadline = cluster, objective, engine, deadline
         self._kind_of, self._groups = equal_machines(cluster), equal_requests(cluster)
@@ -190,7 +199,8 @@ class _Search:
         self._exact: dict[tuple[int, int], Schedule] = {}
         self._least = {kind: self._first_bounds(kind) for kind in self._kinds}
         self._best: tuple[int, list[int]] | None = None
-        self._stuck: set[tuple[int, int]] = set()
+        # Seconds of the next call for a set that was not solved before; infinite if its engine says no more.
+        self._seconds: dict[tuple[int, int], float] = {}
 
     def run(self) -> JointOptimum:
         while True:
@@ -203,11 +213,12 @@ class _Search:
             if not open_sets:
                 self._offer(sets)
                 break
-            missing = [key for key in dict.fromkeys(open_sets) if key not in self._stuck]
+            missing = [key for key in dict.fromkeys(open_sets) if self._seconds.get(key, 0) < math.inf]
             if not missing or time.perf_counter() > self._deadline:
                 break
-            # The largest set first: what it teaches may change the division.
-            key = max(missing, key=lambda key: int(self._subsets.counts[key[1]].sum()))
+            # The largest set first: what it teaches may change the division. One that takes long comes after the
+            # others, which may show that nothing depends on it.
+            key = min(missing, key=lambda key: (self._seconds.get(key, 0), -int(self._subsets.counts[key[1]].sum())))
             self._solve(*key)
             self._offer(sets)
         return self._answer(bound)
@@ -226,12 +237,16 @@ class _Search:
 
     def _first_bounds(self, kind: int) -> Ints:
         least = np.zeros(len(self._subsets.counts), dtype=np.int64)
-        methods = [bound_method(name) for name in _BOUNDS]
+        if self._cluster.machines[kind].cache.mode is CacheMode.NONE:
+            methods = [bound_method(name) for name in _BOUNDS]
+        else:
+            methods = [bound_of_several(name) for name in BOUNDS_WITH_CACHES]
         for subset in range(1, len(least)):
             if time.perf_counter() > self._deadline:
                 break  # What has no bound yet takes at least nothing.
             instance = self._instance(kind, subset)
-            if instance.infeasibilities():
+            # Where prefixes are cached one request may make room for the prefill of another.
+            if instance.infeasibilities() and not instance.is_cached:
                 least[subset] = MOST_VALUE
                 continue
             bounds = [found for method in methods if (found := method(instance, self._objective)) is not None]
@@ -261,12 +276,17 @@ class _Search:
     def _solve(self, kind: int, subset: int) -> None:
         """Solve a set on a machine, and raise the bounds."""
         instance = self._instance(kind, subset)
-        outcome = self._engine(instance, self._objective, max(self._deadline - time.perf_counter(), 0.1))
+        left = max(self._deadline - time.perf_counter(), 0.1)
+        seconds = max(self._seconds.get((kind, subset), 0), _FIRST_SECONDS)
+        outcome = self._engine(instance, self._objective, min(left, seconds))
         later = self._later_ps(instance)
+        if outcome.termination is Termination.INFEASIBLE:
+            self._least[kind][subset] = MOST_VALUE
+            return
         if outcome.schedule is not None and outcome.termination is Termination.OPTIMAL:
             self._exact[kind, subset] = outcome.schedule
         else:
-            self._stuck.add((kind, subset))
+            self._seconds[kind, subset] = _MORE * seconds if outcome.termination is Termination.LIMIT else math.inf
         if outcome.bound is None or outcome.bound + later < self._least[kind][subset]:
             return
         value = outcome.bound + later
@@ -313,8 +333,10 @@ class _Search:
     def _certificate(self, bound: int) -> dict[str, Any] | None:
         """Return the bounds of all sets with their certificates; None if one that is needed has none.
 
-        A bound without a certificate counts for nothing.
+        A bound without a certificate counts for nothing, and the checker knows no sets of machines with caches.
         """
+        if self._cluster.is_cached:
+            return None
         entries = [
             {
                 "machine": kind,
@@ -351,7 +373,7 @@ def _may_lose_requests(instance: Instance) -> bool:
     """Whether a schedule without some requests is one of the others (see the module's docstring)."""
     rules = instance.rules
     dear = rules.hybrid and not rules.chunked_prefill and least_beyond_ps(instance) >= 0
-    return not rules.swap and (not rules.eviction or dear)
+    return not rules.swap and not instance.is_cached and (not rules.eviction or dear)
 
 
 def objective_of(cluster: Instance, objective: Objective, parts: Sequence[Part]) -> int:
@@ -360,7 +382,8 @@ def objective_of(cluster: Instance, objective: Objective, parts: Sequence[Part])
     for machine, part in enumerate(parts):
         if part.schedule is not None:
             instance = cluster.on(machine, part.requests)
-            value = int(evaluate(instance, part.schedule)["objectives"][objective.value])
+            measured = (cluster_metrics if instance.is_cached else evaluate)(instance, part.schedule)
+            value = int(measured["objectives"][objective.value])
             later = instance.start_ps - cluster.start_ps if objective is Objective.MAKESPAN else 0
             values.append(value + later)
     return max(values) if objective.is_largest else sum(values)

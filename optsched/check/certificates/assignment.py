@@ -64,7 +64,7 @@ def assignment_bound(machines: Sequence[Instance], objective: Objective, certifi
         return _makespan(certificate, len(machines), [r.arrival_ps for r in requests], options)
     least = [min(choice.values()) for choice in options]
     completed = sorted(arrival + min(latencies) for arrival, latencies in zip(arrivals, alone, strict=True))
-    fast = _ends_at_speed(sorted(zip(arrivals, least, strict=True)), len(machines))
+    fast = ends_at_speed(sorted(zip(arrivals, least, strict=True)), len(machines))
     bound = sum(ceil(max(one, Fraction(other))) for one, other in zip(fast, completed, strict=True)) - sum(arrivals)
     if not any(arrivals):
         ends = [0] * len(machines)
@@ -94,7 +94,7 @@ def _makespan(certificate: Mapping[str, Any], machines: int, arrivals: list[int]
     return ceil(release + Fraction(total, sum(weights))) - min(arrivals) if release in arrivals else 0
 
 
-def _ends_at_speed(jobs: list[tuple[int, int]], speed: int) -> list[Fraction]:
+def ends_at_speed(jobs: list[tuple[int, int]], speed: int) -> list[Fraction]:
     """Return the ends on a machine of that speed, the least work left first, ascending; jobs by arrival."""
     ends: list[Fraction] = []
     left: list[Fraction] = []

@@ -73,7 +73,7 @@ def placement_bound(placing: Placing, certificate: Mapping[str, Any]) -> int:
     few machines each fits; no way to group them may fit all machines.
     """
     kind, bound = certificate.get("kind"), certificate.get("bound")
-    if kind not in {"prefix_placement", "prefix_components"}:
+    if kind not in ("prefix_placement", "prefix_components"):
         raise UnprovedError(f"kind is {shown(kind)}, expected prefix_placement or prefix_components")
     if type(bound) is not int:
         raise UnprovedError(f"bound is {shown(bound)}, expected an integer")

@@ -15,6 +15,7 @@ from optsched.check.certificates.late import late_bound
 from optsched.check.certificates.machine import machine_bound
 from optsched.check.certificates.patterns import patterns_bound
 from optsched.check.certificates.percentile import percentile_bound
+from optsched.check.certificates.prefixed import prefixed_bound
 from optsched.check.certificates.ramp import ramp_bound
 from optsched.check.certificates.resident_search import resident_search_bound
 from optsched.check.certificates.resident_walk import resident_walk_bound
@@ -50,13 +51,15 @@ def proved_bound(
 def _prove_of_several(
     instance: Instance, restrictions: Restrictions, objective: Objective, certificate: Mapping[str, Any]
 ) -> int:
-    """Prove a bound of several machines, each with all requests; none of its kinds covers caches, moves and classes."""
+    """Prove a bound of several machines, each with all requests; none of its kinds covers moves and classes."""
     kind = certificate.get("kind")
     if not isinstance(kind, str) or kind not in PROOFS_OF_SEVERAL:
         raise UnprovedError(f"kind is {shown(kind)}, expected one of {', '.join(PROOFS_OF_SEVERAL)}")
     machines = instance.machines
-    if instance.is_cached or any(each.role is not Role.BOTH or each.rules.migration for each in machines):
-        raise UnprovedError(f"kind {kind} covers neither caches, nor roles, nor moves")
+    if any(each.role is not Role.BOTH or each.rules.migration for each in machines):
+        raise UnprovedError(f"kind {kind} covers neither roles nor moves")
+    if instance.is_cached and kind not in _WITH_CACHES:
+        raise UnprovedError(f"kind {kind} does not cover caches")
     if restrictions != Restrictions():
         raise UnprovedError(f"kind {kind} covers no class of schedules")
     if len(machines) * len(instance.requests) > _MOST_PLACES:
@@ -124,10 +127,14 @@ PROOFS_OF_SEVERAL: Mapping[str, Callable[[Sequence[Instance], Objective, Mapping
         "chains": chains_bound,
         "congestion": _congestion_bound_of_several,
         "joint": _joint_bound,
+        "prefixed": prefixed_bound,
         "worth": worth_bound,
     }
 )
-"""The kinds of certificates of several machines."""
+"""The kinds of certificates of several machines, and of caches."""
+
+_WITH_CACHES = frozenset({"prefixed"})
+"""Kinds that know what caches are; to the others each request is all that it holds."""
 
 _MOST_PLACES = 10_000_000
 """Machines times requests that the checker is ready to list."""

@@ -1,0 +1,128 @@
+"""How near prefixes are placed and cached to the best there is, on Preble's workloads and on traces of sessions.
+
+    python benchmarks/prefixes.py placement --requests 200 --seconds 20
+    python benchmarks/prefixes.py caches ../shared/data/mooncake/conversation_trace.jsonl.gz --format mooncake
+
+Caches are those of one machine that serves requests in the order of their arrival; every value, bound and distance
+holds for this order only.
+"""
+
+from __future__ import annotations
+
+import gzip
+import time
+from pathlib import Path
+
+import click
+
+from optsched import CostModel, cost_model
+from optsched.check.certificates.prefix_cache import Service, hits_violations, saved_bound
+from optsched.cli import run_program
+from optsched.model.cluster import CacheMode, CacheRules
+from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.traces.clusters import prefixed_instance
+from optsched.traces.preble import draw_prefixed
+from optsched.traces.prefixed import PrefixedRows
+from optsched.traces.sessions import read_coding_prefixes, read_mooncake_prefixes
+from optsched_formulations.eviction.prefix_cache import most_saved
+from optsched_formulations.eviction.service import BlockValue, ServiceOrder, time_value, token_value
+from optsched_formulations.routing.models import order_of
+from optsched_formulations.routing.prefix_placement import place
+from optsched_formulations.routing.prefixed import placement_of
+
+WORKLOADS = ("toolbench", "embodied-agent", "programming", "video-qa", "loogle")
+_READERS = {
+    "mooncake": (read_mooncake_prefixes, 512, (250, 1000, 4000, 16_000, 64_000)),
+    "agentic": (read_coding_prefixes, 64, (14_000, 28_000, 56_000, 112_000, 224_000)),
+}
+"""Format → its reader, tokens of a block, and sizes of caches in blocks."""
+
+
+@click.group()
+def cli() -> None:
+    """Placement and caches of prefixes beside their bounds."""
+
+
+@cli.command()
+@click.option("--requests", type=int, default=200, show_default=True, help="Requests of each workload.")
+@click.option("--machines", type=int, default=8, show_default=True, help="Machines.")
+@click.option("--seconds", type=float, default=20.0, show_default=True, help="Time for each placement.")
+def placement(requests: int, machines: int, seconds: float) -> None:
+    """Place the requests of Preble's workloads, and print value, bound and gap."""
+    cost = cost_model("a100-llama2-7b-nocall")
+    for name in WORKLOADS:
+        rows = draw_prefixed(f"preble-{name}", requests, 0, 1)
+        tree = placement_of(prefixed_instance(name, rows, cost, machines))
+        found = place(tree, machines, time_limit_s=seconds)
+        gap = (found.value - found.bound) / found.value
+        click.echo(f"{name}: value {found.value / 1e12:.4f} s, bound {found.bound / 1e12:.4f} s, gap {gap:.3%}")
+
+
+@cli.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--format", "style", type=click.Choice(list(_READERS)), required=True, help="Format of the trace.")
+def caches(file: Path, style: str) -> None:
+    """Print what a cache of each of five sizes leaves to recompute, at least and by LRU: tokens, and prefills alone."""
+    read, block, sizes = _READERS[style]
+    text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    rows = read(text.decode())
+    cost = cost_model("a100-llama2-7b-linear")
+    order, _ = order_of(_alone(rows, cost, block))
+    warm = order.warm
+    longest = max(order.occupied)
+    totals = {
+        "tokens": sum(row.input for row in rows.rows),
+        "time": sum(cost.batch_ps(row.input, 0, 0, [(row.input, 0)]) for row in rows.rows),
+    }
+    click.echo(
+        f"{len(rows.rows):,} requests in the order of arrival, {warm:,} warm references, longest {longest} blocks"
+    )
+    for size in sizes:
+        for what, value in (("tokens", token_value(block)), ("time", time_value(cost, block))):
+            _row(order, size, what, value, totals[what], lru=_lru(order, size))
+
+
+def _alone(rows: PrefixedRows, cost: CostModel, block: int) -> Instance:
+    requests = tuple(
+        Request(row.input, row.output, arrival_ps=row.arrival_ps, prefix=path)
+        for row, path in zip(rows.rows, rows.paths, strict=True)
+    )
+    most = max(request.peak_tokens for request in requests)
+    limits = Limits(-(-most // block) * block, most, most, kv_block=block)
+    return Instance("trace", limits, Rules(), cost, requests, prefixes=rows.tree, cache=CacheRules(CacheMode.PREFIX))
+
+
+def _row(order: ServiceOrder, capacity: int, what: str, value: BlockValue, total: int, lru: list[int]) -> None:
+    started = time.perf_counter()
+    found = most_saved(order, capacity, value)
+    seconds = time.perf_counter() - started
+    findable = [runs[-1].end if runs else 0 for runs in order.runs]
+    paths = [path.tolist() for path in order.paths]
+    service = Service(paths, findable, order.occupied, capacity, value.linear, value.square)
+    certified = saved_bound(service, found.certificate) == found.bound and not any(hits_violations(service, found.hits))
+    gap = (found.bound - found.saved) / (total - found.saved)
+    line = f"{capacity:,} blocks, {what}: recomputed {total - found.saved:,}, gap {gap:.3%}, {seconds:.1f} s"
+    line += ", certified" if certified else ", NOT CERTIFIED"
+    kept = sum(value.of(hits) for hits in lru)
+    click.echo(f"{line}; LRU {(found.saved - kept) / (total - found.saved):.2%} more")
+
+
+def _lru(order: ServiceOrder, capacity: int) -> list[int]:
+    """Return what requests find if the block used longest ago is dropped first, the deepest one of a path."""
+    used: dict[int, None] = {}
+    found = []
+    for path, occupied, runs in zip(order.paths, order.occupied, order.runs, strict=True):
+        blocks, most = path.tolist(), runs[-1].end if runs else 0
+        found.append(next((depth for depth in range(most) if blocks[depth] not in used), most))
+        for block in reversed(blocks):
+            used.pop(block, None)
+        # The oldest go first; of a path the root is youngest.
+        while len(used) + occupied > capacity:
+            used.pop(next(iter(used)))
+        for block in reversed(blocks):
+            used[block] = None
+    return found
+
+
+if __name__ == "__main__":
+    run_program(cli, "prefixes.py")
