@@ -426,8 +426,8 @@ def lines(loads: Iterable[Load]) -> Iterator[Line]:
 def sheet(found: Sequence[Line]) -> Sheet:
     """Lay the comparison out, a policy on a load in a row."""
 
-    def column(header: str, name: str, cells: Iterable[Cell], **place: bool) -> Column:
-        return Column(header, name, tuple(cells), **place)
+    def column(header: str, name: str, cells: Iterable[Cell], *, key: bool = False, left: bool = False) -> Column:
+        return Column(header, name, tuple(cells), key, left)
 
     def excess(line: Line, objective: str) -> Cell:
         value = line.excess(objective)
