@@ -248,7 +248,7 @@ class Store:
             "versions": json.dumps(record.versions, sort_keys=True),
             "machine": record.machine,
             "made_by": record.commit,
-            "document": None if outcome.result is None else pack_result(outcome.result),
+            "document": outcome.packed or (None if outcome.result is None else pack_result(outcome.result)),
         }
         row = [found[name] for name in _FIELDS]
         marks = ", ".join("?" * (len(row) + 1))
