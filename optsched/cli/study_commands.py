@@ -128,7 +128,8 @@ def _tell_plan(opened: OpenedStudy, store: Store, slots: int | None) -> None:
     known = sum(seconds for seconds in expected if seconds is not None)
     most = sum(trial.time_limit_s or 0.0 for trial in missing if trial.kind is Kind.SOLVE)
     lanes = slots or opened.file.slots or os.cpu_count() or 1
-    click.echo(f"Searches: at most {_duration(most / lanes)} in all, {lanes} at once.")
+    if most:
+        click.echo(f"Searches: at most {_duration(most / lanes)} in all, {lanes} at once.")
     if known:
         unknown = sum(seconds is None for seconds in expected)
         rest = f", without {unknown} trials of methods that the store has not run" if unknown else ""

@@ -22,6 +22,7 @@ from optsched.study.ledger import Kind, Ledger
 from optsched.study.record import Record
 from optsched.study.trial import Kind as TrialKind
 from optsched.study.trial import Trial
+from optsched.study.worker import TOO_LONG
 
 LEDGER = "ledger"
 """Where a bound comes from that no trial of the store has."""
@@ -46,6 +47,8 @@ class PolicyRow:
         The key of the trial that gave the bound, or ``ledger``.
     key
         The key of the trial that gave the value.
+    reason
+        Why there is no value.
     """
 
     instance: str
@@ -56,6 +59,7 @@ class PolicyRow:
     badge: str
     bound_from: str
     key: str
+    reason: str = ""
 
     @property
     def gap(self) -> float | None:
@@ -106,6 +110,7 @@ def policy_rows(
                 badge,
                 source,
                 trial.key[:_KEY],
+                (record.message or record.ended.value) if record.value is None else "",
             )
             for trial, record in own
             if trial.kind is TrialKind.SIMULATE
@@ -134,7 +139,7 @@ def _row(parts: Mapping[str, str]) -> PolicyRow:
     value, best_value, best_bound = (
         int(parts[name]) if parts[name] else None for name in ("value", "best_value", "best_bound")
     )
-    texts = (parts[name] for name in ("badge", "bound_from", "key"))
+    texts = (parts[name] for name in ("badge", "bound_from", "key", "reason"))
     return PolicyRow(parts["instance"], parts["policy"], value, best_value, best_bound, *texts)
 
 
@@ -157,6 +162,7 @@ def suite_page(name: str, description: str, objective: Objective, rows: Sequence
         "|---|---:|---:|---|---|---:|---:|",
     ]
     lines += [_policy_line(policy, own) for policy, own in by_policy.items()]
+    lines += _limit_lines(rows)
     lines += [
         "",
         "## Bounds",
@@ -176,6 +182,15 @@ def suite_page(name: str, description: str, objective: Objective, rows: Sequence
     return "\n".join(lines) + "\n"
 
 
+def _limit_lines(rows: Sequence[PolicyRow]) -> list[str]:
+    """Say which policies did not end in the time that a study has allowed them."""
+    ended = defaultdict[str, list[str]](list)
+    for row in rows:
+        if row.reason.startswith(TOO_LONG):
+            ended[row.policy].append(f"{row.instance} ({row.reason})")
+    return [f"\n`{policy}` was ended on {', '.join(where)}." for policy, where in ended.items()]
+
+
 def index_page(pages: Mapping[tuple[str, Objective], Sequence[PolicyRow]], command: str) -> str:
     """Return the page that compares all policies on all suites."""
     by_page = {page: grouped(rows) for page, rows in pages.items()}
@@ -191,7 +206,8 @@ def index_page(pages: Mapping[tuple[str, Objective], Sequence[PolicyRow]], comma
         "Mean gaps in percent: (value − bound) / value, to the best bound that is known, over the instances on which"
         " the policy has a schedule; † where these are not all. Where the optimum is not known, part of a gap is the"
         " bound's. The page of each suite says which trial each number comes from. Policies with a number for all"
-        " suites come first, and of those the ones with the least mean.",
+        " suites come first, and of those the ones with the least mean. Where a policy was ended by the time limit of"
+        " its study, the page says so.",
         "",
         f"Made from the store by `{command}`; the keys also name the version of the code.",
         "",

@@ -34,6 +34,8 @@ _PATIENCE_S = 10.0
 _LOOK_S = 0.25
 """How often time and memory are looked at."""
 _POINT, _OUTCOME = b"p", b"o"
+TOO_LONG = "it took more than the"
+"""How the message of a trial begins that has overrun."""
 _WHOLE, _SHORT = b"w", b"s"
 """How a trial begins whose result is wanted with its schedule, or without."""
 
@@ -181,7 +183,7 @@ class Worker:
 
 
 def _too_long(seconds: float | None) -> str:
-    return f"it took more than the {seconds or 0.0:g} s that it was allowed"
+    return f"{TOO_LONG} {seconds or 0.0:g} s that it was allowed"
 
 
 def _resident_bytes(root: int) -> int:
