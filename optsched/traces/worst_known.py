@@ -61,6 +61,20 @@ KNOWN = (
     Known("larry", Objective.MAKESPAN, 1027, ((1, 3, 2), (1, 3, 0), (1024, 2, 0)), chunked=True),
     Known("larry", Objective.MAKESPAN, 1027, ((1, 3, 0), (1024, 3, 0)), chunked=True),
     Known("srtf", Objective.MAKESPAN, 20, ((3, 2, 0), (2, 2, 0), (16, 2, 0), (1, 4, 0), (4, 2, 0))),
+    Known(
+        "vllm",
+        Objective.MEAN_TTFT,
+        128,
+        (
+            (64, 64, 1208),
+            (65, 64, 93),
+            (64, 64, 158),
+            (64, 64, 1208),
+            (64, 64, 0),
+            (64, 65, 0),
+            (64, 65, 0),
+        ),
+    ),
     Known("vllm", Objective.MEAN_TTFT, 126, ((63, 64, 0), (70, 1, 0), (70, 1, 0), (70, 1, 0))),
     Known(
         "vllm",
