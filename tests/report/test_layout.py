@@ -215,7 +215,7 @@ def test_layout_of_bound_tables(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     own = solve(replace(load_instance(file), cost=find_cost("a100-llama2-7b-nocall")), time_limit=20, workers=1)
     assert int(row["value"]) == own.value
     outcome = optsched(capsys, *command, "--columns", "vlm")
-    assert (outcome.code, "--columns: got 'vlm'" in outcome.err, "optimum" in outcome.out) == (2, True, True)
+    assert (outcome.code, "--columns: got 'vlm'" in outcome.err, outcome.out) == (2, True, "")
 
 
 def test_csv_of_bound_tables_concatenates(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
