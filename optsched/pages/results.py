@@ -197,14 +197,14 @@ def index_page(pages: Mapping[tuple[str, Objective], Sequence[PolicyRow]], comma
     policies = sorted({policy for by_policy in by_page.values() for policy in by_policy})
     means = {policy: [_mean(by.get(policy, ())) for by in by_page.values()] for policy in policies}
     policies.sort(key=lambda policy: (means[policy].count(None), _mean_of(means[policy]) or 0.0, policy))
-    names = [
-        f"[{suite}, {objective_name(objective)}]({file_name(suite, objective)}.md)" for suite, objective in by_page
-    ]
+    instances = [len({row.instance for row in rows}) for rows in pages.values()]
+    names = [f"[{_title(*page)}]({file_name(*page)}.md)" for page in by_page]
     lines = [
         "# How far from optimal is each policy?",
         "",
         "Mean gaps in percent: (value − bound) / value, to the best bound that is known, over the instances on which"
-        " the policy has a schedule; † where these are not all. Where the optimum is not known, part of a gap is the"
+        " the policy has a schedule; † where these are not all. The objective is the makespan where a column names no"
+        " other. Where the optimum is not known, part of a gap is the"
         " bound's. The page of each suite says which trial each number comes from. Policies with a number for all"
         " suites come first, and of those the ones with the least mean. Where a policy was ended by the time limit of"
         " its study, the page says so.",
@@ -215,10 +215,14 @@ def index_page(pages: Mapping[tuple[str, Objective], Sequence[PolicyRow]], comma
         f"|---|{'---:|' * len(names)}",
     ]
     for policy in policies:
-        cells = (_mean_cell(by.get(policy, ())) for by in by_page.values())
+        cells = (_mean_cell(by.get(policy, ()), number) for by, number in zip(by_page.values(), instances, strict=True))
         lines.append(f"| `{policy}` | {' | '.join(cells)} |")
     listed = "\n".join(file_name(suite, objective) for suite, objective in by_page)
     return "\n".join([*lines, "", "```{toctree}", ":hidden:", "", listed, "```"]) + "\n"
+
+
+def _title(suite: str, objective: Objective) -> str:
+    return suite if objective is Objective.MAKESPAN else f"{suite}, {objective_name(objective)}"
 
 
 def file_name(suite: str, objective: Objective) -> str:
@@ -245,11 +249,11 @@ def _mean_of(numbers: Iterable[float | None]) -> float | None:
     return sum(given) / len(given) if given else None
 
 
-def _mean_cell(rows: Sequence[PolicyRow]) -> str:
+def _mean_cell(rows: Sequence[PolicyRow], instances: int) -> str:
     mean = _mean(rows)
     if mean is None:
         return _NONE
-    return f"{100 * mean:.1f}{' †' if any(row.value is None for row in rows) else ''}"
+    return f"{100 * mean:.1f}{' †' if sum(row.value is not None for row in rows) < instances else ''}"
 
 
 def _policy_line(policy: str, rows: Sequence[PolicyRow]) -> str:
@@ -258,7 +262,7 @@ def _policy_line(policy: str, rows: Sequence[PolicyRow]) -> str:
     if mean is None:
         return f"| `{policy}` | {_NONE} | {_NONE} | | | {_NONE} | {failed} |"
     worst = max((row for row in rows if row.gap is not None), key=lambda row: row.gap or 0.0)
-    least = "≤ " if worst.is_open and worst.gap else ""
+    least = "≤\N{NO-BREAK SPACE}" if worst.is_open and worst.gap else ""
     met = sum(row.gap == 0 for row in rows)
     return (
         f"| `{policy}` | {100 * mean:.2f} | {least}{100 * (worst.gap or 0.0):.2f} | {worst.instance} | `{worst.key}` |"
