@@ -6,7 +6,7 @@ import datetime
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,9 @@ class OpenedStudy:
         self.store_path = path.with_suffix(".sqlite") if self.file.store is None else Path(self.file.store)
 
     def store(self) -> Store:
-        """Open the store."""
+        """Open the store; its folder is made if it does not exist."""
+        with suppress(OSError):  # opening the store says so
+            self.store_path.parent.mkdir(parents=True, exist_ok=True)
         return open_store(self.store_path)
 
 
