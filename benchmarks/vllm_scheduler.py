@@ -94,10 +94,10 @@ def vllm_scheduler(limits: Limits, *, context: int, whole_prompts: bool) -> Any:
         ``scheduler_reserve_full_isl``.
     """
     import torch  # noqa: PLC0415 - not installed everywhere
-    from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig  # noqa: PLC0415
-    from vllm.v1.core.sched.scheduler import Scheduler  # noqa: PLC0415
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec  # noqa: PLC0415
-    from vllm.v1.structured_output import StructuredOutputManager  # noqa: PLC0415
+    from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig  # noqa: PLC0415  # not installed everywhere
+    from vllm.v1.core.sched.scheduler import Scheduler  # noqa: PLC0415  # not installed everywhere
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec  # noqa: PLC0415  # not installed everywhere
+    from vllm.v1.structured_output import StructuredOutputManager  # noqa: PLC0415  # not installed everywhere
 
     most, blocks = limits.batch_tokens, limits.kv_blocks + 1
     with TemporaryDirectory() as folder:
@@ -181,7 +181,7 @@ class RealScheduler:
 def _as_request(job: Job) -> Any:
     """Return a request as vLLM has it, which ends at its last token and not before."""
     from vllm.sampling_params import SamplingParams  # noqa: PLC0415 - not installed everywhere
-    from vllm.v1.request import Request as VllmRequest  # noqa: PLC0415
+    from vllm.v1.request import Request as VllmRequest  # noqa: PLC0415  # not installed everywhere
 
     return VllmRequest(
         request_id=str(job.index),
@@ -426,8 +426,8 @@ def lines(loads: Iterable[Load]) -> Iterator[Line]:
 def sheet(found: Sequence[Line]) -> Sheet:
     """Lay the comparison out, a policy on a load in a row."""
 
-    def column(header: str, name: str, cells: Iterable[Cell], **place: bool) -> Column:
-        return Column(header, name, tuple(cells), **place)
+    def column(header: str, name: str, cells: Iterable[Cell], *, key: bool = False, left: bool = False) -> Column:
+        return Column(header, name, tuple(cells), key, left)
 
     def excess(line: Line, objective: str) -> Cell:
         value = line.excess(objective)

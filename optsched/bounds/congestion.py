@@ -127,7 +127,6 @@ def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
     long = busy > _MOST_LOAD * span or (busy > _QUEUES * span and len(requests) > _MOST_QUEUED)
     if long and (machines == 1 or busy - span > _LONG * sum(alone(one).e2e) / len(requests)):
         return None
-    # Compiled code takes a while to load.
-    from optsched.bounds.congested.prices import priced_bound  # noqa: PLC0415
+    from optsched.bounds.congested.prices import priced_bound  # noqa: PLC0415  # compiled code takes a while to load
 
     return priced_bound(one, most_needs(one), machines)

@@ -106,7 +106,14 @@ from optsched.report.formats import FORMATS, as_text, simple_table
 from optsched.report.requests import requests_csv
 from optsched.report.results_csv import results_csv
 from optsched.report.sheet import Sheet, make_sheet
-from optsched.report.summary import bound_text, objective_text, policy_comparison, policy_sheet, solution_lines
+from optsched.report.summary import (
+    bound_text,
+    objective_text,
+    policy_columns,
+    policy_comparison,
+    policy_sheet,
+    solution_lines,
+)
 from optsched.report.timeline import timeline_csv
 from optsched.simulator.routed import DecisionRecord
 from optsched.solvers.formulation import ModelFormat
@@ -353,6 +360,8 @@ def simulate(
     given, evictors = read_routers(routers), read_evictors(caches)
     loaded = (on_profile(problem, profile) for problem in library.load_instances(instance))
     problems = [_shaped(problem, machines, caches) for problem in loaded]
+    for problem in problems:
+        layout.require(policy_columns(problem, recorded=decisions is not None))
     results: list[Result] = []
     tables: list[str] = []
     records: list[DecisionRecord] = []
@@ -678,6 +687,7 @@ def table(
         workers=workers,
         seed=seed,
     )
+    layout.require(name for column in make_sheet(finish(task, ())).columns for name in column.names)
     _require_feasible(task, suite)
     if ledger is not None:
         with blaming("--ledger"):

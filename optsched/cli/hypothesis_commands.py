@@ -77,7 +77,7 @@ def _read(name: str) -> Hypothesis:
 def _draw(asked: Hypothesis, case: Case, target: Path) -> None:
     """Draw the schedules of a case, one above the other, named after the sides."""
     from optsched.plot.common import save  # noqa: PLC0415  # plots load matplotlib, an extra
-    from optsched.plot.gantt import gantt_figure  # noqa: PLC0415
+    from optsched.plot.gantt import gantt_figure  # noqa: PLC0415  # only --plots draws
 
     drawn = {name: result for name, result in case.results.items() if result.schedule is not None}
     if drawn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -14,7 +14,7 @@ from optsched.cli.types import OneOf
 from optsched.model.errors import InputError
 from optsched.report.formats import FORMATS, as_text
 from optsched.report.latex import as_latex
-from optsched.report.layout import chosen, transposed
+from optsched.report.layout import chosen, require_columns, transposed
 from optsched.report.sheet import Sheet
 
 TEXT, CSV, LATEX = "text", "csv", "latex"
@@ -43,6 +43,11 @@ class Layout:
     transpose: bool
     label: str | None
     siunitx: bool
+
+    def require(self, offered: Iterable[str]) -> None:
+        """Raise `InputError` for a column that no table can have, before anything is computed for one."""
+        with naming_options():
+            require_columns(self.columns, offered)
 
     def render(self, sheet: Sheet, width: int) -> str:
         """Return the sheet as text."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,9 @@ class OpenedStudy:
         self.store_path = path.with_suffix(".sqlite") if self.file.store is None else Path(self.file.store)
 
     def store(self) -> Store:
-        """Open the store."""
+        """Open the store; its folder is made if it does not exist."""
+        with suppress(OSError):  # opening the store says so
+            self.store_path.parent.mkdir(parents=True, exist_ok=True)
         return open_store(self.store_path)
 
 
@@ -122,12 +125,13 @@ def _tell_plan(opened: OpenedStudy, store: Store, slots: int | None) -> None:
         counts[trial.kind.value, trial.label] = counts.get((trial.kind.value, trial.label), 0) + 1
     for (kind, label), count in counts.items():
         click.echo(f"  {count} × {kind} {label}")
-    once = {trial.method: store.seconds_of(trial) for trial in missing}
+    once = {name: store.seconds_of(name) for name in {trial.method for trial in missing}}
     expected = [once[trial.method] for trial in missing]
     known = sum(seconds for seconds in expected if seconds is not None)
     most = sum(trial.time_limit_s or 0.0 for trial in missing if trial.kind is Kind.SOLVE)
-    lanes = slots or opened.file.slots or 1
-    click.echo(f"Searches: at most {_duration(most / lanes)} in all, {lanes} at once.")
+    lanes = slots or opened.file.slots or os.cpu_count() or 1
+    if most:
+        click.echo(f"Searches: at most {_duration(most / lanes)} in all, {lanes} at once.")
     if known:
         unknown = sum(seconds is None for seconds in expected)
         rest = f", without {unknown} trials of methods that the store has not run" if unknown else ""
@@ -156,11 +160,16 @@ def status(source: str) -> None:
                 counts[attempt.record.ended.value] = counts.get(attempt.record.ended.value, 0) + 1
             click.echo(simple_table(["study", "trials"], rows, terminal_width(), left=(0,)), nl=False)
             click.echo(f"Attempts: {', '.join(f'{count} {ended}' for ended, count in counts.items()) or 'none'}.")
-            click.echo(f"The file is {'sound' if store.is_sound() else 'damaged'}.")
+            _tell_soundness(store)
         return
     opened = OpenedStudy(source)
     with opened.store() as store:
         _tell_plan(opened, store, None)
+        _tell_soundness(store)
+
+
+def _tell_soundness(store: Store) -> None:
+    click.echo(f"The file is {'sound' if store.is_sound() else 'damaged'}.")
 
 
 def existing_store(source: str) -> Store:

@@ -79,7 +79,7 @@ class DeviceClock:
 
     def times(self, work: Work, count: int, before: Work = _nothing) -> list[int]:
         """Do the work ``count`` times, and return how long the device took each time, in ns (see `Clock`)."""
-        import torch  # noqa: PLC0415
+        import torch  # noqa: PLC0415  # an extra
 
         work()  # whatever loads or compiles cannot be recorded
         torch.cuda.synchronize()
@@ -120,14 +120,14 @@ class Machine:
     def free_bytes(self) -> int:
         """Free memory, as the system says."""
         if self.device.type == "cuda":
-            import torch  # noqa: PLC0415
+            import torch  # noqa: PLC0415  # an extra
 
             return int(torch.cuda.mem_get_info()[0])
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def facts(self) -> dict[str, Any]:
         """Return what a measurement should say of the device: name, driver, versions, threads, and what is timed."""
-        import torch  # noqa: PLC0415
+        import torch  # noqa: PLC0415  # an extra
 
         versions = {"python": platform.python_version()}
         for name in ("optsched", "torch", "triton"):

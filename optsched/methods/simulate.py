@@ -387,8 +387,7 @@ def policy_of(policy: str | Policy | Preparing, predictor: str | None) -> tuple[
     if predictor is None:
         found = None
     else:
-        # As numpy below, it takes a while to load.
-        from optsched.policies.predictors import read_predictor  # noqa: PLC0415
+        from optsched.policies.predictors import read_predictor  # noqa: PLC0415  # numpy takes a while to load
 
         found = read_predictor(predictor)
     with policy_code(policy):

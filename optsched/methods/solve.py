@@ -138,8 +138,7 @@ def solve(
 
 
 def _search_several(run: SolveRun) -> bool:
-    # Its planner is on numpy, which takes a while to load.
-    from optsched.methods.several import search_several  # noqa: PLC0415
+    from optsched.methods.several import search_several  # noqa: PLC0415  # numpy takes a while to load
 
     return search_several(run)
 

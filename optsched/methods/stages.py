@@ -63,6 +63,15 @@ class SolveRun:
         """Return the seconds since the start, without those spent compiling."""
         return now_s() - self.started_s
 
+    def report(self, event: ProgressEvent) -> None:
+        """Pass on what a formulation says of itself: on the clock of the whole search, and nothing worse than is known.
+
+        Formulations count from their own start, and may know less than the stages before them.
+        """
+        values = [value for value in (event.incumbent, self.best.value) if value is not None]
+        bounds = [bound for bound in (event.bound, self.best.bound) if bound is not None]
+        self.progress(ProgressEvent(self.elapsed_s(), min(values, default=None), max(bounds, default=None)))
+
     def over(self, interrupted: Event) -> bool:
         """Return whether nothing more is to be tried."""
         return self.best.settled or interrupted.is_set() or self.elapsed_s() >= self.time_limit_s
@@ -154,5 +163,5 @@ def _task(run: SolveRun, step: Step) -> Task:
         deterministic_limit=run.deterministic_limit,
         workers=run.workers,
         seed=run.seed,
-        progress=run.progress,
+        progress=run.report,
     )

@@ -151,8 +151,7 @@ class Result:
 
         Nothing without a schedule.
         """
-        # What makes rows is loaded where they are asked for.
-        from optsched.model.served import served_requests  # noqa: PLC0415
+        from optsched.model.served import served_requests  # noqa: PLC0415  # asked for by few
 
         return () if self.schedule is None else served_requests(self.instance, self.schedule)
 

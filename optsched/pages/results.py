@@ -22,6 +22,7 @@ from optsched.study.ledger import Kind, Ledger
 from optsched.study.record import Record
 from optsched.study.trial import Kind as TrialKind
 from optsched.study.trial import Trial
+from optsched.study.worker import TOO_LONG
 
 LEDGER = "ledger"
 """Where a bound comes from that no trial of the store has."""
@@ -46,6 +47,8 @@ class PolicyRow:
         The key of the trial that gave the bound, or ``ledger``.
     key
         The key of the trial that gave the value.
+    reason
+        Why there is no value.
     """
 
     instance: str
@@ -56,6 +59,7 @@ class PolicyRow:
     badge: str
     bound_from: str
     key: str
+    reason: str = ""
 
     @property
     def gap(self) -> float | None:
@@ -106,6 +110,7 @@ def policy_rows(
                 badge,
                 source,
                 trial.key[:_KEY],
+                (record.message or record.ended.value) if record.value is None else "",
             )
             for trial, record in own
             if trial.kind is TrialKind.SIMULATE
@@ -134,7 +139,7 @@ def _row(parts: Mapping[str, str]) -> PolicyRow:
     value, best_value, best_bound = (
         int(parts[name]) if parts[name] else None for name in ("value", "best_value", "best_bound")
     )
-    texts = (parts[name] for name in ("badge", "bound_from", "key"))
+    texts = (parts[name] for name in ("badge", "bound_from", "key", "reason"))
     return PolicyRow(parts["instance"], parts["policy"], value, best_value, best_bound, *texts)
 
 
@@ -157,6 +162,7 @@ def suite_page(name: str, description: str, objective: Objective, rows: Sequence
         "|---|---:|---:|---|---|---:|---:|",
     ]
     lines += [_policy_line(policy, own) for policy, own in by_policy.items()]
+    lines += _limit_lines(rows)
     lines += [
         "",
         "## Bounds",
@@ -176,22 +182,32 @@ def suite_page(name: str, description: str, objective: Objective, rows: Sequence
     return "\n".join(lines) + "\n"
 
 
+def _limit_lines(rows: Sequence[PolicyRow]) -> list[str]:
+    """Say which policies did not end in the time that a study has allowed them."""
+    ended = defaultdict[str, list[str]](list)
+    for row in rows:
+        if row.reason.startswith(TOO_LONG):
+            ended[row.policy].append(f"{row.instance} ({row.reason})")
+    return [f"\n`{policy}` was ended on {', '.join(where)}." for policy, where in ended.items()]
+
+
 def index_page(pages: Mapping[tuple[str, Objective], Sequence[PolicyRow]], command: str) -> str:
     """Return the page that compares all policies on all suites."""
     by_page = {page: grouped(rows) for page, rows in pages.items()}
     policies = sorted({policy for by_policy in by_page.values() for policy in by_policy})
     means = {policy: [_mean(by.get(policy, ())) for by in by_page.values()] for policy in policies}
     policies.sort(key=lambda policy: (means[policy].count(None), _mean_of(means[policy]) or 0.0, policy))
-    names = [
-        f"[{suite}, {objective_name(objective)}]({file_name(suite, objective)}.md)" for suite, objective in by_page
-    ]
+    instances = [len({row.instance for row in rows}) for rows in pages.values()]
+    names = [f"[{_title(*page)}]({file_name(*page)}.md)" for page in by_page]
     lines = [
         "# How far from optimal is each policy?",
         "",
         "Mean gaps in percent: (value − bound) / value, to the best bound that is known, over the instances on which"
-        " the policy has a schedule; † where these are not all. Where the optimum is not known, part of a gap is the"
+        " the policy has a schedule; † where these are not all. The objective is the makespan where a column names no"
+        " other. Where the optimum is not known, part of a gap is the"
         " bound's. The page of each suite says which trial each number comes from. Policies with a number for all"
-        " suites come first, and of those the ones with the least mean.",
+        " suites come first, and of those the ones with the least mean. Where a policy was ended by the time limit of"
+        " its study, the page says so.",
         "",
         f"Made from the store by `{command}`; the keys also name the version of the code.",
         "",
@@ -199,10 +215,14 @@ def index_page(pages: Mapping[tuple[str, Objective], Sequence[PolicyRow]], comma
         f"|---|{'---:|' * len(names)}",
     ]
     for policy in policies:
-        cells = (_mean_cell(by.get(policy, ())) for by in by_page.values())
+        cells = (_mean_cell(by.get(policy, ()), number) for by, number in zip(by_page.values(), instances, strict=True))
         lines.append(f"| `{policy}` | {' | '.join(cells)} |")
     listed = "\n".join(file_name(suite, objective) for suite, objective in by_page)
     return "\n".join([*lines, "", "```{toctree}", ":hidden:", "", listed, "```"]) + "\n"
+
+
+def _title(suite: str, objective: Objective) -> str:
+    return suite if objective is Objective.MAKESPAN else f"{suite}, {objective_name(objective)}"
 
 
 def file_name(suite: str, objective: Objective) -> str:
@@ -229,11 +249,11 @@ def _mean_of(numbers: Iterable[float | None]) -> float | None:
     return sum(given) / len(given) if given else None
 
 
-def _mean_cell(rows: Sequence[PolicyRow]) -> str:
+def _mean_cell(rows: Sequence[PolicyRow], instances: int) -> str:
     mean = _mean(rows)
     if mean is None:
         return _NONE
-    return f"{100 * mean:.1f}{' †' if any(row.value is None for row in rows) else ''}"
+    return f"{100 * mean:.1f}{' †' if sum(row.value is not None for row in rows) < instances else ''}"
 
 
 def _policy_line(policy: str, rows: Sequence[PolicyRow]) -> str:
@@ -242,7 +262,7 @@ def _policy_line(policy: str, rows: Sequence[PolicyRow]) -> str:
     if mean is None:
         return f"| `{policy}` | {_NONE} | {_NONE} | | | {_NONE} | {failed} |"
     worst = max((row for row in rows if row.gap is not None), key=lambda row: row.gap or 0.0)
-    least = "≤ " if worst.is_open and worst.gap else ""
+    least = "≤\N{NO-BREAK SPACE}" if worst.is_open and worst.gap else ""
     met = sum(row.gap == 0 for row in rows)
     return (
         f"| `{policy}` | {100 * mean:.2f} | {least}{100 * (worst.gap or 0.0):.2f} | {worst.instance} | `{worst.key}` |"

@@ -137,7 +137,7 @@ def save(drawn: Axes | Figure, path: str | Path) -> None:
     """Write a figure, or that of axes, to a file: .svg, .png or .pdf. Equal figures give equal bytes."""
     target = Path(path)
     check_plot(target)
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415  # an extra
 
     figure = drawn.figure
     while not isinstance(figure, Figure):

@@ -9,6 +9,8 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from optsched.model.activity import Activities, Activity, Change, Span, activities
 from optsched.model.cluster import CacheMode
 from optsched.model.domain import replace
@@ -148,7 +150,7 @@ def gantt_figure(
     labels
         What to call each result; its method, if nothing is given.
     """
-    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415  # an extra
 
     results = results_of(given)
     names = labels_of(results, labels)
@@ -231,8 +233,6 @@ def _lane(result: Result, machine: int, axis: str, largest: int | None) -> _Lane
 
 def _batch_position(schedule: Schedule, machine: int) -> Callable[[int], float]:
     """Return which batch of a machine runs at a time; between two batches the number of those that have ended."""
-    import numpy as np  # noqa: PLC0415
-
     times, numbers, ended = list[int](), list[int](), 0
     for batch in schedule.batches:
         if batch.replica == machine:
@@ -250,7 +250,7 @@ def _rows_height(count: int) -> float:
 
 def _draw_rows(ax: Axes, lane: _Lane) -> set[Activity | Change]:
     """Draw boxes and marks; return the kinds that there are."""
-    from matplotlib.collections import LineCollection, PolyCollection  # noqa: PLC0415
+    from matplotlib.collections import LineCollection, PolyCollection  # noqa: PLC0415  # an extra
 
     count = len(lane.rows)
     sparse, big = lane.is_sparse, count > _FEW_ROWS
@@ -403,8 +403,8 @@ def _note(result: Result, reference: Reference) -> str:
 
 
 def _handles(kinds: set[Activity | Change]) -> list[Artist]:
-    from matplotlib.lines import Line2D  # noqa: PLC0415
-    from matplotlib.patches import Patch  # noqa: PLC0415
+    from matplotlib.lines import Line2D  # noqa: PLC0415  # an extra
+    from matplotlib.patches import Patch  # noqa: PLC0415  # an extra
 
     handles: list[Artist] = []
     for activity, color in ACTIVITY_COLORS.items():

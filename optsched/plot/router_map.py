@@ -86,7 +86,7 @@ def router_map(given: Given, *, ax: Axes | None = None) -> Axes:
         Where to draw.
     """
     from matplotlib.collections import LineCollection  # noqa: PLC0415  # plots load matplotlib, an extra
-    from matplotlib.colors import Normalize  # noqa: PLC0415
+    from matplotlib.colors import Normalize  # noqa: PLC0415  # an extra
 
     results = results_of(given)
     if len(results) > 1:

@@ -106,8 +106,7 @@ class GroupedPolicy(Parts):
         # The compiled code knows no cache, and no other rule; of swaps it needs to know nothing, as it makes none.
         if instance.is_cached or not self._is_plain or not {"swap"}.issuperset(instance.rules.added):
             return None
-        # Compiled code takes a while to load.
-        from optsched.simulator.kernel import Rule, as_array, begin_run  # noqa: PLC0415
+        from optsched.simulator.kernel import Rule, as_array, begin_run  # noqa: PLC0415  # compiled code takes a while to load
 
         limits, rules = instance.limits, instance.rules
         rule = Rule(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from optsched.model.errors import InputError, one_of
@@ -11,14 +11,19 @@ from optsched.report.sheet import Cell, Column, Sheet
 
 def chosen(sheet: Sheet, names: Sequence[str]) -> Sheet:
     """Return the sheet with these columns, in this order, named by their headers or for machines."""
-    by_name = {column.name: column for column in reversed(sheet.columns)}
-    by_name |= {" ".join(column.header.split()): column for column in reversed(sheet.columns) if column.header}
-    for name in names:
-        if name not in by_name:
-            raise InputError("columns", name, one_of(name, sorted(filter(None, by_name))))
-    shown = (by_name[name] for name in names)
-    columns = tuple(column if column.header else replace(column, header=column.name) for column in shown)
+    require_columns(names, (name for column in sheet.columns for name in column.names))
+    by_name = {name: column for column in reversed(sheet.columns) for name in column.names}
+    shown = ((name, by_name[name]) for name in names)
+    columns = tuple(column if column.header else replace(column, header=name) for name, column in shown)
     return replace(sheet, columns=columns)
+
+
+def require_columns(names: Sequence[str], offered: Iterable[str]) -> None:
+    """Raise `InputError` for a name that no column has."""
+    known = sorted(set(offered))
+    for name in names:
+        if name not in known:
+            raise InputError("columns", name, one_of(name, known))
 
 
 def transposed(sheet: Sheet) -> Sheet:

@@ -32,7 +32,7 @@ def check_plot(path: Path) -> None:
         raise InputError("", str(path), f"a file name that ends in {', '.join(_SUFFIXES)}")
     check_writable(path)
     try:
-        import matplotlib as mpl  # noqa: PLC0415, F401
+        import matplotlib as mpl  # noqa: PLC0415, F401  # an extra
     except ImportError:
         raise InputError("", Said("no matplotlib"), "it installed: pip install 'optsched[plot]'") from None
 
@@ -69,8 +69,8 @@ def plot_profile(runs: Runs, path: Path) -> None:
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure, in inches, that needs no screen."""
     # matplotlib is an extra.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  # an extra
+    from matplotlib.figure import Figure  # noqa: PLC0415  # an extra
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
@@ -79,7 +79,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Save a figure; equal ones give equal bytes."""
-    import matplotlib as mpl  # noqa: PLC0415
+    import matplotlib as mpl  # noqa: PLC0415  # an extra
 
     timeless = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with mpl.rc_context({"svg.hashsalt": "optsched"}):
@@ -88,7 +88,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 def _steps(axes: Axes, curves: dict[str, list[float]], least: float, most: float) -> None:
     """Draw for every method the share of its sorted numbers up to x."""
-    from matplotlib.ticker import LogLocator, NullFormatter  # noqa: PLC0415
+    from matplotlib.ticker import LogLocator, NullFormatter  # noqa: PLC0415  # an extra
 
     looks = zip(cycle(COLORS), cycle(_STYLES), strict=False)
     for (method, numbers), (color, style) in zip(curves.items(), looks, strict=False):

@@ -35,7 +35,7 @@ class Column:
     """A column: its header for people (empty: machines only), its name for machines, its cells.
 
     A key column identifies the row; it leads every part of a table that is too wide for the page. Text is
-    flush right, or left.
+    flush right, or left. ``also`` are headers that it would have with other rows: a user may name it by them.
     """
 
     header: str
@@ -43,6 +43,12 @@ class Column:
     cells: tuple[Cell, ...]
     key: bool = False
     left: bool = False
+    also: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> set[str]:
+        """What a user may call it."""
+        return {self.name, " ".join(self.header.split()), *self.also} - {""}
 
     @property
     def broken_header(self) -> str:
@@ -123,10 +129,11 @@ def _unit(table: BoundTable) -> tuple[str, float]:
         return "", 1.0
     if table.objective == Objective.WEIGHTED_E2E:
         return "s", 1e12
-    largest = max(
+    found = (
         (row.best.value or row.best.bound or 0) / table.objective.mean_count(row.instance.requests)
         for row in table.rows
     )
+    largest = max(found, default=0)
     return ("s", 1e12) if largest >= 1e13 else ("ms", 1e9)
 
 
@@ -150,18 +157,19 @@ def make_sheet(table: BoundTable) -> Sheet:
     Machines (`optsched.report.formats.as_csv`) are told more, and always in the same columns: ``value`` and ``bound``
     are in ps, of means the sum over requests (of ``slo_misses`` requests).
 
-    Instances that lengths and limits do not tell apart are named.
+    Instances that lengths and limits do not tell apart are named. A table without rows has all columns.
     """
     described = {header: [text(row.instance) for row in table.rows] for header, _, text in _FEATURES}
     single = len(table.rows) == 1
     varying = [header for header, texts in described.items() if len(set(texts)) > 1 or (single and header in "IM")]
-    constant = [header for header, texts in described.items() if header not in varying and texts[0] != _NONE]
+    constant = [header for header, texts in described.items() if header not in varying and set(texts) - {_NONE}]
     keys = [
         Column(
             header if header in varying else "",
             name,
             tuple(Cell(text, None if text == _NONE else text) for text in described[header]),
             key=True,
+            also=(header,),
         )
         for header, name, _ in _FEATURES
     ]
@@ -213,14 +221,18 @@ def _value_columns(table: BoundTable) -> list[Column]:
     gaps = tuple(_percent(row.best.gap, row.best) for row in table.rows)
     return [
         _hidden("objective", [table.objective.value] * len(table.rows)),
-        Column(("optimum" if proved else "best") + suffix, "value", values),
+        Column(("optimum" if proved else "best") + suffix, "value", values, also=_with_units("optimum", "best")),
         _hidden("value_s", [row.best.value_s for row in table.rows]),
-        Column("" if proved else "bound" + suffix, "bound", bounds),
+        Column("" if proved else "bound" + suffix, "bound", bounds, also=_with_units("bound")),
         _hidden("bound_s", [row.best.bound_s for row in table.rows]),
-        Column("" if proved else "gap (%)", "gap", gaps),
+        Column("" if proved else "gap (%)", "gap", gaps, also=("gap (%)",)),
         _hidden("status", [row.best.status.value for row in table.rows]),
         _hidden("badge", [row.best.badge.value for row in table.rows]),
     ]
+
+
+def _with_units(*names: str) -> tuple[str, ...]:
+    return tuple(f"{name}{unit}" for name in names for unit in ("", " (ms)", " (s)"))
 
 
 def _hidden(name: str, values: Sequence[str | float | None]) -> Column:

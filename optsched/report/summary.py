@@ -9,7 +9,7 @@ from typing import Any
 
 from optsched.methods.bound import BoundRun
 from optsched.model.errors import printable
-from optsched.model.instance import Request
+from optsched.model.instance import Instance, Request
 from optsched.model.objectives import Objective, gap
 from optsched.model.result import Badge, Result, Status
 from optsched.report.formats import columns_text, simple_table
@@ -154,6 +154,26 @@ _OF_DECISIONS: tuple[tuple[str, Callable[[DecisionRecord], str]], ...] = (
 )
 
 
+def policy_columns(instance: Instance, recorded: bool = False) -> set[str]:
+    """Return every name that a column of a `policy_sheet` of an instance can have, by its header or for machines.
+
+    With ``recorded`` decisions of routers are among them.
+    """
+    headers = ["router", "evictor", "policy", *(header for header, _ in _metrics_of(instance))]
+    headers += [header for header, _ in _OF_DECISIONS] if recorded else []
+    return {name for header in headers for name in (" ".join(header.split()), _for_machines(header))}
+
+
+def _metrics_of(instance: Instance) -> Sequence[tuple[str, Callable[[dict[str, Any]], str]]]:
+    if instance.is_cluster:
+        return (*_OF_CLUSTERS, *([] if instance.links.kv_bytes is None else [_MOVED]))
+    return (*_COLUMNS[:3], *([_SWAPS] if instance.rules.swap else []), *_COLUMNS[3:])
+
+
+def _for_machines(header: str) -> str:
+    return "_".join(header.lower().replace("(", "").replace(")", "").split())
+
+
 def policy_sheet(results: Sequence[Result], records: Sequence[DecisionRecord] = ()) -> Sheet:
     """Compare policies on one instance, as a sheet; failures stand below with their reason.
 
@@ -166,21 +186,17 @@ def policy_sheet(results: Sequence[Result], records: Sequence[DecisionRecord] = 
     """
 
     def column(header: str, cells: Iterable[str], key: bool = False) -> Column:
-        name = "_".join(header.lower().replace("(", "").replace(")", "").split())
-        return Column(header, name, tuple(Cell(text, text) for text in cells), key=key, left=key)
+        return Column(header, _for_machines(header), tuple(Cell(text, text) for text in cells), key=key, left=key)
 
-    instance = results[0].instance
     columns = [
         column(option, [result.options[option] for result in results], key=True)
         for option in ("router", "evictor")
         if option in results[0].options
     ]
     columns.append(column("policy", [result.method for result in results], key=True))
-    shown = (*_COLUMNS[:3], *([_SWAPS] if instance.rules.swap else []), *_COLUMNS[3:])
-    of_clusters = (*_OF_CLUSTERS, *([] if instance.links.kv_bytes is None else [_MOVED]))
     columns += [
         column(header, [NOT_AVAILABLE if result.metrics is None else show(result.metrics) for result in results])
-        for header, show in (of_clusters if instance.is_cluster else shown)
+        for header, show in _metrics_of(results[0].instance)
     ]
     if records:
         columns += [column(header, [show(record) for record in records]) for header, show in _OF_DECISIONS]

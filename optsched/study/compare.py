@@ -17,7 +17,7 @@ from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Results
-from optsched.study.drive import Done, run
+from optsched.study.drive import Done, in_order, run
 from optsched.study.frame import Row, frame, rows_of
 from optsched.study.runner import Here, Processes
 from optsched.study.setups import Setups
@@ -125,13 +125,12 @@ def compare(
             *Setups.named(names, routers=routers, evictors=evictors, predictor=predictor, seed=seed).trials(problem),
         )
     ]
-    order = {id(trial): place for place, trial in enumerate(trials)}
     found: list[Done] = []
     with (
         nullcontext() if store is None else Store(Path(store)) as kept,
         closing(Here() if processes == 1 else Processes(processes)) as runner,
     ):
-        for done in run(trials, runner, kept):
+        for done in in_order(trials, run(trials, runner, kept)):
             done.required()
             found.append(done)
-    return Comparison(tuple(sorted(found, key=lambda done: order[id(done.trial)])))
+    return Comparison(tuple(found))

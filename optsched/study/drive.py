@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from optsched.model.domain import replace
@@ -105,6 +105,18 @@ def run(
             yield from (Done(twin, outcome) for twin in twins[trial.identity])
             if outcome.ended is Ended.INTERRUPTED:
                 raise KeyboardInterrupt
+
+
+def in_order(trials: Sequence[Trial], ended: Iterable[Done]) -> Iterator[Done]:
+    """Yield what `run` yields of trials in their order, each as soon as all before it have ended."""
+    places = {id(trial): place for place, trial in enumerate(trials)}
+    early: dict[int, Done] = {}
+    following = 0
+    for done in ended:
+        early[places[id(done.trial)]] = done
+        while following in early:
+            yield early.pop(following)
+            following += 1
 
 
 def _keep(store: Store | None, trial: Trial, outcome: Outcome) -> None:

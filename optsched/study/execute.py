@@ -46,6 +46,8 @@ class Outcome:
         Contradictions that were found on the way; `result` does not rest on them.
     error
         What was raised instead of a result; of what another process raised only wrong input.
+    packed
+        The result as `pack_result` packs it, where another process has done so: of a long schedule that takes a second.
     """
 
     ended: Ended
@@ -54,6 +56,7 @@ class Outcome:
     result: Result | None = None
     defects: tuple[str, ...] = ()
     error: BaseException | None = None
+    packed: bytes | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 class Curve:
@@ -247,7 +250,8 @@ def unpack(data: bytes) -> Outcome:
     result = parse_results(zlib.decompress(document), cost_model)[0].result if document else None
     points = tuple(tuple(point) for point in found["points"])
     error = None if found["error"] is None else _input_error(*found["error"])
-    return Outcome(Ended(found["ended"]), found["message"], points, result, tuple(found["defects"]), error)
+    defects = tuple(found["defects"])
+    return Outcome(Ended(found["ended"]), found["message"], points, result, defects, error, document or None)
 
 
 def _error_fields(error: BaseException | None) -> list[str | None] | None:

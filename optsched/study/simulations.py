@@ -13,7 +13,7 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result
 from optsched.simulator.routed import DecisionRecord
-from optsched.study.drive import run
+from optsched.study.drive import in_order, run
 from optsched.study.runner import Here, Processes
 from optsched.study.setups import Setups
 from optsched.study.worker import Allowance
@@ -70,14 +70,8 @@ def simulate_each(
         return
     tokens = len(setups.labels) * sum(request.output for instance in instances for request in instance.requests)
     alone = min(workers, len(trials)) == 1 or tokens < _PARALLEL_TOKENS
-    early: dict[int, Result] = {}
-    position = {id(trial): place for place, trial in enumerate(trials)}
-    place = 0
     allowance = Allowance(schedules=schedules)
     with closing(Here() if alone else Processes(min(workers, len(trials)), allowance)) as runner:
-        for done in run(trials, runner):
+        for done in in_order(trials, run(trials, runner)):
             result = done.required()
-            early[position[id(done.trial)]] = result if schedules else replace(result, schedule=None)
-            while place in early:
-                yield early.pop(place)
-                place += 1
+            yield result if schedules else replace(result, schedule=None)

@@ -248,7 +248,7 @@ class Store:
             "versions": json.dumps(record.versions, sort_keys=True),
             "machine": record.machine,
             "made_by": record.commit,
-            "document": None if outcome.result is None else pack_result(outcome.result),
+            "document": outcome.packed or (None if outcome.result is None else pack_result(outcome.result)),
         }
         row = [found[name] for name in _FIELDS]
         marks = ", ".join("?" * (len(row) + 1))
@@ -289,8 +289,10 @@ class Store:
     def _answers(self, trial: Trial, wanted: Wanted) -> list[sqlite3.Row]:
         failures = "" if wanted.failures else "AND attempts.status <> 'failed'"
         query = (
-            f"{_ANSWERING} AND attempts.ended IN {_DONE} {failures} AND (attempts.task = ? OR tasks.unlimited = ? AND "
-            "attempts.status IN ('optimal', 'infeasible'))"
+            f"{_ANSWERING} AND attempts.ended IN {_DONE} {failures} "
+            # Without the list SQLite goes through all attempts, because no index serves both sides of the OR.
+            "AND attempts.task IN (SELECT key FROM tasks WHERE key = ?1 OR unlimited = ?2) "
+            "AND (attempts.task = ?1 OR attempts.status IN ('optimal', 'infeasible'))"
         )
         with self._talking():
             return self._database.execute(query, (trial.key, "" if wanted.exactly else trial.unlimited_key)).fetchall()
@@ -351,14 +353,14 @@ class Store:
             if found is not None:
                 yield found
 
-    def seconds_of(self, trial: Trial) -> float | None:
-        """Return the mean runtime of what the trial's method has finished, for an estimate; None if that is nothing."""
+    def seconds_of(self, method: str) -> float | None:
+        """Return the mean runtime of what a method has finished, for an estimate; None if that is nothing."""
         query = (
             "SELECT avg(runtime_s) FROM attempts JOIN tasks ON tasks.key = attempts.task "
             f"WHERE ended IN {_DONE} AND json_extract(tasks.about, '$.method') = ?"
         )
         with self._talking():
-            (mean,) = self._one(query, trial.method)
+            (mean,) = self._one(query, method)
         return None if mean is None else float(mean)
 
     def is_sound(self) -> bool:

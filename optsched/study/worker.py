@@ -34,6 +34,8 @@ _PATIENCE_S = 10.0
 _LOOK_S = 0.25
 """How often time and memory are looked at."""
 _POINT, _OUTCOME = b"p", b"o"
+TOO_LONG = "it took more than the"
+"""How the message of a trial begins that has overrun."""
 _WHOLE, _SHORT = b"w", b"s"
 """How a trial begins whose result is wanted with its schedule, or without."""
 
@@ -91,8 +93,10 @@ class Worker:
             connection.send_bytes((_WHOLE if self._allowance.schedules else _SHORT) + trial.document)
             outcome = self._wait(process, connection, self._allowance.seconds(trial), points, interrupted)
         except (OSError, EOFError):
-            ended = Ended.OVERRAN if interrupted.is_set() else Ended.LOST
-            outcome = Outcome(ended, self._last_words(), tuple(points))
+            if interrupted.is_set():
+                outcome = Outcome(Ended.OVERRAN, _too_long(self._allowance.seconds(trial)), tuple(points))
+            else:
+                outcome = Outcome(Ended.LOST, self._last_words(), tuple(points))
         if outcome.ended in {Ended.OVERRAN, Ended.LOST}:
             self.end()
         return outcome
@@ -166,7 +170,7 @@ class Worker:
                 interrupted.set()
                 process.send_signal(signal.SIGINT)
             elif elapsed > seconds + _PATIENCE_S:
-                return Outcome(Ended.OVERRAN, f"killed after {elapsed:.0f} s", tuple(points))
+                return Outcome(Ended.OVERRAN, _too_long(seconds), tuple(points))
 
     def _last_words(self) -> str:
         """Return how the process ended, and the last line that it wrote."""
@@ -176,6 +180,10 @@ class Worker:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return f"{how}: {printable(lines[-1])}" if lines else how
+
+
+def _too_long(seconds: float | None) -> str:
+    return f"{TOO_LONG} {seconds or 0.0:g} s that it was allowed"
 
 
 def _resident_bytes(root: int) -> int:

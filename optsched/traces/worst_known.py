@@ -50,16 +50,31 @@ class Known:
 
 _CHAIN = (1, 16, 0), (220, 1, 0)
 KNOWN = (
-    Known("vllm", Objective.MAKESPAN, 220, (*_CHAIN * 3, _CHAIN[0])),
+    Known("vllm", Objective.MAKESPAN, 71, (*((1, 17, 0), (71, 1, 0)) * 2, (1, 17, 0), (71, 1, 1), (1, 17, 2))),
     Known("vllm", Objective.MAKESPAN, 4, ((1, 2, 0), (4, 1, 0), (1, 2, 0))),
     Known(
         "sarathi", Objective.MAKESPAN, 327, ((99, 11, 0), (227, 2, 0), (102, 11, 0), (225, 2, 0), (45, 14, 124)), True
     ),
+    Known("sarathi", Objective.MAKESPAN, 148, (*((1, 34, 0), (148, 1, 0)) * 2, (1, 34, 0), (148, 1, 2), (1, 34, 2))),
     Known("sarathi", Objective.MAKESPAN, 220, (*_CHAIN, _CHAIN[0])),
-    Known("sjf", Objective.MAKESPAN, 64, ((1, 32, 0), (64, 1, 24), (1, 31, 5))),
-    Known("larry", Objective.MAKESPAN, 90, ((26, 1, 1), (35, 4, 1), (26, 2, 4), (26, 2, 7), (27, 5, 28)), chunked=True),
-    Known("larry", Objective.MAKESPAN, 332, ((1, 2, 0), (330, 2, 0)), chunked=True),
+    Known("sjf", Objective.MAKESPAN, 231, ((1, 116, 0), (231, 1, 5), (1, 115, 1))),
+    Known("larry", Objective.MAKESPAN, 1027, ((1, 3, 2), (1, 3, 0), (1024, 2, 0)), chunked=True),
+    Known("larry", Objective.MAKESPAN, 1027, ((1, 3, 0), (1024, 3, 0)), chunked=True),
     Known("srtf", Objective.MAKESPAN, 20, ((3, 2, 0), (2, 2, 0), (16, 2, 0), (1, 4, 0), (4, 2, 0))),
+    Known(
+        "vllm",
+        Objective.MEAN_TTFT,
+        128,
+        (
+            (64, 64, 1208),
+            (65, 64, 93),
+            (64, 64, 158),
+            (64, 64, 1208),
+            (64, 64, 0),
+            (64, 65, 0),
+            (64, 65, 0),
+        ),
+    ),
     Known("vllm", Objective.MEAN_TTFT, 126, ((63, 64, 0), (70, 1, 0), (70, 1, 0), (70, 1, 0))),
     Known(
         "vllm",

@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from clusters import MAXIMA, all_machines, brute_force, cluster_of, least_value, random_cluster
 
@@ -122,8 +123,6 @@ def test_the_partition_is_the_least_of_all() -> None:
 
 
 def _array(values: Sequence[int]) -> Any:
-    import numpy as np  # noqa: PLC0415
-
     return np.array(values, dtype=np.int64)
 
 

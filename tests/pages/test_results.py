@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from fractions import Fraction
 from pathlib import Path
 
@@ -98,7 +99,12 @@ BY_HAND = [
 def test_pages_by_hand() -> None:
     assert list(grouped(BY_HAND)) == ["b", "a"]
     assert read_csv(as_csv(BY_HAND)) == BY_HAND
+    limited = dataclasses.replace(BY_HAND[3], reason="it took more than the 120 s that it was allowed")
+    assert read_csv(as_csv([limited])) == [limited]
+    ended = suite_page("s", "Said.", Objective.MAKESPAN, [*BY_HAND[:3], limited])
+    assert "\n`b` was ended on y (it took more than the 120 s that it was allowed).\n" in ended
     page = suite_page("s", "Said.", Objective.MAKESPAN, BY_HAND)
+    assert "ended" not in page
     assert "2 instances, 2 policies; the optimum is known of 1." in page
     assert "| `a` | 35.00 | 50.00 | x | `xa` | 0 | 0 |" in page
     assert "| `b` | 0.00 | 0.00 | x | `xb` | 1 | 1 |" in page

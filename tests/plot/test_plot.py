@@ -396,6 +396,19 @@ def test_bounds_over_time_never_get_worse() -> None:
     assert [each.get_text() for each in ax.texts] == ["gap 33.3 %"]
 
 
+def test_a_search_in_stages_has_one_clock_and_forgets_nothing() -> None:
+    """Bounds and policies come before the formulation here, which counts from its own start and knows less."""
+    history = plot.History()
+    history.end(solve("infermax-fig15-I8", time_limit=30, workers=1, progress=history))
+    times = [each.elapsed_s for each in history.events]
+    values = [each.incumbent for each in history.events if each.incumbent is not None]
+    bounds = [each.bound for each in history.events if each.bound is not None]
+    assert len(history.events) > 2
+    assert times == sorted(times)
+    assert values == sorted(values, reverse=True)
+    assert bounds == sorted(bounds)
+
+
 def test_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = tmp_path / "h.csv"
     file.write_text(plot.History([ProgressEvent(0.25, None, 3), ProgressEvent(1.5, 10**18, 4)]).csv())

@@ -236,3 +236,39 @@ def test_forgetting_leaves_the_rest(store: Path) -> None:
         assert kept.is_sound()
     with closing(sqlite3.connect(store)) as database:
         assert database.execute("SELECT count(*) FROM instances").fetchone() == (1,)
+
+
+def test_what_is_found_does_not_take_longer_the_more_is_there(store: Path) -> None:
+    """SQLite takes as many steps to find an answer among 50 attempts as among 1,000, within the depth of its trees."""
+    trial = policy()
+    outcome = execute(trial)
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    taken = []
+    with Store(store) as kept, closing(sqlite3.connect(store)) as database:
+        kept.add(trial, outcome)
+        for others in (range(50), range(50, 1000)):
+            with database:
+                for number in others:
+                    database.execute(
+                        "INSERT INTO tasks SELECT key || ?1, unlimited || ?1, question, instance, about FROM tasks "
+                        "WHERE key = ?2",
+                        (number, trial.key),
+                    )
+                    fields = "date, ended, status, badge, value, bound, runtime_s, points, versions, machine, made_by"
+                    database.execute(
+                        f"INSERT INTO attempts (task, digest, {fields}) SELECT task || ?1, digest, {fields} "
+                        "FROM attempts WHERE task = ?2",
+                        (number, trial.key),
+                    )
+            steps = 0
+            kept._database.set_progress_handler(count, 1)
+            assert kept.find(trial) is not None
+            kept._database.set_progress_handler(None, 1)
+            taken.append(steps)
+    assert 0 < taken[1] <= 1.2 * taken[0]

@@ -47,8 +47,8 @@ def check_schedule(
         return _check_cluster(instance, schedule, restrictions)
     problem = problem_of(instance, restrictions)
     if schedule.tables is not None:
-        # Compiled code takes a while to load, and most schedules are made of batches.
-        from optsched.check.schedule.arrays import replay_tables  # noqa: PLC0415
+        # Most schedules are made of batches.
+        from optsched.check.schedule.arrays import replay_tables  # noqa: PLC0415  # compiled code takes a while to load
 
         found = replay_tables(problem, schedule.tables)
         if found is not None:

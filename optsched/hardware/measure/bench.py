@@ -45,7 +45,7 @@ class Bench:
     def __init__(
         self, shape: Shape, machine: Machine, kv_tokens: int, context: int, *, distinct: int, seed: int
     ) -> None:
-        import torch  # noqa: PLC0415
+        import torch  # noqa: PLC0415  # an extra
 
         device, share = machine.device, shape.share
         self._machine = machine
@@ -87,7 +87,7 @@ class Bench:
         return self._forward(point.tokens, self._plan(self._runs(point)), attends=True)
 
     def _attend(self, point: Point) -> Work:
-        import torch  # noqa: PLC0415
+        import torch  # noqa: PLC0415  # an extra
 
         shape, cache, attention, plan = self._model.shape, self._cache, self._attention, self._plan(self._runs(point))
         size, like = (point.tokens, shape.heads, shape.head_dim), cache.keys
@@ -102,7 +102,7 @@ class Bench:
 
     def _swap(self, point: Point) -> Work:
         """Move whole pages, all layers of a token together, between the cache and the host's pinned memory."""
-        import torch  # noqa: PLC0415
+        import torch  # noqa: PLC0415  # an extra
 
         layers, cache = self._model.shape.layers, self._cache
         slots = torch.from_numpy(self._slots(point.tokens)).to(self._machine.device)
@@ -123,7 +123,7 @@ class Bench:
         return out if point.kind == MeasurementKind.SWAP_OUT else back
 
     def _forward(self, tokens: int, plan: Plan, *, attends: bool) -> Work:
-        import torch  # noqa: PLC0415
+        import torch  # noqa: PLC0415  # an extra
 
         text = torch.from_numpy(self._rng.integers(self._model.shape.vocabulary, size=tokens)).to(self._machine.device)
         attention = self._attention if attends else NoAttention()

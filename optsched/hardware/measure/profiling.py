@@ -125,7 +125,7 @@ def kv_capacity(task: Task, free_bytes: int) -> int:
 
 def _sample(task: Task, machine: Machine, bench: Bench, point: Point) -> list[int]:
     """Time a point a few times, each time on other pages; in ns."""
-    import torch  # noqa: PLC0415
+    import torch  # noqa: PLC0415  # an extra
 
     with torch.inference_mode():
         machine.clock.times(bench.work(point), _WARM_UPS)

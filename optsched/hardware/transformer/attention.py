@@ -56,7 +56,7 @@ class StepByStep:
     """
 
     def __init__(self, most_keys: int, like: torch.Tensor) -> None:
-        import torch  # noqa: PLC0415
+        import torch  # noqa: PLC0415  # an extra
 
         # Of a block of queries with n keys, the last n columns are the mask.
         mask = torch.full((_BLOCK, most_keys + _BLOCK), -torch.inf, dtype=like.dtype, device=like.device)
@@ -64,8 +64,8 @@ class StepByStep:
 
     def __call__(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: Plan) -> torch.Tensor:
         """Return the mixed values (see `Attention`)."""
-        import torch  # noqa: PLC0415
-        from torch.nn.functional import scaled_dot_product_attention as attend  # noqa: PLC0415
+        import torch  # noqa: PLC0415  # an extra
+        from torch.nn.functional import scaled_dot_product_attention as attend  # noqa: PLC0415  # an extra
 
         mixed = torch.empty_like(queries)
         for first, count, slots in plan.prefills:
@@ -95,9 +95,9 @@ class OnCuda:
 
     def __call__(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: Plan) -> torch.Tensor:
         """Return the mixed values (see `Attention`)."""
-        import torch  # noqa: PLC0415
-        from torch.nn.attention.bias import causal_lower_right  # noqa: PLC0415
-        from torch.nn.functional import scaled_dot_product_attention as attend  # noqa: PLC0415
+        import torch  # noqa: PLC0415  # an extra
+        from torch.nn.attention.bias import causal_lower_right  # noqa: PLC0415  # an extra
+        from torch.nn.functional import scaled_dot_product_attention as attend  # noqa: PLC0415  # an extra
 
         mixed = torch.empty_like(queries)
         for first, count, slots in plan.prefills:

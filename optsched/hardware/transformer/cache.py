@@ -41,7 +41,7 @@ class PagedCache:
     """
 
     def __init__(self, shape: Shape, layers: int, pages: int, page_tokens: int, device: torch.device) -> None:
-        import torch  # noqa: PLC0415
+        import torch  # noqa: PLC0415  # an extra
 
         size = (layers, pages * page_tokens, shape.kv_heads, shape.head_dim)
         dtype: torch.dtype = getattr(torch, shape.dtype)

@@ -64,7 +64,7 @@ class Transformer:
     def __init__(
         self, shape: Shape, positions: int, device: torch.device, *, distinct: int | None = None, seed: int = 0
     ) -> None:
-        import torch  # noqa: PLC0415
+        import torch  # noqa: PLC0415  # an extra
 
         share = self.shape = shape.share
         dtype: torch.dtype = getattr(torch, shape.dtype)
@@ -117,8 +117,8 @@ class Transformer:
         attention
             Attends.
         """
-        import torch  # noqa: PLC0415
-        from torch.nn.functional import rms_norm, silu  # noqa: PLC0415
+        import torch  # noqa: PLC0415  # an extra
+        from torch.nn.functional import rms_norm, silu  # noqa: PLC0415  # an extra
 
         shape, size = self.shape, (self.shape.hidden,)
         heads, both = shape.heads, shape.heads + shape.kv_heads
@@ -141,7 +141,7 @@ class Transformer:
 
 def _turned(heads: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
     """Turn each pair of neighbours in every head by its position, as a complex number."""
-    import torch  # noqa: PLC0415
+    import torch  # noqa: PLC0415  # an extra
 
     pairs = heads.to(turns.real.dtype).unflatten(2, (-1, 2))
     return torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * turns).flatten(2).to(heads.dtype)

@@ -85,7 +85,7 @@ class Plan:
 
 def make_plan(runs: Sequence[Run], device: torch.device) -> Plan:
     """Plan a batch whose prefill steps stand before its decode steps."""
-    import torch  # noqa: PLC0415
+    import torch  # noqa: PLC0415  # an extra
 
     def tensor(array: Slots) -> torch.Tensor:
         return torch.from_numpy(array).to(device)
