@@ -16,6 +16,7 @@ from optsched.check.certificates.machine import machine_bound
 from optsched.check.certificates.patterns import patterns_bound
 from optsched.check.certificates.percentile import percentile_bound
 from optsched.check.certificates.ramp import ramp_bound
+from optsched.check.certificates.request_search import request_search_bound
 from optsched.check.certificates.resident_search import resident_search_bound
 from optsched.check.certificates.resident_walk import resident_walk_bound
 from optsched.check.certificates.shared.guard import require_form, require_size
@@ -100,6 +101,7 @@ PROOFS: Mapping[str, Proof] = MappingProxyType(
         "ramp": ramp_bound,
         "resident_walk": resident_walk_bound,
         "resident_search": resident_search_bound,
+        "request_search": request_search_bound,
         "patterns": patterns_bound,
         "last_arrivals": partial(last_arrivals_bound, prove=_prove),
     }
@@ -132,7 +134,7 @@ PROOFS_OF_SEVERAL: Mapping[str, Callable[[Sequence[Instance], Objective, Mapping
 _MOST_PLACES = 10_000_000
 """Machines times requests that the checker is ready to list."""
 
-_WITHOUT_SWAPS = frozenset({"ramp", "resident_walk", "resident_search", "patterns", "last_arrivals"})
+_WITHOUT_SWAPS = frozenset({"ramp", "resident_walk", "resident_search", "request_search", "patterns", "last_arrivals"})
 """Kinds whose theorems say that a request either keeps its KV or is filled again, or that leave batches out.
 
 The others look at every token by itself: how many tokens a request holds in the batch that generates it, and what it
