@@ -21,7 +21,7 @@ when they did. So labels that another one equals or undercuts in all numbers are
 
 *Estimate.* The certificate has ``shares``, an integer ≥ 0 for every item of `contents`, of which the requests that can
 hold KV in one batch have at most the base of a batch: that is computed by a knapsack over all requests, each with one
-of its tokens or none (`_require_shares`). So a batch lasts as long as all its steps take and all its runs have shares,
+of its tokens or none (`_most_shared`). So a batch lasts as long as all its steps take and all its runs have shares,
 or longer. A step of token k thus needs its share and a fill or decode of a machine that is never given out twice, and
 
 - the last completion is no earlier than that of jobs of these needs on one machine, in the order of their arrival;
@@ -61,6 +61,7 @@ from optsched.check.certificates.shared.request_states import (
 )
 from optsched.check.problem import Problem, feasible, pieces_of
 from optsched.check.reading import UnprovedError, shown
+from optsched.model.ints import Ints
 from optsched.model.objectives import Objective
 
 MOST_STATES = 4_000_000
@@ -76,7 +77,9 @@ def request_search_bound(problem: Problem, objective: Objective, certificate: Ma
     items = items_of(problem, objective)
     bound, shares, states = _stated(certificate, items)
     [(base, _)] = pieces_of(problem.cost)
-    _require_shares(problem, items, shares, base)
+    shared = _most_shared(problem, items, shares)
+    if shared[-1] > base:
+        raise UnprovedError(f"shares of one batch add up to {shared[-1]}, more than its base {base}")
     order = sorted(
         range(len(problem.requests)),
         key=lambda request: (group_of(problem, objective, request), problem.requests[request].arrival_ps),
@@ -93,7 +96,7 @@ def request_search_bound(problem: Problem, objective: Objective, certificate: Ma
         _searched(items, shares, base, [arrival - min(arrivals) for arrival in arrivals]),
         aim,
         base,
-        problem.blocks,
+        shared,
         problem.eviction,
         not offline(problem),
         below,
@@ -145,25 +148,21 @@ def _stated(certificate: Mapping[str, Any], items: Sequence[Item]) -> tuple[int,
     return bound, shares, states
 
 
-def _require_shares(problem: Problem, items: Sequence[Item], shares: Sequence[int], base: int) -> None:
-    """Refuse shares of which the requests that fit one batch can have more than the base together."""
-    tokens = sum(item.requests for item in items)
-    # No more than all requests hold at most.
-    blocks = min(problem.blocks, sum(item.requests * item.blocks for item in items if item.last))
+def _most_shared(problem: Problem, items: Sequence[Item], shares: Sequence[int]) -> Ints:
+    """Return the largest sum of shares of requests that hold 0, 1, … blocks or less, each with one token or none."""
+    tokens, blocks = sum(item.requests for item in items), problem.blocks
     if blocks * tokens > _MOST_WORK:
         raise UnprovedError(f"blocks × output tokens of all requests are {blocks * tokens}, at most {_MOST_WORK}")
     require_64_bits(shares=sum(item.requests * share for item, share in zip(items, shares, strict=True)))
-    most = np.zeros(blocks + 1, dtype=np.int64)  # of so many blocks or less
+    most = np.zeros(blocks + 1, dtype=np.int64)
     for _, group in groupby(zip(items, shares, strict=True), key=lambda pair: pair[0].group):
         tokens_of = list(group)
         for _ in range(tokens_of[0][0].requests):
-            longer = most.copy()
+            more = most.copy()
             for item, share in tokens_of:
-                if item.blocks <= blocks:
-                    longer[item.blocks :] = np.maximum(longer[item.blocks :], most[: blocks + 1 - item.blocks] + share)
-            most = longer
-    if most[-1] > base:
-        raise UnprovedError(f"shares of one batch add up to {most[-1]}, more than its base {base}")
+                more[item.blocks :] = np.maximum(more[item.blocks :], most[: blocks + 1 - item.blocks] + share)
+            most = more
+    return most
 
 
 def _require_64_bits(problem: Problem, items: Sequence[Item], below: int, latest: int) -> None:
@@ -171,27 +170,24 @@ def _require_64_bits(problem: Problem, items: Sequence[Item], below: int, latest
     [(base, _)] = pieces_of(problem.cost)
     alone = sum(item.requests * (base + item.work_ps + item.extra_ps) for item in items)
     weight = sum(item.requests * max(item.weight, 1) for item in items if item.k == 1)
-    require_64_bits(largest_sum=(below + latest + 3 * alone) * (weight + 1) * 2)
+    require_64_bits(largest_sum=(below + latest + 3 * alone) * (weight + 1) * MOST_REQUESTS)
 
 
 def _searched(items: Sequence[Item], shares: Sequence[int], base: int, arrivals: Sequence[int]) -> Searched:
     """Return the arrays of a problem; needs and chains are summed up from the last token."""
     groups = [list(group) for _, group in groupby(zip(items, shares, strict=True), key=lambda pair: pair[0].group)]
     shape = len(groups), MOST_TOKENS + 2
-    blocks, fill, decode = (np.zeros(shape, dtype=np.int64) for _ in range(3))
-    need, chain = (np.zeros((len(groups), 2 * RESIDENT), dtype=np.int64) for _ in range(2))
+    blocks, fill, decode, share_of = (np.zeros(shape, dtype=np.int64) for _ in range(4))
+    need, chain, work = (np.zeros((len(groups), 2 * RESIDENT), dtype=np.int64) for _ in range(3))
     for group, members in enumerate(groups):
-        for left, part in ((need, 0), (chain, 1)):
-            later = 0
-            for item, share in reversed(members):
-                given = base if part else share
-                # The next token is this item: waiting it is filled, else decoded.
-                left[group, item.k - 1] = later + given + item.work_ps + item.extra_ps
-                later += given + item.work_ps
-                left[group, RESIDENT + item.k - 1] = later
-        for item, _ in members:
-            blocks[group, item.k], fill[group, item.k] = item.blocks, item.work_ps + item.extra_ps
-            decode[group, item.k] = item.work_ps
+        later = np.zeros(3, dtype=np.int64)
+        for item, share in reversed(members):
+            blocks[group, item.k], share_of[group, item.k] = item.blocks, share
+            decode[group, item.k], fill[group, item.k] = item.work_ps, item.work_ps + item.extra_ps
+            later += np.array([share, base, 0]) + item.work_ps
+            for left, time in zip((need, chain, work), later.tolist(), strict=True):
+                # The next token is this item: it is decoded, or by a request that waits filled.
+                left[group, RESIDENT + item.k - 1], left[group, item.k - 1] = time, time + item.extra_ps
     sizes = [members[0][0].requests for members in groups]
     owner = [group for group, size in enumerate(sizes) for _ in range(size)]
     return Searched(
@@ -205,4 +201,6 @@ def _searched(items: Sequence[Item], shares: Sequence[int], base: int, arrivals:
         decode=decode,
         need=need,
         chain=chain,
+        work=work,
+        share=share_of,
     )

@@ -45,6 +45,10 @@ class Searched(NamedTuple):
         Machine time that a request with some byte needs at least, shape (groups, 2 × `RESIDENT`).
     chain
         The time that it takes alone, likewise.
+    work
+        What it needs without shares of bases, likewise.
+    share
+        Of a batch's base, of the token k of every group.
     """
 
     group: Ints
@@ -57,6 +61,8 @@ class Searched(NamedTuple):
     decode: Ints
     need: Ints
     chain: Ints
+    work: Ints
+    share: Ints
 
 
 # What is still to come -------------------------------------------------------------------------------------
@@ -76,32 +82,57 @@ def _releases(searched: Searched, at: Ints, clock: int, release: Ints) -> None:
 
 
 @compiled
-def _last_to_come(searched: Searched, at: Ints, release: Ints) -> int:
+def _insert(ascending: Ints, count: int, number: int) -> None:
+    """Insert a number into the first ones of an array, which are ascending."""
+    place = count
+    while place > 0 and ascending[place - 1] > number:
+        ascending[place] = ascending[place - 1]
+        place -= 1
+    ascending[place] = number
+
+
+@compiled
+def _last_to_come(searched: Searched, at: Ints, release: Ints, later: Ints) -> int:
     """Return the least time to the last completion: of jobs on one machine, released in order, and of each alone."""
-    now, longest = 0, 0
-    for request in np.argsort(release):
+    now, longest, count = np.int64(0), np.int64(0), 0
+    for request in range(len(at)):
         group, byte = searched.group[request], at[request]
-        now = max(now, release[request]) + searched.need[group, byte]
         longest = max(longest, release[request] + searched.chain[group, byte])
+        if release[request] > 0:
+            # Both are less than 2^63 / `MOST_REQUESTS` (`require_64_bits`), so that one number keeps both.
+            _insert(later, count, release[request] * MOST_REQUESTS + request)
+            count += 1
+        else:
+            now += searched.need[group, byte]
+    for place in range(count):
+        request = later[place] % MOST_REQUESTS
+        now = max(now, release[request]) + searched.need[searched.group[request], at[request]]
     return int(max(now, longest))
 
 
 @compiled
-def _sum_to_come(searched: Searched, at: Ints, release: Ints, left: Ints, alone: Ints) -> int:
+def _sum_to_come(searched: Searched, at: Ints, release: Ints, left: Ints, ends: Ints) -> int:
     """Return the least sum of times to completions, of jobs on one machine that may be preempted.
 
     The i-th by the shortest remaining time first is no later than the i-th of any schedule, and neither is the i-th of
     those that are alone.
     """
-    jobs = 0
+    jobs, future = 0, False
     for request in range(len(at)):
         if at[request] != searched.output[request]:
-            left[jobs] = searched.need[searched.group[request], at[request]]
-            alone[jobs] = release[request] + searched.chain[searched.group[request], at[request]]
-            release[jobs] = release[request]
+            group = searched.group[request]
+            _insert(ends, jobs, release[request] + searched.chain[group, at[request]])
+            left[jobs], release[jobs] = searched.need[group, at[request]], release[request]
+            future = future or release[jobs] > 0
             jobs += 1
-    ends = np.sort(alone[:jobs])
     now, total = np.int64(0), np.int64(0)
+    if not future:
+        for job in range(jobs):
+            _insert(left, job, left[job])
+        for job in range(jobs):
+            now += left[job]
+            total += max(now, ends[job])
+        return int(total)
     for done in range(jobs):
         while True:
             # The shortest that is there runs until it ends, or until the next arrival.
@@ -128,13 +159,10 @@ def _sum_to_come(searched: Searched, at: Ints, release: Ints, left: Ints, alone:
 
 @compiled
 def _weighted_to_come(searched: Searched, at: Ints) -> int:
-    """Return the least weighted sum of completions of jobs that are all there (Smith 1956), or of each alone."""
+    """Return the least weighted sum of completions of jobs that are all there (Smith 1956)."""
     waiting = np.zeros(len(at), dtype=np.bool_)
-    alone = np.int64(0)
     for request in range(len(at)):
-        if at[request] != searched.output[request] and searched.weight[request] > 0:
-            waiting[request] = True
-            alone += searched.weight[request] * searched.chain[searched.group[request], at[request]]
+        waiting[request] = at[request] != searched.output[request] and searched.weight[request] > 0
     now, total = np.int64(0), np.int64(0)
     while True:
         chosen = _NONE
@@ -147,27 +175,46 @@ def _weighted_to_come(searched: Searched, at: Ints) -> int:
             ):
                 chosen = request
         if chosen == _NONE:
-            return int(max(total, alone))
+            return int(total)
         waiting[chosen] = False
         now += searched.need[searched.group[chosen], at[chosen]]
         total += searched.weight[chosen] * now
 
 
 @compiled
+def _left(searched: Searched, at: Ints) -> tuple[int, int, int]:
+    """Return the work and the shares that are left in all, and the most tokens that a request has left."""
+    work, shares, tokens = np.int64(0), np.int64(0), np.int64(0)
+    for request in range(len(at)):
+        group, byte = searched.group[request], at[request]
+        work += searched.work[group, byte]
+        shares += searched.need[group, byte] - searched.work[group, byte]
+        tokens = max(tokens, searched.output[request] - byte % RESIDENT)
+    return work, shares, tokens
+
+
+@compiled
 def _estimate(  # noqa: PLR0917 - compiled functions take positions
-    searched: Searched, aim: int, at: Ints, clock: int, spent: int, room: Ints
+    searched: Searched, aim: int, base: int, at: Ints, clock: int, spent: int, room: Ints
 ) -> int:
     """Return a lower bound on the value of all schedules through a state; ``room`` is for three arrays."""
     if aim == SUM:
-        weight = searched.weight[0]
+        # Alone is told here only, as `_floor` does without.
+        weight, alone = searched.weight[0], np.int64(0)
+        equal = True
         for request in range(len(at)):
-            if searched.weight[request] != weight:
-                return spent + _weighted_to_come(searched, at)
+            equal = equal and searched.weight[request] == weight
+            alone += searched.weight[request] * searched.chain[searched.group[request], at[request]]
+        if not equal:
+            return int(spent + max(alone, _weighted_to_come(searched, at)))
         room[0, :] = 0
         return int(spent + weight * _sum_to_come(searched, at, room[0], room[1], room[2]))
     _releases(searched, at, clock, room[0])
     if aim == LAST:
-        return clock + _last_to_come(searched, at, room[0])
+        work, shares, batches = _left(searched, at)
+        if base > 0:
+            batches = max(batches, -(-shares // base))
+        return int(clock + max(base * batches + work, _last_to_come(searched, at, room[0], room[1])))
     unfinished = 0
     for request in range(len(at)):
         unfinished += at[request] != searched.output[request]
@@ -276,12 +323,19 @@ def _unpack(words: Words, at: Ints) -> None:
 
 @compiled
 def search_requests(  # noqa: PLR0917 - one loop over states and batches
-    searched: Searched, aim: int, base: int, capacity: int, evicts: bool, pauses: bool, bound: int, most: int
+    searched: Searched, aim: int, base: int, shared: Ints, evicts: bool, pauses: bool, bound: int, most: int
 ) -> tuple[int, int]:
     """Search for a schedule of less than ``bound``; return how the search ends, and how many labels it has kept.
 
     It keeps at most ``most``. Values are last completions, or sums of completions, from the earliest arrival on.
+    ``shared`` says of how much of a batch's base the requests have shares at most that hold so many blocks.
+
+    A batch that cannot give away enough of its base is left out before it is complete. For the last completion: what
+    is left after it needs a number of batches. For sums without arrivals: had the batch lasted only as long as its
+    steps need, to go on then as jobs on one machine would be one way to run them, so that the sum was at least
+    `_weighted_to_come`; and all that are unfinished wait for what is lost.
     """
+    capacity = len(shared) - 1
     requests, size = len(searched.group), (len(searched.group) + 7) // 8
     moments = np.unique(searched.arrival)
     words = np.zeros((_FIRST_ROOM, size), dtype=np.uint64)
@@ -290,14 +344,16 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
     twin, alive = np.zeros(_FIRST_ROOM, dtype=np.int64), np.zeros(_FIRST_ROOM, dtype=np.int64)
     table = np.full(2 * _FIRST_ROOM, _NONE, dtype=np.int64)
     at, after = np.zeros(requests, dtype=np.int64), np.zeros(requests, dtype=np.int64)
-    # Of the batch that is composed, up to every request: what it does, what all hold, take, and how many run.
+    # Of the batch that is composed, up to every request: what it does, what all hold, take, how many run, the shares
+    # that they have of the base, and what refills of those that are evicted take beyond decodes.
     actions, held = np.zeros(requests, dtype=np.int64), np.zeros(requests + 1, dtype=np.int64)
     work, runs = np.zeros(requests + 1, dtype=np.int64), np.zeros(requests + 1, dtype=np.int64)
+    used, lost = np.zeros(requests + 1, dtype=np.int64), np.zeros(requests + 1, dtype=np.int64)
     room, wanted = np.zeros((3, requests), dtype=np.int64), np.zeros(size, dtype=np.uint64)
     table[_place(words, table, wanted)] = 0
     twin[0], alive[0] = _NONE, 1
     count = 1
-    queue = [(np.int64(_estimate(searched, aim, at, 0, 0, room)), np.int64(0))]
+    queue = [(np.int64(_estimate(searched, aim, base, at, 0, 0, room)), np.int64(0))]
     if queue[0][0] >= bound:
         return PROVED, 0
     while len(queue) > 0:
@@ -319,6 +375,13 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                 if moments[moment] <= now:
                     continue
                 now = moments[moment]
+            # What the batch and all that follow may last beyond what is surely needed.
+            spare = np.int64(0)
+            work_left, shares_left, _ = _left(searched, at)
+            if aim == LAST:
+                spare = bound - 1 - now - work_left
+            elif aim == SUM:
+                spare = (bound - 1 - sums[label] - _weighted_to_come(searched, at)) // max(due, 1)
             request, actions[0] = 0, _NONE
             while request >= 0:
                 least = actions[request] + 1
@@ -333,9 +396,10 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                     continue
                 actions[request] = action
                 group, token = searched.group[request], at[request] % RESIDENT
-                holds, takes, ran = np.int64(0), np.int64(0), np.int64(0)
+                holds, takes, gives = np.int64(0), np.int64(0), np.int64(0)
+                loses, ran = np.int64(0), np.int64(0)
                 if action == _RUN:
-                    holds = searched.blocks[group, token + 1]
+                    holds, gives = searched.blocks[group, token + 1], searched.share[group, token + 1]
                     if at[request] >= RESIDENT:
                         takes = searched.decode[group, token + 1]
                     else:
@@ -343,7 +407,19 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                     ran = np.int64(1)
                 elif action == _STAY and at[request] >= RESIDENT:
                     holds = searched.blocks[group, token]
+                elif action == _EVICT:
+                    loses = searched.fill[group, token + 1] - searched.decode[group, token + 1]
                 if held[request] + holds > capacity:
+                    continue
+                used[request + 1] = used[request] + gives
+                lost[request + 1] = lost[request] + loses
+                most_used = used[request + 1] + shared[capacity - held[request] - holds]
+                if aim == SUM and base - most_used > spare:
+                    continue
+                if aim == LAST and (
+                    spare < lost[request + 1]
+                    or (base > 0 and base * ((spare - lost[request + 1]) // base) < base + shares_left - most_used)
+                ):
                     continue
                 held[request + 1], work[request + 1] = held[request] + holds, work[request] + takes
                 runs[request + 1] = runs[request] + ran
@@ -363,7 +439,7 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                     for other in range(requests):
                         if actions[other] == _RUN and at[other] % RESIDENT + 1 == searched.output[other]:
                             spent += clock
-                value = np.int64(_estimate(searched, aim, after, clock, spent, room))
+                value = np.int64(_estimate(searched, aim, base, after, clock, spent, room))
                 if value >= bound:
                     continue
                 _pack(after, wanted)
