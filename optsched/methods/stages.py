@@ -148,21 +148,22 @@ def _ask_formulations(run: SolveRun, steps: tuple[Step, ...], interrupted: Event
 
 
 def _certify(run: SolveRun, interrupted: Event) -> None:
-    """Let the checker's own searches confirm in the time left what a solver only claims: that the search has ended."""
+    """Let the checker's own searches confirm, in the time left, what a solver only claims and what ended the search."""
     best = run.best
 
-    def left_s() -> float:
-        return 0.0 if interrupted.is_set() else run.time_limit_s - run.elapsed_s()
+    def goes_on() -> bool:
+        claimed = (best.closed or best.hopeless) and best.claim.badge == Badge.SOLVER_CLAIMED
+        return claimed and not interrupted.is_set() and run.elapsed_s() < run.time_limit_s
 
-    if not (best.closed or best.hopeless) or best.claim.badge != Badge.SOLVER_CLAIMED or left_s() <= 0:
+    if not goes_on():
         return
     with best.surviving("certificates"):
         # Models are loaded by name, and only where a claim is left.
         make = _named(_CERTIFICATES)
-        asked = run.question
-        for certificate in make(asked.restricted, asked.objective, best.claim.bound, left_s(), run.workers):
+        asked, left_s = run.question, run.time_limit_s - run.elapsed_s()
+        for certificate in make(asked.restricted, asked.objective, best.claim.bound, left_s, run.workers):
             best.offer_certificate(certificate)
-            if best.claim.badge == Badge.CERTIFIED or left_s() <= 0:
+            if not goes_on():
                 break
 
 

@@ -103,7 +103,7 @@ def request_search_bound(problem: Problem, objective: Objective, certificate: Ma
         states,
     )
     if ends == REFUTED:
-        raise UnprovedError(f"bound is {bound}, but some schedule has a smaller value")
+        raise UnprovedError(f"bound is {bound}, but the search ends with less")
     if ends != PROVED:
         raise UnprovedError(f"the search needs more than the {states} states of the certificate")
     return bound

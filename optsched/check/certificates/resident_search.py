@@ -155,9 +155,7 @@ def _compiled(problem: Problem, items: list[Item], prices: Prices, bound: int) -
         tracked=_integers(item.group in prices.tracked for item in firsts),
     )
     pauses = bool(arrivals.times)
-    graph = explore_graph(
-        arrays, problem.blocks, scale * base, problem.eviction, pauses, lanes, MOST_STATES_COMPILED
-    )
+    graph = explore_graph(arrays, problem.blocks, scale * base, problem.eviction, pauses, lanes, MOST_STATES_COMPILED)
     if not graph.complete:
         raise UnprovedError(f"the graph has more than {MOST_STATES_COMPILED} states, which are not searched")
     home = np.zeros(len(graph.lengths), dtype=np.int64)

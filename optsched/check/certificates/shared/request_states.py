@@ -190,7 +190,7 @@ def _left(searched: Searched, at: Ints) -> tuple[int, int, int]:
         work += searched.work[group, byte]
         shares += searched.need[group, byte] - searched.work[group, byte]
         tokens = max(tokens, searched.output[request] - byte % RESIDENT)
-    return work, shares, tokens
+    return int(work), int(shares), int(tokens)
 
 
 @compiled
@@ -214,7 +214,8 @@ def _estimate(  # noqa: PLR0917 - compiled functions take positions
         work, shares, batches = _left(searched, at)
         if base > 0:
             batches = max(batches, -(-shares // base))
-        return int(clock + max(base * batches + work, _last_to_come(searched, at, room[0], room[1])))
+        shared, in_order = base * batches + work, _last_to_come(searched, at, room[0], room[1])
+        return clock + (shared if shared > in_order else in_order)
     unfinished = 0
     for request in range(len(at)):
         unfinished += at[request] != searched.output[request]
@@ -385,8 +386,11 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
             request, actions[0] = 0, _NONE
             while request >= 0:
                 least = actions[request] + 1
-                if least == 0 and request > 0 and at[request] == at[request - 1] and (
-                    searched.group[request] == searched.group[request - 1]
+                if (
+                    least == 0
+                    and request > 0
+                    and at[request] == at[request - 1]
+                    and (searched.group[request] == searched.group[request - 1])
                 ):
                     # Equal requests: those that run come first, then those that stay.
                     least = actions[request - 1]
@@ -439,7 +443,7 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                     for other in range(requests):
                         if actions[other] == _RUN and at[other] % RESIDENT + 1 == searched.output[other]:
                             spent += clock
-                value = np.int64(_estimate(searched, aim, base, after, clock, spent, room))
+                value = np.int64(_estimate(searched, aim, base, after, int(clock), int(spent), room))
                 if value >= bound:
                     continue
                 _pack(after, wanted)

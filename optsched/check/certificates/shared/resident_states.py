@@ -53,8 +53,10 @@ class Graph64(NamedTuple):
 
 
 class Items64(NamedTuple):
-    """Of every item: group, k, whether it is the last, blocks, times of its decode (or first fill) and of its fill,
-    price in the unit of costs; of every group the requests and whether it is tracked.
+    """What items and groups are, times in the unit of costs.
+
+    Of every item: its group, k, whether it is the last, blocks, the time of its decode (or first fill) and of its fill,
+    and its price; of every group: its requests and whether it is tracked.
     """
 
     group: Ints
@@ -161,7 +163,7 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
                         present += row[lane] != _NONE and items.group[row[lane]] == group
                     if present >= items.requests[group] or (items.k[item] > 1 and not evicts):
                         continue
-                _insert(after, 1, 1 + lanes, item)
+                _insert(after, 1, 1 + lanes, int(item))
                 cost = items.fill[item]
                 priced = cost - items.price[item]
             elif row[0]:
@@ -191,7 +193,7 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
                 if kind == EVICT:
                     priced = items.price[item + 1]
                 else:
-                    _insert(after, 1 + lanes, 1 + 2 * lanes, item)
+                    _insert(after, 1 + lanes, 1 + 2 * lanes, int(item))
             place = _place(rows, table, after)
             head = table[place]
             if head == _NONE:
@@ -226,9 +228,7 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
     source[1:] = _NONE
     source[1 + 2 * lanes :] = 0
     sink = table[_place(rows, table, source)]
-    return Graph64(
-        begins[: count + 1], moves[:arcs], rows[:count, 1 + 2 * lanes :].copy(), lengths, sink, complete
-    )
+    return Graph64(begins[: count + 1], moves[:arcs], rows[:count, 1 + 2 * lanes :].copy(), lengths, sink, complete)
 
 
 @compiled
@@ -324,7 +324,6 @@ def search_pairs(  # noqa: PLR0917
         looked += 1
         if looked > most:
             return int(total), False
-        # Marks the pair as looked at: reduced costs are at least 0, so that it is not reached for less.
         for move in range(graph.begins[state], graph.begins[state + 1]):
             head, kind, item = graph.moves[move, _HEAD], graph.moves[move, _KIND], graph.moves[move, _ITEM]
             if home[head] == NO_WAY:
@@ -342,7 +341,7 @@ def search_pairs(  # noqa: PLR0917
                 possible = True
                 if kind == BEGIN:
                     if present > 0:
-                        idle = max(0, times[present - 1] - clock)
+                        idle = max(np.int64(0), times[present - 1] - clock)
                     wanted[1] = present
                 elif kind == RUN:
                     wanted[1] = 0
@@ -357,9 +356,9 @@ def search_pairs(  # noqa: PLR0917
                     if word >= 0:
                         waiting = (wanted[word] >> field[item, 1]) & field[item, 2]
                         wanted[word] -= np.int64(1) << field[item, 1]
-                    possible = waiting > 0
+                    possible = bool(waiting > 0)
                     if possible and items.k[item] == 1 and len(times) > 0:
-                        possible = places[group, waiting] < seen
+                        possible = bool(places[group, waiting] < seen)
                 if possible and found + idle < beyond:
                     place = _place_of_pair(pairs, table, wanted)
                     known = table[place]
