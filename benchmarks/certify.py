@@ -107,4 +107,4 @@ def _counts(ledger: Path, instances: list[Instance], objective: Objective) -> st
 
 
 if __name__ == "__main__":
-    run_program(main)
+    run_program(main, "certify.py")

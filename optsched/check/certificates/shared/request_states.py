@@ -199,14 +199,13 @@ def _estimate(  # noqa: PLR0917 - compiled functions take positions
 ) -> int:
     """Return a lower bound on the value of all schedules through a state; ``room`` is for three arrays."""
     if aim == SUM:
-        # Alone is told here only, as `_floor` does without.
         weight, alone = searched.weight[0], np.int64(0)
         equal = True
         for request in range(len(at)):
             equal = equal and searched.weight[request] == weight
             alone += searched.weight[request] * searched.chain[searched.group[request], at[request]]
         if not equal:
-            return int(spent + max(alone, _weighted_to_come(searched, at)))
+            return spent + max(int(alone), _weighted_to_come(searched, at))
         room[0, :] = 0
         return int(spent + weight * _sum_to_come(searched, at, room[0], room[1], room[2]))
     _releases(searched, at, clock, room[0])
