@@ -7,7 +7,6 @@ of resident sets. Neither needs to be good for the bound to hold; they decide ho
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,9 +23,10 @@ from optsched_formulations.batching.search.resident_walk import evaluate, price
 
 _STATES_A_SECOND = 30_000
 """States that the checker looks at in a second, about."""
-_FEWEST_STATES, _MOST_STATES = 20_000, 4_000_000
-_PACKING_SHARE, _SEARCH_SHARE, _PRICE_SHARE = 0.1, 0.3, 0.7
-"""Shares of the time left: for weights; for the checker's search with them, where prices may follow; for prices."""
+_FEW_STATES, _MOST_STATES = 20_000, 4_000_000
+"""States that the checker tries before prices, and at most."""
+_PACKING_SHARE, _GRAPH_SHARE, _PRICE_SHARE = 0.1, 0.3, 0.6
+"""Shares of the time left for weights, for the graph, and for prices on it."""
 _MOST_PAUSING = 800_000
 
 
@@ -41,15 +41,22 @@ def optimum_certificates(
         return
     deadline = now_s() + seconds
     classes = Classes(instance, objective)
-    priced = not classes.weighted
-    share = _SEARCH_SHARE if priced else 1.0
-    states = min(_MOST_STATES, max(_FEWEST_STATES, int(seconds * share * _STATES_A_SECOND)))
-    yield request_certificate(classes, bound, states, seconds * _PACKING_SHARE)
-    if not priced or now_s() > deadline:
-        return
-    graphs = list(growing_graphs(classes, _part(deadline, _PRICE_SHARE), track=instance.offline))
+    by_request = request_certificate(classes, bound, _FEW_STATES, seconds * _PACKING_SHARE)
+    if not classes.weighted:
+        yield by_request
+        priced = _priced(instance, classes, bound, deadline, workers) if now_s() < deadline else None
+        if priced is not None:
+            yield priced
+    if now_s() < deadline:
+        left = int((deadline - now_s()) * _STATES_A_SECOND)
+        yield by_request | {"states": min(_MOST_STATES, max(_FEW_STATES, left))}
+
+
+def _priced(instance: Instance, classes: Classes, bound: int, deadline: float, workers: int) -> dict[str, Any] | None:
+    """Return a certificate of kind ``resident_search`` for the makespan; None if the graph is too large."""
+    graphs = list(growing_graphs(classes, now_s() + _GRAPH_SHARE * (deadline - now_s()), track=instance.offline))
     if not graphs:
-        return
+        return None
     graph = graphs[-1]
     prices = price(graph, _PRICE_SHARE * (deadline - now_s()), workers)
     if prices is not None and not instance.offline:
@@ -57,10 +64,9 @@ def optimum_certificates(
         try:
             graph = build_graph(classes, frozenset(), _MOST_PAUSING, deadline, pauses=True)
         except TooLargeError:
-            return
+            return None
         prices = evaluate(graph, prices.item, np.zeros(len(graph.nodes), dtype=np.int64))
-    if prices is not None:
-        yield priced_certificate(graph, prices, bound)
+    return None if prices is None else priced_certificate(graph, prices, bound)
 
 
 def request_certificate(classes: Classes, bound: int, states: int, seconds: float) -> dict[str, Any]:
@@ -80,8 +86,3 @@ def request_certificate(classes: Classes, bound: int, states: int, seconds: floa
         "states": states,
         "shares": [weight * classes.base_ps // most for weight in weights],
     }
-
-
-def _part(deadline: float, share: float) -> float:
-    now = now_s()
-    return now + share * max(0.0, deadline - now) if math.isfinite(deadline) else deadline

@@ -376,12 +376,12 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                     continue
                 now = moments[moment]
             # What the batch and all that follow may last beyond what is surely needed.
-            spare = np.int64(0)
+            spare = np.int64(base)
             work_left, shares_left, _ = _left(searched, at)
             if aim == LAST:
                 spare = bound - 1 - now - work_left
-            elif aim == SUM:
-                spare = (bound - 1 - sums[label] - _weighted_to_come(searched, at)) // max(due, 1)
+            elif aim == SUM and due > 0:
+                spare = (bound - 1 - sums[label] - _weighted_to_come(searched, at)) // due
             request, actions[0] = 0, _NONE
             while request >= 0:
                 least = actions[request] + 1
