@@ -20,9 +20,10 @@ import click
 from optsched import library
 from optsched.check import UnprovedError, proved_bound
 from optsched.cli import run_program
+from optsched.cli.options import read_objective
 from optsched.model.documents import instance_sha256
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective, require_objective
+from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status, versions
 from optsched.study import ledger as ledgers
@@ -47,7 +48,7 @@ def main(suite: str, sizes: str | None, time_limit: float, ledger: Path, names: 
         for instance in library.load_suite(suite).instances
         if (wanted is None or len(instance.requests) in wanted) and only in instance.name
     ]
-    objectives = [require_objective(name) for name in names] or _OBJECTIVES
+    objectives = [read_objective(name) for name in names] or _OBJECTIVES
     for objective in objectives:
         for instance, bound, claimed_s in _claimed(ledger, instances, objective):
             started = time.perf_counter()

@@ -65,7 +65,7 @@ from optsched.model.ints import Ints
 from optsched.model.objectives import Objective
 
 MOST_STATES = 4_000_000
-"""A search keeps no more labels; these take up to half a gigabyte."""
+"""A search keeps no more labels; these take up to a gigabyte."""
 _MOST_WORK = 50_000_000
 """Blocks × tokens of all requests for which the knapsack is solved."""
 _KIND = "request_search"

@@ -79,8 +79,8 @@ from optsched.model.objectives import Objective
 
 MOST_PAIRS = 2_000_000
 """A search looks at no more pairs; these take up to a minute."""
-MOST_STATES_COMPILED, MOST_PAIRS_COMPILED = 1_000_000, 10_000_000
-"""States and pairs of the compiled form, some seconds."""
+MOST_STATES_COMPILED, MOST_PAIRS_COMPILED = 1_000_000, 5_000_000
+"""States and pairs of the compiled form: some seconds, and up to a gigabyte."""
 _WORD = 62
 """Bits of a word of counters that are used."""
 _MOST_LANES, _MOST_ITEMS = 48, 2**15

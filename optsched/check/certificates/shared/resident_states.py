@@ -297,7 +297,8 @@ def search_pairs(  # noqa: PLR0917
     ``field`` has for every item the word, shift and mask of its pool, word −1 if it has none; word 0 is the state, word
     1 how many have arrived. ``start`` are the words of the source. ``times`` are arrivals, from 0, and ``places[g, w]``
     the place there of the w-th last of group g; both are empty if all arrive together. Pairs estimated at ``beyond`` or
-    more are left out, and if none is left, ``beyond`` is proved.
+    more are left out, and if none is left, ``beyond`` is proved. At most ``most`` are looked at, and twice
+    as many kept.
     """
     width = len(start)
     pairs = np.zeros((_FIRST_ROOM, width), dtype=np.int64)
@@ -322,7 +323,7 @@ def search_pairs(  # noqa: PLR0917
             if empty:
                 return int(total), True
         looked += 1
-        if looked > most:
+        if looked > most or count > 2 * most:
             return int(total), False
         for move in range(graph.begins[state], graph.begins[state + 1]):
             head, kind, item = graph.moves[move, _HEAD], graph.moves[move, _KIND], graph.moves[move, _ITEM]
