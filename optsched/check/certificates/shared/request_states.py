@@ -22,8 +22,6 @@ RESIDENT = 64
 MOST_TOKENS, MOST_REQUESTS = RESIDENT - 1, 64
 LAST, SUM, DATED_SUM = range(3)
 """What is bounded: the last completion; the weighted sum of completions, all there at 0; their sum with arrivals."""
-PROVED, REFUTED, EXHAUSTED = range(3)
-"""How a search ends: no schedule is below the bound; one is; it has looked at as many states as it may."""
 _NONE = -1
 _RUN, _STAY, _EVICT = range(3)
 """What a request does in a batch: a fill or a decode; nothing, it waits or pauses; it loses its KV."""
@@ -324,10 +322,11 @@ def _unpack(words: Words, at: Ints) -> None:
 @compiled
 def search_requests(  # noqa: PLR0917 - one loop over states and batches
     searched: Searched, aim: int, base: int, shared: Ints, evicts: bool, pauses: bool, bound: int, most: int
-) -> tuple[int, int]:
-    """Search for a schedule of less than ``bound``; return how the search ends, and how many labels it has kept.
+) -> int:
+    """Search for a schedule of less than ``bound``, smallest estimates first; return what no schedule is below.
 
-    It keeps at most ``most``. Values are last completions, or sums of completions, from the earliest arrival on.
+    That is ``bound``, or the estimate of a label that is finished, or where ``most`` labels are kept. Values are
+    last completions, or sums of completions, from the earliest arrival on.
     ``shared`` says of how much of a batch's base the requests have shares at most that hold so many blocks.
 
     A batch that cannot give away enough of its base is left out before it is complete. For the last completion: what
@@ -355,9 +354,9 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
     count = 1
     queue = [(np.int64(_estimate(searched, aim, base, at, 0, 0, room)), np.int64(0))]
     if queue[0][0] >= bound:
-        return PROVED, 0
+        return bound
     while len(queue) > 0:
-        _, label = heappop(queue)
+        least, label = heappop(queue)
         if not alive[label]:
             continue
         _unpack(words[label], at)
@@ -367,7 +366,7 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                 due += searched.weight[request]
                 finished = False
         if finished:
-            return REFUTED, count
+            return int(least)
         for moment in range(_NONE, len(moments)):
             # A batch begins at once, or at a later arrival.
             now = clocks[label]
@@ -384,16 +383,16 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                 spare = (bound - 1 - sums[label] - _weighted_to_come(searched, at)) // due
             request, actions[0] = 0, _NONE
             while request >= 0:
-                least = actions[request] + 1
+                lowest = actions[request] + 1
                 if (
-                    least == 0
+                    lowest == 0
                     and request > 0
                     and at[request] == at[request - 1]
                     and (searched.group[request] == searched.group[request - 1])
                 ):
                     # Equal requests: those that run come first, then those that stay.
-                    least = actions[request - 1]
-                action = _next_action(searched, at, request, least, now, evicts, pauses)
+                    lowest = actions[request - 1]
+                action = _next_action(searched, at, request, lowest, now, evicts, pauses)
                 if action == _NONE:
                     request -= 1
                     continue
@@ -459,7 +458,7 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                         alive[other] = 0
                     other = twin[other]
                 if count == most:
-                    return EXHAUSTED, count
+                    return int(least)
                 if count == len(clocks):
                     # All labels again, in twice the room.
                     words = np.concatenate((words, np.zeros_like(words)))
@@ -476,4 +475,4 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                 twin[count], table[place] = table[place], count
                 heappush(queue, (value, np.int64(count)))
                 count += 1
-    return PROVED, count
+    return bound
