@@ -112,6 +112,13 @@ def test_numbers_are_read_strictly(proof: dict[str, Any], reason: str) -> None:
         proved_bound(PAIR, Restrictions(), MAKESPAN, proof)
 
 
+def test_large_decodes_are_refused_too() -> None:
+    """Where eviction is forbidden, a refill may be far cheaper than a decode."""
+    large = replace(PAIR, rules=STAY, cost=replace(PAIR.cost, decode_req=2**60))
+    with pytest.raises(UnprovedError, match="too large to be verified in 64 bits: largest sum"):
+        proved_bound(large, UNRESTRICTED, MAKESPAN, stated(0, 0, 0))
+
+
 APART = replace(PAIR, requests=(Request(2, 2, weight=2), Request(2, 2, arrival_ps=1)))
 NOT_COVERED = {
     "objective": (PAIR, Objective.MEAN_TTFT, "the objective is mean_ttft"),

@@ -155,7 +155,8 @@ def _most_shared(problem: Problem, items: Sequence[Item], shares: Sequence[int])
 def _require_64_bits(problem: Problem, items: Sequence[Item], below: int, latest: int) -> None:
     """Refuse numbers of which sums may be too large: a label, all needs after it, each as often as it is added."""
     [(base, _)] = pieces_of(problem.cost)
-    alone = sum(item.requests * (base + item.work_ps + item.extra_ps) for item in items)
+    # Where eviction is forbidden a refill may be cheaper than a decode.
+    alone = sum(item.requests * (base + item.work_ps + max(0, item.extra_ps)) for item in items)
     weight = sum(item.requests * max(item.weight, 1) for item in items if item.k == 1)
     require_64_bits(largest_sum=(below + latest + 3 * alone) * (weight + 1) * MOST_REQUESTS)
 
