@@ -276,6 +276,26 @@ def search(rng: Random, about: About) -> Certificate:
     return {"kind": "resident_search", "bound": bound} | _priced(rng, about, everything=True)
 
 
+def requests(rng: Random, about: About) -> Certificate:
+    """Shares of a batch's base near those that a full batch has, and a bound, often beyond the optimum."""
+    case, best = about.case, about.best
+    base = case.cpu_batch + case.pieces[0][0]
+    weights = [0] * len(case.jobs)
+    if about.objective in {"mean_e2e", "weighted_e2e"}:
+        weights = [job.weight if about.objective == "weighted_e2e" else 1 for job in case.jobs]
+    part, noise = rng.choice((0, 1, 3, 4, 4, 4, 5)), rng.choice((0, 0, 0, 1, base // 4))
+    shares = [
+        max(0, base * part * item.blocks // (4 * case.blocks) + rng.randint(-noise, noise))
+        for items in _items(case, weights)
+        for item in items
+    ]
+    if rng.random() < 0.1:
+        shares = [_part(rng, base) for _ in shares]
+    bound = rng.choice((best + 1, best + 1, best, 2 * best + 3, max(0, best - 1), _part(rng, best), 10**20))
+    states = rng.choice((1, 10, 1_000, 100_000, 4_000_000))
+    return {"kind": "request_search", "bound": bound, "shares": shares, "states": states}
+
+
 def patterns(rng: Random, about: About) -> Certificate:
     """Prices of batches, and packings."""
     case = about.case
@@ -450,6 +470,8 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "resident_walk": Grammar(walk, _MAKESPAN, Wanted(memory_only=True, arrivals=False)),
         "resident_search": Grammar(search, _SEARCHED, _FEW),
         "resident_search, arrivals": Grammar(search, _MAKESPAN, _FEW_LATER),
+        "request_search": Grammar(requests, _SEARCHED, _FEW),
+        "request_search, arrivals": Grammar(requests, ("makespan", "mean_e2e"), _FEW_LATER),
         "patterns": Grammar(patterns, _MAKESPAN, Wanted(whole=True, arrivals=False)),
         "last_arrivals": Grammar(last_arrivals, _MAKESPAN, Wanted(arrivals=True, swap=False)),
         "last_arrivals, memory": Grammar(last_arrivals, _MAKESPAN, Wanted(memory_only=True, arrivals=True, swap=False)),

@@ -136,6 +136,12 @@ class Best:
             badge, certificate = Badge.SOLVER_CLAIMED, None
         self._take(Claim(bound, badge, certificate, origin))
 
+    def offer_certificate(self, certificate: dict[str, Any]) -> None:
+        """Take a certificate of the best bound, which is only claimed so far, if the checker proves that bound."""
+        claim = self.claim
+        if self._confirmed(claim.bound, certificate, claim.origin):
+            self.claims[-1] = Claim(claim.bound, Badge.CERTIFIED, certificate, claim.origin)
+
     def offer_proof(self, found: Bound, origin: str) -> None:
         """Take a bound of the catalogue, which counts only as far as the checker proves it.
 

@@ -1,4 +1,4 @@
-"""The search of one call of `optsched.methods.solve.solve`, in stages: bounds, policies, formulations.
+"""The search of one call of `optsched.methods.solve.solve`, in stages: bounds, policies, formulations, certificates.
 
 Each stage works on a `SolveRun` and offers what it finds to the run's `Best`, the only part that changes.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from threading import Event
+from typing import Any
 
 from optsched.bounds.catalogue import BOUNDS
 from optsched.methods.best import Best
@@ -18,6 +20,7 @@ from optsched.methods.plan import AUTO, SolvePlan, Step
 from optsched.methods.question import Question
 from optsched.methods.simulate import served_alone
 from optsched.model.errors import InputError
+from optsched.model.result import Badge
 from optsched.model.schedule import one_after_another
 from optsched.policies import STARTING
 from optsched.simulator.replica import PolicyFailureError
@@ -29,6 +32,7 @@ _START_SHARE = 0.3
 """Share of the time limit after which no further bound and no further policy is tried for a start."""
 _QUICK_SHARE = 0.05
 """Share of the time limit after which no bound begins before formulations that need no start have had their turn."""
+_CERTIFICATES = "optsched_formulations.batching.search.optimum_certificates:optimum_certificates"
 _ALONE = "one_after_another"
 """Origin of the schedule that serves requests one after another."""
 
@@ -98,6 +102,7 @@ def search(run: SolveRun, plan: SolvePlan) -> bool:
             _prove_bounds(run, bounds, 1.0)
         if first and not interrupted.is_set():
             _play_policies(run)
+        _certify(run, interrupted)
     return interrupted.is_set() and not run.best.settled
 
 
@@ -149,6 +154,31 @@ def _ask_formulations(run: SolveRun, steps: tuple[Step, ...], interrupted: Event
                 run.best.offer_outcome(outcome, step.name)
         if unsupported is not None and run.method != AUTO:
             raise InputError("method", run.method, f"a method that covers {unsupported}")
+
+
+def _certify(run: SolveRun, interrupted: Event) -> None:
+    """Let the checker's own searches confirm, in the time left, what a solver only claims and what ended the search."""
+    best = run.best
+
+    def goes_on() -> bool:
+        claimed = (best.closed or best.hopeless) and best.claim.badge == Badge.SOLVER_CLAIMED
+        return claimed and not interrupted.is_set() and run.elapsed_s() < run.time_limit_s
+
+    if not goes_on():
+        return
+    with best.surviving("certificates"):
+        # Models are loaded by name, and only where a claim is left.
+        make = _named(_CERTIFICATES)
+        asked, left_s = run.question, run.time_limit_s - run.elapsed_s()
+        for certificate in make(asked.restricted, asked.objective, best.claim.bound, left_s, run.workers):
+            best.offer_certificate(certificate)
+            if not goes_on():
+                break
+
+
+def _named(target: str) -> Any:
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
 
 
 def _task(run: SolveRun, step: Step) -> Task:

@@ -149,7 +149,7 @@ def test_an_eviction_that_is_refilled_at_once_may_prove_less() -> None:
 def test_a_search_that_looks_at_too_many_proves_what_it_has_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
     for most in range(60):
-        monkeypatch.setattr(resident_search, "MOST_PAIRS", most)
+        monkeypatch.setattr(resident_search, "MOST_PAIRS_COMPILED", most)
         found.append(proved(stated(BEST, 1, 1, scale=2)) or 0)
     # Both requests are paid 1 / 2.
     assert found[0] == 1
@@ -160,9 +160,9 @@ def test_a_search_that_looks_at_too_many_proves_what_it_has_reached(monkeypatch:
 
 def test_large_graphs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # After a batch: none, or one that has a token to come, or two of these; in a batch: none, 1, 2 or 1 and 1.
-    monkeypatch.setattr(contents, "MOST_STATES", 7)
+    monkeypatch.setattr(resident_search, "MOST_STATES_COMPILED", 7)
     assert proved(stated(BEST, 0, 0)) == BEST
-    monkeypatch.setattr(contents, "MOST_STATES", 6)
+    monkeypatch.setattr(resident_search, "MOST_STATES_COMPILED", 6)
     assert claim(0, stated(0, 0, 0)) == ("certificate: the graph has more than 6 states, which are not searched",)
 
 
@@ -310,7 +310,9 @@ def test_producer_and_checker_agree_on_the_graph(case: tuple[Instance, Objective
     assert len(found.states) == len(graph.nodes)
     assert sum(map(len, found.moves)) == len(graph.tail)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resident_search, "MOST_PAIRS", 0)  # what the prices alone prove
+        # What the prices alone prove; of large numbers the readable form tells.
+        patch.setattr(resident_search, "MOST_PAIRS", 0)
+        patch.setattr(resident_search, "MOST_PAIRS_COMPILED", 0)
         assert resident_search.resident_search_bound(problem, objective, proof) == prices.bound_ps
 
 

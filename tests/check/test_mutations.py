@@ -15,6 +15,7 @@ from test_check_patterns import BEST as BEST_OF_PATTERNS
 from test_check_patterns import MEMORY, PACKED, WEIGHTS
 from test_check_patterns import PAIR as PAIR_OF_PATTERNS
 from test_check_patterns import stated as patterns
+from test_check_requests import stated as by_request
 from test_check_search import MEETING, MET
 from test_check_search import stated as searched
 from test_check_walk import TIGHT
@@ -71,6 +72,7 @@ def witnesses() -> dict[str, Witness]:
         "ramp": Witness(three, MAKESPAN, terms | {"prices": [SPIKE, RAMP]}, optimum(three)),
         "resident_walk": Witness(PAIR, MAKESPAN, TIGHT | {"scale": 1, "tracked": []}, BEST),
         "resident_search": Witness(MEETING, MAKESPAN, searched(MET, 0, 0, 0, 0, 0, 0), MET),
+        "request_search": Witness(MEETING, MAKESPAN, by_request(MET, 0, 0, 0, 0, 0, 0), MET),
         "patterns": Witness(PAIR_OF_PATTERNS, MAKESPAN, patterns(MEMORY, PACKED, packings=WEIGHTS), BEST_OF_PATTERNS),
         "last_arrivals": Witness(QUEUE, MAKESPAN, last, optimum(QUEUE)),
     }

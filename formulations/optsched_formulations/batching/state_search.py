@@ -69,6 +69,8 @@ _MOST_IN_BEAM = 4_000_000
 """Expansions of a beam, some seconds."""
 _MOST_PROVED, _MOST_PROVED_NODES = 200_000, 20_000
 """Expansions, and nodes of the graph of resident sets, up to which the checker can search anew in some seconds."""
+_MOST_PROVED_ON_NODES = 3_000_000
+"""Expansions on nodes, of whose graph and prices the checker has a compiled search, too."""
 _MOST_PAUSING = 800_000
 """Nodes of a graph with pauses, which needs no linear programme."""
 _STEP = 100_000
@@ -207,7 +209,7 @@ class _Solution:
 
     def _begin(self, space: Space, prove: Prove | None) -> States:
         """Look for a good schedule, and return the first state."""
-        self._bounded(space.value_of(0), prove)
+        self._bounded(space.value_of(0), prove, certain=_on_nodes(space))
         for width in _NARROW:
             if self._beam(space, width) * _NARROW[-1] > _MOST_IN_BEAM * _NARROW[0]:
                 break
@@ -215,15 +217,18 @@ class _Solution:
 
     def _search(self, space: Space, states: States, prove: Prove | None, until: float) -> bool:
         """Search a space; return whether the search ends."""
+        certain = _on_nodes(space)
+        most_proved = _MOST_PROVED_ON_NODES if certain else _MOST_PROVED
         while states.expand(_STEP if self._expansions is None else min(_STEP, self._expansions)):
             self._look_at(space, states)
-            self._bounded(space.value_of(states.floor), prove if states.expanded <= _MOST_PROVED else None)
+            proof = prove if states.expanded <= most_proved else None
+            self._bounded(space.value_of(states.floor), proof, certain=certain)
             if self._expansions is not None:
                 self._expansions -= _STEP
             if now_s() > until or states.full or (self._expansions is not None and self._expansions <= 0):
                 return False
         self._look_at(space, states)
-        self._bounded(self._beyond, prove if states.expanded <= _MOST_PROVED else None)
+        self._bounded(self._beyond, prove if states.expanded <= most_proved else None, certain=certain)
         return True
 
     def _beam(self, space: Space, width: int) -> int:
@@ -264,6 +269,11 @@ class _Solution:
     def _tell(self) -> None:
         elapsed = now_s() - self._started
         self._task.progress(ProgressEvent(elapsed, self._value or self._task.incumbent_value, self._bound))
+
+
+def _on_nodes(space: Space) -> bool:
+    """Return whether states are nodes of a graph with a pool."""
+    return len(space.arcs.begins) > 0
 
 
 def _compile(space: Space) -> None:

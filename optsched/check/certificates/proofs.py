@@ -17,7 +17,6 @@ from optsched.check.certificates.patterns import patterns_bound
 from optsched.check.certificates.percentile import percentile_bound
 from optsched.check.certificates.prefixed import prefixed_bound
 from optsched.check.certificates.ramp import ramp_bound
-from optsched.check.certificates.resident_search import resident_search_bound
 from optsched.check.certificates.resident_walk import resident_walk_bound
 from optsched.check.certificates.shared.guard import require_form, require_size
 from optsched.check.certificates.volume import volume_bound
@@ -92,6 +91,20 @@ def _congestion_bound_of_several(
     return congestion_bound_of_several(machines, objective, certificate)
 
 
+def _resident_search_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
+    """Call a proof with compiled loops, which take a while to load."""
+    from optsched.check.certificates.resident_search import resident_search_bound  # noqa: PLC0415 - numba
+
+    return resident_search_bound(problem, objective, certificate)
+
+
+def _request_search_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
+    """Call a proof with compiled loops, which take a while to load."""
+    from optsched.check.certificates.request_search import request_search_bound  # noqa: PLC0415 - numba
+
+    return request_search_bound(problem, objective, certificate)
+
+
 PROOFS: Mapping[str, Proof] = MappingProxyType(
     {
         "alone": alone_bound,
@@ -102,7 +115,8 @@ PROOFS: Mapping[str, Proof] = MappingProxyType(
         "volume": volume_bound,
         "ramp": ramp_bound,
         "resident_walk": resident_walk_bound,
-        "resident_search": resident_search_bound,
+        "resident_search": _resident_search_bound,
+        "request_search": _request_search_bound,
         "patterns": patterns_bound,
         "last_arrivals": partial(last_arrivals_bound, prove=_prove),
     }
@@ -139,7 +153,7 @@ _WITH_CACHES = frozenset({"prefixed"})
 _MOST_PLACES = 10_000_000
 """Machines times requests that the checker is ready to list."""
 
-_WITHOUT_SWAPS = frozenset({"ramp", "resident_walk", "resident_search", "patterns", "last_arrivals"})
+_WITHOUT_SWAPS = frozenset({"ramp", "resident_walk", "resident_search", "request_search", "patterns", "last_arrivals"})
 """Kinds whose theorems say that a request either keeps its KV or is filled again, or that leave batches out.
 
 The others look at every token by itself: how many tokens a request holds in the batch that generates it, and what it

@@ -44,8 +44,10 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from optsched.check.certificates.shared.contents import (
     SUMS,
@@ -64,12 +66,27 @@ from optsched.check.certificates.shared.contents import (
 )
 from optsched.check.certificates.shared.least import least_to_sink
 from optsched.check.certificates.shared.refills import require_dear_refills
-from optsched.check.problem import Problem
+from optsched.check.certificates.shared.resident_states import (
+    Items64,
+    explore_graph,
+    least_to_end,
+    search_pairs,
+)
+from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError, shown
+from optsched.model.ints import Ints
 from optsched.model.objectives import Objective
 
 MOST_PAIRS = 2_000_000
 """A search looks at no more pairs; these take up to a minute."""
+MOST_STATES_COMPILED, MOST_PAIRS_COMPILED = 1_000_000, 5_000_000
+"""States and pairs of the compiled form: some seconds, and up to a gigabyte."""
+_WORD = 62
+"""Bits of a word of counters that are used."""
+_MOST_LANES, _MOST_ITEMS = 48, 2**15
+"""Resident requests and items that rows of the compiled form have room for."""
+_MOST_COST = 2**58
+"""Costs, prices and arrivals of the compiled form are less, so that no sum of its own wraps."""
 _KIND = "resident_search"
 
 
@@ -89,8 +106,87 @@ def resident_search_bound(problem: Problem, objective: Objective, certificate: M
     bound = certificate.get("bound")
     if type(bound) is not int or bound < 0:
         raise UnprovedError(f"bound is {shown(bound)}, expected an integer ≥ 0")
+    if objective not in SUMS:
+        found = _compiled(problem, items, prices, bound)
+        if found is not None:
+            return found
     graph = explore(Rules(problem, objective, items, prices, pauses=not together))
     return _Search(graph, items, prices, _arrivals(problem, objective, prices.scale)).least(bound)
+
+
+def _compiled(problem: Problem, items: list[Item], prices: Prices, bound: int) -> int | None:
+    """Return what the compiled form of the search proves of the makespan; None if only the readable form may tell.
+
+    It costs a unit of the objective for a unit of time, so that weights are 0.
+    """
+    scale, arrivals = prices.scale, _arrivals(problem, Objective.MAKESPAN, prices.scale)
+    [(base, _)] = pieces_of(problem.cost)
+    fields: list[tuple[int, int, int]] = []
+    words, bits = 1, _WORD  # the first field begins a new word, after those of the state and of arrivals
+    for item in items:
+        if item.k == 1 and item.group in prices.tracked:
+            fields.append((-1, 0, 0))
+            continue
+        width = item.requests.bit_length()
+        if bits + width > _WORD:
+            words, bits = words + 1, 0
+        fields.append((words, bits, (1 << width) - 1))
+        bits += width
+    lanes = 1 + min(len(problem.requests), problem.blocks // min(item.blocks for item in items))
+    largest = max(
+        scale * max(base, *(item.work_ps + item.extra_ps for item in items)),
+        scale * lanes * max(item.work_ps for item in items),
+        sum(item.requests * abs(price) for item, price in zip(items, prices.items, strict=True)),
+        scale * bound,
+        max(arrivals.times, default=0),
+    )
+    if lanes > _MOST_LANES or largest >= _MOST_COST or len(items) >= _MOST_ITEMS:
+        return None
+    firsts = [item for item in items if item.k == 1]
+    arrays = Items64(
+        group=_integers(item.group for item in items),
+        k=_integers(item.k for item in items),
+        last=_integers(item.last for item in items),
+        blocks=_integers(item.blocks for item in items),
+        work=_integers(scale * item.work_ps for item in items),
+        fill=_integers(scale * (item.work_ps + item.extra_ps) for item in items),
+        price=_integers(prices.items),
+        requests=_integers(item.requests for item in firsts),
+        tracked=_integers(item.group in prices.tracked for item in firsts),
+    )
+    pauses = bool(arrivals.times)
+    graph = explore_graph(arrays, problem.blocks, scale * base, problem.eviction, pauses, lanes, MOST_STATES_COMPILED)
+    if not graph.complete:
+        raise UnprovedError(f"the graph has more than {MOST_STATES_COMPILED} states, which are not searched")
+    home = np.zeros(len(graph.lengths), dtype=np.int64)
+    if not least_to_end(graph, home):
+        raise UnprovedError("item_prices: a cycle of cache contents costs less than 0, so they prove nothing")
+    estimate, start = int(home[0]), np.zeros(words + 1, dtype=np.int64)
+    for item, price, (word, shift, _) in zip(items, prices.items, fields, strict=True):
+        if item.k == 1:
+            estimate += item.requests * price
+            if word > 0:
+                start[word] += item.requests << shift
+    places = np.full((len(firsts), 1 + max(item.requests for item in firsts)), -1, dtype=np.int64)
+    for group, row in enumerate(arrivals.places):
+        places[group, : len(row)] = row
+    least, reached = search_pairs(
+        graph,
+        home,
+        arrays,
+        np.array(fields, dtype=np.int64),
+        np.array(arrivals.times, dtype=np.int64),
+        places,
+        start,
+        estimate,
+        scale * (bound - 1) + 1,
+        MOST_PAIRS_COMPILED,
+    )
+    return least // scale if reached else -(-least // scale)
+
+
+def _integers(numbers: Iterable[int]) -> Ints:
+    return np.array(list(numbers), dtype=np.int64)
 
 
 class _Arrivals(NamedTuple):

@@ -17,7 +17,13 @@ MOST_INTEGER = 2**1000
 DEEPEST = 10
 """Objects and lists within each other; a certificate in a certificate has seven."""
 _MOST_TOKENS: Mapping[str, int] = MappingProxyType(
-    {"resident_walk": 100_000, "resident_search": 100_000, "patterns": 1_000_000, "ramp": 2_000_000}
+    {
+        "resident_walk": 100_000,
+        "resident_search": 100_000,
+        "request_search": 100_000,
+        "patterns": 1_000_000,
+        "ramp": 2_000_000,
+    }
 )
 """Output tokens of all (I, O), each pair counted once, that the kinds are computed for which list every one of them."""
 _MOST_SERVED: Mapping[str, int] = MappingProxyType({"congestion": 20_000_000})

@@ -1,0 +1,88 @@
+"""Certificates of a bound that is known already, for the checker's own searches: cheap ones first.
+
+Whatever has found the bound, these are weights and prices with which the checker finds no schedule below it:
+`packing`'s weights for a search request by request, and for the makespan the prices of a linear programme on the graph
+of resident sets. Neither needs to be good for the bound to hold; they decide how long the checker searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from optsched.model.instance import Instance
+from optsched.model.objectives import Objective
+from optsched.stopwatch import now_s
+from optsched_formulations.batching.memory_only import Classes
+from optsched_formulations.batching.packing import HeldClass, packing
+from optsched_formulations.batching.search.resident_graph import TooLargeError, build_graph, growing_graphs
+from optsched_formulations.batching.search.resident_search import priced_certificate
+from optsched_formulations.batching.search.resident_walk import evaluate, price
+
+_STATES_A_SECOND = 30_000
+"""States that the checker looks at in a second, about."""
+_FEW_STATES, _MOST_STATES = 20_000, 4_000_000
+"""States that the checker tries before prices, and at most."""
+_PACKING_SHARE, _GRAPH_SHARE, _PRICE_SHARE = 0.1, 0.3, 0.6
+"""Shares of the time left for weights, for the graph, and for prices on it."""
+_MOST_PAUSING = 800_000
+
+
+def optimum_certificates(
+    instance: Instance, objective: Objective, bound: int, seconds: float, workers: int
+) -> Iterator[dict[str, Any]]:
+    """Yield certificates of a bound for the checker to try, until a time limit.
+
+    They are of use where only memory binds; the checker refuses others at once.
+    """
+    if len(instance.cost.affine) > 1 or instance.rules.chunked_prefill or not instance.rules.hybrid:
+        return
+    deadline = now_s() + seconds
+    classes = Classes(instance, objective)
+    by_request = request_certificate(classes, bound, _FEW_STATES, seconds * _PACKING_SHARE)
+    if not classes.weighted:
+        yield by_request
+        priced = _priced(instance, classes, bound, deadline, workers) if now_s() < deadline else None
+        if priced is not None:
+            yield priced
+    if now_s() < deadline:
+        left = int((deadline - now_s()) * _STATES_A_SECOND)
+        yield by_request | {"states": min(_MOST_STATES, max(_FEW_STATES, left))}
+
+
+def _priced(instance: Instance, classes: Classes, bound: int, deadline: float, workers: int) -> dict[str, Any] | None:
+    """Return a certificate of kind ``resident_search`` for the makespan; None if the graph is too large."""
+    graphs = list(growing_graphs(classes, now_s() + _GRAPH_SHARE * (deadline - now_s()), track=instance.offline))
+    if not graphs:
+        return None
+    graph = graphs[-1]
+    prices = price(graph, _PRICE_SHARE * (deadline - now_s()), workers)
+    if prices is not None and not instance.offline:
+        # Prices hold on the graph with pauses as well: see `state_search`.
+        try:
+            graph = build_graph(classes, frozenset(), _MOST_PAUSING, deadline, pauses=True)
+        except TooLargeError:
+            return None
+        prices = evaluate(graph, prices.item, np.zeros(len(graph.nodes), dtype=np.int64))
+    return None if prices is None else priced_certificate(graph, prices, bound)
+
+
+def request_certificate(classes: Classes, bound: int, states: int, seconds: float) -> dict[str, Any]:
+    """Return a certificate of kind ``request_search``; weights of tokens are sought for some time."""
+    held = [
+        HeldClass(len(members), [classes.size[first + k] for k in range(output)])
+        for first, members, (_, output, _) in zip(classes.first, classes.members, classes.kinds, strict=True)
+    ]
+    found = packing(held, classes.capacity, seconds)
+    weights, most = classes.size, classes.capacity
+    if found is not None:
+        numbers = zip(classes.owner, classes.token, strict=True)
+        weights, most = [found.weights.get(number, 0) for number in numbers], found.most
+    return {
+        "kind": "request_search",
+        "bound": bound,
+        "states": states,
+        "shares": [weight * classes.base_ps // most for weight in weights],
+    }

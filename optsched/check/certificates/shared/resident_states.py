@@ -1,0 +1,390 @@
+"""The graph and the search of `resident_search` a second time, compiled: for the makespan, numbers in 64 bits.
+
+`optsched.check.certificates.resident_search` says what is searched and why; `contents` and `least` are the readable
+form of the graph. It is the same search, so that tests compare both; where numbers might not fit, or more requests are
+resident than a row has room for, the readable form decides.
+
+==================================================  ===========================================================
+here                                                in the readable form
+==================================================  ===========================================================
+`explore_graph`                                     `contents.explore`, `contents.Rules`
+`least_to_end`                                      `least.least_to_sink`
+`search_pairs`                                      ``resident_search._Search``
+==================================================  ===========================================================
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from optsched.compiled import compiled
+from optsched.model.ints import Ints
+
+Rows = npt.NDArray[np.int16]
+
+BEGIN, EVICT, PAUSE, FILL, RUN = range(5)
+NO_WAY = 2**62
+"""Cost of a way to the sink where there is none."""
+_HUGE = 2**61
+_NONE = -1
+_FIRST_ROOM = 1 << 12
+_ROUNDS = 5_000
+"""Rounds of correcting labels after which a graph is given up; ways of so many batches are not of interest."""
+_HEAD, _KIND, _ITEM, _COST, _PRICED = range(5)
+
+
+class Graph64(NamedTuple):
+    """Moves, those of state s from ``begins[s]`` on; the columns head, kind, item, cost and priced cost.
+
+    ``waiting`` has a row for every state: how many of each tracked group have not started. ``sink`` is the sink's
+    number, −1 if it is not reached; ``complete`` is 0 if there are more states than asked for.
+    """
+
+    begins: Ints
+    moves: Ints
+    waiting: Rows
+    lengths: Ints
+    sink: int
+    complete: int
+
+
+class Items64(NamedTuple):
+    """What items and groups are, times in the unit of costs.
+
+    Of every item: its group, k, whether it is the last, blocks, the time of its decode (or first fill) and of its fill,
+    and its price; of every group: its requests and whether it is tracked.
+    """
+
+    group: Ints
+    k: Ints
+    last: Ints
+    blocks: Ints
+    work: Ints
+    fill: Ints
+    price: Ints
+    requests: Ints
+    tracked: Ints
+
+
+@compiled
+def _place(rows: Rows, table: Ints, wanted: Rows) -> int:
+    """Return where a row is in the hash table, or would be."""
+    mixed = np.uint64(0x9E3779B97F4A7C15)
+    for number in range(len(wanted)):
+        mixed = (mixed ^ np.uint64(wanted[number] + 1)) * np.uint64(0xD6E8FEB86659FD93)
+        mixed ^= mixed >> np.uint64(32)
+    mask = np.uint64(len(table) - 1)
+    place = mixed & mask
+    while True:
+        known = table[np.int64(place)]
+        if known == _NONE:
+            return int(np.int64(place))
+        same = True
+        for number in range(len(wanted)):
+            if rows[known, number] != wanted[number]:
+                same = False
+                break
+        if same:
+            return int(np.int64(place))
+        place = (place + np.uint64(1)) & mask
+
+
+@compiled
+def _insert(row: Rows, begin: int, end: int, item: int) -> None:
+    """Insert an item into lanes that are ascending, the unused ones (−1) last."""
+    place = begin
+    while place < end and row[place] != _NONE and row[place] <= item:
+        place += 1
+    for other in range(end - 1, place, -1):
+        row[other] = row[other - 1]
+    row[place] = item
+
+
+@compiled
+def _remove(row: Rows, place: int, end: int) -> None:
+    for other in range(place, end - 1):
+        row[other] = row[other + 1]
+    row[end - 1] = _NONE
+
+
+@compiled
+def explore_graph(  # noqa: PLR0917 - compiled functions take positions
+    items: Items64, capacity: int, base: int, evicts: bool, pauses: bool, lanes: int, most: int
+) -> Graph64:
+    """Find all states that the source reaches; a row has ``lanes`` for items, as many for paused ones, and the rest.
+
+    A lane is free in every state: at most lanes − 1 requests are resident.
+    """
+    groups = len(items.requests)
+    width = 1 + 2 * lanes + groups
+    rows = np.full((_FIRST_ROOM, width), _NONE, dtype=np.int16)
+    table = np.full(2 * _FIRST_ROOM, _NONE, dtype=np.int64)
+    moves = np.zeros((4 * _FIRST_ROOM, 5), dtype=np.int64)
+    begins = np.zeros(_FIRST_ROOM + 1, dtype=np.int64)
+    source = np.full(width, _NONE, dtype=np.int16)
+    source[0] = 0
+    for group in range(groups):
+        source[1 + 2 * lanes + group] = items.requests[group] if items.tracked[group] else 0
+    rows[0] = source
+    table[_place(rows, table, source)] = 0
+    count, arcs, state, complete = 1, 0, 0, 1
+    row, after = np.empty_like(source), np.empty_like(source)
+    while state < count:
+        begins[state] = arcs
+        row[:] = rows[state]
+        size, paused, held = 0, 0, np.int64(0)
+        while row[1 + size] != _NONE:
+            held += items.blocks[row[1 + size]]
+            size += 1
+        while row[1 + lanes + paused] != _NONE:
+            held += items.blocks[row[1 + lanes + paused]]
+            paused += 1
+        # Choices: while composing, to fill each item, and to run; else to begin, and for each lane to evict or pause.
+        for choice in range(len(items.k) + 1 if row[0] else 1 + 2 * size):
+            after[:] = row
+            kind, item, cost, priced = RUN, np.int64(_NONE), np.int64(0), np.int64(0)
+            if row[0] and choice < len(items.k):
+                kind, item = FILL, np.int64(choice)
+                if held + items.blocks[item] > capacity:
+                    continue
+                group = items.group[item]
+                to_come = row[1 + 2 * lanes + group]
+                if items.k[item] == 1 and items.tracked[group]:
+                    if to_come == 0:
+                        continue
+                    after[1 + 2 * lanes + group] -= 1
+                else:
+                    present = np.int64(to_come)
+                    for lane in range(1, 1 + 2 * lanes):
+                        present += row[lane] != _NONE and items.group[row[lane]] == group
+                    if present >= items.requests[group] or (items.k[item] > 1 and not evicts):
+                        continue
+                _insert(after, 1, 1 + lanes, int(item))
+                cost = items.fill[item]
+                priced = cost - items.price[item]
+            elif row[0]:
+                if size == 0:
+                    continue
+                after[: 1 + 2 * lanes] = _NONE
+                after[0] = 0
+                for lane in range(1, 1 + 2 * lanes):
+                    if row[lane] != _NONE and (lane > lanes or not items.last[row[lane]]):
+                        _insert(after, 1, 1 + lanes, row[lane])
+                cost = priced = np.int64(base)
+            elif choice == 0:
+                kind, after[0], grown = BEGIN, 1, held
+                for lane in range(1, 1 + size):
+                    after[lane] += 1
+                    grown += items.blocks[after[lane]] - items.blocks[row[lane]]
+                    cost += items.work[after[lane]]
+                if grown > capacity:
+                    continue
+                priced = cost
+            else:
+                lane = 1 + (choice - 1) // 2
+                item, kind = np.int64(row[lane]), EVICT if choice % 2 else PAUSE
+                if (lane > 1 and row[lane - 1] == item) or not (evicts if kind == EVICT else pauses):
+                    continue
+                _remove(after, lane, 1 + lanes)
+                if kind == EVICT:
+                    priced = items.price[item + 1]
+                else:
+                    _insert(after, 1 + lanes, 1 + 2 * lanes, int(item))
+            place = _place(rows, table, after)
+            head = table[place]
+            if head == _NONE:
+                if count == most:
+                    complete = 0
+                    break
+                if count == len(rows):
+                    rows = np.concatenate((rows, np.full_like(rows, _NONE)))
+                    begins = np.concatenate((begins, np.zeros_like(begins)))
+                    table = np.full(2 * len(rows), _NONE, dtype=np.int64)
+                    for known in range(count):
+                        table[_place(rows, table, rows[known])] = known
+                    place = _place(rows, table, after)
+                head = np.int64(count)
+                rows[count] = after
+                table[place] = head
+                count += 1
+            if arcs == len(moves):
+                moves = np.concatenate((moves, np.zeros_like(moves)))
+            moves[arcs, _HEAD], moves[arcs, _KIND], moves[arcs, _ITEM] = head, kind, item
+            moves[arcs, _COST], moves[arcs, _PRICED] = cost, priced
+            arcs += 1
+        if not complete:
+            break
+        state += 1
+    begins[count] = arcs
+    lengths = np.zeros(count, dtype=np.int64)
+    for number in range(count):
+        for lane in range(1, 1 + lanes):
+            lengths[number] += rows[number, lane] != _NONE
+        lengths[number] = 1000 + lengths[number] if rows[number, 0] else -lengths[number]
+    source[1:] = _NONE
+    source[1 + 2 * lanes :] = 0
+    sink = table[_place(rows, table, source)]
+    return Graph64(begins[: count + 1], moves[:arcs], rows[:count, 1 + 2 * lanes :].copy(), lengths, sink, complete)
+
+
+@compiled
+def least_to_end(graph: Graph64, home: Ints) -> bool:
+    """Write the least priced cost from every state to the sink, `NO_WAY` where there is none.
+
+    Return False if labels go on falling, or beyond 2^61: a cycle is negative, or numbers are too large.
+    """
+    home[:] = NO_WAY
+    home[graph.sink] = 0
+    # All moves but runs lead forwards in this order; so backwards through it labels settle soon.
+    order = np.argsort(graph.lengths)[::-1]
+    for _ in range(_ROUNDS):
+        changed = False
+        for state in order:
+            least = home[state]
+            for move in range(graph.begins[state], graph.begins[state + 1]):
+                beyond = home[graph.moves[move, _HEAD]]
+                if beyond < NO_WAY:
+                    least = min(least, beyond + graph.moves[move, _PRICED])
+            if least < home[state]:
+                if least < -_HUGE or least > _HUGE:
+                    return False
+                home[state] = least
+                changed = True
+        if not changed:
+            return True
+    return False
+
+
+@compiled
+def _place_of_pair(pairs: Ints, table: Ints, wanted: Ints) -> int:
+    mixed = np.uint64(0x9E3779B97F4A7C15)
+    for number in range(len(wanted)):
+        mixed = (mixed ^ np.uint64(wanted[number])) * np.uint64(0xD6E8FEB86659FD93)
+        mixed ^= mixed >> np.uint64(32)
+    mask = np.uint64(len(table) - 1)
+    place = mixed & mask
+    while True:
+        known = table[np.int64(place)]
+        if known == _NONE:
+            return int(np.int64(place))
+        same = True
+        for number in range(len(wanted)):
+            same = same and pairs[known, number] == wanted[number]
+        if same:
+            return int(np.int64(place))
+        place = (place + np.uint64(1)) & mask
+
+
+@compiled
+def search_pairs(  # noqa: PLR0917
+    graph: Graph64,
+    home: Ints,
+    items: Items64,
+    field: Ints,
+    times: Ints,
+    places: Ints,
+    start: Ints,
+    estimate: int,
+    beyond: int,
+    most: int,
+) -> tuple[int, bool]:
+    """Search pairs by increasing estimate; return the least of the sink, and True; or what is proved, and False.
+
+    ``field`` has for every item the word, shift and mask of its pool, word −1 if it has none; word 0 is the state, word
+    1 how many have arrived. ``start`` are the words of the source. ``times`` are arrivals, from 0, and ``places[g, w]``
+    the place there of the w-th last of group g; both are empty if all arrive together. Pairs estimated at ``beyond`` or
+    more are left out, and if none is left, ``beyond`` is proved. At most ``most`` are looked at, and twice
+    as many kept.
+    """
+    width = len(start)
+    pairs = np.zeros((_FIRST_ROOM, width), dtype=np.int64)
+    totals, clocks = np.zeros(_FIRST_ROOM, dtype=np.int64), np.zeros(_FIRST_ROOM, dtype=np.int64)
+    table = np.full(2 * _FIRST_ROOM, _NONE, dtype=np.int64)
+    if estimate >= beyond:
+        return beyond, False
+    pairs[0], totals[0] = start, estimate
+    table[_place_of_pair(pairs, table, start)] = 0
+    count, looked = 1, 0
+    queue = [(np.int64(estimate), np.int64(0))]
+    wanted = np.empty_like(start)
+    while len(queue) > 0:
+        total, pair = heappop(queue)
+        if total > totals[pair]:
+            continue
+        state, seen, clock = pairs[pair, 0], pairs[pair, 1], clocks[pair]
+        if state == graph.sink:
+            empty = True
+            for word in range(1, width):
+                empty = empty and pairs[pair, word] == 0
+            if empty:
+                return int(total), True
+        looked += 1
+        if looked > most or count > 2 * most:
+            return int(total), False
+        for move in range(graph.begins[state], graph.begins[state + 1]):
+            head, kind, item = graph.moves[move, _HEAD], graph.moves[move, _KIND], graph.moves[move, _ITEM]
+            if home[head] == NO_WAY:
+                continue
+            found = total + graph.moves[move, _PRICED] + home[head] - home[state]
+            if found >= beyond:
+                continue
+            present = 0
+            while present < len(times) and times[present] <= clock:
+                present += 1
+            while True:
+                wanted[:] = pairs[pair]
+                wanted[0] = head
+                idle = np.int64(0)
+                possible = True
+                if kind == BEGIN:
+                    if present > 0:
+                        idle = max(np.int64(0), times[present - 1] - clock)
+                    wanted[1] = present
+                elif kind == RUN:
+                    wanted[1] = 0
+                elif kind == EVICT:
+                    word = field[item + 1, 0]
+                    if word >= 0:
+                        wanted[word] += np.int64(1) << field[item + 1, 1]
+                elif kind == FILL:
+                    word = field[item, 0]
+                    group = items.group[item]
+                    waiting = np.int64(graph.waiting[state, group])
+                    if word >= 0:
+                        waiting = (wanted[word] >> field[item, 1]) & field[item, 2]
+                        wanted[word] -= np.int64(1) << field[item, 1]
+                    possible = bool(waiting > 0)
+                    if possible and items.k[item] == 1 and len(times) > 0:
+                        possible = bool(places[group, waiting] < seen)
+                if possible and found + idle < beyond:
+                    place = _place_of_pair(pairs, table, wanted)
+                    known = table[place]
+                    if known == _NONE:
+                        if count == len(totals):
+                            pairs = np.concatenate((pairs, np.zeros_like(pairs)))
+                            totals = np.concatenate((totals, np.zeros_like(totals)))
+                            clocks = np.concatenate((clocks, np.zeros_like(clocks)))
+                            table = np.full(2 * len(totals), _NONE, dtype=np.int64)
+                            for other in range(count):
+                                table[_place_of_pair(pairs, table, pairs[other])] = other
+                            place = _place_of_pair(pairs, table, wanted)
+                        known = np.int64(count)
+                        pairs[count] = wanted
+                        table[place] = known
+                        totals[known] = found + idle + 1
+                        count += 1
+                    if found + idle < totals[known]:
+                        totals[known] = found + idle
+                        clocks[known] = clock + graph.moves[move, _COST] + idle
+                        heappush(queue, (found + idle, known))
+                if kind != BEGIN or present >= len(times):
+                    break
+                # Or the batch waits for the next arrivals.
+                upto = times[present]
+                while present < len(times) and times[present] <= upto:
+                    present += 1
+    return int(beyond), False
