@@ -4,17 +4,17 @@ It covers what `memory_only` says, offline, for the makespan. There a schedule o
 
 .. math:: \mathrm{constant} + \mathrm{base} \cdot J + \text{the extra cost of its refills},
 
-and the constant is the work of all first fills and decodes. With few batches many refills are needed, with many the batches
-alone take too long; so each J between the fewest possible and what the best schedule known leaves room for is settled by
-itself:
+and the constant is the work of all first fills and decodes. With few batches many refills are needed, with many the
+batches alone take too long; so each J between the fewest possible and what the best schedule known leaves room for is
+settled by itself:
 
-1. *Prices* (`layers.walks`): a Lagrangian bound on the extra cost of schedules of J batches, the maximum over item prices
-   found by a bundle method, which begins with those of J + 1. It refutes most J.
+1. *Prices* (`layers.walks`): a Lagrangian bound on the extra cost of schedules of J batches, the maximum over item
+   prices found by a bundle method, which begins with those of J + 1. It refutes most J.
 2. *A beam* (`layers.layers`) looks for schedules, guided by the same prices.
 3. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first.
 
-The bound on the makespan is the least over all J, where a J that is settled is worth the best schedule's value. It rests on
-integers alone: prices are rounded, and what they prove is computed again.
+The bound on the makespan is the least over all J, where a J that is settled is worth the best schedule's value. It
+rests on integers alone: prices are rounded, and what they prove is computed again.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _MOST_NODES, _MOST_PLACES = 300_000, 16_000_000
 _MOST_REQUESTS = 255
 _MOST_TIME = 1 << 56
 """In units; sums of some of them, and prices, stay below the cost of a way that does not exist."""
-_PACKING_SHARE, _GRAPH_SHARE, _BOUND_SHARE = 0.02, 0.1, 0.5
-"""Shares of the time left that fewest batches, the graph, and all prices and beams may take."""
-_ROUNDS = 400
-"""Rounds of the bundle method for a number of batches."""
-_WIDTH = 2_000
-"""States of a beam."""
+_PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.1
+"""Shares of the time left that the fewest batches, and the graph, may take."""
+_QUICK, _LONG = (30, 200), (400, 2_000)
+"""Rounds of the bundle method and states of a beam for a number of batches, at first and then for those still open."""
+_QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
+"""Shares of the time left that they may take."""
 _MOST_STATES = 12_000_000
 """Of a search, in all layers."""
 
@@ -147,7 +147,9 @@ class _Solution:
     def solve(self) -> Outcome:
         """Settle one number of batches after the other."""
         try:
-            self._price_all()
+            most = self._most
+            self._improve_all(most, *_QUICK, self._at(_QUICK_SHARE))
+            self._improve_all(most, *_LONG, self._at(_LONG_SHARE))
             self._search_all()
         except KeyboardInterrupt:
             pass  # what is found is kept
@@ -158,32 +160,28 @@ class _Solution:
             return replace(nothing_better(self._task), badge=badge)
         return Outcome(Termination.OPTIMAL, self._schedule, self._value, badge)
 
-    def _price_all(self) -> None:
-        """Bound every number of batches, most first, and look for schedules."""
+    def _improve_all(self, most: int, rounds: int, width: int, until: float) -> None:
+        """Bound the numbers of batches that are open, most first, and look for schedules."""
         price = self._walks.first_prices()
-        until = self._at(_BOUND_SHARE)
-        for batches in range(self._most, self._fewest - 1, -1):
-            # Each has a share of the time left, and what others leave.
+        for batches in range(most, self._fewest - 1, -1):
             if batches not in self._open:
                 continue
-            share = now_s() + 2.0 * (until - now_s()) / (batches - self._fewest + 1)
-            over, enough = self._over(min(share, until)), self._budget / self._base
-            _, price = self._walks.improved(price, 0, self._walks.fresh, batches, enough, _ROUNDS, over)
+            # Each has twice its share of the time left, since others need less.
+            over = self._over(min(until, now_s() + 2.0 * (until - now_s()) / len(self._open)))
+            start, enough = self._prices.get(batches, price), self._budget / self._base
+            _, price = self._walks.improved(start, 0, self._walks.fresh, batches, enough, rounds, over)
             self._prices[batches] = price
             table = self._offer(batches, price)
             if batches in self._open:
-                self._look(self._layers.search(table, batches, self._budget, _WIDTH, self._over(until)), batches)
+                self._look(self._layers.search(table, batches, self._budget, width, self._over(until)), batches)
 
     def _search_all(self) -> None:
         """Search the numbers of batches that are open, those of the best bounds first."""
-        while self._open and now_s() < self._deadline:
-            for batches in sorted(self._open, key=lambda batches: -self._open[batches]):
-                if batches not in self._open:
-                    continue
-                table = self._walks.table(self._prices.get(batches, self._walks.first_prices()), batches)
-                until = self._at(1 / len(self._open))
-                self._look(self._layers.search(table, batches, self._budget, None, self._over(until)), batches)
-            break
+        for batches in sorted(self._open, key=lambda batches: -self._open[batches]):
+            if batches in self._open and now_s() < self._deadline:
+                table = self._walks.table(self._prices[batches], batches)
+                over = self._over(self._at(1 / len(self._open)))
+                self._look(self._layers.search(table, batches, self._budget, None, over), batches)
 
     def _offer(self, batches: int, price: Floats) -> Table:
         """Take what prices prove of a number of batches."""

@@ -29,6 +29,7 @@ from optsched_formulations.batching.layers.graph_kernel import (
     Growing,
     Items,
     Numbers,
+    Places,
     enumerate_nodes,
 )
 from optsched_formulations.batching.memory_only import Classes
@@ -132,9 +133,9 @@ def _sorted(classes: Classes, growing: Growing, progress: Ints) -> MergedGraph:
 
 def _reordered(
     order: npt.NDArray[np.int64], place: Numbers, begin: Numbers, head: Numbers, item: Bytes
-) -> tuple[Numbers, Numbers, Bytes]:
+) -> tuple[Numbers, Places, Bytes]:
     """Return begins, heads and items of arcs whose tails come in another order."""
     count = np.diff(begin)[order]
     new: Numbers = np.concatenate([[0], np.cumsum(count)]).astype(np.int32)
     from_ = np.repeat(begin[:-1][order] - new[:-1], count) + np.arange(new[-1])
-    return new, place[head[from_]], item[from_]
+    return new, place[head[from_]].astype(np.uint32), item[from_]

@@ -12,6 +12,8 @@ from optsched.model.ints import Ints
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int32]
+Places = npt.NDArray[np.uint32]
+"""Compiled code need not look whether an index is negative."""
 
 NOTHING = 255
 """Fills the row of a node behind its items."""
@@ -59,10 +61,10 @@ class Arcs(NamedTuple):
 
     fits: npt.NDArray[np.bool_]
     fill_begin: Numbers
-    fill_head: Numbers
+    fill_head: Places
     fill_item: Bytes
     evict_begin: Numbers
-    evict_head: Numbers
+    evict_head: Places
     evict_item: Bytes
     run_head: Numbers
 

@@ -206,7 +206,7 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                     pool += price[item]
                     evicted[item] += 1
                     depth += 1
-                    at[depth], arc[depth], fills[depth], item_of[depth] = evict_head[taken], -1, 0, item
+                    at[depth], arc[depth], fills[depth], item_of[depth] = int(evict_head[taken]), -1, 0, item
                     forward = True
                     break
             else:
@@ -237,7 +237,7 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                     pool -= price[item]
                     extra += extra_cost[item]
                     depth += 1
-                    at[depth], arc[depth], fills[depth], item_of[depth] = fill_head[taken], -1, 2, item
+                    at[depth], arc[depth], fills[depth], item_of[depth] = int(fill_head[taken]), -1, 2, item
                     forward = True
                     break
             if forward:

@@ -31,6 +31,7 @@ def walk_back(  # noqa: PLR0917 - compiled functions take positions
     fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
     nodes = len(fits)
     none = least[0, nodes - 1]
+    fill_costs, evict_costs = fill_cost[fill_item], evict_cost[evict_item]
     for t in range(1, batches + 1):
         before, here, open_ = least[t - 1], least[t], composing[t]
         for node in range(nodes - 1, -1, -1):
@@ -39,12 +40,12 @@ def walk_back(  # noqa: PLR0917 - compiled functions take positions
                 if run_head[node] >= 0:
                     best = min(best, base[0] + before[run_head[node]])
                 for arc in range(fill_begin[node], fill_begin[node + 1]):
-                    best = min(best, fill_cost[fill_item[arc]] + open_[fill_head[arc]])
+                    best = min(best, fill_costs[arc] + open_[fill_head[arc]])
             open_[node] = best
         for node in range(nodes):
             best = open_[node]
             for arc in range(evict_begin[node], evict_begin[node + 1]):
-                best = min(best, evict_cost[evict_item[arc]] + here[evict_head[arc]])
+                best = min(best, evict_costs[arc] + here[evict_head[arc]])
             here[node] = best
 
 
@@ -72,7 +73,7 @@ def steps_of(  # noqa: PLR0917
                 ):
                     chosen = arc
             balance[evict_item[chosen]] += 1
-            node = evict_head[chosen]
+            node = int(evict_head[chosen])
         while True:
             chosen = -1
             for arc in range(fill_begin[node], fill_begin[node + 1]):
@@ -88,7 +89,7 @@ def steps_of(  # noqa: PLR0917
             ):
                 break
             balance[fill_item[chosen]] -= 1
-            node = fill_head[chosen]
+            node = int(fill_head[chosen])
         if run_head[node] < 0:
             break
-        node = run_head[node]
+        node = int(run_head[node])
