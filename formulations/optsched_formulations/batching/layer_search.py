@@ -58,6 +58,10 @@ _QUICK, _LONG = (30, 200), (400, 2_000)
 """Rounds of the bundle method and states of a beam for a number of batches, at first and then for those still open."""
 _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
 """Shares of the time left that they may take."""
+_ROOM = 1.2
+"""Times as many batches as needed: with room for more, schedules are looked for from below."""
+_PLACE_S = 1e-8
+"""Seconds that a node takes for each batch in each round."""
 _MOST_STATES = 12_000_000
 """Of a search, in all layers."""
 
@@ -65,7 +69,7 @@ _MOST_STATES = 12_000_000
 class LayerSearch:
     """The method of this module, as `optsched.solvers.formulation.Formulation`."""
 
-    declaration = Declaration(turns=(Turn(35, 0.6),))
+    declaration = Declaration(turns=(Turn(35, 0.3),))
     """Where the graph is small it proves more in a second than linear programmes in a minute; else it declines."""
 
     def solve(self, task: Task) -> Outcome:
@@ -122,6 +126,7 @@ class _Solution:
             graph = merged_graph(classes, min(_MOST_NODES, places), self._at(_GRAPH_SHARE))
         except TooLargeError:
             raise UnsupportedError("too many sets of requests that the cache can hold") from None
+        self._nodes = graph.nodes
         self._walks = Walks(graph, scale, self._most)
         self._layers = Layers(graph, self._walks, _MOST_STATES, task.seed)
         # In units, for every number of batches that is not settled, without the constant work.
@@ -147,10 +152,12 @@ class _Solution:
     def solve(self) -> Outcome:
         """Settle one number of batches after the other."""
         try:
+            self._begin()
             most = self._most
             self._improve_all(most, *_QUICK, self._at(_QUICK_SHARE))
-            self._improve_all(most, *_LONG, self._at(_LONG_SHARE))
-            self._search_all()
+            if self._affordable:
+                self._improve_all(most, *_LONG, self._at(_LONG_SHARE))
+                self._search_all()
         except KeyboardInterrupt:
             pass  # what is found is kept
         badge = Badge.SOLVER_CLAIMED
@@ -159,6 +166,24 @@ class _Solution:
         if self._value is None:
             return replace(nothing_better(self._task), badge=badge)
         return Outcome(Termination.OPTIMAL, self._schedule, self._value, badge)
+
+    def _begin(self) -> None:
+        """Look for a schedule of few batches where the best one known leaves room for many more than are needed."""
+        more, until = 1, self._at(_QUICK_SHARE)
+        over = self._over(until)
+        while self._most > _ROOM * (self._fewest + more) and not over():
+            batches = self._fewest + more
+            start, enough = self._walks.first_prices(), self._budget / self._base
+            _, price = self._walks.improved(start, 0, self._walks.fresh, batches, enough, _QUICK[0], over)
+            table = self._walks.table(price, batches)
+            self._look(self._layers.search(table, batches, self._budget, _QUICK[1], over), batches)
+            more *= 2
+
+    @property
+    def _affordable(self) -> bool:
+        """Whether there is time for the bundle method to converge: else others make more of it."""
+        rounds = _LONG[0] * sum(self._open)
+        return rounds * self._nodes * _PLACE_S < self._deadline - now_s()
 
     def _improve_all(self, most: int, rounds: int, width: int, until: float) -> None:
         """Bound the numbers of batches that are open, most first, and look for schedules."""

@@ -100,10 +100,10 @@ def merged_graph(classes: Classes, most_nodes: int, deadline: float = math.inf) 
     progress: Ints = np.zeros(4, dtype=np.int64)
     while True:
         outcome = enumerate_nodes(items, classes.capacity, growing, progress, _STEP)
+        if progress[1] > most_nodes or (outcome != DONE and now_s() > deadline):
+            raise TooLargeError
         if outcome == DONE:
             return _sorted(classes, growing, progress)
-        if now_s() > deadline or progress[1] > most_nodes:
-            raise TooLargeError
         if outcome == FULL:
             growing = _with_more_arcs(growing)
 

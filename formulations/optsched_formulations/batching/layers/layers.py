@@ -100,7 +100,7 @@ class Layers:
         ``width`` is the number of states that a layer is cut down to, None for all.
         """
         layer = _empty(1, len(self._source))
-        layer.words[0], layer.extra[0], layer.bound[0], layer.parent[0] = self._source, 0, table.least[batches, 0], -1
+        layer.words[0], layer.extra[0], layer.bound[0], layer.parent[0] = self._source, 0, 0, -1
         count, history, found = 1, [], Found(True, budget)
         for done in range(batches):
             history.append((layer.words[:count].copy(), layer.parent[:count].copy()))
