@@ -26,7 +26,7 @@ from optsched.bounds.volume import volume_bound
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge
-from optsched.solvers.declaration import Declaration, Turn
+from optsched.solvers.declaration import Declaration, Regime, Turn
 from optsched.solvers.formulation import (
     Outcome,
     ProgressEvent,
@@ -69,8 +69,8 @@ _MOST_STATES = 12_000_000
 class LayerSearch:
     """The method of this module, as `optsched.solvers.formulation.Formulation`."""
 
-    declaration = Declaration(turns=(Turn(35, 0.3),))
-    """Where the graph is small it proves more in a second than linear programmes in a minute; else it declines."""
+    declaration = Declaration(turns=(Turn(45, 0.8, (Regime.FEW_RESIDENT,)), Turn(45, 0.3, (Regime.MANY_RESIDENT,))))
+    """It comes after the state search, whose small proofs are certified, and declines where the graph is large."""
 
     def solve(self, task: Task) -> Outcome:
         """Minimise the makespan of an offline instance in which only memory binds.

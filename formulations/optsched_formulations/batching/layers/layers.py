@@ -1,9 +1,9 @@
 """Searching the schedules of one number of batches, layer by layer, with the bounds of `walks`.
 
-A layer holds the states after the same number of batches that may still lead to a schedule below the budget. Cut down to a
-number of states, those of the least bounds, it is a *beam*, which finds good schedules; in full it is a proof: if no
-schedule turns up there is none. Where a layer is large, prices are found again for one of its states, and the bounds of
-all its states raised by them.
+A layer holds the states after the same number of batches that may still lead to a schedule below the budget. Cut down
+to a number of states, those of the least bounds, it is a *beam*, which finds good schedules; in full it is a proof: if
+no schedule turns up there is none. Where a layer is large, prices are found again for one of its states, and the bounds
+of all its states raised by them.
 """
 
 from __future__ import annotations

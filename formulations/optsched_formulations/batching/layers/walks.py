@@ -2,24 +2,24 @@ r"""Prices of items on the merged graph, for one number of batches: what is left
 
 Every item i has a price :math:`π_i`, of any sign: a request that waits for item i (for its first fill, or after an
 eviction) pays it when it is filled and is paid it when it is evicted. For a node v and t ≥ 0 let :math:`H_t(v)` be the
-least cost of a walk from v to the empty node that runs exactly t batches, where a batch costs the base and a fill of i its
+least cost of a walk from v to the empty node that runs exactly t batches, where a batch costs the base, a fill of i its
 extra cost less :math:`π_i`, and an eviction :math:`π_i`.
 
-*Theorem.* A schedule that is at node v before the evictions of some batch, with :math:`p_i` requests waiting for item i,
-and that ends after exactly t more batches, costs at least
+*Theorem.* A schedule that is at node v before the evictions of some batch, with :math:`p_i` requests that wait for item
+i, and that ends after exactly t more batches, costs at least
 
 .. math:: \sum_i π_i p_i + H_t(v)
 
 from there on, without the constant work (that of all first fills and decodes).
 
 *Proof.* What it does is such a walk. Along it every request that waits is filled, and every eviction is followed by a
-fill of the same item: item i is filled :math:`p_i` times more often than it is evicted. So the cost of the walk is that of
-the schedule less :math:`\sum π_i p_i`, and at least :math:`H_t(v)`. ∎
+fill of the same item: item i is filled :math:`p_i` times more often than it is evicted. So the cost of the walk is that
+of the schedule less :math:`\sum π_i p_i`, and at least :math:`H_t(v)`. ∎
 
-From the start this is a bound on schedules of exactly J batches, for any prices; the best ones are those of a Lagrangian
-relaxation in which the order of evictions and fills is what is relaxed. The function is concave in the prices,
-with the balance of the least walk as a slope. A bundle method works on floats; then prices are rounded to whole units and
-:math:`H` is computed again, in integers.
+From the start this is a bound on schedules of exactly J batches, for any prices; the best ones are those of a
+Lagrangian relaxation in which the order of evictions and fills is what is relaxed. The function is concave in the
+prices, with the balance of the least walk as a slope. A bundle method works on floats; then prices are rounded to whole
+units and :math:`H` is computed again, in integers.
 """
 
 from __future__ import annotations
