@@ -19,10 +19,13 @@ rests on integers alone: prices are rounded, and what they prove is computed aga
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from optsched.bounds.volume import volume_bound
+from optsched.model.cost import CostModel
+from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge
@@ -35,6 +38,7 @@ from optsched.solvers.formulation import (
     UnsupportedError,
     nothing_better,
 )
+from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import value_to_beat
 from optsched_formulations.batching.flow.model import find_packing
@@ -83,6 +87,7 @@ class LayerSearch:
             For any other instance, a limit in deterministic time, or if the graph or numbers are too large.
         """
         _require_layers(task)
+        _compile()
         return _Solution(task).solve()
 
 
@@ -99,6 +104,25 @@ def _require_layers(task: Task) -> None:
         raise UnsupportedError("batches without a base, it settles their number")
     if len(task.instance.requests) > _MOST_REQUESTS:
         raise UnsupportedError(f"more than {_MOST_REQUESTS} requests")
+
+
+def _compile() -> None:
+    """Compile the loops where Ctrl-C does not reach the compiler, which would complain of it."""
+    with until_interrupted() as interrupted:
+        wait_interruptibly(_compile_loops, lambda: None)
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+
+
+def _compile_loops() -> None:
+    """Run every loop on the smallest of instances."""
+    limits, rules, cost = Limits(2, 2, 2), Rules(chunked_prefill=False), CostModel(base=1, token=0)
+    graph = merged_graph(Classes(Instance("compiled", limits, rules, cost, (Request(1, 2),))), 4)
+    walks = Walks(graph, 1, 2)
+    _, price = walks.improved(walks.first_prices(), 0, walks.fresh, 2, math.inf, 3, lambda: False)
+    layers = Layers(graph, walks, 1, 0)
+    layers.search(walks.table(price, 2), 2, 3, None, lambda: False)
+    layers.compile_rest(walks.table(price, 2))
 
 
 class _Solution:

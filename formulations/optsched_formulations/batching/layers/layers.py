@@ -123,6 +123,12 @@ class Layers:
                 break
         return found
 
+    def compile_rest(self, table: Table) -> None:
+        """Run the loops that only large layers need, on no states."""
+        layer = _empty(1, len(self._source))
+        raise_bounds(self._fields, layer, 0, table.price, table.least[0], 0, 0)
+        enter_again(layer, 0, np.full(2, -1, dtype=np.int32))
+
     def _through(  # noqa: PLR0917
         self, table: Table, layer: Layer, count: int, done: int, batches: int, found: Found, over: Callable[[], bool]
     ) -> tuple[Layer, int, int]:
