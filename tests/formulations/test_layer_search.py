@@ -136,7 +136,9 @@ def test_stopped_by_the_clock_it_keeps_a_bound_and_a_schedule() -> None:
 
 
 def test_asked_for_less_than_the_optimum_it_says_that_there_is_none() -> None:
-    assert SEARCH.solve(Task(TURNS, Objective.MAKESPAN, Restrictions(at_most=69))).termination == Termination.INFEASIBLE
+    for at_most in (0, 69):
+        outcome = SEARCH.solve(Task(TURNS, Objective.MAKESPAN, Restrictions(at_most=at_most)))
+        assert outcome.termination == Termination.INFEASIBLE
     assert SEARCH.solve(Task(TURNS, Objective.MAKESPAN, Restrictions(at_most=70))).bound == 70
 
 
@@ -147,6 +149,7 @@ def test_what_it_does_not_cover_is_refused() -> None:
         changed(task, deterministic_limit=1.0),
         changed(task, instance=replace(TURNS, requests=(Request(3, 2), Request(3, 2, arrival_ps=7)))),
         changed(task, instance=replace(TURNS, cost=replace(TURNS.cost, base=0))),
+        changed(task, instance=replace(TURNS, cost=replace(TURNS.cost, base=1 << 57))),
         changed(task, instance=replace(TURNS, rules=Rules(chunked_prefill=True))),
     ]
     for other in refused:

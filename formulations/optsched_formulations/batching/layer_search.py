@@ -45,7 +45,7 @@ from optsched_formulations.batching.flow.model import find_packing
 from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.layers import Found, Layers
-from optsched_formulations.batching.layers.walks import Table, Walks
+from optsched_formulations.batching.layers.walks import MOST_PAID, Table, Walks, most_steps
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
 from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.resident_graph import TooLargeError
@@ -54,8 +54,6 @@ from optsched_formulations.batching.search.resident_walk import scale_of
 _MOST_NODES, _MOST_PLACES = 300_000, 16_000_000
 """Nodes of the graph, and nodes × batches, of which each takes some 24 bytes."""
 _MOST_REQUESTS = 255
-_MOST_TIME = 1 << 56
-"""In units; sums of some of them, and prices, stay below the cost of a way that does not exist."""
 _PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.1
 """Shares of the time left that the fewest batches, and the graph, may take."""
 _QUICK, _LONG = (30, 200), (400, 2_000)
@@ -140,18 +138,19 @@ class _Solution:
         # Value of a schedule that is as good as asked, if there is one. Only schedules of less than ``beyond`` matter.
         self._value = most if task.incumbent_value == most else None
         self._beyond = most if task.incumbent_value == most else most + 1
-        if max(self._beyond, classes.constant_ps) * scale > _MOST_TIME:
-            raise UnsupportedError("times beyond 64 bits")
         packing = find_packing(task, _PACKING_SHARE * task.time_limit_s)
         least = [volume_bound(task.instance).batches, max(output for _, output, _ in classes.kinds)]
         self._fewest = max(least if packing is None else [*least, packing.batches])
-        places = _MOST_PLACES // (self._most + 1)
+        reach = max(self._fewest, self._most)
+        largest = scale * max(classes.base_ps, *classes.fill_ps, *classes.decode_ps)
+        if largest * most_steps(reach, len(task.instance.requests)) > MOST_PAID:
+            raise UnsupportedError("times beyond 64 bits")
         try:
-            graph = merged_graph(classes, min(_MOST_NODES, places), self._at(_GRAPH_SHARE))
+            graph = merged_graph(classes, min(_MOST_NODES, _MOST_PLACES // (reach + 1)), self._at(_GRAPH_SHARE))
         except TooLargeError:
             raise UnsupportedError("too many sets of requests that the cache can hold") from None
         self._nodes = graph.nodes
-        self._walks = Walks(graph, scale, self._most)
+        self._walks = Walks(graph, scale, reach)
         self._layers = Layers(graph, self._walks, _MOST_STATES, task.seed)
         # In units, for every number of batches that is not settled, without the constant work.
         self._open = {batches: batches * self._base for batches in range(self._fewest, self._most + 1)}
@@ -213,7 +212,7 @@ class _Solution:
         """Bound the numbers of batches that are open, most first, and look for schedules."""
         price = self._walks.first_prices()
         for batches in range(most, self._fewest - 1, -1):
-            if batches not in self._open:
+            if batches not in self._open or now_s() > self._deadline:
                 continue
             # Each has twice its share of the time left, since others need less.
             over = self._over(min(until, now_s() + 2.0 * (until - now_s()) / len(self._open)))

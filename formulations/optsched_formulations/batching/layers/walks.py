@@ -36,9 +36,16 @@ from optsched_formulations.batching.layers.walk_kernel import steps_of, walk_bac
 
 _NO_WAY = 1 << 60
 """Cost of a way that does not exist, in units."""
+MOST_PAID = 1 << 57
+"""In units, along a walk, and as much by prices: too little to make up for a way that does not exist."""
 _NO_WAY_IN_BATCHES = 1e9
 _TOLERANCE = 2e-3
 """In batches: less is not worth another round."""
+
+
+def most_steps(batches: int, requests: int) -> int:
+    """Return how many arcs a walk can have."""
+    return (2 * requests + 1) * (batches + 1)
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,9 @@ class Walks:
 
     def table(self, price: Floats, batches: int) -> Table:
         """Round prices and compute what they prove, exactly."""
-        whole = np.rint(price * self.base).astype(np.int64)
+        # Those that could add up beyond 64 bits are cut down: any prices prove something.
+        most = MOST_PAID // most_steps(batches, int(self.fresh.sum()))
+        whole = np.rint(np.clip(price * self.base, -most, most)).astype(np.int64)
         least = np.full((batches + 1, self._graph.nodes), _NO_WAY, dtype=np.int64)
         composing = np.full_like(least, _NO_WAY)
         least[0, 0] = 0
