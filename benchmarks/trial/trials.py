@@ -391,7 +391,7 @@ def _solve(
 
 # Hill-climbing -----------------------------------------------------------------------------------------------
 
-_OFFLINE = ("class_flow", "class_flow_mip", "pattern_cg")
+_OFFLINE = ("class_flow", "class_flow_mip", "layer_search", "pattern_cg")
 _CLIMBED = (*_OFFLINE, "token_cpsat", "state_search", "last_arrivals", _PAPER)
 
 

@@ -11,6 +11,7 @@ FORMULATIONS = MappingProxyType(
         "class_flow_mip": "optsched_formulations.batching.class_flow:ClassFlowMip",
         "last_arrivals": "optsched_formulations.batching.last_arrivals:LastArrivals",
         "planner": "optsched.planner.formulation:Planner",
+        "layer_search": "optsched_formulations.batching.layer_search:LayerSearch",
         "pattern_cg": "optsched_formulations.batching.pattern_cg:PatternCg",
     }
 )

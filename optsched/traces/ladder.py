@@ -29,7 +29,7 @@ GROUPS: Groups = {
 }
 """Group → (input lengths, output lengths)."""
 ONLINE_MIXES = (("LILO", "SISO"), ("SILO", "LISO"))
-IDENTICAL = ((4, 8), (32, 8))
+IDENTICAL, IDENTICAL_HELD_OUT = ((4, 8), (32, 8)), ((6, 8), (48, 8))
 
 
 def kv_tokens_for(requests: tuple[Request, ...], kappa: int) -> int:
@@ -58,23 +58,36 @@ def _with_arrivals(instance: Instance, seed: int) -> Instance:
 
 def ladder(profile: str, seed: int = 1) -> Suite:
     """Return the ladder on a cost profile; ``seed`` draws the lengths and arrivals."""
-    instances = []
-    for count in SIZES:
-        for input_tokens, output_tokens in IDENTICAL:
-            requests = (Request(input_tokens, output_tokens),) * count
-            name = f"ladder-n{count:02}-I{input_tokens}-O{output_tokens}"
-            instances += [_instance(name, requests, kappa, profile) for kappa in KAPPAS]
-        for mix in MIXES:
-            requests = draw_mix(mix, GROUPS, count, Random(f"{seed} {count} {mix[0]} {mix[1]}"))
-            name = f"ladder-n{count:02}-{'+'.join(mix)}"
-            offline = [_instance(name, requests, kappa, profile) for kappa in KAPPAS]
-            instances += offline
-            if mix in ONLINE_MIXES:
-                instances += [_with_arrivals(instance, seed) for instance in offline]
     return Suite(
         "ladder",
         "Exact methods' ladder: n = 4 to 32 requests, twenty instances each: identical requests and InferMax's six "
         "mixes (section 4.6, scaled down) offline, two mixes with Poisson arrivals; kappa = 2 and 8; C = P = 4096, "
         "whole prefills.",
-        tuple(instances),
+        _instances("ladder", IDENTICAL, profile, seed),
     )
+
+
+def ladder_b(profile: str, seed: int = 2) -> Suite:
+    """Return instances like those of the ladder, of other lengths and arrivals, that no method was tuned on."""
+    return Suite(
+        "ladder-b",
+        "The ladder once more, held out: other lengths and arrivals, to show that methods are not tuned to the first.",
+        _instances("ladder-b", IDENTICAL_HELD_OUT, profile, seed),
+    )
+
+
+def _instances(suite: str, identical: tuple[tuple[int, int], ...], profile: str, seed: int) -> tuple[Instance, ...]:
+    instances = []
+    for count in SIZES:
+        for input_tokens, output_tokens in identical:
+            requests = (Request(input_tokens, output_tokens),) * count
+            name = f"{suite}-n{count:02}-I{input_tokens}-O{output_tokens}"
+            instances += [_instance(name, requests, kappa, profile) for kappa in KAPPAS]
+        for mix in MIXES:
+            requests = draw_mix(mix, GROUPS, count, Random(f"{seed} {count} {mix[0]} {mix[1]}"))
+            name = f"{suite}-n{count:02}-{'+'.join(mix)}"
+            offline = [_instance(name, requests, kappa, profile) for kappa in KAPPAS]
+            instances += offline
+            if mix in ONLINE_MIXES:
+                instances += [_with_arrivals(instance, seed) for instance in offline]
+    return tuple(instances)

@@ -11,7 +11,7 @@ from optsched.model.documents import Suite
 from optsched.traces.chunked import chunked_small
 from optsched.traces.clusters import distserve_figure_12, preble_azure_mix
 from optsched.traces.infermax import figure_15, memory_sweep, mixes, uniform_grid
-from optsched.traces.ladder import ladder
+from optsched.traces.ladder import ladder, ladder_b
 from optsched.traces.routing import pd_small, prefix_preble, routing_small
 from optsched.traces.standin import stand_in_suite
 from optsched.traces.worst_known import worst_known
@@ -44,6 +44,7 @@ SUITES = MappingProxyType(
         "azure-conv": SuiteSource("a100-llama2-7b-nocall", partial(stand_in_suite, "azure-conv")),
         "azure-code": SuiteSource("a100-llama2-7b-nocall", partial(stand_in_suite, "azure-code")),
         "ladder": SuiteSource("a100-llama2-7b-linear", ladder),
+        "ladder-b": SuiteSource("a100-llama2-7b-linear", ladder_b),
         "preble-azure-mix": SuiteSource("a100-llama2-7b-nocall", preble_azure_mix),
         "econoserve-fig12": SuiteSource("a100-llama2-7b-nocall", distserve_figure_12),
         "routing-small": SuiteSource("a100-llama2-7b-linear", routing_small),

@@ -58,7 +58,7 @@ class Family:
 FLOWS = frozenset({"token_cpsat", "infermax_milp", "class_flow", "class_flow_mip", "pattern_cg"})
 GENERAL = frozenset({"token_cpsat", "infermax_milp"})
 KINDS = {
-    "memory alone": Family(memory_only(), MAKESPAN, 130, FLOWS | {"state_search"}),
+    "memory alone": Family(memory_only(), MAKESPAN, 130, FLOWS | {"state_search", "layer_search"}),
     "memory alone, latencies": Family(memory_only(most_requests=3), LATENCIES, 60, GENERAL | {"state_search"}),
     "memory alone, arrivals": Family(
         memory_only(online=True, most_requests=3), MAKESPAN, 60, GENERAL | {"last_arrivals", "state_search"}

@@ -25,6 +25,7 @@ from optsched.model.schedule import one_after_another
 from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
 
 HARD, HARD_ONLINE = "ladder-n16-I4-O8-k2", "ladder-n16-LILO+SISO-k2-poisson"
+HARD_MIXED = "ladder-n16-LILO+SISO-k2"
 """No method proves them in less than minutes."""
 ENGINES = (*((name,) for name in entries(FORMULATION_GROUP)), ("infermax_milp", "cbc"))
 """All formulations, with a solver if not their own choice."""
@@ -80,7 +81,7 @@ print(outcome.termination.value, outcome.bound)
 
 def hard_for(method: str) -> str:
     """Return an instance that the method covers."""
-    return HARD_ONLINE if method == "last_arrivals" else HARD
+    return {"last_arrivals": HARD_ONLINE, "layer_search": HARD_MIXED}.get(method, HARD)
 
 
 @pytest.mark.slow

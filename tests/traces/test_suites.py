@@ -17,13 +17,13 @@ from optsched.model.instance import Instance, Limits, Rules
 from optsched.model.restrictions import Restrictions
 from optsched.traces.standin import stand_in
 
-LADDER = load_suite("ladder").instances
+LADDER = (*load_suite("ladder").instances, *load_suite("ladder-b").instances)
 SHORT, LONG = {4, 8}, {32, 64}
 FEW, MANY = {2, 4}, {8, 16}
 
 
-def test_the_ladder_has_twenty_instances_of_each_size() -> None:
-    assert Counter(len(instance.requests) for instance in LADDER) == dict.fromkeys((4, 6, 8, 12, 16, 24, 32), 20)
+def test_each_ladder_has_twenty_instances_of_each_size() -> None:
+    assert Counter(len(instance.requests) for instance in LADDER) == dict.fromkeys((4, 6, 8, 12, 16, 24, 32), 40)
     assert all((i.limits.batch_tokens, i.limits.prefill_tokens) == (4096, 4096) for i in LADDER)
     assert not any(instance.rules.chunked_prefill for instance in LADDER)
 
@@ -39,7 +39,7 @@ def test_the_memory_of_the_ladder(instance: Instance) -> None:
 @pytest.mark.parametrize("instance", [i for i in LADDER if "+" in i.name], ids=lambda instance: instance.name)
 def test_half_of_a_mix_is_of_each_group(instance: Instance) -> None:
     groups = {"SISO": (SHORT, FEW), "SILO": (SHORT, MANY), "LISO": (LONG, FEW), "LILO": (LONG, MANY)}
-    for name in instance.name.split("-")[2].split("+"):
+    for name in instance.name.removeprefix("ladder-").removeprefix("b-").split("-")[1].split("+"):
         inputs, outputs = groups[name]
         members = [r for r in instance.requests if r.input in inputs and r.output in outputs]
         assert len(members) == len(instance.requests) / 2
@@ -47,8 +47,8 @@ def test_half_of_a_mix_is_of_each_group(instance: Instance) -> None:
 
 def test_arrivals_come_at_the_rate_of_the_volume_bound() -> None:
     online = [instance for instance in LADDER if not instance.offline]
-    assert len(online) == 28
-    assert {"-".join(instance.name.split("-")[2:]) for instance in online} == {
+    assert len(online) == 56
+    assert {"-".join(instance.name.split("-")[-3:]) for instance in online} == {
         f"{mix}-k{kappa}-poisson" for mix in ("LILO+SISO", "SILO+LISO") for kappa in (2, 8)
     }
     intervals = []

@@ -17,7 +17,6 @@ cost of a refill in place of the decode that keeping would have cost. Read as ke
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
@@ -25,11 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from optsched.model.instance import Instance
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge
-from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.declaration import Declaration, Regime, Turn
 from optsched.solvers.formulation import (
     Outcome,
@@ -43,6 +40,7 @@ from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import value_to_beat
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
+from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.node_space import node_space
 from optsched_formulations.batching.search.request_space import request_space, shares_of, too_large
 from optsched_formulations.batching.search.resident_graph import (
@@ -55,7 +53,6 @@ from optsched_formulations.batching.search.resident_search import plain_certific
 from optsched_formulations.batching.search.resident_walk import Prices, certificate, price, scale_of
 from optsched_formulations.batching.search.resident_walk import evaluate as evaluate_prices
 from optsched_formulations.batching.search.state_space import Space, States, compile_loops
-from optsched_formulations.batching.search.state_steps import EVICT, FILL, PAUSE, RUN
 
 _GRAPH_SHARE, _PRICE_SHARE = 0.2, 0.92
 """Shares of the time left that building graphs, and the prices of each, may take."""
@@ -86,7 +83,7 @@ Prove = Callable[[int], dict[str, Any]]
 class StateSearch:
     """The method of this module, as `optsched.solvers.formulation.Formulation`."""
 
-    declaration = Declaration(turns=(Turn(40, 0.85, (Regime.FEW_RESIDENT,)), Turn(40, 0.3, (Regime.MANY_RESIDENT,))))
+    declaration = Declaration(turns=(Turn(40, 0.8, (Regime.FEW_RESIDENT,)), Turn(40, 0.3, (Regime.MANY_RESIDENT,))))
     """It proves most where few requests share the cache, and no other method proves as much for latencies."""
 
     def solve(self, task: Task) -> Outcome:
@@ -244,7 +241,7 @@ class _Solution:
         """Take a finished state that is better than the best schedule."""
         if not states.finished or space.value_of(states.budget) >= self._beyond:
             return
-        self._schedule = _named(self._task.instance, self._classes, states.steps())
+        self._schedule = schedule_of_steps(self._task.instance, self._classes, states.steps())
         metrics = evaluate(self._task.instance, self._schedule)
         self._value = self._beyond = int(metrics["objectives"][self._task.objective.value])
         self._tell()
@@ -282,41 +279,3 @@ def _compile(space: Space) -> None:
         wait_interruptibly(partial(compile_loops, space), lambda: None)
     if interrupted.is_set():
         raise KeyboardInterrupt
-
-
-def _named(instance: Instance, classes: Classes, steps: list[tuple[int, int]]) -> Schedule:
-    """Turn a walk into a schedule: each (kind, item) step acts on some request that is in the item's place."""
-    waiting: dict[int, list[int]] = defaultdict(list)
-    for first, members in zip(classes.first, classes.members, strict=True):
-        waiting[first] = members[::-1]  # the first to arrive is last, and goes first
-    resident: dict[int, int] = {}  # request -> item that it generated last
-    evicted: dict[int, int] = {}  # request -> item that it is due for, since the last batch
-    filled: dict[int, int] = {}  # request -> item that it is filled for in this batch
-    paused: dict[int, int] = {}  # request -> item that it generated last
-    assignments: list[Assignment] = []
-    for kind, item in steps:
-        if kind == EVICT:
-            request = next(r for r, last in resident.items() if classes.following[last] == item)
-            del resident[request]
-            evicted[request] = item
-        elif kind == PAUSE:
-            request = next(r for r, last in resident.items() if last == item)
-            paused[request] = resident.pop(request)
-        elif kind == FILL:
-            again = next((r for r, due in evicted.items() if due == item), None)
-            if again is None:
-                filled[waiting[item].pop()] = item
-            else:
-                # Evicted and refilled between two batches: keep instead.
-                del evicted[again]
-                resident[again] = item - 1
-        elif kind == RUN:
-            resident = {request: classes.following[last] for request, last in resident.items()}
-            run = [(request, 1) for request in resident]
-            run += [(request, classes.held(due)) for request, due in filled.items()]
-            assignments.append(Assignment(sorted(run), sorted(evicted)))
-            for request, due in evicted.items():
-                waiting[due].append(request)
-            left = {r: last for r, last in (resident | filled).items() if classes.following[last] >= 0}
-            resident, evicted, filled, paused = left | paused, {}, {}, {}
-    return timed(instance, assignments)

@@ -1,0 +1,265 @@
+r"""Every number of batches by itself: prices of items on the merged graph of resident sets, then a search in layers.
+
+It covers what `memory_only` says, offline, for the makespan. There a schedule of J batches takes
+
+.. math:: \mathrm{constant} + \mathrm{base} \cdot J + \text{the extra cost of its refills},
+
+and the constant is the work of all first fills and decodes. With few batches many refills are needed, with many the
+batches alone take too long; so each J between the fewest possible and what the best schedule known leaves room for is
+settled by itself:
+
+1. *Prices* (`layers.walks`): a Lagrangian bound on the extra cost of schedules of J batches, the maximum over item
+   prices found by a bundle method, which begins with those of J + 1. It refutes most J.
+2. *A beam* (`layers.layers`) looks for schedules, guided by the same prices.
+3. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first.
+
+The bound on the makespan is the least over all J, where a J that is settled is worth the best schedule's value. It
+rests on integers alone: prices are rounded, and what they prove is computed again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from optsched.bounds.volume import volume_bound
+from optsched.model.cost import CostModel
+from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.metrics import evaluate
+from optsched.model.objectives import Objective
+from optsched.model.result import Badge
+from optsched.solvers.declaration import Declaration, Regime, Turn
+from optsched.solvers.formulation import (
+    Outcome,
+    ProgressEvent,
+    Task,
+    Termination,
+    UnsupportedError,
+    nothing_better,
+)
+from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
+from optsched.stopwatch import now_s
+from optsched_formulations.batching.costs import value_to_beat
+from optsched_formulations.batching.flow.model import find_packing
+from optsched_formulations.batching.layers.bundle import Floats
+from optsched_formulations.batching.layers.graph import merged_graph
+from optsched_formulations.batching.layers.layers import Found, Layers
+from optsched_formulations.batching.layers.walks import MOST_PAID, Table, Walks, most_steps
+from optsched_formulations.batching.memory_only import Classes, require_memory_only
+from optsched_formulations.batching.search.naming import schedule_of_steps
+from optsched_formulations.batching.search.resident_graph import TooLargeError
+from optsched_formulations.batching.search.resident_walk import scale_of
+
+_MOST_NODES, _MOST_PLACES = 300_000, 16_000_000
+"""Nodes of the graph, and nodes × batches, of which each takes some 24 bytes."""
+_MOST_REQUESTS = 255
+_PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.1
+"""Shares of the time left that the fewest batches, and the graph, may take."""
+_QUICK, _LONG = (30, 200), (400, 2_000)
+"""Rounds of the bundle method and states of a beam for a number of batches, at first and then for those still open."""
+_QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
+"""Shares of the time left that they may take."""
+_ROOM = 1.2
+"""Times as many batches as needed: with room for more, schedules are looked for from below."""
+_PLACE_S = 1e-8
+"""Seconds that a node takes for each batch in each round."""
+_MOST_STATES = 12_000_000
+"""Of a search, in all layers."""
+
+
+class LayerSearch:
+    """The method of this module, as `optsched.solvers.formulation.Formulation`."""
+
+    declaration = Declaration(turns=(Turn(45, 0.8, (Regime.FEW_RESIDENT,)), Turn(45, 0.3, (Regime.MANY_RESIDENT,))))
+    """It comes after the state search, whose small proofs are certified, and declines where the graph is large."""
+
+    def solve(self, task: Task) -> Outcome:
+        """Minimise the makespan of an offline instance in which only memory binds.
+
+        With the restriction ``at_most``, ``INFEASIBLE`` says that every schedule exceeds it.
+
+        Raises
+        ------
+        UnsupportedError
+            For any other instance, a limit in deterministic time, or if the graph or numbers are too large.
+        """
+        _require_layers(task)
+        _compile()
+        return _Solution(task).solve()
+
+
+def _require_layers(task: Task) -> None:
+    """Raise `UnsupportedError` for a task that layers do not cover."""
+    require_memory_only(task)
+    if task.objective not in {Objective.MAKESPAN, Objective.MAX_E2E}:
+        raise UnsupportedError(f"objective {task.objective.value}, it minimises the makespan")
+    if not task.instance.offline:
+        raise UnsupportedError("requests that arrive at different times, it is offline")
+    if task.deterministic_limit is not None:
+        raise UnsupportedError("a deterministic limit, it knows seconds only")
+    if task.instance.cost.affine[0][0] == 0:
+        raise UnsupportedError("batches without a base, it settles their number")
+    if len(task.instance.requests) > _MOST_REQUESTS:
+        raise UnsupportedError(f"more than {_MOST_REQUESTS} requests")
+
+
+def _compile() -> None:
+    """Compile the loops where Ctrl-C does not reach the compiler, which would complain of it."""
+    with until_interrupted() as interrupted:
+        wait_interruptibly(_compile_loops, lambda: None)
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+
+
+def _compile_loops() -> None:
+    """Run every loop on the smallest of instances."""
+    limits, rules, cost = Limits(2, 2, 2), Rules(chunked_prefill=False), CostModel(base=1, token=0)
+    graph = merged_graph(Classes(Instance("compiled", limits, rules, cost, (Request(1, 2),))), 4)
+    walks = Walks(graph, 1, 2)
+    _, price = walks.improved(walks.first_prices(), 0, walks.fresh, 2, math.inf, 3, lambda: False)
+    layers = Layers(graph, walks, 1, 0)
+    layers.search(walks.table(price, 2), 2, 3, None, lambda: False)
+    layers.compile_rest(walks.table(price, 2))
+
+
+class _Solution:
+    """One task: what is known of every number of batches, and the best schedule so far."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._started = now_s()
+        self._deadline = self._started + task.time_limit_s
+        self._classes = classes = Classes(task.instance)
+        self._scale = scale = scale_of(classes)
+        self._base = classes.base_ps * scale
+        self._schedule = task.incumbent
+        most = value_to_beat(task)
+        # Value of a schedule that is as good as asked, if there is one. Only schedules of less than ``beyond`` matter.
+        self._value = most if task.incumbent_value == most else None
+        self._beyond = most if task.incumbent_value == most else most + 1
+        packing = find_packing(task, _PACKING_SHARE * task.time_limit_s)
+        least = [volume_bound(task.instance).batches, max(output for _, output, _ in classes.kinds)]
+        self._fewest = max(least if packing is None else [*least, packing.batches])
+        reach = max(self._fewest, self._most)
+        largest = scale * max(classes.base_ps, *classes.fill_ps, *classes.decode_ps)
+        if largest * most_steps(reach, len(task.instance.requests)) > MOST_PAID:
+            raise UnsupportedError("times beyond 64 bits")
+        try:
+            graph = merged_graph(classes, min(_MOST_NODES, _MOST_PLACES // (reach + 1)), self._at(_GRAPH_SHARE))
+        except TooLargeError:
+            raise UnsupportedError("too many sets of requests that the cache can hold") from None
+        self._nodes = graph.nodes
+        self._walks = Walks(graph, scale, reach)
+        self._layers = Layers(graph, self._walks, _MOST_STATES, task.seed)
+        # In units, for every number of batches that is not settled, without the constant work.
+        self._open = {batches: batches * self._base for batches in range(self._fewest, self._most + 1)}
+        self._prices: dict[int, Floats] = {}
+
+    @property
+    def _budget(self) -> int:
+        """Cost in units from which on a schedule is of no use, without the constant work."""
+        return (self._beyond - self._classes.constant_ps) * self._scale
+
+    @property
+    def _most(self) -> int:
+        """More batches take too long."""
+        return (self._budget - 1) // self._base
+
+    @property
+    def _bound(self) -> int:
+        """No schedule is better, in ps."""
+        least = min(self._open.values(), default=self._budget)
+        return min(self._beyond, self._classes.constant_ps - (-least // self._scale))
+
+    def solve(self) -> Outcome:
+        """Settle one number of batches after the other."""
+        try:
+            self._begin()
+            most = self._most
+            self._improve_all(most, *_QUICK, self._at(_QUICK_SHARE))
+            if self._affordable:
+                self._improve_all(most, *_LONG, self._at(_LONG_SHARE))
+                self._search_all()
+        except KeyboardInterrupt:
+            pass  # what is found is kept
+        badge = Badge.SOLVER_CLAIMED
+        if self._bound < self._beyond:
+            return Outcome(Termination.LIMIT, self._schedule, self._bound, badge)
+        if self._value is None:
+            return replace(nothing_better(self._task), badge=badge)
+        return Outcome(Termination.OPTIMAL, self._schedule, self._value, badge)
+
+    def _begin(self) -> None:
+        """Look for a schedule of few batches where the best one known leaves room for many more than are needed."""
+        more, until = 1, self._at(_QUICK_SHARE)
+        over = self._over(until)
+        while self._most > _ROOM * (self._fewest + more) and not over():
+            batches = self._fewest + more
+            start, enough = self._walks.first_prices(), self._budget / self._base
+            _, price = self._walks.improved(start, 0, self._walks.fresh, batches, enough, _QUICK[0], over)
+            table = self._walks.table(price, batches)
+            self._look(self._layers.search(table, batches, self._budget, _QUICK[1], over), batches)
+            more *= 2
+
+    @property
+    def _affordable(self) -> bool:
+        """Whether there is time for the bundle method to converge: else others make more of it."""
+        rounds = _LONG[0] * sum(self._open)
+        return rounds * self._nodes * _PLACE_S < self._deadline - now_s()
+
+    def _improve_all(self, most: int, rounds: int, width: int, until: float) -> None:
+        """Bound the numbers of batches that are open, most first, and look for schedules."""
+        price = self._walks.first_prices()
+        for batches in range(most, self._fewest - 1, -1):
+            if batches not in self._open or now_s() > self._deadline:
+                continue
+            # Each has twice its share of the time left, since others need less.
+            over = self._over(min(until, now_s() + 2.0 * (until - now_s()) / len(self._open)))
+            start, enough = self._prices.get(batches, price), self._budget / self._base
+            _, price = self._walks.improved(start, 0, self._walks.fresh, batches, enough, rounds, over)
+            self._prices[batches] = price
+            table = self._offer(batches, price)
+            if batches in self._open:
+                self._look(self._layers.search(table, batches, self._budget, width, self._over(until)), batches)
+
+    def _search_all(self) -> None:
+        """Search the numbers of batches that are open, those of the best bounds first."""
+        for batches in sorted(self._open, key=lambda batches: -self._open[batches]):
+            if batches in self._open and now_s() < self._deadline:
+                table = self._walks.table(self._prices[batches], batches)
+                over = self._over(self._at(1 / len(self._open)))
+                self._look(self._layers.search(table, batches, self._budget, None, over), batches)
+
+    def _offer(self, batches: int, price: Floats) -> Table:
+        """Take what prices prove of a number of batches."""
+        table = self._walks.table(price, batches)
+        bound = int(table.least[batches, 0]) + int(table.price @ self._walks.fresh)
+        self._open[batches] = max(self._open[batches], bound)
+        self._settle()
+        return table
+
+    def _look(self, found: Found, batches: int) -> None:
+        """Take what a search has found."""
+        if found.steps:
+            self._schedule = schedule_of_steps(self._task.instance, self._classes, found.steps)
+            metrics = evaluate(self._task.instance, self._schedule)
+            self._value = self._beyond = int(metrics["objectives"][self._task.objective.value])
+        if found.complete:
+            self._open.pop(batches, None)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Drop the numbers of batches that cannot be better, and tell what is known."""
+        self._open = {batches: bound for batches, bound in self._open.items() if bound < self._budget}
+        elapsed = now_s() - self._started
+        self._task.progress(ProgressEvent(elapsed, self._value or self._task.incumbent_value, self._bound))
+
+    def _at(self, share: float) -> float:
+        """Return the moment when a share of the time left will have passed."""
+        now = now_s()
+        return now + share * (self._deadline - now)
+
+    @staticmethod
+    def _over(until: float) -> Callable[[], bool]:
+        return lambda: now_s() > until

@@ -1,0 +1,141 @@
+"""The merged graph of resident sets: from the items that are due in a batch to those that run in it.
+
+It covers what `resident_graph` covers, offline, and rests on the same argument that no request pauses. A node is a
+multiset of items (class, token) that are to run in the next batch; it may exceed the capacity before evictions. There
+are three kinds of arcs: *evict* an item that is due; where the node fits, *fill* one more item that fits too; and where
+it fits and is not empty, *run*: every item moves on to the next token, those of last tokens leave. In each batch a
+schedule evicts, then fills, then runs.
+
+There is one node where `resident_graph` has two, composing and left after: fewer nodes, and arcs that no schedule
+takes, such as evicting what has just been filled, only weaken what is proved.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from optsched.model.ints import Ints
+from optsched.stopwatch import now_s
+from optsched_formulations.batching.layers.graph_kernel import (
+    DONE,
+    FULL,
+    NOTHING,
+    Arcs,
+    Bytes,
+    Growing,
+    Items,
+    Numbers,
+    Places,
+    enumerate_nodes,
+)
+from optsched_formulations.batching.memory_only import Classes
+from optsched_formulations.batching.search.resident_graph import TooLargeError
+
+MOST_ITEMS = NOTHING
+"""Items have to be told from `NOTHING` in a byte."""
+_STEP = 20_000
+"""Nodes between two looks at the clock."""
+_ARCS_OF_NODE = 8
+"""Arcs of each kind that there is room for at first; then their number doubles."""
+
+
+@dataclass(frozen=True)
+class MergedGraph:
+    """The graph of some requests; node 0 is the empty one.
+
+    Parameters
+    ----------
+    classes
+        The items.
+    arcs
+        Nodes and arcs.
+    """
+
+    classes: Classes
+    arcs: Arcs
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.arcs.fits)
+
+
+def merged_graph(classes: Classes, most_nodes: int, deadline: float = math.inf) -> MergedGraph:
+    """Enumerate the graph.
+
+    Raises
+    ------
+    TooLargeError
+        If there are more than ``most_nodes`` nodes or too many items, or ``now_s()`` passes ``deadline``.
+    """
+    number = len(classes.size)
+    if number > MOST_ITEMS:
+        raise TooLargeError
+    items = Items(
+        size=np.array(classes.size, dtype=np.int64),
+        owner=np.array(classes.owner, dtype=np.int64),
+        following=np.array(classes.following, dtype=np.int64),
+        fillable=np.array([k == 1 or classes.evictable[i - 1] for i, k in enumerate(classes.token)], dtype=np.int64),
+        first=np.array([k == 1 for k in classes.token], dtype=np.int64),
+        requests=np.array([len(members) for members in classes.members], dtype=np.int64),
+    )
+    width = min(sum(map(len, classes.members)), classes.capacity // min(classes.size)) + 1
+    room = most_nodes + number + width + 2
+    growing = Growing(
+        rows=np.full((room, width), NOTHING, dtype=np.uint8),
+        volume=np.zeros(room, dtype=np.int64),
+        table=np.full(1 << (2 * room).bit_length(), -1, dtype=np.int32),
+        fill_begin=np.zeros(room + 1, dtype=np.int32),
+        fill_head=np.zeros(_ARCS_OF_NODE * room, dtype=np.int32),
+        fill_item=np.zeros(_ARCS_OF_NODE * room, dtype=np.uint8),
+        evict_begin=np.zeros(room + 1, dtype=np.int32),
+        evict_head=np.zeros(_ARCS_OF_NODE * room, dtype=np.int32),
+        evict_item=np.zeros(_ARCS_OF_NODE * room, dtype=np.uint8),
+        run_head=np.full(room, -1, dtype=np.int32),
+    )
+    progress: Ints = np.zeros(4, dtype=np.int64)
+    while True:
+        outcome = enumerate_nodes(items, classes.capacity, growing, progress, _STEP)
+        if progress[1] > most_nodes or (outcome != DONE and now_s() > deadline):
+            raise TooLargeError
+        if outcome == DONE:
+            return _sorted(classes, growing, progress)
+        if outcome == FULL:
+            growing = _with_more_arcs(growing)
+
+
+def _with_more_arcs(growing: Growing) -> Growing:
+    """Double the room for arcs."""
+    more = {name: getattr(growing, name) for name in ("fill_head", "fill_item", "evict_head", "evict_item")}
+    return growing._replace(**{name: np.concatenate([array, np.zeros_like(array)]) for name, array in more.items()})
+
+
+def _sorted(classes: Classes, growing: Growing, progress: Ints) -> MergedGraph:
+    """Return the graph with nodes in order of the number of their items."""
+    nodes = int(progress[1])
+    rows = growing.rows[:nodes]
+    order = np.argsort((rows != NOTHING).sum(axis=1), kind="stable")
+    place = np.empty(nodes, dtype=np.int32)
+    place[order] = np.arange(nodes, dtype=np.int32)
+    run = growing.run_head[:nodes][order]
+    arcs = Arcs(
+        growing.volume[:nodes][order] <= classes.capacity,
+        *_reordered(order, place, growing.fill_begin[: nodes + 1], growing.fill_head, growing.fill_item),
+        *_reordered(order, place, growing.evict_begin[: nodes + 1], growing.evict_head, growing.evict_item),
+        np.where(run >= 0, place[run], -1).astype(np.int32),
+    )
+    return MergedGraph(classes, arcs)
+
+
+def _reordered(
+    order: npt.NDArray[np.int64], place: Numbers, begin: Numbers, head: Numbers, item: Bytes
+) -> tuple[Numbers, Places, Bytes]:
+    """Return begins, heads and items of arcs whose tails come in another order."""
+    count = np.diff(begin)[order]
+    new: Numbers = np.concatenate([[0], np.cumsum(count)]).astype(np.int32)
+    from_ = np.repeat(begin[:-1][order] - new[:-1], count) + np.arange(new[-1])
+    return new, place[head[from_]].astype(np.uint32), item[from_]

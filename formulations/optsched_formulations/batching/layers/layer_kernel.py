@@ -1,0 +1,266 @@
+"""Going through one batch from every state of a layer, compiled.
+
+A state is a node of the merged graph and a pool: how many requests of every item wait, for their first fill or for a
+refill, in fields of bits. Word 0 of a state is the node. All costs are in time units.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from optsched.compiled import compiled, compiled_helper
+from optsched.model.ints import Ints
+from optsched_formulations.batching.layers.graph_kernel import Arcs, Numbers
+
+Words = npt.NDArray[np.uint64]
+
+DONE, PAUSED, FULL = range(3)
+"""Why `through_a_batch` returns: the layer is done, the limit is reached, the next layer has no room."""
+
+
+class Fields(NamedTuple):
+    """Where a pool has the number of every item: word, shift and mask."""
+
+    word: Ints
+    shift: Words
+    mask: Words
+
+
+class Layer(NamedTuple):
+    """States after the same number of batches.
+
+    Parameters
+    ----------
+    words
+        Node and pool, shape (room, words).
+    extra
+        Cost of all refills so far, beyond the decodes in their place.
+    bound
+        Every schedule through the state costs at least this, without the constant work.
+    parent
+        The state before the last batch, in its layer.
+    """
+
+    words: Words
+    extra: Ints
+    bound: Ints
+    parent: Numbers
+
+
+@compiled_helper
+def _enter(  # noqa: PLR0917
+    layer: Layer, table: Numbers, wanted: Words, extra: int, bound: int, parent: int, count: int
+) -> int:
+    """Enter a state, at the least cost of refills; return how many there are then."""
+    words, extras, bounds, parents = layer
+    mixed = np.uint64(0x9E3779B97F4A7C15)
+    for w in range(len(wanted)):
+        mixed ^= wanted[w]
+        mixed ^= mixed >> np.uint64(33)
+        mixed *= np.uint64(0xFF51AFD7ED558CCD)
+        mixed ^= mixed >> np.uint64(33)
+        mixed *= np.uint64(0xC4CEB9FE1A85EC53)
+        mixed ^= mixed >> np.uint64(33)
+    mask = len(table) - 1
+    place = np.int64(mixed & np.uint64(mask))
+    while table[place] >= 0:
+        known = table[place]
+        same = True
+        for w in range(len(wanted)):
+            if words[known, w] != wanted[w]:
+                same = False
+                break
+        if same:
+            if extra < extras[known]:
+                extras[known], bounds[known], parents[known] = extra, bound, parent
+            return count
+        place = (place + 1) & mask
+    table[place] = count
+    for w in range(len(wanted)):
+        words[count, w] = wanted[w]
+    extras[count], bounds[count], parents[count] = extra, bound, parent
+    return count + 1
+
+
+@compiled_helper
+def _waiting(fields: Fields, words: Words, item: int) -> int:
+    """Return how many of an item wait."""
+    return int(np.int64((words[fields.word[item]] >> fields.shift[item]) & fields.mask[item]))
+
+
+@compiled
+def pool_price(fields: Fields, words: Words, price: Ints) -> int:
+    """Return what a pool pays."""
+    total = 0
+    for item in range(len(price)):
+        total += price[item] * _waiting(fields, words, item)
+    return total
+
+
+@compiled
+def raise_bounds(  # noqa: PLR0917
+    fields: Fields, layer: Layer, count: int, price: Ints, least: Ints, spent: int, budget: int
+) -> int:
+    """Raise the bounds of states by other prices, drop those that reach the budget; return how many stay."""
+    words, extra, bound, parent = layer
+    kept = 0
+    for state in range(count):
+        found = spent + extra[state] + pool_price(fields, words[state], price) + least[int(words[state, 0])]
+        found = max(found, bound[state])
+        if found >= budget:
+            continue
+        words[kept] = words[state]
+        extra[kept], bound[kept], parent[kept] = extra[state], found, parent[state]
+        kept += 1
+    return kept
+
+
+@compiled
+def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
+    arcs: Arcs,
+    fields: Fields,
+    price: Ints,
+    extra_cost: Ints,
+    due: Ints,
+    composing: Ints,
+    after: Ints,
+    spent: int,
+    base: int,
+    here: Layer,
+    count: int,
+    there: Layer,
+    table: Numbers,
+    progress: Ints,
+    limit: int,
+) -> int:
+    """Run one batch from up to ``limit`` states; return why it stops.
+
+    Evictions are taken in ascending order of items, then fills; an item that has just been evicted is not filled, which
+    would be keeping it.
+
+    Parameters
+    ----------
+    price, extra_cost
+        What a waiting request of an item pays, and what its fill costs.
+    due, composing, after
+        Least priced cost onwards from every node: before the evictions of this batch, after them, and after it.
+    spent, base
+        Cost of the batches before, and of one.
+    here, count
+        The layer.
+    there, table
+        The next one, and its hash table.
+    progress
+        Goes in and out: states done; states found; the budget, from which on a schedule is of no use and which falls to
+        the cost of the best one found; the state from which that one is finished in this batch, or −1.
+    """
+    fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
+    size = here.words.shape[1]
+    current, found, budget, finished = progress[0], progress[1], progress[2], progress[3]
+    words = np.empty(size, dtype=np.uint64)
+    evicted = np.zeros(len(price), dtype=np.int64)
+    deepest = 512
+    at, arc, fills, item_of = (
+        np.empty(deepest, dtype=np.int64),
+        np.empty(deepest, dtype=np.int64),
+        np.empty(deepest, dtype=np.int64),
+        np.empty(deepest, dtype=np.int64),
+    )
+    until, outcome = current + limit, DONE
+    while current < count and outcome == DONE:
+        if current >= until:
+            outcome = PAUSED
+            break
+        if here.bound[current] >= budget:
+            current += 1
+            continue
+        words[:] = here.words[current]
+        node = int(words[0])
+        extra, pool, inherited = here.extra[current], pool_price(fields, words, price), here.bound[current]
+        evicted[:] = 0
+        # A stack of nodes: those that still evict, and those that fill; arc −1 is the way from the first to the second.
+        depth = 0
+        at[0], arc[0], fills[0], item_of[0] = node, -1, 0, -1
+        while depth >= 0:
+            node = at[depth]
+            forward = False
+            if fills[depth] == 0:
+                if arc[depth] < 0:
+                    arc[depth] = evict_begin[node]
+                    if fits[node] and spent + extra + pool + composing[node] < budget:
+                        depth += 1
+                        at[depth], arc[depth], fills[depth], item_of[depth] = node, -1, 1, -1
+                        continue
+                while arc[depth] < evict_begin[node + 1]:
+                    taken, item = arc[depth], int(evict_item[arc[depth]])
+                    arc[depth] += 1
+                    # Ascending, from the last eviction on.
+                    if item < item_of[depth]:
+                        continue
+                    if spent + extra + pool + price[item] + due[evict_head[taken]] >= budget:
+                        continue
+                    words[fields.word[item]] += np.uint64(1) << fields.shift[item]
+                    pool += price[item]
+                    evicted[item] += 1
+                    depth += 1
+                    at[depth], arc[depth], fills[depth], item_of[depth] = int(evict_head[taken]), -1, 0, item
+                    forward = True
+                    break
+            else:
+                if arc[depth] < 0:
+                    arc[depth] = fill_begin[node]
+                    if run_head[node] >= 0:
+                        total = max(spent + base + extra + pool + after[run_head[node]], inherited)
+                        if total < budget:
+                            words[0] = np.uint64(run_head[node])
+                            complete = True
+                            for w in range(size):
+                                complete = complete and words[w] == np.uint64(0)
+                            if complete:
+                                budget, finished = spent + base + extra, current
+                            else:
+                                if found >= len(there.extra) or 2 * found >= len(table):
+                                    outcome = FULL
+                                    break
+                                found = _enter(there, table, words, extra, total, current, found)
+                while arc[depth] < fill_begin[node + 1]:
+                    taken, item = arc[depth], int(fill_item[arc[depth]])
+                    arc[depth] += 1
+                    if item < item_of[depth] or evicted[item] > 0 or _waiting(fields, words, item) == 0:
+                        continue
+                    if spent + extra + extra_cost[item] + pool - price[item] + composing[fill_head[taken]] >= budget:
+                        continue
+                    words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
+                    pool -= price[item]
+                    extra += extra_cost[item]
+                    depth += 1
+                    at[depth], arc[depth], fills[depth], item_of[depth] = int(fill_head[taken]), -1, 2, item
+                    forward = True
+                    break
+            if forward:
+                continue
+            item = item_of[depth]
+            if fills[depth] == 0 and item >= 0:
+                words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
+                pool -= price[item]
+                evicted[item] -= 1
+            elif fills[depth] == 2:
+                words[fields.word[item]] += np.uint64(1) << fields.shift[item]
+                pool += price[item]
+                extra -= extra_cost[item]
+            depth -= 1
+        if outcome == DONE:
+            current += 1
+    progress[0], progress[1], progress[2], progress[3] = current, found, budget, finished
+    return outcome
+
+
+@compiled
+def enter_again(layer: Layer, count: int, table: Numbers) -> None:
+    """Fill an empty hash table with the first states of a layer."""
+    for state in range(count):
+        # Each finds its own row: its words are those that it is written over with.
+        _enter(layer, table, layer.words[state], layer.extra[state], layer.bound[state], layer.parent[state], state)

@@ -1,0 +1,157 @@
+"""Every number of batches by itself: equal to brute force and to known optima; what prices prove never exceeds them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace as changed
+
+import numpy as np
+import pytest
+from brute_force import optimum
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from outcomes import exact
+from strategies import memory_only
+
+from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, check_schedule, replace, simulate
+from optsched.model.cost import CostModel
+from optsched.model.metrics import evaluate
+from optsched.solvers.formulation import Task, Termination, UnsupportedError
+from optsched.traces.ladder import ladder
+from optsched_formulations.batching.layer_search import LayerSearch
+from optsched_formulations.batching.layers.bundle import Floats, maximise
+from optsched_formulations.batching.layers.graph import merged_graph
+from optsched_formulations.batching.layers.walks import Walks
+from optsched_formulations.batching.memory_only import Classes, require_memory_only
+from optsched_formulations.batching.search.resident_graph import TooLargeError
+
+SEARCH = LayerSearch()
+LADDER = {instance.name: instance for instance in ladder("a100-llama2-7b-linear").instances}
+QUICK = settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+TURNS = Instance(
+    "turns",
+    Limits(4, 99, 99),
+    Rules(chunked_prefill=False),
+    CostModel(base=10, token=1, decode_kv=2, prefill_req=5),
+    (Request(3, 2),) * 2,
+)
+
+
+def covered(instance: Instance) -> None:
+    """Leave out instances that have refills cheaper than decode steps, or batches without a base."""
+    try:
+        require_memory_only(Task(instance, Objective.MAKESPAN))
+    except UnsupportedError:
+        assume(False)
+    assume(instance.cost.base > 0)
+
+
+@pytest.mark.slow
+@QUICK
+@given(memory_only(), st.sampled_from((Objective.MAKESPAN, Objective.MAX_E2E)))
+def test_layer_search_equals_brute_force(instance: Instance, objective: Objective) -> None:
+    covered(instance)
+    assert exact(SEARCH, instance, objective) == optimum(instance, objective)
+
+
+@pytest.mark.slow
+@QUICK
+@given(memory_only(), st.data())
+def test_no_prices_prove_more_than_the_optimum(instance: Instance, data: st.DataObject) -> None:
+    """The least bound over all numbers of batches, at any prices, is one of the makespan; nothing is rounded up."""
+    covered(instance)
+    classes, best = Classes(instance), optimum(instance)
+    most = (best - classes.constant_ps) // classes.base_ps
+    walks = Walks(merged_graph(classes, 100_000), 1, most)
+    drawn = data.draw(st.lists(st.floats(-1, 2), min_size=len(classes.size), max_size=len(classes.size)))
+    start = np.array(drawn)
+    _, better = walks.improved(start, 0, walks.fresh, most, math.inf, 20, lambda: False)
+    for price in (start, better):
+        bounds = []
+        for batches in range(most + 1):
+            table = walks.table(price, batches)
+            bounds.append(int(table.least[batches, 0] + table.price @ walks.fresh))
+        assert min(bounds) + classes.constant_ps <= best
+
+
+def test_turns_by_hand() -> None:
+    """Two requests with I = 3, O = 2 and M = 4: each fills the cache in its second batch, so they take turns.
+
+    Base 10, token 1, decode 2 per KV token, prefill 5 per request: a prefill takes 3 + 5, a decode 1 + 3 · 2. Four
+    batches: 40 + 2 (8 + 7) = 70. Starting the second with the first would need 6 tokens of memory.
+    """
+    assert exact(SEARCH, TURNS) == 70
+
+
+def test_the_merged_graph_by_hand() -> None:
+    """There are 3 nodes: none, a first token, and a second one due; a fill of a second token takes 4 tokens, too.
+
+    Each of the two full nodes is reached by a fill; the first runs into the second, which runs into the empty one, and
+    a second token that is due may be evicted. A first one may not: there is nothing to lose.
+    """
+    graph = merged_graph(Classes(TURNS), 3)
+    arcs = graph.arcs
+    assert graph.nodes == 3
+    assert (len(arcs.fill_head), len(arcs.evict_head), arcs.evict_item.tolist()) == (2, 1, [1])
+    first, second = arcs.fill_head.tolist()
+    assert arcs.run_head[[first, second]].tolist() == [second, 0]
+    with pytest.raises(TooLargeError):
+        merged_graph(Classes(TURNS), 2)
+
+
+def test_the_bundle_finds_the_top_of_a_roof() -> None:
+    """The least of 3 − x − y, 1 + x and 2 + y is greatest where all are equal: at x = 1, y = 0, where it is 2."""
+    slopes, at_zero = np.array([[-1.0, -1.0], [1.0, 0.0], [0.0, 1.0]]), np.array([3.0, 1.0, 2.0])
+
+    def roof(point: Floats) -> tuple[float, Floats]:
+        values = at_zero + slopes @ point
+        return float(values.min()), slopes[values.argmin()]
+
+    value, point = maximise(roof, np.array([-5.0, 9.0]), math.inf, 300, 1e-6, lambda: False)
+    assert value == pytest.approx(2.0, abs=1e-4)
+    assert point == pytest.approx([1.0, 0.0], abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "best"), [("n04-LILO+SILO-k2", 125_900_247_314), ("n24-I32-O8-k8", 174_694_819_092)])
+def test_on_the_ladder_it_proves_what_is_known(name: str, best: int) -> None:
+    assert exact(SEARCH, LADDER[f"ladder-{name}"]) == best
+
+
+@pytest.mark.slow
+def test_stopped_by_the_clock_it_keeps_a_bound_and_a_schedule() -> None:
+    instance = LADDER["ladder-n16-SILO+SISO-k2"]
+    start = simulate(instance, "vllm")
+    task = Task(instance, Objective.MAKESPAN, incumbent=start.schedule, incumbent_value=start.value, time_limit_s=3)
+    outcome = SEARCH.solve(task)
+    assert outcome.termination == Termination.LIMIT
+    assert outcome.schedule is not None
+    assert outcome.bound is not None
+    assert check_schedule(instance, outcome.schedule)[0] == []
+    # The optimum is not above what `auto` once found.
+    assert outcome.bound <= 242_727_000_000
+    assert outcome.bound < evaluate(instance, outcome.schedule)["objectives"]["makespan"]
+
+
+def test_asked_for_less_than_the_optimum_it_says_that_there_is_none() -> None:
+    for at_most in (0, 69):
+        outcome = SEARCH.solve(Task(TURNS, Objective.MAKESPAN, Restrictions(at_most=at_most)))
+        assert outcome.termination == Termination.INFEASIBLE
+    assert SEARCH.solve(Task(TURNS, Objective.MAKESPAN, Restrictions(at_most=70))).bound == 70
+
+
+def test_what_it_does_not_cover_is_refused() -> None:
+    task = Task(TURNS, Objective.MAKESPAN)
+    refused = [
+        changed(task, objective=Objective.MEAN_E2E),
+        changed(task, deterministic_limit=1.0),
+        changed(task, instance=replace(TURNS, requests=(Request(3, 2), Request(3, 2, arrival_ps=7)))),
+        changed(task, instance=replace(TURNS, cost=replace(TURNS.cost, base=0))),
+        changed(task, instance=replace(TURNS, cost=replace(TURNS.cost, base=1 << 57))),
+        changed(task, instance=replace(TURNS, rules=Rules(chunked_prefill=True))),
+    ]
+    for other in refused:
+        with pytest.raises(UnsupportedError):
+            SEARCH.solve(other)
