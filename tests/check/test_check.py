@@ -1069,9 +1069,9 @@ def test_checker_takes_only_data_from_the_model(path: Path) -> None:
         alias.name for node in sources if (node.module or "").startswith("optsched.model") for alias in node.names
     }
     assert imported <= {
-        "Badge", "Batch", "BatchTable", "CacheMode", "ClaimedResult", "CostModel", "Instance", "Latency", "Limits",
-        "Link", "Machine", "Move", "Objective", "Request", "Restrictions", "Result", "Role", "Rules", "Schedule",
-        "Status", "Tables", "instance_sha256", "replace", "require_type",
+        "Badge", "Batch", "BatchTable", "CacheMode", "ClaimedResult", "CostModel", "Instance", "Ints", "Latency",
+        "Limits", "Link", "Machine", "MachineTable", "Move", "Objective", "Request", "Restrictions", "Result", "Role",
+        "Rules", "Schedule", "Status", "Tables", "instance_sha256", "replace", "require_type",
     }  # fmt: skip
     plain_imports = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert plain_imports <= {"numpy", "numpy.typing", *sys.stdlib_module_names}
@@ -1088,7 +1088,7 @@ def test_checker_takes_only_data_from_the_model(path: Path) -> None:
     }  # fmt: skip
 
 
-OF_CLUSTERS = {"assignment", "chains", "joint", "prefix_cache", "prefix_placement", "worth"}
+OF_CLUSTERS = {"assignment", "chains", "joint", "prefix_cache", "prefix_placement", "prefixed", "worth"}
 """Kinds of certificates of several machines or a prefix cache, which `PROOFS` of one machine does not have."""
 
 

@@ -21,7 +21,7 @@ from optsched.check.problem import problem_of
 from optsched.model.cost import CostModel
 from optsched.model.result import Badge
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.search.optimum_certificates import request_certificate
+from optsched_formulations.batching.search.request_search import request_certificate
 from optsched_formulations.batching.search.resident_search import priced_certificate
 
 UNRESTRICTED = Restrictions()

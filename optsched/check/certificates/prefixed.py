@@ -187,7 +187,10 @@ class _Served:
         prompts = [self.requests[user].input for user in users]
         if places.stop < min(prompts):
             return list(places)
-        anyway = [range(self.requests[user].input - 1, self.requests[user].peak_tokens) for user in users]
+        anyway = [
+            range(request.input - 1, request.input + request.output - 1)
+            for request in (self.requests[user] for user in users)
+        ]
         return [place for place in places if place < max(prompts) - 1 and not any(place in forced for forced in anyway)]
 
     def _batches_of(self, block: Block, users: Sequence[int], alone: Mapping[int, int]) -> int:

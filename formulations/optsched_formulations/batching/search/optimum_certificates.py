@@ -16,7 +16,7 @@ from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.packing import HeldClass, packing
+from optsched_formulations.batching.search.request_search import request_certificate
 from optsched_formulations.batching.search.resident_graph import TooLargeError, build_graph, growing_graphs
 from optsched_formulations.batching.search.resident_search import priced_certificate
 from optsched_formulations.batching.search.resident_walk import evaluate, price
@@ -48,8 +48,8 @@ def optimum_certificates(
         if priced is not None:
             yield priced
     if now_s() < deadline:
-        left = int((deadline - now_s()) * _STATES_A_SECOND)
-        yield by_request | {"states": min(_MOST_STATES, max(_FEW_STATES, left))}
+        states = min(_MOST_STATES, max(_FEW_STATES, (deadline - now_s()) * _STATES_A_SECOND))
+        yield by_request | {"states": int(states)}
 
 
 def _priced(instance: Instance, classes: Classes, bound: int, deadline: float, workers: int) -> dict[str, Any] | None:
@@ -67,22 +67,3 @@ def _priced(instance: Instance, classes: Classes, bound: int, deadline: float, w
             return None
         prices = evaluate(graph, prices.item, np.zeros(len(graph.nodes), dtype=np.int64))
     return None if prices is None else priced_certificate(graph, prices, bound)
-
-
-def request_certificate(classes: Classes, bound: int, states: int, seconds: float) -> dict[str, Any]:
-    """Return a certificate of kind ``request_search``; weights of tokens are sought for some time."""
-    held = [
-        HeldClass(len(members), [classes.size[first + k] for k in range(output)])
-        for first, members, (_, output, _) in zip(classes.first, classes.members, classes.kinds, strict=True)
-    ]
-    found = packing(held, classes.capacity, seconds)
-    weights, most = classes.size, classes.capacity
-    if found is not None:
-        numbers = zip(classes.owner, classes.token, strict=True)
-        weights, most = [found.weights.get(number, 0) for number in numbers], found.most
-    return {
-        "kind": "request_search",
-        "bound": bound,
-        "states": states,
-        "shares": [weight * classes.base_ps // most for weight in weights],
-    }
