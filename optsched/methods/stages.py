@@ -33,6 +33,8 @@ _START_SHARE = 0.3
 _QUICK_SHARE = 0.05
 """Share of the time limit after which no bound begins before formulations that need no start have had their turn."""
 _CERTIFICATES = "optsched_formulations.batching.search.optimum_certificates:optimum_certificates"
+_CERTIFY_LEAST_S = 1.0
+"""Seconds for certificates of an answer that took less."""
 _ALONE = "one_after_another"
 """Origin of the schedule that serves requests one after another."""
 
@@ -157,19 +159,23 @@ def _ask_formulations(run: SolveRun, steps: tuple[Step, ...], interrupted: Event
 
 
 def _certify(run: SolveRun, interrupted: Event) -> None:
-    """Let the checker's own searches confirm, in the time left, what a solver only claims and what ended the search."""
-    best = run.best
+    """Let the checker's own searches confirm what a solver only claims and what ended the search.
+
+    They may take as long as the search did, in the time left: a quick answer stays quick.
+    """
+    best, searched_s = run.best, run.elapsed_s()
+    until_s = min(run.time_limit_s, searched_s + max(searched_s, _CERTIFY_LEAST_S))
 
     def goes_on() -> bool:
         claimed = (best.closed or best.hopeless) and best.claim.badge == Badge.SOLVER_CLAIMED
-        return claimed and not interrupted.is_set() and run.elapsed_s() < run.time_limit_s
+        return claimed and not interrupted.is_set() and run.elapsed_s() < until_s
 
     if not goes_on():
         return
     with best.surviving("certificates"):
         # Models are loaded by name, and only where a claim is left.
         make = _named(_CERTIFICATES)
-        asked, left_s = run.question, run.time_limit_s - run.elapsed_s()
+        asked, left_s = run.question, until_s - run.elapsed_s()
         for certificate in make(asked.restricted, asked.objective, best.claim.bound, left_s, run.workers):
             best.offer_certificate(certificate)
             if not goes_on():

@@ -1,7 +1,7 @@
 """Equal machines with prefix caches, simulated together in machine code (`optsched.simulator.fleet_kernel`).
 
 All machines run up to a moment in one call, as soon as a router looks at one of them then: what a machine does by a
-time does not depend on who looks.
+time does not depend on which router looks.
 """
 
 from __future__ import annotations

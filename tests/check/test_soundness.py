@@ -151,7 +151,7 @@ def test_illegal_schedules_are_refused(change: dict[str, Any], rule: str) -> Non
 def test_certificates_are_drawn_and_accepted(sort: str) -> None:
     """Every kind is tried, and so that the checker accepts many of them."""
     counts = run_trial(sort, 3).counts
-    assert total(counts, "certificates", "accepted") * 5 >= total(counts, "certificates") >= 100
+    assert total(counts, "certificates", "accepted") * 8 >= total(counts, "certificates") >= 70
     assert total(counts, "malformed") > 0
 
 

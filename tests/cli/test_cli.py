@@ -548,8 +548,9 @@ def hard_table() -> BoundTable:
                 instance, "vllm", Objective.MAKESPAN, Status.FAILED, message="vllm: request 0 at 0 ps: a_b ✓"
             )
             row = type(row)(instance, best, (failed, *row.policies[1:]))
-        if position == 1:
-            row = type(row)(instance, replace(row.best, badge=Badge.CERTIFIED), row.policies)
+        if position > 0:
+            badge = Badge.CERTIFIED if position == 1 else Badge.SOLVER_CLAIMED
+            row = type(row)(instance, replace(row.best, badge=badge), row.policies)
         rows.append(row)
     return finish(task, rows)
 

@@ -191,4 +191,5 @@ def _searched(items: Sequence[Item], shares: Sequence[int], base: int, arrivals:
         chain=chain,
         work=work,
         share=share_of,
+        moments=np.unique(np.array(arrivals, dtype=np.int64)),
     )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from optsched.compiled import compiled
+from optsched.compiled import compiled, compiled_helper
 from optsched.model.ints import Ints
 
 Words = npt.NDArray[np.uint64]
@@ -47,6 +47,8 @@ class Searched(NamedTuple):
         What it needs without shares of bases, likewise.
     share
         Of a batch's base, of the token k of every group.
+    moments
+        The arrivals, ascending, each once.
     """
 
     group: Ints
@@ -61,12 +63,13 @@ class Searched(NamedTuple):
     chain: Ints
     work: Ints
     share: Ints
+    moments: Ints
 
 
 # What is still to come -------------------------------------------------------------------------------------
 
 
-@compiled
+@compiled_helper
 def _releases(searched: Searched, at: Ints, clock: int, release: Ints) -> None:
     """Write how long after the clock every request arrives; the last of a group to arrive are those not started."""
     arrival, first = searched.arrival, searched.first
@@ -79,7 +82,7 @@ def _releases(searched: Searched, at: Ints, clock: int, release: Ints) -> None:
             release[first[group] + place] = max(0, arrival[first[group + 1] - fresh + place] - clock)
 
 
-@compiled
+@compiled_helper
 def _insert(ascending: Ints, count: int, number: int) -> None:
     """Insert a number into the first ones of an array, which are ascending."""
     place = count
@@ -89,7 +92,7 @@ def _insert(ascending: Ints, count: int, number: int) -> None:
     ascending[place] = number
 
 
-@compiled
+@compiled_helper
 def _last_to_come(searched: Searched, at: Ints, release: Ints, later: Ints) -> int:
     """Return the least time to the last completion: of jobs on one machine, released in order, and of each alone."""
     now, longest, count = np.int64(0), np.int64(0), 0
@@ -108,7 +111,7 @@ def _last_to_come(searched: Searched, at: Ints, release: Ints, later: Ints) -> i
     return int(max(now, longest))
 
 
-@compiled
+@compiled_helper
 def _sum_to_come(searched: Searched, at: Ints, release: Ints, left: Ints, ends: Ints) -> int:
     """Return the least sum of times to completions, of jobs on one machine that may be preempted.
 
@@ -155,7 +158,7 @@ def _sum_to_come(searched: Searched, at: Ints, release: Ints, left: Ints, ends: 
     return int(total)
 
 
-@compiled
+@compiled_helper
 def _weighted_to_come(searched: Searched, at: Ints) -> int:
     """Return the least weighted sum of completions of jobs that are all there (Smith 1956)."""
     waiting = np.zeros(len(at), dtype=np.bool_)
@@ -179,7 +182,7 @@ def _weighted_to_come(searched: Searched, at: Ints) -> int:
         total += searched.weight[chosen] * now
 
 
-@compiled
+@compiled_helper
 def _left(searched: Searched, at: Ints) -> tuple[int, int, int]:
     """Return the work and the shares that are left in all, and the most tokens that a request has left."""
     work, shares, tokens = np.int64(0), np.int64(0), np.int64(0)
@@ -191,7 +194,7 @@ def _left(searched: Searched, at: Ints) -> tuple[int, int, int]:
     return int(work), int(shares), int(tokens)
 
 
-@compiled
+@compiled_helper
 def _estimate(  # noqa: PLR0917 - compiled functions take positions
     searched: Searched, aim: int, base: int, at: Ints, clock: int, spent: int, room: Ints
 ) -> int:
@@ -222,7 +225,7 @@ def _estimate(  # noqa: PLR0917 - compiled functions take positions
 # Batches ---------------------------------------------------------------------------------------------------
 
 
-@compiled
+@compiled_helper
 def _can_start(searched: Searched, at: Ints, request: int, now: int) -> bool:
     """Return whether a request without a token has arrived; of a group they start in the order of their arrivals."""
     group = searched.group[request]
@@ -232,7 +235,7 @@ def _can_start(searched: Searched, at: Ints, request: int, now: int) -> bool:
     return bool(searched.arrival[searched.first[group + 1] - fresh + place] <= now)
 
 
-@compiled
+@compiled_helper
 def _next_action(  # noqa: PLR0917
     searched: Searched, at: Ints, request: int, action: int, now: int, evicts: bool, pauses: bool
 ) -> int:
@@ -249,7 +252,7 @@ def _next_action(  # noqa: PLR0917
     return action if action <= _STAY else _NONE
 
 
-@compiled
+@compiled_helper
 def _waited_for(searched: Searched, at: Ints, actions: Ints, now: int) -> bool:
     """Return whether a request that runs for the first time has arrived just now."""
     first = searched.first
@@ -263,7 +266,7 @@ def _waited_for(searched: Searched, at: Ints, actions: Ints, now: int) -> bool:
     return False
 
 
-@compiled
+@compiled_helper
 def _after(searched: Searched, at: Ints, actions: Ints, after: Ints) -> None:
     """Write the bytes after a batch, those of a group ascending."""
     for request in range(len(at)):
@@ -284,7 +287,7 @@ def _after(searched: Searched, at: Ints, actions: Ints, after: Ints) -> None:
 # The store -------------------------------------------------------------------------------------------------
 
 
-@compiled
+@compiled_helper
 def _place(words: Words, table: Ints, wanted: Words) -> int:
     """Return where the words are in the hash table, or would be."""
     mixed = np.uint64(0x9E3779B97F4A7C15)
@@ -305,7 +308,7 @@ def _place(words: Words, table: Ints, wanted: Words) -> int:
         place = (place + np.uint64(1)) & mask
 
 
-@compiled
+@compiled_helper
 def _pack(at: Ints, words: Words) -> None:
     for word in range(len(words)):
         words[word] = np.uint64(0)
@@ -313,10 +316,19 @@ def _pack(at: Ints, words: Words) -> None:
         words[request >> 3] |= np.uint64(at[request]) << np.uint64(8 * (request & 7))
 
 
-@compiled
+@compiled_helper
 def _unpack(words: Words, at: Ints) -> None:
     for request in range(len(at)):
         at[request] = np.int64((words[request >> 3] >> np.uint64(8 * (request & 7))) & np.uint64(255))
+
+
+@compiled_helper
+def _grown(numbers: Ints) -> Ints:
+    """Return the numbers in twice the room; numpy's own functions take seconds to compile."""
+    grown = np.zeros(2 * len(numbers), dtype=np.int64)
+    for place in range(len(numbers)):
+        grown[place] = numbers[place]
+    return grown
 
 
 @compiled
@@ -327,7 +339,7 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
 
     That is ``bound``, or the estimate of a label that is finished, or where ``most`` labels are kept. Values are
     last completions, or sums of completions, from the earliest arrival on.
-    ``shared`` says of how much of a batch's base the requests have shares at most that hold so many blocks.
+    ``shared`` says of how much of a batch's base the requests have shares at most that hold this number of blocks.
 
     A batch that cannot give away enough of its base is left out before it is complete. For the last completion: what
     is left after it needs a number of batches. For sums without arrivals: had the batch lasted only as long as its
@@ -336,7 +348,7 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
     """
     capacity = len(shared) - 1
     requests, size = len(searched.group), (len(searched.group) + 7) // 8
-    moments = np.unique(searched.arrival)
+    moments = searched.moments
     words = np.zeros((_FIRST_ROOM, size), dtype=np.uint64)
     # Of every label: its clock, what is spent, the next label of its bytes, and whether no other is as good.
     clocks, sums = np.zeros(_FIRST_ROOM, dtype=np.int64), np.zeros(_FIRST_ROOM, dtype=np.int64)
@@ -461,17 +473,18 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                     return int(least)
                 if count == len(clocks):
                     # All labels again, in twice the room.
-                    words = np.concatenate((words, np.zeros_like(words)))
-                    clocks = np.concatenate((clocks, np.zeros_like(clocks)))
-                    sums = np.concatenate((sums, np.zeros_like(sums)))
-                    twin = np.concatenate((twin, np.zeros_like(twin)))
-                    alive = np.concatenate((alive, np.zeros_like(alive)))
+                    clocks, sums, twin, alive = _grown(clocks), _grown(sums), _grown(twin), _grown(alive)
+                    words, fewer = np.zeros((2 * count, size), dtype=np.uint64), words
+                    for known in range(count):
+                        for word in range(size):
+                            words[known, word] = fewer[known, word]
                     table = np.full(2 * len(clocks), _NONE, dtype=np.int64)
                     for known in range(count):
                         place = _place(words, table, words[known])
                         twin[known], table[place] = table[place], known
                     place = _place(words, table, wanted)
-                words[count], clocks[count], sums[count], alive[count] = wanted, clock, spent, 1
+                _pack(after, words[count])
+                clocks[count], sums[count], alive[count] = clock, spent, 1
                 twin[count], table[place] = table[place], count
                 heappush(queue, (value, np.int64(count)))
                 count += 1

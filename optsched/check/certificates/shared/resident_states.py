@@ -33,7 +33,7 @@ _HUGE = 2**61
 _NONE = -1
 _FIRST_ROOM = 1 << 12
 _ROUNDS = 5_000
-"""Rounds of correcting labels after which a graph is given up; ways of so many batches are not of interest."""
+"""Rounds of correcting labels after which a graph is given up; ways that long are not of interest."""
 _HEAD, _KIND, _ITEM, _COST, _PRICED = range(5)
 
 
