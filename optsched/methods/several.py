@@ -46,7 +46,8 @@ _JOINT_SHARE = 0.8
 def search_several(run: SolveRun) -> bool:
     """Let bounds, the exact method and the planner search; return whether an interrupt has left it unfinished."""
     best, question = run.best, run.question
-    with until_interrupted() as interrupted:
+
+    def stages(interrupted: Event) -> None:
         for name in bounds_for(question.instance):
             if name not in _SLOW:
                 with best.surviving(name):
@@ -61,7 +62,8 @@ def search_several(run: SolveRun) -> bool:
         if not question.instance.is_cached and (best.value is None or not run.over(interrupted)):
             with _slow_bounds(run, interrupted), best.surviving("planner"):
                 _plan(run)
-    return interrupted.is_set() and not best.settled
+
+    return until_interrupted(stages) and not best.settled
 
 
 @contextmanager

@@ -92,7 +92,8 @@ def search(run: SolveRun, plan: SolvePlan) -> bool:
         If the one formulation that was asked for does not cover the question.
     """
     bounds = run_bounds(run.question.restricted, run.question.objective, tuple(BOUNDS))
-    with until_interrupted() as interrupted:
+
+    def stages(interrupted: Event) -> None:
         # Such formulations are quicker than the policies, and better, and than bounds that take long.
         first = plan.before_policies
         _prove_bounds(run, bounds, _QUICK_SHARE if first else _START_SHARE)
@@ -105,7 +106,8 @@ def search(run: SolveRun, plan: SolvePlan) -> bool:
         if first and not interrupted.is_set():
             _play_policies(run)
         _certify(run, interrupted)
-    return interrupted.is_set() and not run.best.settled
+
+    return until_interrupted(stages) and not run.best.settled
 
 
 def _prove_bounds(run: SolveRun, bounds: Iterator[BoundRun], share: float) -> None:

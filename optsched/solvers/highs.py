@@ -100,9 +100,7 @@ def run_interruptibly(solver: highspy.Highs, watch: Callable[[Any], None] | None
         solver.startCallback(kinds.kCallbackSimplexInterrupt)
         solver.startCallback(kinds.kCallbackIpmInterrupt)
     # A solver that ends by itself just then is not asked to stop.
-    with until_interrupted() as interrupted:
-        run_pooled(solver.run, stop.set)
-    return interrupted.is_set()
+    return until_interrupted(lambda _: run_pooled(solver.run, stop.set))
 
 
 def run_pooled(run: Callable[[], object], stop: Callable[[], None]) -> None:

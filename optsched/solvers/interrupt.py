@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from itertools import count
 from types import FrameType
 
@@ -40,50 +40,59 @@ def wait_interruptibly(run: Callable[[], object], stop: Callable[[], None]) -> N
             done.set()
 
     thread = threading.Thread(target=guarded, daemon=True)
-    # Ctrl-C must raise nothing here: the thread would keep running without its caller.
-    with _noting(asked, lambda _: False):
+
+    def wait() -> None:
         thread.start()
         while not done.wait(0.1):
             if asked.is_set():
                 stop()
         thread.join()
+
+    # Ctrl-C must raise nothing here: the thread would keep running without its caller.
+    _noting(asked, lambda _: False, wait)
     if raised:
         raise raised[0]
 
 
-@contextmanager
-def until_interrupted() -> Iterator[threading.Event]:
-    """Run a block that Ctrl-C ends early, and give an event that is then set.
+def until_interrupted(block: Callable[[threading.Event], object]) -> bool:
+    """Run a block that Ctrl-C ends early, and return whether it came.
 
-    It is set also if something in the block catches the `KeyboardInterrupt`. What does so returns what it has found,
-    and the next few Ctrl-C (`_SPARED`) do not disturb it; a later one ends the block after all. The event is never set
-    outside of the main thread, nor where Ctrl-C is ignored or ends the process at once.
+    The block is given an event, set at Ctrl-C, which is noticed also if something in the block catches the
+    `KeyboardInterrupt`. What does so returns what it has found, and the next few Ctrl-C (`_SPARED`) do not disturb it;
+    a later one ends the block after all. None is noticed outside of the main thread, nor where Ctrl-C is ignored or
+    ends the process at once.
+
+    It is no context manager: Ctrl-C between its handler's start and the first line of a ``with`` block would raise
+    where nothing catches it.
     """
     came = threading.Event()
     try:
-        with _noting(came, lambda times: times == 1 or times > 1 + _SPARED):
-            yield came
+        _noting(came, lambda times: times == 1 or times > 1 + _SPARED, lambda: block(came))
     except KeyboardInterrupt:
         came.set()
+    return came.is_set()
 
 
-@contextmanager
-def _noting(came: threading.Event, raises: Callable[[int], bool]) -> Iterator[None]:
-    """Set an event at Ctrl-C, and call the previous signal handler; ``raises`` says of which time it may raise."""
+def _noting(came: threading.Event, raises: Callable[[int], bool], block: Callable[[], object]) -> None:
+    """Run a block; at Ctrl-C set an event and call the handler there was, which may raise the times ``raises`` says."""
     former = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(former):
-        yield
+        block()
         return
 
-    times = count(1)
+    times, over = count(1), False
 
     def note(number: int, frame: FrameType | None) -> None:
         came.set()
-        with nullcontext() if raises(next(times)) else suppress(KeyboardInterrupt):
+        with nullcontext() if not over and raises(next(times)) else suppress(KeyboardInterrupt):
             former(number, frame)
 
-    signal.signal(signal.SIGINT, note)
+    # Ctrl-C may come at any of these lines; whenever it does, the former handler is put back.
     try:
-        yield
+        try:
+            signal.signal(signal.SIGINT, note)
+            block()
+        finally:
+            over = True
     finally:
         signal.signal(signal.SIGINT, former)

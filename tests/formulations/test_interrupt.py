@@ -160,29 +160,66 @@ def test_an_interrupt_in_a_policy_keeps_the_bound(monkeypatch: pytest.MonkeyPatc
 
 def test_an_interrupt_is_noticed_whoever_catches_it() -> None:
     handler = signal.getsignal(signal.SIGINT)
-    with until_interrupted() as came:
+    noticed: list[bool] = []
+
+    def caught(came: threading.Event) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-        assert came.is_set()
-    with until_interrupted() as came:
+        noticed.append(came.is_set())
+
+    def ended(_: threading.Event) -> None:
         signal.raise_signal(signal.SIGINT)
         raise AssertionError("the block ends at the interrupt")
-    assert came.is_set()
-    with until_interrupted() as came:
-        pass
-    assert not came.is_set()
+
+    assert until_interrupted(caught)
+    assert noticed == [True]
+    assert until_interrupted(ended)
+    assert not until_interrupted(lambda _: None)
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_an_interrupt_at_any_moment_is_noticed_and_none_is_left_behind() -> None:
+    handler = signal.getsignal(signal.SIGINT)
+
+    def interrupted_at(line: int) -> tuple[bool, int]:
+        """Ctrl-C at one of the lines run from the handler's start on, in whichever function; how many there were."""
+        lines = 0
+
+        def traced(frame: object, event: str, _: object) -> object:
+            nonlocal lines
+            if event == "line" and signal.getsignal(signal.SIGINT) is not handler:
+                lines += 1
+                if lines == line:
+                    sys.settrace(None)
+                    signal.raise_signal(signal.SIGINT)
+            return traced
+
+        sys.settrace(traced)  # type: ignore[arg-type]
+        try:
+            came = until_interrupted(lambda _: None)
+        finally:
+            sys.settrace(None)
+        return came, lines
+
+    moments = interrupted_at(0)[1]
+    assert moments > 5
+    for moment in range(1, moments + 1):
+        assert interrupted_at(moment) == (True, moment)
+        assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_only_the_first_few_interrupts_wait_for_what_reads_a_result() -> None:
     reached = 0
-    with until_interrupted() as came:
+
+    def impatient(_: threading.Event) -> None:
+        nonlocal reached
         with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-        for _ in range(1000):
+        for _time in range(1000):
             signal.raise_signal(signal.SIGINT)
             reached += 1
-    assert came.is_set()
+
+    assert until_interrupted(impatient)
     assert 2 <= reached < 10
 
 
@@ -220,8 +257,7 @@ def test_other_threads_run_without_signals() -> None:
     seen: list[bool] = []
 
     def run() -> None:
-        with until_interrupted() as came:
-            seen.append(came.is_set())
+        until_interrupted(lambda came: seen.append(came.is_set()))
         wait_interruptibly(lambda: seen.append(True), lambda: None)
 
     thread = threading.Thread(target=run)

@@ -85,10 +85,7 @@ class _Bounds:
     def best(self) -> Outcome:
         task = self._task
         moments = sorted({request.arrival_ps for request in task.instance.requests}, reverse=True)
-        with until_interrupted() as interrupted:
-            for moment in moments[:-1]:
-                if not self._solve_from(moment, interrupted):
-                    break
+        until_interrupted(lambda came: all(self._solve_from(moment, came) for moment in moments[:-1]))
         bound = None if self._badge == Badge.HEURISTIC else self._bound
         outcome = Outcome(Termination.LIMIT, None, bound, self._badge, self._certificate)
         at_most, value = task.restrictions.at_most, task.incumbent_value

@@ -106,9 +106,7 @@ def _require_layers(task: Task) -> None:
 
 def _compile() -> None:
     """Compile the loops where Ctrl-C does not reach the compiler, which would complain of it."""
-    with until_interrupted() as interrupted:
-        wait_interruptibly(_compile_loops, lambda: None)
-    if interrupted.is_set():
+    if until_interrupted(lambda _: wait_interruptibly(_compile_loops, lambda: None)):
         raise KeyboardInterrupt
 
 

@@ -275,7 +275,5 @@ def _on_nodes(space: Space) -> bool:
 
 def _compile(space: Space) -> None:
     """Compile the loops where Ctrl-C does not reach the compiler, which would complain of it."""
-    with until_interrupted() as interrupted:
-        wait_interruptibly(partial(compile_loops, space), lambda: None)
-    if interrupted.is_set():
+    if until_interrupted(lambda _: wait_interruptibly(partial(compile_loops, space), lambda: None)):
         raise KeyboardInterrupt
