@@ -173,7 +173,7 @@ def test_worked_late_requests() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(instances(online=True))
 def test_no_fewer_slos_are_missed(instance: Instance) -> None:
     found, best = bound("late", instance, Objective.SLO_MISSES), optimum(instance, Objective.SLO_MISSES)
@@ -192,7 +192,7 @@ QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, Hea
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=800)
+@settings(QUICK, max_examples=500)
 @given(instances(online=True), st.sampled_from(MONOTONE))
 def test_no_bound_exceeds_an_optimum(instance: Instance, objective: Objective) -> None:
     best = optimum(instance, objective)

@@ -167,7 +167,7 @@ class Shuffling(Router):
 def test_moves_between_caches_are_legal_with_jumps_or_without(router: str, policy: str) -> None:
     seen: Counter[str] = Counter()
     make = Shuffling if router == "shuffling" else find_router(router)
-    for seed in range(14):
+    for seed in range(7):
         instance, evictor = drawn(seed), EVICTOR_NAMES[seed % len(EVICTOR_NAMES)]
         if router == "e2_code":
             # It takes machines that differ in neither limits nor cost.

@@ -194,7 +194,7 @@ ROUTERS = ("disaggregated", "splitwise", "llumnix", "round_robin", "sal", "dynam
 )
 def test_moves_are_legal_with_jumps_or_without(router: str, policy: str) -> None:
     make = always_moving if router == "shuffling" else find_router(router)
-    for seed in range(12):
+    for seed in range(6):
         instance = drawn(seed)
         result = simulate(instance, policy, router=make, seed=seed)
         if not instance.rules.eviction and result.schedule is None:

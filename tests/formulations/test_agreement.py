@@ -58,21 +58,21 @@ class Family:
 FLOWS = frozenset({"token_cpsat", "infermax_milp", "class_flow", "class_flow_mip", "pattern_cg"})
 GENERAL = frozenset({"token_cpsat", "infermax_milp"})
 KINDS = {
-    "memory alone": Family(memory_only(), MAKESPAN, 130, FLOWS | {"state_search", "layer_search"}),
-    "memory alone, latencies": Family(memory_only(most_requests=3), LATENCIES, 60, GENERAL | {"state_search"}),
+    "memory alone": Family(memory_only(), MAKESPAN, 100, FLOWS | {"state_search", "layer_search"}),
+    "memory alone, latencies": Family(memory_only(most_requests=3), LATENCIES, 40, GENERAL | {"state_search"}),
     "memory alone, arrivals": Family(
         memory_only(online=True, most_requests=3), MAKESPAN, 60, GENERAL | {"last_arrivals", "state_search"}
     ),
     "memory alone, arrivals, latencies": Family(
         memory_only(online=True, most_requests=3), (Objective.MEAN_E2E,), 40, GENERAL | {"state_search"}
     ),
-    "whole prefills": Family(instances(chunked=False), MAKESPAN, 130, FLOWS),
-    "arrivals": Family(instances(chunked=False, online=True), OTHERS, 130, GENERAL),
-    "chunks": Family(instances(chunked=True, online=True, most_requests=2, most_tokens=2), OTHERS, 130, GENERAL),
+    "whole prefills": Family(instances(chunked=False), MAKESPAN, 100, FLOWS),
+    "arrivals": Family(instances(chunked=False, online=True), OTHERS, 100, GENERAL),
+    "chunks": Family(instances(chunked=True, online=True, most_requests=2, most_tokens=2), OTHERS, 100, GENERAL),
     "percentiles": Family(
         instances(chunked=False, online=True) | instances(chunked=True, online=True, most_requests=2, most_tokens=2),
         PERCENTILES,
-        100,
+        60,
         frozenset({"token_cpsat"}),
     ),
 }
@@ -216,7 +216,7 @@ def test_optima_obey_relations(name: str) -> None:
     """Of every formulation: its optimum of an instance and that of another one, which bounds or determines it."""
     kind, compared = KINDS[name], Counter[str]()
 
-    @quick(50)
+    @quick(30)
     @given(st.data(), kind.drawn, st.sampled_from(kind.objectives))
     def obey(data: st.DataObject, instance: Instance, objective: Objective) -> None:
         other, allowed, holds = drawn_relation(data, instance, objective)

@@ -132,7 +132,7 @@ def truthful(formulation: Formulation, instance: Instance, objective: Objective,
 # Solvers take too long for examples to be made smaller.
 @settings(
     deadline=None,
-    max_examples=12,
+    max_examples=6,
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

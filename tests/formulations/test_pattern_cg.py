@@ -124,7 +124,7 @@ def test_at_most(instance: Instance, slack: int) -> None:
 
 
 @pytest.mark.slow
-@settings(SLOW, max_examples=10)
+@settings(SLOW, max_examples=5)
 @given(instances(chunked=False))
 def test_from_an_optimum_it_stays_there(instance: Instance) -> None:
     task = Task(instance, Objective.MAKESPAN)

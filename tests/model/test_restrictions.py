@@ -50,7 +50,7 @@ from optsched.study.store import Store
 from optsched.study.trial import simulating
 
 SLOW = settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 TEN = CostModel(base=10, token=0)
 """Every batch takes 10 ps."""

@@ -41,7 +41,7 @@ def on_machine(cluster: Instance, schedule: Schedule, machine: int) -> tuple[Ins
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_plans_are_schedules_of_every_machine(objective: Objective) -> None:
     rng, optimal = random.Random(objective.value), 0
-    for _ in range(12):
+    for _ in range(6):
         cluster = random_cluster(rng)
         require_places(cluster)
         search = FleetSearch(cluster, objective, np.random.default_rng(0))
@@ -59,7 +59,7 @@ def test_plans_are_schedules_of_every_machine(objective: Objective) -> None:
         best = brute_force(cluster, objective)
         assert search.value >= best
         optimal += search.value == best
-    assert optimal >= 6
+    assert optimal >= 3
 
 
 def test_equal_requests_are_shared_out() -> None:

@@ -13,6 +13,7 @@ import heapq
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise, product
 from operator import le
 from typing import NamedTuple, overload
@@ -200,6 +201,7 @@ def _account(
     return cost, tuple(after)
 
 
+@cache
 def _percent(objective: Objective) -> int:
     """Return q of a percentile, 0 if the objective is none."""
     named = re.match(r"p(\d+)_", objective.value)
@@ -242,6 +244,7 @@ def _least(instance: Instance, objective: Objective, allowed: Class) -> int | No
     percent, count = _percent(objective), len(instance.requests)
     queue: list[tuple[int, Cost, int, States]] = [(start, () if percent else (0,), 0, initial)]
     seen: defaultdict[States, list[tuple[int, Cost, int]]] = defaultdict(list)
+    batches: dict[tuple[States, int], list[Reached]] = {}
     best: int | None = None
 
     def value(cost: Cost) -> int:
@@ -267,7 +270,10 @@ def _least(instance: Instance, objective: Objective, allowed: Class) -> int | No
             best = value(cost) if best is None else min(best, value(cost))
             continue
         for begin in (now, *(arrival for arrival in arrivals if arrival > now)):
-            for batch in _batches(instance, allowed, states, begin):
+            here = states, sum(arrival <= begin for arrival in arrivals)
+            if here not in batches:
+                batches[here] = list(_batches(instance, allowed, states, begin))
+            for batch in batches[here]:
                 end = begin + batch.duration
                 total, after = _account(instance, objective, cost, batch.states, batch.generated, end)
                 limited = allowed.evictions < float("inf")  # else their number makes no difference
