@@ -36,6 +36,8 @@ _OF_CLUSTERS = (
     *("hit_tokens", "hit_rate", "saved_ps", "hit_time_rate", "computed_tokens", "prefill_tokens", "imbalance"),
     *("moves", "moved_tokens", "moved_bytes"),
 )
+_OTHER_NAMES = MappingProxyType({"prefill_tokens": "computed_prefill_tokens"})
+"""Columns of metrics whose name is a limit's."""
 _RATES = ("output_tokens_per_s", "requests_per_s", "kv_utilisation", "token_utilisation")
 COLUMNS = (
     *("instance", "instance_sha256", *_FEATURES),
@@ -44,7 +46,7 @@ COLUMNS = (
     *_COUNTS,
     *(f"{spread.removesuffix('_ps')}_{part}_ps" for spread in _SPREADS for part in _PARTS),
     *_RATES,
-    *("machines", *_OPTIONS, *_OF_CLUSTERS),
+    *("machines", *_OPTIONS, *(_OTHER_NAMES.get(name, name) for name in _OF_CLUSTERS)),
 )
 """``value`` and ``bound`` are in the objective's unit: ps, of means the sum over requests; ``…_s`` are seconds, and
 means. ``gap`` is (value − bound) / value."""

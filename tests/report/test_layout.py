@@ -108,6 +108,7 @@ def test_results_concatenate_across_suites_and_methods() -> None:
     ]
     first, second = (list(csv.reader(StringIO(text))) for text in files)
     assert first[0] == second[0] == list(COLUMNS)
+    assert len(set(COLUMNS)) == len(COLUMNS)
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in (*first[1:], *second[1:])]
     assert [row["status"] for row in rows] == ["feasible", "optimal", "bound_only", "failed"]
     assert [row["gap"] for row in rows] == ["", "0.0", "", ""]
