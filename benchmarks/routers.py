@@ -1,9 +1,11 @@
 """Decisions of routers per second of CPU time, on one of Preble's workloads.
 
-    python benchmarks/routers.py [--router e2 --router sal] [--requests 20000] [--machines 4]
+    python benchmarks/routers.py [--router e2 --router sal] [--requests 20000] [--machines 4] [--kept 20]
 
 Requests end in the order in which they came, 64 after they have been routed. The first number is of the first half of
 the requests, the second of the second: a router whose decisions cost more and more is slower in the second.
+With ``--kept`` a machine drops its own part of a prompt when so many other requests have ended there, and whole keys
+half as often: routers are told, as of a cache that is full.
 """
 
 from __future__ import annotations
@@ -43,9 +45,12 @@ def requests_of(workload: str, count: int) -> list[RoutedRequest]:
     return requests
 
 
-def run(router: Router, requests: list[RoutedRequest], views: list[Snapshot]) -> tuple[float, float]:
+def run(
+    router: Router, requests: list[RoutedRequest], views: list[Snapshot], kept: int | None = None
+) -> tuple[float, float]:
     """Return the decisions per second in both halves, notifications included."""
     in_flight: deque[tuple[RoutedRequest, int]] = deque()
+    cached: list[deque[RoutedRequest]] = [deque() for _ in views]
     rates = []
     half = len(requests) // 2
     for part in (requests[:half], requests[half:]):
@@ -57,6 +62,11 @@ def run(router: Router, requests: list[RoutedRequest], views: list[Snapshot]) ->
                 now_ps = request.arrival_ps
                 router.first_token(ended, machine, now_ps, 0)
                 router.finished(ended, machine, now_ps, (now_ps - ended.arrival_ps) // 4, _DECODE_PS)
+                cached[machine].append(ended)
+                if kept is not None and len(cached[machine]) > kept:
+                    gone = cached[machine].popleft()
+                    own = len(gone.prompt) - 1 - gone.index % 2
+                    router.dropped(machine, gone.prompt, sum(piece[2] for piece in gone.prompt[:own]), now_ps)
         rates.append(len(part) / (time.process_time() - started))
     return rates[0], rates[1]
 
@@ -66,7 +76,8 @@ def run(router: Router, requests: list[RoutedRequest], views: list[Snapshot]) ->
 @click.option("--workload", type=click.Choice(sorted(PREFIX_WORKLOADS)), default="preble-toolbench-zipf")
 @click.option("--requests", "count", type=click.IntRange(min=2), default=20_000, help="Number of requests.")
 @click.option("--machines", type=click.IntRange(min=1), default=4, help="Number of machines.")
-def main(names: tuple[str, ...], workload: str, count: int, machines: int) -> None:
+@click.option("--kept", type=click.IntRange(min=0), help="Requests whose prompts a machine keeps.  [default: all]")
+def main(names: tuple[str, ...], workload: str, count: int, machines: int, kept: int | None) -> None:
     """Measure each router."""
     requests = requests_of(workload, count)
     views = [
@@ -84,7 +95,7 @@ def main(names: tuple[str, ...], workload: str, count: int, machines: int) -> No
             requests=requests,
             chosen=[0] * len(requests),
         )
-        first, second = run(find_router(name)(setting), requests, views)
+        first, second = run(find_router(name)(setting), requests, views, kept)
         click.echo(f"{name}: {first:,.0f} decisions/s, then {second:,.0f}")
 
 
