@@ -172,16 +172,6 @@ def test_worked_late_requests() -> None:
     assert bound("late", instance, Objective.MEAN_E2E) is None
 
 
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-@given(instances(online=True))
-def test_no_fewer_slos_are_missed(instance: Instance) -> None:
-    found, best = bound("late", instance, Objective.SLO_MISSES), optimum(instance, Objective.SLO_MISSES)
-    assert found is not None
-    assert best is not None
-    assert found <= best
-
-
 PERCENTILES = tuple(objective for objective in Objective if objective.percentile is not None)
 TIMES = tuple(objective for objective in MONOTONE if objective != Objective.SLO_MISSES)
 SMALL = tuple(name for name in BOUNDS if name not in {"congestion", "ramp"})

@@ -29,6 +29,8 @@ HARD_MIXED = "ladder-n16-LILO+SISO-k2"
 """No method proves them in less than minutes."""
 ENGINES = (*((name,) for name in entries(FORMULATION_GROUP)), ("infermax_milp", "cbc"))
 """All formulations, with a solver if not their own choice."""
+COMMANDS = (("auto",), ("token_cpsat",), ("planner",), ("infermax_milp", "cbc"))
+"""Its own choice, a solver with threads, no solver, a solver in a process of its own."""
 
 # Prints a line when a formulation begins: after imports, policies and bounds, however long they take. A shell that runs
 # the tests in the background may have set Ctrl-C to be ignored.
@@ -85,7 +87,7 @@ def hard_for(method: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [("auto",), *ENGINES], ids="-".join)
+@pytest.mark.parametrize("method", COMMANDS, ids="-".join)
 def test_the_command_writes_what_it_has(
     method: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
