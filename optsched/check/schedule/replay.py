@@ -122,7 +122,7 @@ class Replay:
         self._first_runs: dict[int, int] = {}
 
     def play(self, batch: Batch) -> None:
-        """Replay one batch, or as many as it stands for."""
+        """Replay one batch, or all that it represents."""
         start_ps = batch.start_ps
         self.time.run(start_ps, 0, self._kv_blocks)
         if batch.repeat > 1 and self._may_repeat(batch):
@@ -217,7 +217,7 @@ class Replay:
                 )
 
     def require_queue(self) -> None:
-        """Note every request whose first run is in an earlier batch than that of one that stands before it."""
+        """Note every request whose first run is in an earlier batch than that of one before it in the order."""
         queue = self.problem.queue
         if queue and len(queue) != len(self.states):
             self.violations.append(f"the order has {len(queue)} requests, the instance has {len(self.states)}")

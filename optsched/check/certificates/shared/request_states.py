@@ -1,7 +1,7 @@
 """The loops of `request_search`, compiled: a search over what every request holds after a batch.
 
 A state has a byte for every request: the tokens that it has generated, k, and `RESIDENT` more while it holds KV; one
-that is finished has its O. Requests of a group stand together, their bytes ascending. `optsched.check.certificates.
+that is finished has its O. Requests of a group are together, their bytes ascending. `optsched.check.certificates.
 request_search` says what is searched, and why.
 """
 
