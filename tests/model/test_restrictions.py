@@ -169,7 +169,7 @@ def test_no_evictions_at_all_switch_the_rule_off() -> None:
 
 
 @pytest.mark.slow
-@SLOW
+@settings(SLOW, max_examples=15)
 @given(instances(online=True), st.sampled_from(MONOTONE))
 def test_relations_between_classes(instance: Instance, objective: Objective) -> None:
     best = least(instance, objective, Restrictions())
