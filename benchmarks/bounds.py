@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from docstring import as_markdown
 from optsched.bounds.alone import alone
 from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.calibrate.library import cost_model
@@ -32,9 +33,8 @@ from optsched.model.domain import replace
 from optsched.model.errors import InputError, one_of
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import Objective
-from optsched.report.benchmark import replace_section
-from optsched.report.docstring import as_markdown
-from optsched.report.profile_plot import COLORS, check_plot, new_figure, save_figure
+from optsched.report.figure import COLORS, check_plot, new_figure, save_figure
+from optsched.report.section import replace_section
 from optsched.traces.standin import stand_in
 from optsched.traces.trace import Trace, trace_instance
 

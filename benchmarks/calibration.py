@@ -27,7 +27,6 @@ from optsched.calibrate.splitwise import Setting, read_settings, read_splitwise
 from optsched.calibrate.timings import Measurements, SourceOptions
 from optsched.cli import run_program
 from optsched.cli.options import file_option
-from optsched.cli.pages import write_section
 from optsched.hardware.compare.requests import PS_PER_S, RunComparison, compare_run
 from optsched.hardware.compare.vllm_run import MeasuredRun, read_run
 from optsched.model.cost import CostModel
@@ -35,8 +34,9 @@ from optsched.model.documents import read_bytes
 from optsched.model.domain import replace
 from optsched.model.profiles import profile_names
 from optsched.report.calibration import RUN_HEADERS, run_rows
-from optsched.report.profile_plot import COLORS, new_figure, save_figure
+from optsched.report.figure import COLORS, new_figure, save_figure
 from optsched.report.residual_plot import plot_residuals
+from sections import write_section
 
 RUN = "llmservingsim/RTXPRO6000/Llama-3.1-8B/vllm_run"
 SPLITWISE = "splitwise_sim/perf_model_llama2-70b.csv"

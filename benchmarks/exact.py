@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from method_tables import common_runs, methods_sheet, provenance, sizes_sheet
 from optsched import library
 from optsched.cli import run_program
 from optsched.cli.options import (
@@ -29,21 +30,21 @@ from optsched.cli.options import (
     time_limit_option,
     workers_option,
 )
-from optsched.cli.pages import write_section
 from optsched.cli.stores import open_store
 from optsched.methods.plan import AUTO, method_names
 from optsched.model.documents import check_writable
 from optsched.model.domain import replace
 from optsched.model.errors import InputError, one_of
 from optsched.model.instance import Instance
-from optsched.report.benchmark import common_runs, methods_sheet, provenance, sizes_sheet
+from optsched.report.figure import check_plot
 from optsched.report.formats import as_markdown, as_text
-from optsched.report.profile_plot import check_plot, plot_profile
 from optsched.study import ledger as ledgers
 from optsched.study.drive import Done, run
 from optsched.study.runner import Processes
 from optsched.study.store import EXACT, Store
 from optsched.study.trial import Trial, solving
+from profile_figure import plot_profile
+from sections import write_section
 
 _HERE = Path(__file__).resolve().parent
 _WIDTH = 120

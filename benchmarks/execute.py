@@ -22,7 +22,6 @@ from optsched.calibrate.measurements import read_measurements
 from optsched.calibrate.timings import SourceOptions
 from optsched.cli import run_program
 from optsched.cli.options import blaming, file_option
-from optsched.cli.pages import write_section
 from optsched.cli.step_bar import StepBar
 from optsched.hardware.compare.batches import ALL, Execution
 from optsched.hardware.compare.execute import execute_policy
@@ -34,9 +33,10 @@ from optsched.hardware.transformer.shape import Shape, read_shape
 from optsched.model.cost import CostModel
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.report.execution_plot import plot_execution
+from optsched.report.figure import check_plot
 from optsched.report.formats import as_markdown, as_text
-from optsched.report.profile_plot import check_plot
 from optsched.report.sheet import Cell, Column, Sheet
+from sections import write_section
 
 POLICIES = ("sarathi", "sarathi_nocp", "vllm", "vllm_hy", "srtf")
 _WIDTH = 120

@@ -18,10 +18,10 @@ import click
 
 from optsched.cli import run_program
 from optsched.cli.options import file_option
-from optsched.cli.pages import write_section
 from optsched.report.formats import as_markdown, as_text
 from optsched.report.sheet import Cell, Column, Sheet
 from papers.finding import Finding
+from sections import write_section
 
 PAPERS = ("kossmann", "rr_sjf", "infermax", "econoserve", "preble")
 """Modules of `papers`, in the order of the page."""

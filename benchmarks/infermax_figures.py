@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from optsched.cli import run_program
-from optsched.report.profile_plot import COLORS, check_plot, new_figure, save_figure
+from optsched.report.figure import COLORS, check_plot, new_figure, save_figure
 from optsched.traces.infermax import KV_TOKENS, LENGTHS, MIXES, SWEPT_KV_TOKENS
 from papers.infermax_runs import BASES, TRIO, equal, makespan, mixed
 

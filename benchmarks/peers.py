@@ -28,13 +28,13 @@ import click
 from optsched.calibrate.library import cost_model
 from optsched.cli import run_program
 from optsched.cli.options import file_option
-from optsched.cli.pages import write_section
 from optsched.model.cluster import CacheMode, CacheRules
 from optsched.model.documents import dump, instance_document, read_text
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.report.formats import as_markdown, as_text
 from optsched.report.sheet import Cell, Column, Sheet
 from optsched.traces.sessions import read_mooncake_prefixes
+from sections import write_section
 
 LIMITS = Limits(1_048_576, 8192, 8192, batch_requests=256, kv_block=64)
 ROUTERS = {"round_robin": "round_robin", "dynamo_kv": "kv_router"}

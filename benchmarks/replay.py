@@ -25,7 +25,6 @@ from optsched.check.certificates.last_arrivals import require_separable
 from optsched.check.problem import problem_of
 from optsched.cli import run_program
 from optsched.cli.options import file_option
-from optsched.cli.pages import write_section
 from optsched.library import instances_directory
 from optsched.methods.checked import DefectFoundError
 from optsched.methods.solve import solve
@@ -37,6 +36,7 @@ from optsched.report.formats import as_markdown, as_text
 from optsched.report.sheet import Cell, Column, Sheet
 from optsched.study import ledger as ledgers
 from optsched.study.ledger import Kind, Ledger, Row
+from sections import write_section
 
 Record = dict[str, Any]
 _LEAST_S = 2.0

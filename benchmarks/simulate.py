@@ -28,18 +28,18 @@ import numpy as np
 from optsched.calibrate.library import cost_model
 from optsched.cli import run_program
 from optsched.cli.options import blaming, file_option
-from optsched.cli.pages import write_section
 from optsched.model.documents import read_bytes
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.metrics import metrics, tally_of
 from optsched.policies.infermax import SARATHI, VLLM, VLLM_EF
+from optsched.report.figure import COLORS, check_plot, new_figure, save_figure
 from optsched.report.formats import as_markdown, as_text
-from optsched.report.profile_plot import COLORS, check_plot, new_figure, save_figure
 from optsched.report.sheet import Cell, Column, Sheet
 from optsched.simulator.engine import run_policy
 from optsched.traces.standin import stand_in
 from optsched.traces.trace import Trace, read_trace, trace_instance
+from sections import write_section
 
 POLICIES = {"vllm": VLLM, "sarathi": SARATHI, "vllm_ef": VLLM_EF}
 COST = cost_model("a100-llama2-7b-nocall")

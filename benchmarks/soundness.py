@@ -21,7 +21,7 @@ import click
 
 from optsched.cli import run_program
 from optsched.cli.options import file_option
-from optsched.cli.pages import write_section
+from sections import write_section
 from trial.faults import Verdict, plant, read_faults
 from trial.store import Store
 from trial.table import faults_table, trial_table

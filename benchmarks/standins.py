@@ -22,19 +22,19 @@ from optsched.bounds.volume import busy_ps
 from optsched.calibrate.library import cost_model
 from optsched.cli import run_program
 from optsched.cli.options import blaming, file_option
-from optsched.cli.pages import write_section
 from optsched.methods.simulate import simulate
 from optsched.model.documents import read_bytes
 from optsched.model.domain import replace
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
+from optsched.report.figure import COLORS, check_plot, new_figure, save_figure
 from optsched.report.formats import as_markdown, as_text
-from optsched.report.profile_plot import COLORS, check_plot, new_figure, save_figure
 from optsched.report.sheet import Cell, Column, Sheet
 from optsched.traces.standin import COUNT, LOADS, stand_in
 from optsched.traces.statistics import shipped_statistics
 from optsched.traces.suites import SUITES
 from optsched.traces.trace import Trace, read_trace, trace_instance
+from sections import write_section
 
 NAMES = ("azure-conv", "azure-code")
 POLICY = "sarathi_pc"

@@ -35,7 +35,6 @@ from optsched.calibrate.library import cost_model
 from optsched.check import check_schedule
 from optsched.cli import run_program
 from optsched.cli.options import file_option
-from optsched.cli.pages import write_section
 from optsched.library import load_suite
 from optsched.model.documents import instance_document, write_text
 from optsched.model.domain import replace
@@ -48,6 +47,7 @@ from optsched.report.formats import as_markdown, as_text
 from optsched.report.sheet import NOT_AVAILABLE, Cell, Column, Sheet
 from optsched.simulator.engine import run_policy
 from optsched.simulator.replica import Job, NoBatchError, Policy, PolicyFailureError, Replica
+from sections import write_section
 
 COST = cost_model("a100-llama2-7b-nocall")
 KINDS = ("preempted", "decoding", "prefilling", "tokens", "no batch")

@@ -14,7 +14,6 @@ import click
 from optsched.calibrate.library import cost_model
 from optsched.cli import run_program
 from optsched.cli.options import file_option
-from optsched.cli.pages import write_section
 from optsched.library import load_suite
 from optsched.methods.simulate import standard_policies
 from optsched.model.instance import Instance, Rules
@@ -24,6 +23,7 @@ from optsched.report.sheet import Cell, Column, Sheet
 from optsched.study.grid import Grid, largest_gaps
 from optsched.study.worst import Search, requests_text, worst_case
 from optsched.traces.worst_known import KNOWN
+from sections import write_section
 
 _PROFILE = "a100-llama2-7b-nocall"
 _GRID = Grid((1, 4), (1, 3), 3, cost_model(_PROFILE), Rules())

@@ -1,4 +1,4 @@
-"""The clock of time limits, which stands still while functions are compiled: that happens once on a machine."""
+"""The clock of time limits, which stops while functions are compiled, once on a machine."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class TableRow:
         return text == "True"
 
     def time_ps(self, column: str, unit: str) -> float:
-        """Return a time > 0, which stands in this unit of `PS`, in ps."""
+        """Return a time > 0, given in this unit of `PS`, in ps."""
         text = self.text(column)
         try:
             value = float(text)

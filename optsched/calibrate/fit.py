@@ -255,7 +255,7 @@ def _least_norms(basis: Array, target: Array, used: npt.NDArray[np.intp]) -> Arr
     for start in range(0, len(used), _AT_A_TIME):
         columns = used[start : start + _AT_A_TIME]
         matrices, sides = gram[columns[:, :, None], columns[:, None, :]], right[columns]
-        # Neighbouring gaps share a column, which then stands there twice.
+        # Neighbouring gaps share a column, which is then there twice.
         regular = np.linalg.matrix_rank(matrices, hermitian=True) == columns.shape[1]
         solutions = np.linalg.solve(matrices[regular], sides[regular][:, :, None])[:, :, 0]
         explained = np.einsum("ij,ij->i", solutions, 2 * sides[regular] - _products(matrices[regular], solutions))

@@ -9,7 +9,7 @@ The tables hold **milliseconds per layer per GPU**; what is returned are picosec
 ``add`` counts once a layer, as in Vidur's own sum (Agrawal et al., "Vidur", MLSys 2024; `execution_time.py` of
 microsoft/vidur). With tensor parallelism a layer has two all-reduces, after attention and after the MLP, of 2 ×
 n_embd × tokens bytes each (16 bit); their table is interpolated linearly between sizes. The tables have no row for
-the LM head; sampler and CPU stand in a table of their own, ``cpu_overheads.csv``, milliseconds per batch.
+the LM head; sampler and CPU have a table of their own, ``cpu_overheads.csv``, milliseconds per batch.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _BETWEEN_WORKERS = ("ray_comm_time_mean", "ray_comm_time_median")
 
 
 def read_vidur(source: str, options: SourceOptions) -> Measurements:
-    """Read the tables of one model: ``source`` is ``mlp.csv``, the others stand in the options."""
+    """Read the tables of one model: ``source`` is ``mlp.csv``, the others are in the options."""
     if options.layers is None:
         raise InputError("layers", Said("nothing"), "how many layers the model has: these tables hold the times of one")
     if options.attention is None:

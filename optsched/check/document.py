@@ -1,4 +1,4 @@
-"""What a result document states: everything in it has to stand together."""
+"""What a result document states: all of it has to be consistent."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _check_hash(claimed: ClaimedResult) -> Iterator[str]:
 
 
 def _check_solution(result: Result) -> Iterator[str]:
-    """Check schedule, value and metrics, which only stand together."""
+    """Check schedule, value and metrics, which are there together or not at all."""
     if result.schedule is None:
         if result.value is not None:
             yield f"value is {result.value}, but there is no schedule that has it"

@@ -20,7 +20,7 @@ class Problem:
     """An instance and what its rules, less the restrictions, still permit.
 
     ``runs`` is the most runs of a batch, ``evictions`` the most evictions of a schedule, None for any number;
-    ``queue`` holds the requests in the order in which first runs must stand, if there is one.
+    ``queue`` holds the requests in the order in which first runs must come, if there is one.
     """
 
     requests: tuple[Request, ...]

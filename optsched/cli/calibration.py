@@ -19,7 +19,7 @@ from optsched.model.domain import MAX_TOKENS
 from optsched.model.errors import InputError, Said
 from optsched.model.profiles import profile_names
 from optsched.report.calibration import batch_report, profile_list, profile_report, run_report
-from optsched.report.profile_plot import check_plot
+from optsched.report.figure import check_plot
 from optsched.report.residual_plot import plot_residuals
 
 if TYPE_CHECKING:

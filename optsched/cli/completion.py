@@ -16,7 +16,7 @@ Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem
 
 
 def _completing(names: Callable[[], Iterable[str]], *, files: bool = False) -> Completion:
-    """Return what completes the last of names joined by commas; files, too, where one may stand."""
+    """Return what completes the last of names joined by commas; files, too, where one is allowed."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         before, comma, last = incomplete.rpartition(",")

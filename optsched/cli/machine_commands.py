@@ -45,7 +45,7 @@ from optsched.model.result import Result
 from optsched.model.schedule import Schedule
 from optsched.report.execution import execution_text
 from optsched.report.execution_plot import plot_execution
-from optsched.report.profile_plot import check_plot
+from optsched.report.figure import check_plot
 from optsched.simulator.replica import PolicyFailureError
 
 if TYPE_CHECKING:

@@ -353,7 +353,7 @@ def naming_options() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        # What stands in a file is no option.
+        # What is in a file is no option.
         option = _OPTIONS.get(error.field, error.field) if error.source is None else error.field
         raise InputError(option, error.value, error.expected, error.source) from None
 

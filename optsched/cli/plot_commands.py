@@ -17,7 +17,7 @@ from optsched.cli.group import cli
 from optsched.cli.options import Decorator, blaming, fraction_option, naming_options, write_out
 from optsched.cli.types import FILE, OneOf
 from optsched.model.errors import InputError, Said
-from optsched.report.profile_plot import check_plot, new_figure
+from optsched.report.figure import check_plot, new_figure
 
 if TYPE_CHECKING:
     from fractions import Fraction

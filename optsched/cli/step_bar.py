@@ -13,7 +13,7 @@ from optsched.model.errors import printable
 
 
 class Line:
-    """One line: what is being worked on, a bar if there are steps, how it stands, for how long.
+    """One line: what is being worked on, a bar if there are steps, how far it is, for how long.
 
     Parameters
     ----------
@@ -64,5 +64,5 @@ class StepBar(Line):
         super().__init__(name, 0)
 
     def show(self, done: int, total: int | None, state: str = "") -> None:
-        """Show where the work stands."""
+        """Show how far the work is."""
         self._progress.update(self._task, completed=done, total=total, state=state)

@@ -67,7 +67,7 @@ class CostModel:
 
     with c the tokens that a step runs and m the tokens cached before it. One piece is InferMax's linear
     model (Kim et al., section 3.2). All coefficients are integers ≥ 0. Swapping KV over a link, and a scheduler that
-    considers queued requests, add to it (`besides_ps`).
+    considers queued requests, add to it (`overhead_ps`).
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class CostModel:
             + sum(self.prefill_ps(run, cached) for run, cached in prefills)
         )
 
-    def besides_ps(self, batch_ps: int, swapped_out: int, swapped_in: int, considered: int) -> int:
+    def overhead_ps(self, batch_ps: int, swapped_out: int, swapped_in: int, considered: int) -> int:
         r"""Return what a batch takes beyond its steps, in ps.
 
         KV moves while the steps run, but only so long: with x the time on the link, t that of the steps, and o the

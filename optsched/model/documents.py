@@ -68,7 +68,7 @@ class _ProfileName(BaseModel):
     cpu_request: Picoseconds | None = None
 
     def cost(self, profiles: ProfileLookup) -> CostModel:
-        found = {name: value for name, value in _fields(self, _BESIDES).items() if value is not None}
+        found = {name: value for name, value in _fields(self, _OVERHEADS).items() if value is not None}
         return replace(profiles(self.profile), **found)
 
 
@@ -259,7 +259,7 @@ _REQUEST_FIELDS = (
 )
 _MOVE_FIELDS = ("request", "source", "target", "start_ps", "end_ps", "drop", "stages_ps", "aborted")
 _DEFAULT_REQUEST = Request(1, 1)
-_BESIDES = ("swap_out_kv", "swap_in_kv", "swap_overlap", "cpu_batch", "cpu_request")
+_OVERHEADS = ("swap_out_kv", "swap_in_kv", "swap_overlap", "cpu_batch", "cpu_request")
 """Coefficients of what happens outside the GPU, 0 unless they are given; a profile's can be given beside its name."""
 _UNRESTRICTED = Restrictions()
 _INSTANCE, _SUITE = TypeAdapter(_InstanceBody), TypeAdapter(_SuiteBody)
@@ -403,8 +403,8 @@ def _fields(obj: Any, names: tuple[str, ...]) -> dict[str, Any]:
 def cost_document(cost: CostModel) -> dict[str, Any]:
     """Return the coefficients as a document."""
     names = ("base", "token", "pieces", "decode_kv", "decode_req", "prefill_sq", "prefill_kv", "prefill_req")
-    besides = {name: value for name, value in _fields(cost, _BESIDES).items() if value}
-    return _fields(cost, names) | {"pieces": [list(piece) for piece in cost.pieces]} | besides
+    overheads = {name: value for name, value in _fields(cost, _OVERHEADS).items() if value}
+    return _fields(cost, names) | {"pieces": [list(piece) for piece in cost.pieces]} | overheads
 
 
 def _request_documents(requests: tuple[Request, ...]) -> Iterator[dict[str, Any]]:

@@ -19,7 +19,7 @@ def is_plain(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """Return text for one line of a terminal or a log: what is not printed stands there as Python escapes it."""
+    """Return text for one line of a terminal or a log: what is not printable is escaped as in Python."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
@@ -42,7 +42,7 @@ class InputError(ValueError):
     Parameters
     ----------
     field
-        Where the value stands, such as ``requests[2].input`` or ``--policy``.
+        Where the value is, such as ``requests[2].input`` or ``--policy``.
     value
         What was found there. An exception or ``Missing`` is shown as itself, without quotes.
     expected
@@ -67,7 +67,7 @@ class InputError(ValueError):
         return InputError(field, self.value, self.expected, self.source)
 
     def located(self, source: str) -> InputError:
-        """Return the same error, said to stand in ``source``, such as a file; what was said before is part of it."""
+        """Return the same error, said to be in ``source``, such as a file; what was said before is part of it."""
         inner = f": {self.source}" if self.source else ""
         return InputError(self.field, self.value, self.expected, f"{source}{inner}")
 
@@ -104,7 +104,7 @@ def one_of(name: object, known: Iterable[str]) -> str:
 
 
 class Said(str):
-    """A phrase that stands for a value in an error, such as ``nothing``; printed without quotes."""
+    """A phrase in place of a value in an error, such as ``nothing``; printed without quotes."""
 
     __slots__ = ()
 

@@ -103,7 +103,7 @@ class _Follower:
         read = sum(self._runs[index].held(batch.start_ps) for index, _ in batch.run)
         runs = len(batch.run)
         steps = cost.batch_ps(runs, runs, read, ())
-        return steps + cost.besides_ps(steps, 0, 0, batch.considered), cost.decode_kv * runs
+        return steps + cost.overhead_ps(steps, 0, 0, batch.considered), cost.decode_kv * runs
 
     def _end(self, at: int) -> None:
         self._publish(at, None)

@@ -44,5 +44,5 @@ def drop_unended_line(path: Path) -> None:
 
 
 def line_error(error: InputError, path: Path, number: int) -> InputError:
-    """Return the error of a line that was parsed alone, said to stand in its file."""
+    """Return the error of a line that was parsed alone, said to be in its file."""
     return InputError(error.field.removeprefix("line 1 "), error.value, error.expected, f"{path}:{number}")

@@ -130,20 +130,20 @@ class Work:
     generated: list[int] = field(default_factory=list)
     finished: list[int] = field(default_factory=list)
 
-    def duration_ps(self, cost: BatchCost, besides: CostModel, considered: int = 0) -> int:
+    def duration_ps(self, cost: BatchCost, overheads: CostModel, considered: int = 0) -> int:
         """Return how long it takes.
 
         Parameters
         ----------
         cost
             What the steps cost.
-        besides
+        overheads
             What the link to the host and the scheduler cost.
         considered
             Queued requests that the scheduler has considered.
         """
         steps = cost.batch_ps(self.tokens, self.decodes, self.decode_kv_tokens, self.prefills)
-        return steps + besides.besides_ps(steps, self.out, self.back, considered)
+        return steps + overheads.overhead_ps(steps, self.out, self.back, considered)
 
     def pace_ps(self, cost: CostModel, considered: int) -> tuple[int, int]:
         """Return the duration of the first of several batches of these decode steps, and by how much it then grows."""

@@ -58,7 +58,7 @@ def features(instance: Instance, objective: Objective) -> Ints:
             base * request.output,
         ]
         if objective == Objective.WEIGHTED_E2E:
-            # A weight of 0 stands for one far below the others.
+            # A weight of 0 is taken as one far below the others.
             needs = [need * 1000 // (1000 * request.weight or 1) for need in needs]
         rows.append([request.arrival_ps, request.arrival_ps + min(due, default=cost.affine[0][0] * 10**6), *needs])
     largest = max(map(max, rows))

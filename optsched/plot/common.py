@@ -12,7 +12,7 @@ from optsched.model.errors import InputError, Said
 from optsched.model.objectives import Objective
 from optsched.model.result import Result
 from optsched.model.schedule import Schedule
-from optsched.report.profile_plot import COLORS, check_plot, new_figure, save_figure
+from optsched.report.figure import COLORS, check_plot, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -35,7 +35,7 @@ from optsched.plot.common import (
     value_text,
 )
 from optsched.plot.gaps import Reference
-from optsched.report.profile_plot import new_figure
+from optsched.report.figure import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from optsched.model.activity import Activities, Activity, Change, Mark, activities
 from optsched.model.errors import InputError, Said
 from optsched.plot.common import INK, MUTED, SMALL, Given, axes_of, results_of, schedule_of, time_unit
-from optsched.report.profile_plot import COLORS
+from optsched.report.figure import COLORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

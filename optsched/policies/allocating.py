@@ -63,10 +63,10 @@ class _Supervised:
                 return found._replace(evict=[*(job.index for job in over), *found.evict])
         return self._base.next_batch(replica)
 
-    def stands(self, replica: Replica, assignment: Assignment) -> int:
+    def valid_for(self, replica: Replica, assignment: Assignment) -> int:
         """Say how long: until memory is full or a request has used its allocation up."""
         ends = (self._output(job) - job.generated for job in replica.running)
-        return max(1, min(self._base.stands(replica, assignment), *ends))
+        return max(1, min(self._base.valid_for(replica, assignment), *ends))
 
 
 S3 = Predicting(_Supervised)

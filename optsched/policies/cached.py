@@ -185,7 +185,7 @@ class CachedPolicy(GroupedPolicy):
     def compiled_run(self, instance: Instance) -> CompiledRun | None:
         """Return a run in machine code, as of the policy without a cache; None on a machine with one.
 
-        None, too, if the order is not settled: then `stands` has every batch formed anew.
+        None, too, if the order is not settled: then `valid_for` has every batch formed anew.
         """
         if not self.order.settled:
             return None
@@ -201,7 +201,7 @@ class CachedPolicy(GroupedPolicy):
 
         return rule_of(instance, self.hybrid, self.chunked, _ASKS_FOR_ALL[self.reserve])
 
-    def stands(self, replica: Replica, assignment: Assignment) -> int:
+    def valid_for(self, replica: Replica, assignment: Assignment) -> int:
         """Say for how many batches the same requests decode.
 
         On a machine with a cache the engine sees to it that nothing is dropped, so memory lasts. As long as no block is
@@ -210,7 +210,7 @@ class CachedPolicy(GroupedPolicy):
         if replica.waiting and not self.order.settled:
             return 1
         if replica.cache is None:
-            return super().stands(replica, assignment)
+            return super().valid_for(replica, assignment)
         ran, limits = {index for index, _ in assignment.run}, replica.limits
         jobs = [job for job in replica.running if job.index in ran]
         most = min(job.request.output - job.generated for job in jobs)

@@ -134,7 +134,7 @@ class _Levels:
         actions = [*(Action(index, lost) for index in victims), *(Action(index, Place.MACHINE) for index in back)]
         return Assignment.of(run, actions, len(replica.waiting))
 
-    def stands(self, replica: Replica, assignment: Assignment) -> int:
+    def valid_for(self, replica: Replica, assignment: Assignment) -> int:
         """Say how long all can decode, if no other request is there: levels do not matter, memory does."""
         jobs = replica.running
         if replica.waiting or len(assignment.run) < len(jobs):

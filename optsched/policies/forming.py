@@ -80,7 +80,7 @@ class GroupedBatch:
             self._add(job, count, need)
 
     def _decodes(self, job: Job) -> bool:
-        """Put a decode step into the batch, if nothing stands in its way, which is what mostly happens."""
+        """Put a decode step into the batch, if nothing prevents it, which is the usual case."""
         if (
             self._tokens == self._batch_tokens
             or len(self._run) == self._most

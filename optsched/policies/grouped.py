@@ -140,7 +140,7 @@ class GroupedPolicy(Parts):
             and not (self.chunked and Members.RUNNING in groups and groups != [Members.RUNNING, Members.WAITING])
         )
 
-    def stands(self, replica: Replica, assignment: Assignment) -> int:
+    def valid_for(self, replica: Replica, assignment: Assignment) -> int:
         """Say for how many batches the same requests decode: as long as memory lasts.
 
         Then none is evicted. A request that did not run in this batch will not in the next: no more is left of any

@@ -169,9 +169,9 @@ class _Asking:
         """Form the next batch."""
         return self._estimates.next_batch(self._policy, replica)
 
-    def stands(self, replica: Replica, assignment: Assignment) -> int:
+    def valid_for(self, replica: Replica, assignment: Assignment) -> int:
         """Return how many batches the decision remains valid: memory gets less, and estimates change when one ends."""
-        return self._policy.stands(replica, assignment)
+        return self._policy.valid_for(replica, assignment)
 
 
 class _Reserving:
@@ -184,7 +184,7 @@ class _Reserving:
         """Form the next batch."""
         return self._estimates.next_batch(self._policy, replica)
 
-    def stands(self, replica: Replica, assignment: Assignment) -> int:
+    def valid_for(self, replica: Replica, assignment: Assignment) -> int:
         """Return how many batches reservations fit, which grow with what is generated, if all admitted requests run."""
         jobs, memory = replica.running, replica.memory
         if len(assignment.run) < len(jobs):

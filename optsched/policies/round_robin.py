@@ -94,7 +94,7 @@ class _Slices:
         run = [*((job.index, 1) for job in decodes), *((job.index, job.missing) for job in starts)]
         return self._assignment(replica, run, victims)
 
-    def stands(self, replica: Replica, assignment: Assignment) -> int:
+    def valid_for(self, replica: Replica, assignment: Assignment) -> int:
         """Say how long all can decode: until a slice ends while others wait, or memory is full."""
         jobs = replica.running
         if assignment.evict or assignment.swap_out or len(assignment.run) < len(jobs):

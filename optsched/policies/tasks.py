@@ -357,7 +357,7 @@ class Allocating:
             self._insist(forming)
         return self._result(forming)
 
-    def stands(self, replica: Replica, assignment: Assignment) -> int:
+    def valid_for(self, replica: Replica, assignment: Assignment) -> int:
         """Say how long the same requests decode: until one of them outlives its prediction."""
         if not self._tasks.calm:
             return 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from optsched.hardware.compare.batches import ALL, Execution
 from optsched.hardware.run.following import BatchKind
-from optsched.report.profile_plot import COLORS, check_plot, new_figure, save_figure
+from optsched.report.figure import COLORS, check_plot, new_figure, save_figure
 
 _MARKERS = ("s", "o", "^")
 _BINS = 30

@@ -138,13 +138,13 @@ def _kind(column: Column, *, siunitx: bool) -> str:
 
 
 def _mark(text: str) -> str:
-    """Return what stands beside a number."""
+    """Return what is beside a number."""
     spaced = _plain(text).replace(" ", r"\,")
     return f"{{{spaced}}}"
 
 
 def _head(header: str, *, braced: bool) -> str:
-    """Return a header, whose lines stand above each other."""
+    """Return a header, whose lines are above each other."""
     lines = [_plain(line) for line in header.split("\n")]
     stacked = r" \\ ".join(lines)
     text = rf"\shortstack[r]{{{stacked}}}" if len(lines) > 1 else stacked

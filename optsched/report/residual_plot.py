@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optsched.calibrate.library import Part
-from optsched.report.profile_plot import COLORS, check_plot, new_figure, save_figure
+from optsched.report.figure import COLORS, check_plot, new_figure, save_figure
 
 if TYPE_CHECKING:
     from optsched.calibrate.assemble import Calibration, Residuals

@@ -1,7 +1,7 @@
 """Bound tables of pages, from a store: a page says itself which tables it has.
 
 A section begins with the mark ``<!-- begin table SUITE OBJECTIVE POLICIES -->``, policies joined by commas, and ends
-with the mark ``end`` of the same text. What stands between them is written from the store: the best value and the best
+with the mark ``end`` of the same text. What is between them is written from the store: the best value and the best
 bound of all attempts, and what each policy gives with the installed code.
 """
 
@@ -18,8 +18,8 @@ from optsched.model.instance import Instance
 from optsched.model.objectives import Objective, find_objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
-from optsched.report.benchmark import replace_section
 from optsched.report.formats import as_markdown
+from optsched.report.section import replace_section
 from optsched.report.sheet import make_sheet
 from optsched.study.bound_table import BoundTable, Row
 from optsched.study.store import EVEN_FAILURES, Store
@@ -35,7 +35,7 @@ class StoredTable:
     Parameters
     ----------
     mark
-        What stands in the marks.
+        The text of the marks.
     suite, objective, policies
         Its instances, and what is compared on them.
     """

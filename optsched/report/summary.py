@@ -175,7 +175,7 @@ def _for_machines(header: str) -> str:
 
 
 def policy_sheet(results: Sequence[Result], records: Sequence[DecisionRecord] = ()) -> Sheet:
-    """Compare policies on one instance, as a sheet; failures stand below with their reason.
+    """Compare policies on one instance, as a sheet; failures are below, each with its reason.
 
     Parameters
     ----------

@@ -120,7 +120,7 @@ class PolicyRun:
         machine: int = 0,
     ) -> None:
         steps = cost or instance.cost
-        self._requests, self._policy, self._cost, self._besides = instance.requests, policy, steps, instance.cost
+        self._requests, self._policy, self._cost, self._overheads = instance.requests, policy, steps, instance.cost
         self._index = machine
         self._closed = steps if isinstance(steps, RepeatedCost) else None
         self._steady = policy if jumps and isinstance(policy, Steady) else None
@@ -228,7 +228,7 @@ class PolicyRun:
         if self._cache is not None:
             return self._formed(self._cache, assignment)
         # Without a price the requests that are considered are not counted.
-        return assignment if self._besides.cpu_request else Assignment(*assignment[:4])
+        return assignment if self._overheads.cpu_request else Assignment(*assignment[:4])
 
     def _formed(self, cache: BatchCache, assignment: Assignment) -> Assignment:
         """Return what is done on a machine that caches, which is formed there now if the policy did not."""
@@ -252,7 +252,7 @@ class PolicyRun:
         elif (list(assignment.run), list(assignment.evict)) != (formed.run, formed.evict):
             index = assignment.run[0][0]
             raise self._failure(index, "the policy answers another batch than it has formed in the cache")
-        return formed._replace(considered=assignment.considered) if self._besides.cpu_request else formed
+        return formed._replace(considered=assignment.considered) if self._overheads.cpu_request else formed
 
     @property
     def _next_arrival_ps(self) -> int:
@@ -318,7 +318,7 @@ class PolicyRun:
         if self._cache is not None:
             self._cache.end()
         self._let_go(work.finished)
-        replica.now_ps += work.duration_ps(self._cost, self._besides, assignment.considered)
+        replica.now_ps += work.duration_ps(self._cost, self._overheads, assignment.considered)
         return bool(work.generated)
 
     def _possible_actions(self, actions: Iterable[Action]) -> Iterator[Action]:
@@ -361,13 +361,13 @@ class PolicyRun:
         if self._steady is None or assignment.actions or assignment.drop:
             return 1
         most = self._requests[assignment.run[0][0]].output
-        for index, _ in reversed(assignment.run):  # prefills often stand last
+        for index, _ in reversed(assignment.run):  # prefills are often last
             job = self._present.get(index)
             if job is None or not job.decoding:
                 return 1
             most = min(most, job.request.output - job.generated)
         if most > 1:
-            most = min(most, self._steady.stands(self._replica, assignment))
+            most = min(most, self._steady.valid_for(self._replica, assignment))
         return most if most == 1 or self._cache is None else self._cache.lasts(assignment.run, most)
 
     def _decode(self, assignment: Assignment, most: int, until_ps: int | None) -> int:
@@ -377,29 +377,29 @@ class PolicyRun:
         if until_ps is not None:
             ends.append(until_ps)
         left = min(ends) - replica.now_ps if ends else None
-        besides = self._besides.besides_ps(0, 0, 0, assignment.considered)
-        times, duration = self._span(len(jobs), sum(job.cached for job in jobs), most, besides, left)
+        overhead_ps = self._overheads.overhead_ps(0, 0, 0, assignment.considered)
+        times, duration = self._span(len(jobs), sum(job.cached for job in jobs), most, overhead_ps, left)
         replica.now_ps += duration
         if self._cache is not None:
             self._cache.repeat(assignment.run, times)
         self._let_go(self._machine.repeat(assignment.run, times))
         return times
 
-    def _span(self, decodes: int, read: int, most: int, besides: int, left: int | None) -> tuple[int, int]:
+    def _span(self, decodes: int, read: int, most: int, overhead_ps: int, left: int | None) -> tuple[int, int]:
         """Return how many of ``most`` batches start before ``left`` ps have passed, and how long they take.
 
-        Each of them takes ``besides`` ps more.
+        Each of them takes ``overhead_ps`` more.
         """
         if self._closed is None:
             times = duration = 0
             while times < most and (left is None or duration < left):
-                duration += self._cost.batch_ps(decodes, decodes, read + times * decodes, ()) + besides
+                duration += self._cost.batch_ps(decodes, decodes, read + times * decodes, ()) + overhead_ps
                 times += 1
             return times, duration
         closed = self._closed
 
         def until(times: int) -> int:
-            return closed.repeated_ps(decodes, read, times) + times * besides
+            return closed.repeated_ps(decodes, read, times) + times * overhead_ps
 
         times = most if left is None else bisect_left(range(most), left, key=until)
         return times, until(times)

@@ -11,7 +11,7 @@ here                            there
 ==============================  ================================================================================
 `_form`, `_go_on`, `_admit`     `optsched.policies.cached`: `_Forming`
 `_start`, `_run_on`, `_decode`  `optsched.simulator.caching.BatchCache`: ``run``, ``decode``
-`_lasts`, `_repeat`             `CachedPolicy.stands`, `PolicyRun._repeats`, `BatchCache.lasts`; `BatchCache.repeat`
+`_lasts`, `_repeat`             `CachedPolicy.valid_for`, `PolicyRun._repeats`, `BatchCache.lasts`; `BatchCache.repeat`
 `_carry_out`, `_let_go`         `MachineState.carry_out`, `PolicyRun._run`, `PolicyRun._let_go`
 `_advance`                      `optsched.simulator.engine.PolicyRun`, `optsched.simulator.machine_run.MachineRun`
 `_look`                         what `MachineRun` shows routers

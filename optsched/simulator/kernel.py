@@ -15,7 +15,7 @@ here                                     there
 `_let_go`                                `MachineState.finish`
 `_advance`, `CompiledRun`                `optsched.simulator.engine.PolicyRun`
 `_occupied`, `_held`                     `optsched.model.memory.PrivateBlocks`: ``size``, ``reserving``
-`_decide`, `_climb`, `_fewest_left`      `optsched.policies.forming.GroupedBatch`, `GroupedPolicy.stands`
+`_decide`, `_climb`, `_fewest_left`      `optsched.policies.forming.GroupedBatch`, `GroupedPolicy.valid_for`
 notes to `Log` and `Watch`               `optsched.model.metrics.tally_of`
 =======================================  =====================================================================
 """

@@ -429,7 +429,7 @@ class MachineRun(PolicyRun):
             else:
                 prefills.append((count, job.cached))
         work = Work(tokens, len(read), sum(read), prefills)
-        end = self.now_ps + work.duration_ps(self._cost, self._besides, assignment.considered)
+        end = self.now_ps + work.duration_ps(self._cost, self._overheads, assignment.considered)
         # Of swaps it is not known here what they take.
         late = {index for index, time_ps in self._fences.items() if assignment.actions or end > time_ps}
         return assignment._replace(run=[step for step in assignment.run if step[0] not in late])

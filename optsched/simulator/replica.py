@@ -200,7 +200,7 @@ class Steady(Protocol):
         """Decide on the next batch (see `Policy`)."""
         ...
 
-    def stands(self, replica: Replica, assignment: Assignment) -> int:
+    def valid_for(self, replica: Replica, assignment: Assignment) -> int:
         """Return for how many batches a decision remains valid.
 
         Parameters

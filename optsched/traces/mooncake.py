@@ -1,7 +1,7 @@
 """Mooncake's traces: JSON lines with ``timestamp`` (ms), ``input_length``, ``output_length`` and ``hash_ids``.
 
 Source: kvcache-ai/Mooncake, FAST25-release (Qin et al., *Mooncake*, FAST 2025). Arrivals come in ticks of 3 s. A hash
-stands for a block of 512 prompt tokens, the last of which may be partial; requests share what their leading hashes
+represents a block of 512 prompt tokens, the last of which may be partial; requests share what their leading hashes
 share. The hashes are checked, not kept.
 """
 

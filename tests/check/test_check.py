@@ -1078,7 +1078,7 @@ def test_checker_takes_only_data_from_the_model(path: Path) -> None:
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     # Of an order of service (a prefix cache's), ``occupied`` is data.
     assert not {node.attr for node in attributes if ast.unparse(node) != "service.occupied"} & {
-        "affine", "apply", "batch_ps", "besides_ps", "decode_ps", "infeasibilities", "kappa", "kv_capacity",
+        "affine", "apply", "batch_ps", "overhead_ps", "decode_ps", "infeasibilities", "kappa", "kv_capacity",
         "kv_volume", "label", "linear_ps", "occupied", "offline", "peak_tokens", "prefill_ps", "repeated_ps",
         "sufficient_limits",
     }  # fmt: skip

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from brute_force import optimum
-from hypothesis import HealthCheck, given, settings
 from outcomes import exact
-from strategies import instances
 
 from optsched import (
     Instance,
@@ -16,37 +13,14 @@ from optsched import (
     Rules,
     load_suite,
     replace,
-    simulate,
     solve,
 )
 from optsched.bounds.volume import volume_bound
-from optsched.catalogue import POLICY_GROUP, entries
 from optsched.model.cost import CostModel
 from optsched.model.result import Badge, Result, Status
 from optsched_formulations.batching.token_cpsat import TokenCpSat
 
 TOKENS = TokenCpSat()
-SLOW = settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
-
-
-@pytest.mark.slow
-@SLOW
-@given(instances())
-def test_bounds_and_policies_stand_on_their_sides_of_the_optimum(instance: Instance) -> None:
-    best = optimum(instance)
-    assert volume_bound(instance).value <= best
-    for name in entries(POLICY_GROUP):
-        run = simulate(instance, name)
-        assert run.value is None or run.value >= best
-        assert ": raised " not in (run.message or ""), "no policy of ours has a defect"
-
-
-@settings(SLOW, max_examples=60)
-@given(instances(online=True))
-def test_volume_bound_with_arrivals(instance: Instance) -> None:
-    assert volume_bound(instance).value <= optimum(instance)
 
 
 def test_tokens_are_spread_where_time_is_convex() -> None:

@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 from brute_force import MONOTONE, optimum
 from checkout import searching_here
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 from outcomes import exact, exact_value
 from patience import PATIENCE_S, with_time_enough
-from strategies import instances, restrictions
 
 from optsched import Instance, Limits, Request, Restrictions, Rules, check_schedule, load_suite, replace, solve
 from optsched.model.cost import CostModel
@@ -32,12 +29,7 @@ from optsched.solvers.formulation import (
 )
 from optsched_formulations.batching.infermax_milp import InfermaxMilp
 
-SLOW = settings(
-    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
 COVERED = [objective for objective in MONOTONE if objective.percentile is None]
-OBJECTIVES = st.sampled_from(COVERED)
-
 PAIR = Instance(
     "pair",
     Limits(5, 4, 3),
@@ -46,35 +38,6 @@ PAIR = Instance(
     (Request(2, 2, slo_ttft_ps=10), Request(3, 2, arrival_ps=7, weight=2, slo_e2e_ps=90)),
 )
 """Two requests that do not fit together, with arrivals, pieces and SLOs, the first of which nothing can meet."""
-
-
-@pytest.mark.slow
-@SLOW
-@given(instances(chunked=True, online=True, most_requests=2, most_tokens=2), OBJECTIVES)
-def test_chunked_prefills_equal_brute_force(instance: Instance, objective: Objective) -> None:
-    outcome = InfermaxMilp().solve(Task(instance, objective))
-    assert exact_value(instance, outcome, objective) == optimum(instance, objective)
-
-
-@pytest.mark.slow
-@settings(SLOW, max_examples=12)
-@given(st.data(), OBJECTIVES)
-def test_policy_classes_equal_brute_force(data: st.DataObject, objective: Objective) -> None:
-    instance = data.draw(instances(online=True, most_requests=2, most_tokens=2))
-    allowed = data.draw(restrictions(instance))
-    restricted = allowed.apply(instance)
-    assume(not restricted.infeasibilities())
-    best = optimum(instance, objective, restrictions=allowed)
-    assert best is not None
-    outcome = InfermaxMilp().solve(Task(restricted, objective, allowed))
-    assert exact_value(instance, outcome, objective, allowed) == best
-    # The decision version, on both sides of the optimum.
-    decided = InfermaxMilp().solve(Task(restricted, objective, replace(allowed, at_most=best)))
-    assert exact_value(instance, decided, objective, allowed) == best
-    if best:
-        refused = InfermaxMilp().solve(Task(restricted, objective, replace(allowed, at_most=best - 1)))
-        assert refused.termination == Termination.INFEASIBLE
-        assert refused.schedule is None
 
 
 @pytest.mark.slow
@@ -192,24 +155,6 @@ def said_by(program: str) -> str:
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
-
-
-@pytest.mark.slow
-def test_an_interrupt_keeps_schedule_and_bound() -> None:
-    """Ctrl-C reaches the process while HiGHS searches."""
-    program = (
-        "import signal\n"
-        "from patience import interrupts\n"
-        "from test_infermax_milp import *\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "instance = load_suite('infermax-fig15').instances[4]\n"
-        "with interrupts(2) as progress:\n"
-        "    task = Task(instance, Objective.MAKESPAN, time_limit_s=1000.0, progress=progress)\n"
-        "    outcome = InfermaxMilp().solve(task)\n"
-        "assert outcome.schedule is not None and outcome.bound > 0\n"
-        "print(outcome.termination.value, check_schedule(instance, outcome.schedule)[0])\n"
-    )
-    assert said_by(program) == "limit []\n"
 
 
 def optimum_of_grid(instance: Instance) -> int:

@@ -112,7 +112,7 @@ def test_the_command_writes_what_it_has(
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "begins\n"
-        time.sleep(3)
+        time.sleep(1)
         process.send_signal(signal.SIGINT)
         try:
             printed, complaint = process.communicate(timeout=PATIENCE_S)

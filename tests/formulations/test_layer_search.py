@@ -50,14 +50,6 @@ def covered(instance: Instance) -> None:
 
 @pytest.mark.slow
 @QUICK
-@given(memory_only(), st.sampled_from((Objective.MAKESPAN, Objective.MAX_E2E)))
-def test_layer_search_equals_brute_force(instance: Instance, objective: Objective) -> None:
-    covered(instance)
-    assert exact(SEARCH, instance, objective) == optimum(instance, objective)
-
-
-@pytest.mark.slow
-@QUICK
 @given(memory_only(), st.data())
 def test_no_prices_prove_more_than_the_optimum(instance: Instance, data: st.DataObject) -> None:
     """The least bound over all numbers of batches, at any prices, is one of the makespan; nothing is rounded up."""

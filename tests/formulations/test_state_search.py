@@ -26,8 +26,6 @@ from optsched_formulations.batching.search.state_space import States
 from optsched_formulations.batching.state_search import StateSearch
 
 SEARCH = StateSearch()
-OFFLINE = (Objective.MAKESPAN, Objective.MAX_E2E, Objective.MEAN_E2E, Objective.WEIGHTED_E2E)
-ONLINE = (Objective.MAKESPAN, Objective.MEAN_E2E)
 LADDER = {instance.name: instance for instance in ladder("a100-llama2-7b-linear").instances}
 
 
@@ -60,22 +58,6 @@ def on_nodes(instance: Instance, tracked: frozenset[int]) -> int:
 QUICK = settings(
     deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
-
-
-@pytest.mark.slow
-@QUICK
-@given(memory_only(), st.sampled_from(OFFLINE))
-def test_state_search_equals_brute_force(instance: Instance, objective: Objective) -> None:
-    covered(instance, objective)
-    assert exact(SEARCH, instance, objective) == optimum(instance, objective)
-
-
-@pytest.mark.slow
-@QUICK
-@given(memory_only(online=True, most_requests=3), st.sampled_from(ONLINE))
-def test_with_arrivals_it_equals_brute_force(instance: Instance, objective: Objective) -> None:
-    covered(instance, objective)
-    assert exact(SEARCH, instance, objective) == optimum(instance, objective)
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ import inspect
 import pytest
 from checkout import ROOT
 
+from docstring import as_markdown
 from optsched.bounds.catalogue import BOUNDS
 from optsched.policies import POLICIES, pipelining, tasks
 from optsched.policies.grouped import GroupedPolicy
-from optsched.report.docstring import as_markdown
 
 PAGE = ROOT / "docs/bounds.md"
 

@@ -52,7 +52,7 @@ class Stale:
         jobs = replica.waiting[:1] or (replica.running[:1] if replica.now_ps % 2 else replica.running)
         return Assignment(run=[(job.index, job.missing) for job in jobs], evict=[])
 
-    def stands(self, replica, assignment):
+    def valid_for(self, replica, assignment):
         return 10**6
 
 

@@ -43,13 +43,13 @@ COST = CostModel(base=100, token=10, decode_kv=1, swap_out_kv=7, swap_in_kv=5)
     [(0, 58), (1, 57), (50, 8), (57, 1), (58, 0), (100, 0)],  # 101 * 57 // 100 = 57, 101 * 58 // 100 = 58
 )
 def test_the_link_works_beside_the_steps_as_long_as_it_may(overlap: int, besides: int) -> None:
-    assert replace(COST, swap_overlap=overlap).besides_ps(101, 4, 6, 0) == besides
+    assert replace(COST, swap_overlap=overlap).overhead_ps(101, 4, 6, 0) == besides
 
 
 def test_a_scheduler_takes_time_for_every_batch_and_every_request_that_it_considers() -> None:
     cost = replace(COST, cpu_batch=1000, cpu_request=20)
     assert cost.batch_ps(3, 0, 0, [(3, 0)]) == 1000 + 100 + 3 * 10
-    assert cost.besides_ps(1130, 0, 0, 3) == 60
+    assert cost.overhead_ps(1130, 0, 0, 3) == 60
 
 
 # A schedule by hand -----------------------------------------------------------------------------------------

@@ -17,14 +17,7 @@ import pytest
 from checkout import ROOT
 from patience import PATIENCE_S, until, with_time_enough
 
-from optsched.library import load_instance
-from optsched.model.documents import Suite, dump, instance_sha256, suite_document
-from optsched.model.domain import replace
-from optsched.model.errors import InputError
-from optsched.model.instance import Instance, Limits, Request
-from optsched.model.objectives import Objective
-from optsched.model.result import Badge, Status, versions
-from optsched.report.benchmark import (
+from method_tables import (
     common_runs,
     counted_time,
     final_gap,
@@ -33,13 +26,20 @@ from optsched.report.benchmark import (
     primal_dual_integral,
     provenance,
     ratios,
-    replace_section,
     shifted_geometric_mean,
     sizes_sheet,
     solved_within,
 )
+from optsched.library import load_instance
+from optsched.model.documents import Suite, dump, instance_sha256, suite_document
+from optsched.model.domain import replace
+from optsched.model.errors import InputError
+from optsched.model.instance import Instance, Limits, Request
+from optsched.model.objectives import Objective
+from optsched.model.result import Badge, Status, versions
+from optsched.report.figure import check_plot
 from optsched.report.formats import as_csv, as_markdown
-from optsched.report.profile_plot import check_plot, plot_profile
+from optsched.report.section import replace_section
 from optsched.study.drive import run as drive
 from optsched.study.execute import Outcome
 from optsched.study.record import Ended, Record
@@ -47,6 +47,7 @@ from optsched.study.runner import Processes
 from optsched.study.store import Store
 from optsched.study.trial import Trial, solving
 from optsched.study.worker import Allowance
+from profile_figure import plot_profile
 
 SCRIPT = ROOT / "benchmarks" / "exact.py"
 

@@ -123,7 +123,7 @@ class Replay:
                     assert last
                     self.held[index] = 0
         steps = instance.cost.batch_ps(tokens, decodes, read, prefills)
-        return steps + instance.cost.besides_ps(steps, 0, 0, batch.considered)
+        return steps + instance.cost.overhead_ps(steps, 0, 0, batch.considered)
 
 
 def followed(instance: Instance, schedule: Schedule) -> Replay:

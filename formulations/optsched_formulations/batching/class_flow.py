@@ -1,6 +1,6 @@
 """Integer flows of interchangeable requests, for the makespan offline with whole prefills: CP-SAT and MIP.
 
-The mathematics stands with its parts: variables, rows and what the reduced model leaves out in `model`, the
+The mathematics is with its parts: variables, rows and what the reduced model leaves out in `model`, the
 inequality that strengthens memory in `packing`, solvers and what is believed of them in
 `engines`.
 

@@ -352,7 +352,7 @@ class _Model:
     # Variables ------------------------------------------------------------------------------------------
 
     def _new(self, name: str, i: int, j: int, most: float | None, *, integer: bool = True) -> Any:
-        """Add a variable from 0 to ``most``; None stands for the last end, which no time exceeds."""
+        """Add a variable from 0 to ``most``; None is the last end, which no time exceeds."""
         kind = pulp.LpInteger if integer else pulp.LpContinuous
         if most is None:
             # Rounded up, so that rounding shuts out no schedule.

@@ -1,7 +1,7 @@
 """Token-indexed CP-SAT models of batch assignment: every monotone objective, every rule, every restriction.
 
 The models index output tokens, not requests × batches as InferMax's constraint programme does (Kim et al.,
-section 5). Their mathematics stands with their parts:
+section 5). Their mathematics is with their parts:
 
 - `whole`: whole prefills, over the variables of `variables` and the clocks of `clock`;
 - `chunks`: chunked prefill, the state of every request in every batch;

@@ -210,7 +210,7 @@ def _arrivals(problem: Problem, objective: Objective, scale: int) -> _Arrivals:
 
 
 class _Field(NamedTuple):
-    """Where a number stands in the bits of a larger one."""
+    """Where a number is in the bits of a larger one."""
 
     shift: int
     mask: int

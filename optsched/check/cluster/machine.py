@@ -7,12 +7,12 @@ and `State.held_at` says what is there until it has ended. When it ends, blocks 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from optsched.check.cluster.memory import Hold, Memory
 from optsched.check.cluster.record import Record, State
+from optsched.check.forms import broken_form, broken_repeats
 from optsched.check.problem import Problem
 from optsched.check.schedule.over_time import Progression
 from optsched.check.tally import Tally
@@ -112,34 +112,16 @@ class Machine:
     # Repeats ---------------------------------------------------------------------------------------------------
 
     def _may_repeat(self, part: Part) -> bool:
-        batch = part.batch
-        others = {
-            "evicts": batch.evict,
-            "swaps out": batch.swap_out,
-            "swaps in": batch.swap_in,
-            "drops blocks of": [request for request, _ in batch.drop],
-            "has hits of": [request for request, _ in batch.hits],
-        }
-        wrong = next((f"it {name} request {indices[0]}" for name, indices in others.items() if indices), "")
-        seen: set[int] = set()
-        for index, count in batch.run:
-            state = self._record.states.get(index)
-            if (
-                state is None
-                or state.machine != self.index
-                or state.filling
-                or state.swapped
-                or state.finished
-                or count != 1
-                or index in seen
-            ):
-                wrong = wrong or f"it runs {count} tokens of request {index} in what is no decode step"
-            elif state.request.output - state.generated < part.times:
-                wrong = wrong or f"request {index} has only {state.request.output - state.generated} tokens to generate"
-            seen.add(index)
+        wrong = broken_repeats(part.batch, part.times, self._to_generate)
         if wrong:
-            self._note(part, f"is repeated {part.times} times, but {wrong}")
+            self._note(part, wrong)
         return not wrong
+
+    def _to_generate(self, index: int) -> int | None:
+        state = self._record.states.get(index)
+        if state is None or state.machine != self.index or state.filling or state.swapped or state.finished:
+            return None
+        return state.request.output - state.generated
 
     def _first_ps(self, part: Part) -> tuple[int, int]:
         """Return what the first of repeated batches takes, and by how much longer each takes than the one before."""
@@ -194,7 +176,8 @@ class Machine:
     def _play(self, part: Part, start_ps: int, stated_ps: int | None) -> int:
         """Carry out one batch, and return its end: that which is stated, or else that which follows."""
         batch, tally, totals = part.batch, _Tally(self.problem), self._record.totals
-        self._check_shape(part)
+        for wrong in broken_form(batch):
+            self._note(part, wrong)
         for index in dict.fromkeys(batch.evict):
             self._evict(part, index, start_ps)
         for index in dict.fromkeys(batch.swap_out):
@@ -243,28 +226,6 @@ class Machine:
         for count, cached in tally.steps:
             bare.prefill(count, cached, count)
         return bare
-
-    def _check_shape(self, part: Part) -> None:
-        batch = part.batch
-        if not batch.run:
-            self._note(part, "has 0 runs, at least 1 is required")
-        running = [index for index, _ in batch.run]
-        lists = {
-            "runs": running,
-            "is evicted": batch.evict,
-            "is swapped out": batch.swap_out,
-            "is swapped in": batch.swap_in,
-        }
-        if len({*running, *batch.evict, *batch.swap_out, *batch.swap_in}) == sum(map(len, lists.values())):
-            return
-        seen: dict[int, str] = {}
-        for name, indices in lists.items():
-            for index, times in Counter(indices).items():
-                if times > 1:
-                    self._note(part, f"request {index} {name} {times} times, at most 1 is allowed")
-                if index in seen and (seen[index], name) != ("runs", "is swapped in"):
-                    self._note(part, f"request {index} {seen[index]} and {name}, only 1 of both is allowed")
-                seen.setdefault(index, name)
 
     def _present(self, part: Part, index: int, name: str) -> State | None:
         """Return the state of a request that is here and unfinished; else note why it cannot be ``name``."""

@@ -21,8 +21,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import pairwise
 
+from optsched.check.forms import broken_form, broken_repeats
 from optsched.check.problem import Problem
 from optsched.check.schedule.over_time import OverTime, Progression, Totals
 from optsched.check.tally import Tally
@@ -122,7 +123,7 @@ class Replay:
         self._first_runs: dict[int, int] = {}
 
     def play(self, batch: Batch) -> None:
-        """Replay one batch, or as many as it stands for."""
+        """Replay one batch, or all that it represents."""
         start_ps = batch.start_ps
         self.time.run(start_ps, 0, self._kv_blocks)
         if batch.repeat > 1 and self._may_repeat(batch):
@@ -151,19 +152,16 @@ class Replay:
 
     def _may_repeat(self, batch: Batch) -> bool:
         """Say whether the runs can be repeated that often, and note it if not."""
-        moved = [("evicts", batch.evict), ("swaps out", batch.swap_out), ("swaps in", batch.swap_in)]
-        wrong = next((f"it {action} request {indices[0]}" for action, indices in moved if indices), "")
-        seen: set[int] = set()
-        for index, count in batch.run:
-            state = self.states[index] if 0 <= index < len(self.states) else None
-            if state is None or state.filling or state.swapped or state.finished or count != 1 or index in seen:
-                wrong = wrong or f"it runs {count} tokens of request {index} in what is no decode step"
-            elif state.request.output - state.generated < batch.repeat:
-                wrong = wrong or f"request {index} has only {state.request.output - state.generated} tokens to generate"
-            seen.add(index)
+        wrong = broken_repeats(batch, batch.repeat, self._to_generate)
         if wrong:
-            self._note(self.totals.batches, f"is repeated {batch.repeat} times, but {wrong}")
+            self._note(self.totals.batches, wrong)
         return not wrong
+
+    def _to_generate(self, index: int) -> int | None:
+        state = self.states[index] if 0 <= index < len(self.states) else None
+        if state is None or state.filling or state.swapped or state.finished:
+            return None
+        return state.request.output - state.generated
 
     def _play_all_but_last(self, batch: Batch) -> int:
         """Replay decode steps that are repeated, up to the last time, and return when that starts.
@@ -217,7 +215,7 @@ class Replay:
                 )
 
     def require_queue(self) -> None:
-        """Note every request whose first run is in an earlier batch than that of one that stands before it."""
+        """Note every request whose first run is in an earlier batch than that of one before it in the order."""
         queue = self.problem.queue
         if queue and len(queue) != len(self.states):
             self.violations.append(f"the order has {len(queue)} requests, the instance has {len(self.states)}")
@@ -256,22 +254,8 @@ class Replay:
             self._note(number, f"runs on replica {batch.replica}, the only replica is 0")
         if start_ps < self.end_ps:
             self._note(number, self._early(start_ps))
-        if not batch.run:
-            self._note(number, "has 0 runs, at least 1 is required")
-        named = [*(index for index, _ in batch.run), *batch.evict, *batch.swap_out, *batch.swap_in]
-        if len(set(named)) == len(named):
-            return
-        running = Counter(index for index, _ in batch.run)
-        evicted, left, back = Counter(batch.evict), Counter(batch.swap_out), Counter(batch.swap_in)
-        actions = [("runs", running), ("is evicted", evicted), ("is swapped out", left), ("is swapped in", back)]
-        for action, found in actions:
-            for index, times in found.items():
-                if times > 1:
-                    self._note(number, f"request {index} {action} {times} times, at most 1 is allowed")
-        for (action, found), (other, others) in combinations(reversed(actions), 2):
-            for index in found:
-                if index in others and {action, other} != {"runs", "is swapped in"}:
-                    self._note(number, f"request {index} {action} and {other}, only 1 of both is allowed")
+        for wrong in broken_form(batch):
+            self._note(number, wrong)
 
     def _unfinished(self, number: int, index: int, action: str) -> _State | None:
         """Return the state of a request that something can be done to; else note why nothing can."""

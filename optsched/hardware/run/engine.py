@@ -81,7 +81,7 @@ class TorchEngine:
         import torch  # noqa: PLC0415  # an extra
 
         self._played.act(batch.actions)
-        # Prefill steps stand first in a plan.
+        # Prefill steps come first in a plan.
         steps = sorted(batch.run, key=lambda step: self._states[step[0]].decoding)
         runs, places, nexts = [], [], []
         for index, count in steps:

@@ -111,7 +111,7 @@ class Transformer:
         tokens
             Of the batch, as ``plan`` has them, shape (T).
         plan
-            Where they stand.
+            Their positions.
         cache
             Holds the keys and values.
         attention

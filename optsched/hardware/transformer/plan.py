@@ -1,4 +1,4 @@
-"""Where one batch's tokens stand, and what its attention reads: tensors that are made before its time counts."""
+"""Where one batch's tokens are, and what its attention reads: tensors that are made before its time counts."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Plan:
 
 
 def make_plan(runs: Sequence[Run], device: torch.device) -> Plan:
-    """Plan a batch whose prefill steps stand before its decode steps."""
+    """Plan a batch whose prefill steps come before its decode steps."""
     import torch  # noqa: PLC0415  # an extra
 
     def tensor(array: Slots) -> torch.Tensor:

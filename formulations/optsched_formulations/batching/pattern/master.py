@@ -42,7 +42,7 @@ class _Columns:
 
 
 class Shape:
-    """Where the rows and the columns that are not patterns stand, for schedules of ``fewest`` to ``most`` batches.
+    """Where the rows and the columns that are not patterns are, for schedules of ``fewest`` to ``most`` batches.
 
     Attributes
     ----------

@@ -110,7 +110,7 @@ class Item:
 
     ``requests`` is the size of the group, ``weight`` that of each of them, ``work_ps`` the token and attention time of
     the step, which is a fill for k = 1 and else a decode, and ``extra_ps`` what a refill takes beyond it. Successors
-    stand next to each other.
+    are next to each other.
     """
 
     group: int

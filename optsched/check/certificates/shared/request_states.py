@@ -1,7 +1,7 @@
 """The loops of `request_search`, compiled: a search over what every request holds after a batch.
 
 A state has a byte for every request: the tokens that it has generated, k, and `RESIDENT` more while it holds KV; one
-that is finished has its O. Requests of a group stand together, their bytes ascending. `optsched.check.certificates.
+that is finished has its O. Requests of a group are together, their bytes ascending. `optsched.check.certificates.
 request_search` says what is searched, and why.
 """
 
@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from optsched.check.certificates.shared.rows import NONE, place_of, table_of
 from optsched.compiled import compiled, compiled_helper
 from optsched.model.ints import Ints
 
@@ -22,7 +23,6 @@ RESIDENT = 64
 MOST_TOKENS, MOST_REQUESTS = RESIDENT - 1, 64
 LAST, SUM, DATED_SUM = range(3)
 """What is bounded: the last completion; the weighted sum of completions, all there at 0; their sum with arrivals."""
-_NONE = -1
 _RUN, _STAY, _EVICT = range(3)
 """What a request does in a batch: a fill or a decode; nothing, it waits or pauses; it loses its KV."""
 _FIRST_ROOM = 1 << 12
@@ -137,19 +137,19 @@ def _sum_to_come(searched: Searched, at: Ints, release: Ints, left: Ints, ends: 
     for done in range(jobs):
         while True:
             # The shortest that is there runs until it ends, or until the next arrival.
-            shortest, until = _NONE, np.int64(_NONE)
+            shortest, until = NONE, np.int64(NONE)
             for job in range(jobs):
                 if left[job] < 0:
                     continue
                 if release[job] > now:
                     until = release[job] if until < 0 else min(until, release[job])
-                elif shortest == _NONE or left[job] < left[shortest]:
+                elif shortest == NONE or left[job] < left[shortest]:
                     shortest = job
-            if shortest == _NONE:
+            if shortest == NONE:
                 now = until
             elif until < 0 or now + left[shortest] <= until:
                 now += left[shortest]
-                left[shortest] = _NONE
+                left[shortest] = NONE
                 break
             else:
                 left[shortest] -= until - now
@@ -166,16 +166,16 @@ def _weighted_to_come(searched: Searched, at: Ints) -> int:
         waiting[request] = at[request] != searched.output[request] and searched.weight[request] > 0
     now, total = np.int64(0), np.int64(0)
     while True:
-        chosen = _NONE
+        chosen = NONE
         for request in range(len(at)):
             if not waiting[request]:
                 continue
             need = searched.need[searched.group[request], at[request]]
-            if chosen == _NONE or need * searched.weight[chosen] < (
+            if chosen == NONE or need * searched.weight[chosen] < (
                 searched.need[searched.group[chosen], at[chosen]] * searched.weight[request]
             ):
                 chosen = request
-        if chosen == _NONE:
+        if chosen == NONE:
             return int(total)
         waiting[chosen] = False
         now += searched.need[searched.group[chosen], at[chosen]]
@@ -239,17 +239,17 @@ def _can_start(searched: Searched, at: Ints, request: int, now: int) -> bool:
 def _next_action(  # noqa: PLR0917
     searched: Searched, at: Ints, request: int, action: int, now: int, evicts: bool, pauses: bool
 ) -> int:
-    """Return what a request may do, at least ``action``; _NONE if there is nothing more."""
+    """Return what a request may do, at least ``action``; NONE if there is nothing more."""
     byte = at[request]
     if byte == searched.output[request]:
-        return _STAY if action <= _STAY else _NONE
+        return _STAY if action <= _STAY else NONE
     if byte >= RESIDENT:
         if action == _STAY and not pauses:
             action = _EVICT
-        return action if action < _EVICT or (action == _EVICT and evicts) else _NONE
+        return action if action < _EVICT or (action == _EVICT and evicts) else NONE
     if action == _RUN and ((byte > 0 and not evicts) or (byte == 0 and not _can_start(searched, at, request, now))):
         action = _STAY
-    return action if action <= _STAY else _NONE
+    return action if action <= _STAY else NONE
 
 
 @compiled_helper
@@ -285,27 +285,6 @@ def _after(searched: Searched, at: Ints, actions: Ints, after: Ints) -> None:
 
 
 # The store -------------------------------------------------------------------------------------------------
-
-
-@compiled_helper
-def _place(words: Words, table: Ints, wanted: Words) -> int:
-    """Return where the words are in the hash table, or would be."""
-    mixed = np.uint64(0x9E3779B97F4A7C15)
-    for word in wanted:
-        mixed = (mixed ^ word) * np.uint64(0xD6E8FEB86659FD93)
-        mixed ^= mixed >> np.uint64(32)
-    mask = np.uint64(len(table) - 1)
-    place = mixed & mask
-    while True:
-        known = table[np.int64(place)]
-        if known == _NONE:
-            return int(np.int64(place))
-        same = True
-        for number in range(len(wanted)):
-            same = same and words[known, number] == wanted[number]
-        if same:
-            return int(np.int64(place))
-        place = (place + np.uint64(1)) & mask
 
 
 @compiled_helper
@@ -353,7 +332,6 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
     # Of every label: its clock, what is spent, the next label of its bytes, and whether no other is as good.
     clocks, sums = np.zeros(_FIRST_ROOM, dtype=np.int64), np.zeros(_FIRST_ROOM, dtype=np.int64)
     twin, alive = np.zeros(_FIRST_ROOM, dtype=np.int64), np.zeros(_FIRST_ROOM, dtype=np.int64)
-    table = np.full(2 * _FIRST_ROOM, _NONE, dtype=np.int64)
     at, after = np.zeros(requests, dtype=np.int64), np.zeros(requests, dtype=np.int64)
     # Of the batch that is composed, up to every request: what it does, what all hold, take, how many run, the shares
     # that they have of the base, and what refills of those that are evicted take beyond decodes.
@@ -361,8 +339,8 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
     work, runs = np.zeros(requests + 1, dtype=np.int64), np.zeros(requests + 1, dtype=np.int64)
     used, lost = np.zeros(requests + 1, dtype=np.int64), np.zeros(requests + 1, dtype=np.int64)
     room, wanted = np.zeros((3, requests), dtype=np.int64), np.zeros(size, dtype=np.uint64)
-    table[_place(words, table, wanted)] = 0
-    twin[0], alive[0] = _NONE, 1
+    table = table_of(words, 1)
+    twin[0], alive[0] = NONE, 1
     count = 1
     queue = [(np.int64(_estimate(searched, aim, base, at, 0, 0, room)), np.int64(0))]
     if queue[0][0] >= bound:
@@ -379,10 +357,10 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                 finished = False
         if finished:
             return int(least)
-        for moment in range(_NONE, len(moments)):
+        for moment in range(NONE, len(moments)):
             # A batch begins at once, or at a later arrival.
             now = clocks[label]
-            if moment != _NONE:
+            if moment != NONE:
                 if moments[moment] <= now:
                     continue
                 now = moments[moment]
@@ -393,7 +371,7 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                 spare = bound - 1 - now - work_left
             elif aim == SUM and due > 0:
                 spare = (bound - 1 - sums[label] - _weighted_to_come(searched, at)) // due
-            request, actions[0] = 0, _NONE
+            request, actions[0] = 0, NONE
             while request >= 0:
                 lowest = actions[request] + 1
                 if (
@@ -405,7 +383,7 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                     # Equal requests: those that run come first, then those that stay.
                     lowest = actions[request - 1]
                 action = _next_action(searched, at, request, lowest, now, evicts, pauses)
-                if action == _NONE:
+                if action == NONE:
                     request -= 1
                     continue
                 actions[request] = action
@@ -439,9 +417,9 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                 runs[request + 1] = runs[request] + ran
                 if request + 1 < requests:
                     request += 1
-                    actions[request] = _NONE
+                    actions[request] = NONE
                     continue
-                if runs[requests] == 0 or (moment != _NONE and not _waited_for(searched, at, actions, now)):
+                if runs[requests] == 0 or (moment != NONE and not _waited_for(searched, at, actions, now)):
                     continue
                 _after(searched, at, actions, after)
                 clock, spent = np.int64(0), sums[label]
@@ -457,15 +435,15 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                 if value >= bound:
                     continue
                 _pack(after, wanted)
-                place = _place(words, table, wanted)
+                place = place_of(words, table, wanted)
                 other, dominated = table[place], False
-                while other != _NONE and not dominated:
+                while other != NONE and not dominated:
                     dominated = clocks[other] <= clock and sums[other] <= spent
                     other = twin[other]
                 if dominated:
                     continue
                 other = table[place]
-                while other != _NONE:
+                while other != NONE:
                     if clock <= clocks[other] and spent <= sums[other]:
                         alive[other] = 0
                     other = twin[other]
@@ -478,11 +456,11 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                     for known in range(count):
                         for word in range(size):
                             words[known, word] = fewer[known, word]
-                    table = np.full(2 * len(clocks), _NONE, dtype=np.int64)
+                    table = np.full(2 * len(clocks), NONE, dtype=np.int64)
                     for known in range(count):
-                        place = _place(words, table, words[known])
+                        place = place_of(words, table, words[known])
                         twin[known], table[place] = table[place], known
-                    place = _place(words, table, wanted)
+                    place = place_of(words, table, wanted)
                 _pack(after, words[count])
                 clocks[count], sums[count], alive[count] = clock, spent, 1
                 twin[count], table[place] = table[place], count

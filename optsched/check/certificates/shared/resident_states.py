@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from optsched.check.certificates.shared.rows import NONE, place_of, table_of
 from optsched.compiled import compiled
 from optsched.model.ints import Ints
 
@@ -30,7 +31,6 @@ BEGIN, EVICT, PAUSE, FILL, RUN = range(5)
 NO_WAY = 2**62
 """Cost of a way to the sink where there is none."""
 _HUGE = 2**61
-_NONE = -1
 _FIRST_ROOM = 1 << 12
 _ROUNDS = 5_000
 """Rounds of correcting labels after which a graph is given up; ways that long are not of interest."""
@@ -71,33 +71,10 @@ class Items64(NamedTuple):
 
 
 @compiled
-def _place(rows: Rows, table: Ints, wanted: Rows) -> int:
-    """Return where a row is in the hash table, or would be."""
-    mixed = np.uint64(0x9E3779B97F4A7C15)
-    for number in range(len(wanted)):
-        mixed = (mixed ^ np.uint64(wanted[number] + 1)) * np.uint64(0xD6E8FEB86659FD93)
-        mixed ^= mixed >> np.uint64(32)
-    mask = np.uint64(len(table) - 1)
-    place = mixed & mask
-    while True:
-        known = table[np.int64(place)]
-        if known == _NONE:
-            return int(np.int64(place))
-        same = True
-        for number in range(len(wanted)):
-            if rows[known, number] != wanted[number]:
-                same = False
-                break
-        if same:
-            return int(np.int64(place))
-        place = (place + np.uint64(1)) & mask
-
-
-@compiled
 def _insert(row: Rows, begin: int, end: int, item: int) -> None:
     """Insert an item into lanes that are ascending, the unused ones (−1) last."""
     place = begin
-    while place < end and row[place] != _NONE and row[place] <= item:
+    while place < end and row[place] != NONE and row[place] <= item:
         place += 1
     for other in range(end - 1, place, -1):
         row[other] = row[other - 1]
@@ -108,7 +85,7 @@ def _insert(row: Rows, begin: int, end: int, item: int) -> None:
 def _remove(row: Rows, place: int, end: int) -> None:
     for other in range(place, end - 1):
         row[other] = row[other + 1]
-    row[end - 1] = _NONE
+    row[end - 1] = NONE
 
 
 @compiled
@@ -121,32 +98,31 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
     """
     groups = len(items.requests)
     width = 1 + 2 * lanes + groups
-    rows = np.full((_FIRST_ROOM, width), _NONE, dtype=np.int16)
-    table = np.full(2 * _FIRST_ROOM, _NONE, dtype=np.int64)
+    rows = np.full((_FIRST_ROOM, width), NONE, dtype=np.int16)
     moves = np.zeros((4 * _FIRST_ROOM, 5), dtype=np.int64)
     begins = np.zeros(_FIRST_ROOM + 1, dtype=np.int64)
-    source = np.full(width, _NONE, dtype=np.int16)
+    source = np.full(width, NONE, dtype=np.int16)
     source[0] = 0
     for group in range(groups):
         source[1 + 2 * lanes + group] = items.requests[group] if items.tracked[group] else 0
     rows[0] = source
-    table[_place(rows, table, source)] = 0
+    table = table_of(rows, 1)
     count, arcs, state, complete = 1, 0, 0, 1
     row, after = np.empty_like(source), np.empty_like(source)
     while state < count:
         begins[state] = arcs
         row[:] = rows[state]
         size, paused, held = 0, 0, np.int64(0)
-        while row[1 + size] != _NONE:
+        while row[1 + size] != NONE:
             held += items.blocks[row[1 + size]]
             size += 1
-        while row[1 + lanes + paused] != _NONE:
+        while row[1 + lanes + paused] != NONE:
             held += items.blocks[row[1 + lanes + paused]]
             paused += 1
         # Choices: while composing, to fill each item, and to run; else to begin, and for each lane to evict or pause.
         for choice in range(len(items.k) + 1 if row[0] else 1 + 2 * size):
             after[:] = row
-            kind, item, cost, priced = RUN, np.int64(_NONE), np.int64(0), np.int64(0)
+            kind, item, cost, priced = RUN, np.int64(NONE), np.int64(0), np.int64(0)
             if row[0] and choice < len(items.k):
                 kind, item = FILL, np.int64(choice)
                 if held + items.blocks[item] > capacity:
@@ -160,7 +136,7 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
                 else:
                     present = np.int64(to_come)
                     for lane in range(1, 1 + 2 * lanes):
-                        present += row[lane] != _NONE and items.group[row[lane]] == group
+                        present += row[lane] != NONE and items.group[row[lane]] == group
                     if present >= items.requests[group] or (items.k[item] > 1 and not evicts):
                         continue
                 _insert(after, 1, 1 + lanes, int(item))
@@ -169,10 +145,10 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
             elif row[0]:
                 if size == 0:
                     continue
-                after[: 1 + 2 * lanes] = _NONE
+                after[: 1 + 2 * lanes] = NONE
                 after[0] = 0
                 for lane in range(1, 1 + 2 * lanes):
-                    if row[lane] != _NONE and (lane > lanes or not items.last[row[lane]]):
+                    if row[lane] != NONE and (lane > lanes or not items.last[row[lane]]):
                         _insert(after, 1, 1 + lanes, row[lane])
                 cost = priced = np.int64(base)
             elif choice == 0:
@@ -194,19 +170,17 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
                     priced = items.price[item + 1]
                 else:
                     _insert(after, 1 + lanes, 1 + 2 * lanes, int(item))
-            place = _place(rows, table, after)
+            place = place_of(rows, table, after)
             head = table[place]
-            if head == _NONE:
+            if head == NONE:
                 if count == most:
                     complete = 0
                     break
                 if count == len(rows):
-                    rows = np.concatenate((rows, np.full_like(rows, _NONE)))
+                    rows = np.concatenate((rows, np.full_like(rows, NONE)))
                     begins = np.concatenate((begins, np.zeros_like(begins)))
-                    table = np.full(2 * len(rows), _NONE, dtype=np.int64)
-                    for known in range(count):
-                        table[_place(rows, table, rows[known])] = known
-                    place = _place(rows, table, after)
+                    table = table_of(rows, count)
+                    place = place_of(rows, table, after)
                 head = np.int64(count)
                 rows[count] = after
                 table[place] = head
@@ -223,11 +197,11 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
     lengths = np.zeros(count, dtype=np.int64)
     for number in range(count):
         for lane in range(1, 1 + lanes):
-            lengths[number] += rows[number, lane] != _NONE
+            lengths[number] += rows[number, lane] != NONE
         lengths[number] = 1000 + lengths[number] if rows[number, 0] else -lengths[number]
-    source[1:] = _NONE
+    source[1:] = NONE
     source[1 + 2 * lanes :] = 0
-    sink = table[_place(rows, table, source)]
+    sink = table[place_of(rows, table, source)]
     return Graph64(begins[: count + 1], moves[:arcs], rows[:count, 1 + 2 * lanes :].copy(), lengths, sink, complete)
 
 
@@ -260,26 +234,6 @@ def least_to_end(graph: Graph64, home: Ints) -> bool:
 
 
 @compiled
-def _place_of_pair(pairs: Ints, table: Ints, wanted: Ints) -> int:
-    mixed = np.uint64(0x9E3779B97F4A7C15)
-    for number in range(len(wanted)):
-        mixed = (mixed ^ np.uint64(wanted[number])) * np.uint64(0xD6E8FEB86659FD93)
-        mixed ^= mixed >> np.uint64(32)
-    mask = np.uint64(len(table) - 1)
-    place = mixed & mask
-    while True:
-        known = table[np.int64(place)]
-        if known == _NONE:
-            return int(np.int64(place))
-        same = True
-        for number in range(len(wanted)):
-            same = same and pairs[known, number] == wanted[number]
-        if same:
-            return int(np.int64(place))
-        place = (place + np.uint64(1)) & mask
-
-
-@compiled
 def search_pairs(  # noqa: PLR0917
     graph: Graph64,
     home: Ints,
@@ -303,11 +257,10 @@ def search_pairs(  # noqa: PLR0917
     width = len(start)
     pairs = np.zeros((_FIRST_ROOM, width), dtype=np.int64)
     totals, clocks = np.zeros(_FIRST_ROOM, dtype=np.int64), np.zeros(_FIRST_ROOM, dtype=np.int64)
-    table = np.full(2 * _FIRST_ROOM, _NONE, dtype=np.int64)
     if estimate >= beyond:
         return beyond, False
     pairs[0], totals[0] = start, estimate
-    table[_place_of_pair(pairs, table, start)] = 0
+    table = table_of(pairs, 1)
     count, looked = 1, 0
     queue = [(np.int64(estimate), np.int64(0))]
     wanted = np.empty_like(start)
@@ -361,17 +314,15 @@ def search_pairs(  # noqa: PLR0917
                     if possible and items.k[item] == 1 and len(times) > 0:
                         possible = bool(places[group, waiting] < seen)
                 if possible and found + idle < beyond:
-                    place = _place_of_pair(pairs, table, wanted)
+                    place = place_of(pairs, table, wanted)
                     known = table[place]
-                    if known == _NONE:
+                    if known == NONE:
                         if count == len(totals):
                             pairs = np.concatenate((pairs, np.zeros_like(pairs)))
                             totals = np.concatenate((totals, np.zeros_like(totals)))
                             clocks = np.concatenate((clocks, np.zeros_like(clocks)))
-                            table = np.full(2 * len(totals), _NONE, dtype=np.int64)
-                            for other in range(count):
-                                table[_place_of_pair(pairs, table, pairs[other])] = other
-                            place = _place_of_pair(pairs, table, wanted)
+                            table = table_of(pairs, count)
+                            place = place_of(pairs, table, wanted)
                         known = np.int64(count)
                         pairs[count] = wanted
                         table[place] = known

@@ -1,4 +1,4 @@
-"""The performance profile of methods as a picture; needs matplotlib (``pip install 'optsched[plot]'``)."""
+"""The performance profile of methods as a picture."""
 
 from __future__ import annotations
 
@@ -8,33 +8,17 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optsched.model.documents import check_writable
-from optsched.model.errors import InputError, Said
-from optsched.report.benchmark import SHIFT_S, Runs, ratios
+from method_tables import SHIFT_S, Runs, ratios
+from optsched.report.figure import COLORS, check_plot, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _STYLES = ("-", "--", "-.", ":")
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Okabe and Ito's, which people with any colour vision tell apart."""
-_SUFFIXES = (".svg", ".png", ".pdf")
 _FEW_DECADES = 100
 """Up to this ratio an axis also names 2 and 5 of each decade."""
 _ROOM = 1.02
 """How far beyond the largest share, 1, the axes reach, so that no line lies on the frame."""
-
-
-def check_plot(path: Path) -> None:
-    """Raise `InputError` if it is clear beforehand that `plot_profile` will fail."""
-    if path.suffix not in _SUFFIXES:
-        raise InputError("", str(path), f"a file name that ends in {', '.join(_SUFFIXES)}")
-    check_writable(path)
-    try:
-        import matplotlib as mpl  # noqa: PLC0415, F401  # an extra
-    except ImportError:
-        raise InputError("", Said("no matplotlib"), "it installed: pip install 'optsched[plot]'") from None
 
 
 def plot_profile(runs: Runs, path: Path) -> None:
@@ -64,26 +48,6 @@ def plot_profile(runs: Runs, path: Path) -> None:
     over_time.set_ylim(0, _ROOM)
     figure.suptitle(f"{first[0].suite}, {first[0].objective.value}: {len(first)} instances, limit {limit:g} s")
     save_figure(figure, path)
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure, in inches, that needs no screen."""
-    # matplotlib is an extra.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  # an extra
-    from matplotlib.figure import Figure  # noqa: PLC0415  # an extra
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Save a figure; equal ones give equal bytes."""
-    import matplotlib as mpl  # noqa: PLC0415  # an extra
-
-    timeless = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-    with mpl.rc_context({"svg.hashsalt": "optsched"}):
-        figure.savefig(path, dpi=150, metadata=timeless.get(path.suffix, {}))
 
 
 def _steps(axes: Axes, curves: dict[str, list[float]], least: float, most: float) -> None:

@@ -210,16 +210,3 @@ def provenance(runs: Runs) -> str:
         f"Date: {all_of([record.date for record in records])}. "
         f"Versions: {all_of([f'{name} {number}' for record in records for name, number in record.versions.items()])}."
     )
-
-
-def replace_section(text: str, name: str, body: str) -> str:
-    """Put ``body`` between the marks of a section of a Markdown file; a new section goes to the end."""
-    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-    section = f"{begin}\n{body.strip()}\n{end}"
-    head, found, rest = text.partition(begin)
-    if not found:
-        return f"{text.rstrip()}\n\n{section}\n".lstrip()
-    _, ended, tail = rest.partition(end)
-    if not ended:
-        raise InputError("", Said(f"{begin} without {end}"), "both marks of a section")
-    return head + section + tail

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from optsched.cli.options import blaming
 from optsched.model.documents import read_bytes, write_text
-from optsched.report.benchmark import replace_section
+from optsched.report.section import replace_section
 
 
 def write_section(option: str, page: str | None, name: str, body: str) -> None:
