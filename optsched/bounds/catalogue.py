@@ -40,11 +40,16 @@ BOUNDS_WITH_CACHES: Mapping[str, str] = MappingProxyType(
 )
 """The same for machines, one or several, of which one caches prefixes; without moves."""
 
+BOUNDS_WITH_ROLES: Mapping[str, str] = MappingProxyType({"roles": "optsched_formulations.routing.roles:roles_bound"})
+"""The same for machines of which some only prefill or only decode; without caches."""
+
 
 def bounds_for(instance: Instance) -> Mapping[str, str]:
     """Return the bounds that cover an instance with as many machines and caches."""
     if instance.is_cached:
         return BOUNDS_WITH_CACHES
+    if instance.has_roles:
+        return BOUNDS_WITH_ROLES
     return BOUNDS_OF_SEVERAL if instance.is_distributed else BOUNDS
 
 
@@ -61,6 +66,6 @@ def bound_method(name: str) -> BoundMethod:
 
 
 def bound_of_several(name: str) -> BoundMethod:
-    """Return the bound of a name of `BOUNDS_OF_SEVERAL` or `BOUNDS_WITH_CACHES`."""
-    module, _, function = {**BOUNDS_OF_SEVERAL, **BOUNDS_WITH_CACHES}[name].partition(":")
+    """Return the bound of a name of `BOUNDS_OF_SEVERAL`, `BOUNDS_WITH_CACHES` or `BOUNDS_WITH_ROLES`."""
+    module, _, function = {**BOUNDS_OF_SEVERAL, **BOUNDS_WITH_CACHES, **BOUNDS_WITH_ROLES}[name].partition(":")
     return cast(BoundMethod, getattr(import_module(module), function))

@@ -90,7 +90,7 @@ class Needs:
         }
         self._own: dict[Rate, dict[tuple[int, int], int]] = {}
 
-    def _of(self, rate: Rate, split: Split) -> list[int]:
+    def of(self, rate: Rate, split: Split) -> list[int]:
         """Return the needs of all requests under a rate and a split, in ps."""
         if rate not in self._own:
             times = OwnTimes(self._instance, rate)
@@ -113,7 +113,7 @@ class Needs:
             plain = plain_rate(self._instance, weights)
             stepped = with_steps_in_base(self._instance, plain) if plain.step_ps else None
             for split in _splits(self._instance):
-                found = [(rate, split, self._of(rate, split)) for rate in (plain, stepped) if rate is not None]
+                found = [(rate, split, self.of(rate, split)) for rate in (plain, stepped) if rate is not None]
                 yield max(found, key=lambda share: sum(share[2]))
 
 

@@ -66,8 +66,9 @@ def read_seconds(field: str, value: Any) -> float:
 def require_coverable(instance: Instance, objective: Objective, restrictions: Restrictions) -> None:
     """Raise `InputError` for moves, classes of schedules and objectives that nothing covers here yet."""
     for number, machine in enumerate(instance.machines):
-        if machine.role is not Role.BOTH:
-            raise InputError(f"machines[{number}].role", machine.role.value, "both: nothing here covers moves yet")
+        if machine.role is not Role.BOTH and instance.is_cached:
+            expected = "both: nothing here covers moves together with caches yet"
+            raise InputError(f"machines[{number}].role", machine.role.value, expected)
         if machine.rules.migration:
             raise InputError("rules.migration", True, "false: nothing here covers moves yet")
     if restrictions != Restrictions():

@@ -1,6 +1,7 @@
-"""Solving for several machines without moves: bounds, joint optima, and the planner for several machines.
+"""Solving for several machines: bounds, joint optima, and the planner for several machines.
 
-Where prefixes are cached, on several machines or on one, runs of routers and policies take the place of the planner.
+Where prefixes are cached, on several machines or on one, and where machines have roles, so that requests move, runs of
+routers and policies take the place of the planner; with roles there is no exact method, only bounds.
 
 Question, best answer so far (`Best`, which is checked), and result are those of one machine.
 """
@@ -39,6 +40,8 @@ _MOST_TOKENS, _MOST_SETS = 500, 20_000
 """Output tokens, and different sets of requests, beyond which no joint optimum is sought."""
 _ROUTERS, _POLICIES = ("e2", "least_tokens", "cache_aware", "round_robin"), ("vllm", "sarathi", "lpm", "sjf")
 """What serves where prefixes are cached, before anything is solved."""
+_PAIRS = ("disaggregated", "splitwise", "round_robin", "least_tokens", "least_kv")
+"""What routes where machines have roles."""
 _JOINT_SHARE = 0.8
 """Share of the time for joint optima, where they are sought; the planner has the rest."""
 
@@ -53,13 +56,15 @@ def search_several(run: SolveRun) -> bool:
                 with best.surviving(name):
                     _offer_proof(run, name, bound_of_several(name)(question.instance, question.objective))
         run.progress(ProgressEvent(run.elapsed_s(), best.value, best.bound))
-        if question.instance.is_cached:
+        has_roles = question.instance.has_roles
+        if question.instance.is_cached or has_roles:
             _play(run, interrupted)
-        covered = question.objective.is_largest or question.objective.is_sum
+        covered = (question.objective.is_largest or question.objective.is_sum) and not has_roles
         if covered and _is_small(question.instance) and not run.over(interrupted):
             with best.surviving("joint"):
                 _solve_jointly(run)
-        if not question.instance.is_cached and (best.value is None or not run.over(interrupted)):
+        planned = not question.instance.is_cached and not has_roles
+        if planned and (best.value is None or not run.over(interrupted)):
             with _slow_bounds(run, interrupted), best.surviving("planner"):
                 _plan(run)
 
@@ -110,7 +115,9 @@ def _is_small(instance: Instance) -> bool:
 def _play(run: SolveRun, interrupted: Event) -> None:
     """Let policies serve what routers route, until time is up; the first pair always."""
     asked, best = run.question, run.best
-    routers = _ROUTERS if asked.instance.is_distributed else (None,)
+    routers: tuple[str | None, ...] = _ROUTERS if asked.instance.is_distributed else (None,)
+    if asked.instance.has_roles:
+        routers = _PAIRS
     for router, policy in product(routers, _POLICIES):
         if best.value is not None and run.over(interrupted):
             return

@@ -327,6 +327,11 @@ class Instance:
         groups = self.machine_groups or (MachineGroup(),)
         return any((group.cache or self.cache).mode is not CacheMode.NONE for group in groups)
 
+    @property
+    def has_roles(self) -> bool:
+        """Whether a machine only prefills, or only decodes."""
+        return any(machine.role is not Role.BOTH for machine in self.machine_groups)
+
     def require_plain(self) -> None:
         """Raise `InputError` if it has several machines or a cache: what asks covers neither."""
         self.require_one_machine()

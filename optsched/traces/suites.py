@@ -13,6 +13,7 @@ from optsched.traces.clusters import distserve_figure_12, preble_azure_mix
 from optsched.traces.infermax import figure_15, memory_sweep, mixes, uniform_grid
 from optsched.traces.ladder import ladder, ladder_b
 from optsched.traces.routing import pd_small, prefix_preble, routing_small
+from optsched.traces.session_standin import CODING, MOONCAKE, session_suite
 from optsched.traces.standin import stand_in_suite
 from optsched.traces.worst_known import worst_known
 
@@ -49,6 +50,8 @@ SUITES = MappingProxyType(
         "econoserve-fig12": SuiteSource("a100-llama2-7b-nocall", distserve_figure_12),
         "routing-small": SuiteSource("a100-llama2-7b-linear", routing_small),
         "prefix-preble": SuiteSource("a100-llama2-7b-nocall", prefix_preble),
+        "prefix-mooncake": SuiteSource("a100-llama2-7b-nocall", partial(session_suite, "prefix-mooncake", MOONCAKE)),
+        "prefix-coding": SuiteSource("a100-llama2-7b-nocall", partial(session_suite, "prefix-coding", CODING)),
         "pd-small": SuiteSource("a100-llama2-7b-nocall", pd_small),
         "chunked-small": SuiteSource("a100-llama2-7b-linear", chunked_small),
         "worst-known": SuiteSource("a100-llama2-7b-nocall", worst_known),

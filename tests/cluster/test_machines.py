@@ -303,13 +303,16 @@ COVERING: dict[str, Callable[[Instance], object]] = {
     "bound": bound,
     "all_bounds": all_bounds,
 }
-"""What covers several machines and caches, but no moves."""
+"""What covers several machines, and caches or roles, but not both, nor the rule migration."""
 
 
 @pytest.mark.parametrize(
     ("instance", "message"),
     [
-        (MIXED, "machines[0].role: got 'prefill', expected both: nothing here covers moves yet"),
+        (
+            replace(MIXED, cache=CacheRules(CacheMode.ALL)),
+            "machines[0].role: got 'prefill', expected both: nothing here covers moves together with caches yet",
+        ),
         (
             replace(TWO, rules=replace(TWO.rules, migration=True)),
             "rules.migration: got true, expected false: nothing here covers moves yet",

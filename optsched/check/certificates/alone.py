@@ -30,7 +30,7 @@ def alone_bound(problem: Problem, objective: Objective, certificate: Mapping[str
     """
     if objective is Objective.P99_TBT:
         return _between_tokens(problem, 99)
-    return _value(problem.requests, latencies_alone(problem), objective)
+    return objective_at(problem.requests, latencies_alone(problem), objective)
 
 
 def alone_bound_of_several(machines: Sequence[Instance], objective: Objective, certificate: Mapping[str, Any]) -> int:
@@ -50,10 +50,10 @@ def alone_bound_of_several(machines: Sequence[Instance], objective: Objective, c
         if not choice:
             raise UnprovedError(f"request {index} fits no machine")
     pairs = [(min(first for first, _ in choice), min(last for _, last in choice)) for choice in options]
-    return _value(requests, pairs, objective)
+    return objective_at(requests, pairs, objective)
 
 
-def _value(requests: Sequence[Request], pairs: Sequence[tuple[int, int]], objective: Objective) -> int:
+def objective_at(requests: Sequence[Request], pairs: Sequence[tuple[int, int]], objective: Objective) -> int:
     """Return an objective's value at TTFT and e2e latencies, but for percentiles of times between tokens."""
     first, last = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     if objective.percentile is not None:

@@ -67,13 +67,7 @@ def assignment_bound(machines: Sequence[Instance], objective: Objective, certifi
     fast = ends_at_speed(sorted(zip(arrivals, least, strict=True)), len(machines))
     bound = sum(ceil(max(one, Fraction(other))) for one, other in zip(fast, completed, strict=True)) - sum(arrivals)
     if not any(arrivals):
-        ends = [0] * len(machines)
-        total = 0
-        for need in sorted(least):
-            ends.sort()
-            ends[0] += need
-            total += ends[0]
-        bound = max(bound, total)
+        bound = max(bound, shortest_first(least, len(machines)))
     return bound
 
 
@@ -92,6 +86,17 @@ def _makespan(certificate: Mapping[str, Any], machines: int, arrivals: list[int]
     )
     # With nothing left to serve the release itself would be no bound.
     return ceil(release + Fraction(total, sum(weights))) - min(arrivals) if release in arrivals else 0
+
+
+def shortest_first(needs: Sequence[int], machines: int) -> int:
+    """Return the sum of ends on that many machines, from 0 on, each next request where it ends first."""
+    ends = [0] * machines
+    total = 0
+    for need in sorted(needs):
+        ends.sort()
+        ends[0] += need
+        total += ends[0]
+    return total
 
 
 def ends_at_speed(jobs: list[tuple[int, int]], speed: int) -> list[Fraction]:

@@ -18,6 +18,7 @@ from optsched.check.certificates.percentile import percentile_bound
 from optsched.check.certificates.prefixed import prefixed_bound
 from optsched.check.certificates.ramp import ramp_bound
 from optsched.check.certificates.resident_walk import resident_walk_bound
+from optsched.check.certificates.roles import roles_bound
 from optsched.check.certificates.shared.guard import require_form, require_size
 from optsched.check.certificates.volume import volume_bound
 from optsched.check.certificates.worth import worth_bound
@@ -50,12 +51,12 @@ def proved_bound(
 def _prove_of_several(
     instance: Instance, restrictions: Restrictions, objective: Objective, certificate: Mapping[str, Any]
 ) -> int:
-    """Prove a bound of several machines, each with all requests; none of its kinds covers moves and classes."""
+    """Prove a bound of several machines; none of its kinds covers classes of schedules, or the rule migration."""
     kind = certificate.get("kind")
-    if not isinstance(kind, str) or kind not in PROOFS_OF_SEVERAL:
-        raise UnprovedError(f"kind is {shown(kind)}, expected one of {', '.join(PROOFS_OF_SEVERAL)}")
+    if not isinstance(kind, str) or (kind not in PROOFS_OF_SEVERAL and kind != _WITH_ROLES):
+        raise UnprovedError(f"kind is {shown(kind)}, expected one of {', '.join((*PROOFS_OF_SEVERAL, _WITH_ROLES))}")
     machines = instance.machines
-    if any(each.role is not Role.BOTH or each.rules.migration for each in machines):
+    if kind != _WITH_ROLES and any(each.role is not Role.BOTH or each.rules.migration for each in machines):
         raise UnprovedError(f"kind {kind} covers neither roles nor moves")
     if instance.is_cached and kind not in _WITH_CACHES:
         raise UnprovedError(f"kind {kind} does not cover caches")
@@ -63,6 +64,8 @@ def _prove_of_several(
         raise UnprovedError(f"kind {kind} covers no class of schedules")
     if len(machines) * len(instance.requests) > _MOST_PLACES:
         raise UnprovedError(f"machines × requests is more than {_MOST_PLACES}")
+    if kind == _WITH_ROLES:
+        return roles_bound(instance, objective, certificate)
     return PROOFS_OF_SEVERAL[kind]([instance.on(place) for place in range(len(machines))], objective, certificate)
 
 
@@ -149,6 +152,9 @@ PROOFS_OF_SEVERAL: Mapping[str, Callable[[Sequence[Instance], Objective, Mapping
 
 _WITH_CACHES = frozenset({"prefixed"})
 """Kinds that know what caches are; to the others each request is all that it holds."""
+
+_WITH_ROLES = "roles"
+"""The kind that knows roles and links, for which it has to see the whole instance."""
 
 _MOST_PLACES = 10_000_000
 """Machines times requests that the checker is ready to list."""
