@@ -4,7 +4,7 @@
 
 Requests end in the order in which they came, 64 after they have been routed. The first number is of the first half of
 the requests, the second of the second: a router whose decisions cost more and more is slower in the second.
-With ``--kept`` a machine drops its own part of a prompt when so many other requests have ended there, and whole keys
+With ``--kept N`` a machine drops its own part of a prompt when N other requests have ended there, and whole keys
 half as often: routers are told, as of a cache that is full.
 """
 

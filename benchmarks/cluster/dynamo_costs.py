@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any
 
 from cluster.mooncake_rows import assign, read_trace
 from cluster.outcome import Outcome, Sources, compared
+from optsched.model.errors import InputError
 from optsched.routers.router import RoutedRequest
 from optsched.routers.scores import DynamoKv
 
-BLOCK = 64
-"""Tokens of a block in these runs, where only ``made_by`` mentions it."""
+_SETTINGS = re.compile(r"(\d+) workers.*?blocks of (\d+).*?first \d+ of (\S+\.jsonl)")
+"""What only the sentence ``made_by`` mentions: machines, tokens of a block and trace."""
 
 
 def recognises(document: Any) -> bool:
@@ -23,10 +25,12 @@ def recognises(document: Any) -> bool:
 def outcomes(run: Mapping[str, Any], sources: Sources) -> Iterator[Outcome]:
     """Replay a run."""
     decisions = run["decisions"]
-    rows = read_trace(sources.find("conversation_trace.jsonl"))[: len(decisions)]
+    if not (settings := _SETTINGS.search(run["made_by"])):
+        raise InputError("made_by", run["made_by"], "'N workers, ... blocks of N, ... first N of FILE.jsonl'")
+    machines, block = int(settings[1]), int(settings[2])
+    rows = read_trace(sources.find(settings[3]))[: len(decisions)]
     places = assign(rows, [(each["arrival"], each["n"], each["o"]) for each in decisions])
-    machines = 1 + max(each["worker"] for each in decisions)
-    router = DynamoKv(machines, BLOCK, Random(0))
+    router = DynamoKv(machines, block, Random(0))
     # A request that has its first or last token when another arrives no longer counts.
     events: list[tuple[float, int, str, int]] = []
     for index, each in enumerate(decisions):
@@ -47,7 +51,7 @@ def outcomes(run: Mapping[str, Any], sources: Sources) -> Iterator[Outcome]:
                 case "last":
                     router.finished(request, machine, 0, 0, None)
                 case _:
-                    cached = int(each["cached_blocks"] * BLOCK)
+                    cached = int(each["cached_blocks"] * block)
                     yield f"decision {index}", each["logit"], router.cost(request, machine, cached)
                     router.sent(request, machine, cached)
 

@@ -2,8 +2,8 @@
 
 Loads are counted from the logged ends of tasks: a request counts its prompt until it is computed and 1 until its last
 token. With transfers the simulator's scheduler never adds to these loads, it only takes away (`KVTokenJSQScheduler`).
-The log lacks the bandwidth: it is 200 GiB/s, or ten times that with its 90 % of overlap, whichever is nearer to
-the first transfer; all others must fit.
+The log lacks model and bandwidth: of its two models, at 200 GiB/s or ten times that with its 90 % of overlap, it is
+what comes nearest to the first transfer; all others must fit.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from optsched.routers.router import RoutedRequest
 from optsched.routers.simple import Least, pending_tokens
 from optsched.routers.views import Snapshot
 
-_KV_BYTES = 2 * 8192 * 80 * 2
-"""Of one token of Llama-2-70B in FP16, as there: all heads."""
+_KV_BYTES = (2 * 8192 * 80 * 2, 2 * 14336 * 70 * 2)
+"""Of one token of Llama-2-70B and of BLOOM-176B in FP16, as there: all heads."""
 _BANDWIDTHS = (200 * 2**30, 10 * 200 * 2**30)
+_TOKEN_S = [size / bandwidth for size in _KV_BYTES for bandwidth in _BANDWIDTHS]
 
 _Row = Mapping[str, str]
 
@@ -101,15 +102,15 @@ def _transfers(
     requests: Sequence[tuple[float, int]], nodes: Mapping[str, Mapping[int, _Row]]
 ) -> Iterator[tuple[str, object, object]]:
     """Compare start and end of each transfer: it starts when the prompt is computed."""
-    bandwidth = 0.0
+    token_s = 0.0
     for index, row in nodes["KVCacheTransfer"].items():
         start, end = float(row["start_timestamp"]), float(row["completion_timestamp"])
-        size = _KV_BYTES * requests[index][1]
-        if not bandwidth:
-            bandwidth = min(_BANDWIDTHS, key=lambda each: abs(end - start - size / each))
+        tokens = requests[index][1]
+        if not token_s:
+            token_s = min(_TOKEN_S, key=lambda each: abs(end - start - tokens * each))
         ready = float(nodes["PROMPT"][index]["completion_timestamp"])
         yield (
             f"request {index}",
             (round(start, 9), round(end, 9)),
-            (round(ready, 9), round(ready + size / bandwidth, 9)),
+            (round(ready, 9), round(ready + tokens * token_s, 9)),
         )

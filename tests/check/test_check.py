@@ -1088,7 +1088,7 @@ def test_checker_takes_only_data_from_the_model(path: Path) -> None:
     }  # fmt: skip
 
 
-OF_CLUSTERS = {"assignment", "chains", "joint", "prefix_cache", "prefix_placement", "prefixed", "worth"}
+OF_CLUSTERS = {"assignment", "chains", "joint", "prefix_cache", "prefix_placement", "prefixed", "roles", "worth"}
 """Kinds of certificates of several machines or a prefix cache, which `PROOFS` of one machine does not have."""
 
 
