@@ -55,7 +55,7 @@ _SHARES = 8
 
 
 def makespan_bound(instance: Instance, objective: Objective) -> Bound | None:
-    """Bound the makespan of equal machines; None for other objectives, and if the machines differ."""
+    """Bound the makespan of equal machines; None for other objectives, if the machines differ, and if it is only 0."""
     if objective is not Objective.MAKESPAN or not has_equal_machines(instance):
         return None
     return chains_bound(instance.on(0), len(instance.machines))
@@ -66,8 +66,11 @@ def has_equal_machines(instance: Instance) -> bool:
     return len({(machine.limits, machine.rules, machine.cost) for machine in instance.machines}) == 1
 
 
-def chains_bound(machine: Instance, machines: int) -> Bound:
-    """Bound the makespan of ``machines`` machines, each of them with all requests the instance ``machine``."""
+def chains_bound(machine: Instance, machines: int) -> Bound | None:
+    """Bound the makespan of ``machines`` machines, each of them with all requests the instance ``machine``.
+
+    None if nothing has to take time: a certificate proves at least 1.
+    """
     start, best = machine.start_ps, Bound(0, {})
     for rate in rates(machine):
         jobs = _jobs(machine, rate)
@@ -88,7 +91,7 @@ def chains_bound(machine: Instance, machines: int) -> Bound:
                             "memory_share": [share, _SHARES],
                         },
                     )
-    return best
+    return best if best.value else None
 
 
 def _releases(machine: Instance) -> list[int]:

@@ -91,7 +91,7 @@ def makespan_bound(instance: Instance, objective: Objective) -> Bound | None:
         return None
     machine, machines = instance.on(0), len(instance.machines)
     known = chains_bound(machine, machines)
-    if machines * known.value >= _MOST:
+    if known is None or machines * known.value >= _MOST:
         return None
     return worth_bound(machine, machines, known.certificate["release_ps"], known.value)
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from clusters import brute_force, cluster_of, random_cluster
 
-from optsched import CostModel, Instance, Limits, MachineGroup, Request, Restrictions, Role, Rules, replace
+from optsched import CostModel, Instance, Limits, MachineGroup, Request, Restrictions, Role, Rules, bound, replace
+from optsched.bounds.bound import Bound
 from optsched.bounds.chains import chains_bound
 from optsched.check import UnprovedError, proved_bound
 from optsched.model.objectives import Objective
@@ -22,11 +23,18 @@ def equal_cluster(rng: random.Random) -> Instance:
     return cluster_of((machine,), cluster.requests)
 
 
+def chains(cluster: Instance) -> Bound:
+    """Return the bound, which there is."""
+    found = chains_bound(cluster.on(0), len(cluster.machines))
+    assert found is not None
+    return found
+
+
 def test_no_assignment_is_below_the_bound() -> None:
     rng, near = random.Random(1), 0
     for _ in range(300):
         cluster = equal_cluster(rng)
-        found, best = chains_bound(cluster.on(0), len(cluster.machines)), brute_force(cluster, Objective.MAKESPAN)
+        found, best = chains(cluster), brute_force(cluster, Objective.MAKESPAN)
         assert found.value <= best
         assert proved_bound(cluster, Restrictions(), Objective.MAKESPAN, found.certificate) == found.value
         near += 2 * found.value > best
@@ -43,7 +51,7 @@ def test_only_one_machine_has_the_longest_requests_batches() -> None:
     which is on the other machine. So both have 4 batches, and together 8 ps to spare of 10 tokens. In 45 ps all fit.
     """
     cluster = cluster_of(MACHINES, [Request(1, 4), Request(1, 4), Request(1, 1), Request(1, 1)])
-    assert chains_bound(cluster.on(0), 2).value == 45
+    assert chains(cluster).value == 45
     assert brute_force(replace(cluster, requests=cluster.requests[1:]), Objective.MAKESPAN) == 44
 
 
@@ -64,7 +72,7 @@ def test_only_one_machine_has_the_longest_requests_batches() -> None:
 )
 def test_forged_certificates_prove_nothing(changes: dict[str, Any]) -> None:
     cluster = cluster_of(MACHINES, [Request(1, 4), Request(1, 4), Request(1, 1), Request(1, 1)])
-    certificate = chains_bound(cluster.on(0), 2).certificate
+    certificate = chains(cluster).certificate
     assert proved_bound(cluster, Restrictions(), Objective.MAKESPAN, certificate) == 45
     with pytest.raises(UnprovedError):
         proved_bound(cluster, Restrictions(), Objective.MAKESPAN, certificate | changes)
@@ -72,7 +80,7 @@ def test_forged_certificates_prove_nothing(changes: dict[str, Any]) -> None:
 
 def test_it_covers_equal_machines_and_the_makespan_only() -> None:
     cluster = cluster_of(MACHINES, [Request(1, 4)])
-    certificate = chains_bound(cluster.on(0), 2).certificate
+    certificate = chains(cluster).certificate
     with pytest.raises(UnprovedError, match="the objective is mean_e2e"):
         proved_bound(cluster, Restrictions(), Objective.MEAN_E2E, certificate)
     slower = replace(MACHINES[0], count=1, cost=CostModel(base=11, token=1))
@@ -83,3 +91,10 @@ def test_it_covers_equal_machines_and_the_makespan_only() -> None:
         proved_bound(other, Restrictions(), Objective.MAKESPAN, certificate)
     with pytest.raises(UnprovedError, match="no class"):
         proved_bound(cluster, Restrictions(max_batch=1), Objective.MAKESPAN, certificate)
+
+
+def test_of_what_takes_no_time_it_says_nothing() -> None:
+    machine = replace(MACHINES[0], cost=CostModel(base=0, token=0, decode_kv=5))
+    cluster = cluster_of((machine,), [Request(3, 2), Request(3, 2)])
+    assert bound(cluster, method="chains").bound is None
+    assert chains_bound(cluster.on(0), 2) is None
