@@ -60,8 +60,8 @@ _MOST_NODES, _MOST_PLACES = 300_000, 16_000_000
 _MOST_REQUESTS = 255
 _PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.1
 """Shares of the time left that the fewest batches, and the graph, may take."""
-_QUICK, _LONG = (30, 200), (400, 2_000)
-"""Rounds of the bundle method and states of a beam for a number of batches, at first and then for those still open."""
+_QUICK, _LONG = 30, 400
+"""Rounds of looking for prices of a number of batches, at first and then for those still open."""
 _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
 """Shares of the time left that they may take."""
 _ROOM = 1.2
@@ -193,9 +193,10 @@ class _Solution:
         try:
             self._begin()
             most = self._most
-            self._improve_all(most, *_QUICK, self._at(_QUICK_SHARE))
+            quick, long = self._relaxation.widths
+            self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
             if self._affordable:
-                self._improve_all(most, *_LONG, self._at(_LONG_SHARE))
+                self._improve_all(most, _LONG, long, self._at(_LONG_SHARE))
                 self._search_all()
         except KeyboardInterrupt:
             pass  # what is found is kept
@@ -213,14 +214,14 @@ class _Solution:
         while self._most > _ROOM * (self._fewest + more) and not over():
             batches = self._fewest + more
             start, enough = self._relaxation.first_prices(batches), self._budget / self._base
-            price = self._relaxation.improved(start, batches, enough, _QUICK[0], over)
-            self._search(self._relaxation.priced(price, batches), batches, _QUICK[1], over)
+            price = self._relaxation.improved(start, batches, enough, _QUICK, over)
+            self._search(self._relaxation.priced(price, batches), batches, self._relaxation.widths[0], over)
             more *= 2
 
     @property
     def _affordable(self) -> bool:
         """Whether there is time for prices to converge: else others make more of it."""
-        rounds = _LONG[0] * sum(self._open)
+        rounds = _LONG * sum(self._open)
         return rounds * self._relaxation.places * _PLACE_S < self._deadline - now_s()
 
     def _improve_all(self, most: int, rounds: int, width: int, until: float) -> None:

@@ -39,6 +39,8 @@ class GraphRelaxation:
         Of the choice of states to find prices for.
     """
 
+    widths = 200, 2_000
+
     def __init__(self, graph: MergedGraph, walks: Walks, seed: int) -> None:
         self.graph, self.walks = graph, walks
         self.pools = Pools(graph.classes, first=1)
@@ -81,7 +83,7 @@ class GraphPriced:
 class GraphSpace:
     """States of one number of batches: a node and a pool."""
 
-    most_states = _MOST_STATES
+    most_states, raises_beams = _MOST_STATES, False
 
     def __init__(self, relaxation: GraphRelaxation, batches: int, table: Table) -> None:
         self.pools, self.source = relaxation.pools, relaxation.pools.source

@@ -82,6 +82,8 @@ class PatternRelaxation:
         If costs are as large as those of ways that do not exist.
     """
 
+    widths = 200, 10_000
+
     def __init__(self, classes: Classes, scale: int, budget: int, seed: int) -> None:
         self.base, self.capacity = classes.base_ps * scale, classes.capacity
         self.pools = Pools(classes, first=0)
@@ -167,6 +169,8 @@ class PatternPriced:
 
 class PatternSpace:
     """States of one number of batches: how many requests wait for each item, and how many are due for it."""
+
+    raises_beams = True
 
     def __init__(self, priced: PatternPriced) -> None:
         self._relaxation, self._batches, self._priced = priced.relaxation, priced.batches, priced

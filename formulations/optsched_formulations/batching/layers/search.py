@@ -61,6 +61,8 @@ class Space(Protocol):
     """The state before the first batch."""
     most_states: int
     """That are kept in all, for the schedule that they lead to."""
+    raises_beams: bool
+    """Whether the bounds of a beam are raised, too: where that takes little."""
 
     def through(  # noqa: PLR0917
         self, done: int, here: Layer, count: int, there: Layer, hashed: Numbers, progress: Ints, limit: int
@@ -90,6 +92,8 @@ class Relaxation(Protocol):
 
     places: int
     """Numbers that are computed for each batch in each round."""
+    widths: tuple[int, int]
+    """States of a beam, at first and then where a number of batches is still open."""
 
     def first_prices(self, batches: int) -> Floats:
         """Return prices to begin with."""
@@ -162,10 +166,11 @@ def search_layers(space: Space, batches: int, budget: int, width: int | None, ov
         if count < 0:
             found.complete = False
             break
+        if width is None or space.raises_beams:
+            count = space.raised(done + 1, layer, count, found.budget, over)
         if width is not None and count > width:
             layer, count, found.complete = _cut(layer, count, width), width, False
-        elif width is None:
-            count = space.raised(done + 1, layer, count, found.budget, over)
+        if found.complete:
             found.bound = int(layer.bound[:count].min(initial=found.budget))
         if count == 0:
             break
