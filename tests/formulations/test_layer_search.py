@@ -92,6 +92,15 @@ def test_without_a_graph_it_is_exact(instance: Instance) -> None:
     assert exact(WITHOUT_GRAPH, instance) == optimum(instance)
 
 
+def test_refills_that_cannot_be_are_not_added_up() -> None:
+    """Without eviction nothing is filled twice: decodes of some 10¹⁸ ps, which prefills undercut by far, are no matter.
+
+    Each request fills the cache in its second batch: 2 prefills of 10 + 3 + 5 ps, 2 decodes of 10 + 1 + 3 · 10¹⁸.
+    """
+    slow = replace(TURNS, rules=replace(TURNS.rules, eviction=False), cost=replace(TURNS.cost, decode_kv=10**18))
+    assert exact(WITHOUT_GRAPH, slow) == 2 * 18 + 2 * (11 + 3 * 10**18)
+
+
 def test_prices_of_blocks_by_hand() -> None:
     """As below: a price of 9 in both of two batches makes the 3 + 4 blocks of each request cost 2 · 63, of 2 · 4 · 9.
 

@@ -89,8 +89,10 @@ class PatternRelaxation:
         self.pools = Pools(classes, first=0)
         self.random = np.random.default_rng(seed)
         self.places = _ROUNDS * len(classes.size)
-        size, owners = np.array(classes.size, dtype=np.int64), range(len(classes.size))
-        extra = [classes.extra_ps(item) * scale for item in owners]
+        size = np.array(classes.size, dtype=np.int64)
+        evictable = [k > 1 and classes.evictable[item - 1] for item, k in enumerate(classes.token)]
+        # What cannot be evicted is never filled again, whatever that would cost.
+        extra = [classes.extra_ps(item) * scale if again else 0 for item, again in enumerate(evictable)]
         requests = [len(classes.members[owner]) for owner in classes.owner]
         if max(budget, sum(map(mul, extra, requests))) >= NO_WAY // 8:
             raise UnsupportedError("times beyond 64 bits")
@@ -98,7 +100,7 @@ class PatternRelaxation:
         self.lives = Lives(
             size,
             np.array(classes.following, dtype=np.int64),
-            np.array([k > 1 and classes.evictable[item - 1] for item, k in enumerate(classes.token)], dtype=np.int64),
+            np.array(evictable, dtype=np.int64),
             np.array(extra, dtype=np.int64),
             np.argsort(-size, kind="stable"),
         )
