@@ -23,7 +23,8 @@ from optsched.methods.simulate import simulate
 from optsched.methods.solve import solve
 from optsched.model.errors import InputError
 from optsched.model.objectives import Objective
-from optsched.solvers.formulation import Task, Termination, UnsupportedError, require_covered
+from optsched.solvers.formulation import Formulation, Task, Termination, UnsupportedError, require_covered
+from optsched_formulations.batching.layer_search import LayerSearch
 from trial import clusters
 from trial.case import OBJECTIVES, IllegalError, play, value
 from trial.exhaustive import TooLargeError
@@ -40,6 +41,8 @@ _HEURISTIC_S = 0.05
 """For the planner, which claims no bound and takes all the time that it is given."""
 _PAPER = "infermax_milp"
 """The paper's programme, which soon takes minutes."""
+_NO_GRAPH = "layer_search, no graph"
+"""As it does where the graph of resident sets is too large, which that of few requests never is."""
 _IN_FLOATS = ("class_flow_mip", _PAPER)
 _STEPS = 6
 _ROUTERS = ("round_robin", "least_requests", "random")
@@ -259,7 +262,7 @@ def optima(rng: Random, tally: Tally) -> None:
         at_most = max(0, best + rng.choice((-1, 0, 1))) if rng.random() < 0.2 else None
         # A search that is stopped early says what it has by then, which may be nothing.
         limit_s = LIMIT_S if rng.random() < 0.6 else LIMIT_S * 10 ** -rng.uniform(0.5, 3)
-        for name in entries(FORMULATION_GROUP):
+        for name in (*entries(FORMULATION_GROUP), _NO_GRAPH):
             _formulation(tally, name, given, objective, at_most, limit_s)
         _solve(tally, given, objective, at_most, limit_s)
 
@@ -287,6 +290,10 @@ def _asked(given: TriedProblem, at_most: int | None) -> Restrictions:
     return given.allowed if at_most is None else replace(given.allowed, at_most=at_most)
 
 
+def _made(name: str) -> Formulation:
+    return LayerSearch(most_nodes=0) if name == _NO_GRAPH else make_formulation(name, {})
+
+
 def _formulation(
     tally: Tally, name: str, given: TriedProblem, objective: str, at_most: int | None = None, limit_s: float = LIMIT_S
 ) -> Fraction | None:
@@ -298,7 +305,7 @@ def _formulation(
     label = f"optima/{name}"
     try:
         with limited(SLOW_S):
-            formulation = make_formulation(name, {})
+            formulation = _made(name)
             require_covered(formulation, instance)
             least_s = min(limit_s, _HEURISTIC_S) if name == "planner" else limit_s
             outcome = formulation.solve(Task(instance, Objective(objective), allowed, time_limit_s=least_s))
@@ -391,7 +398,7 @@ def _solve(
 
 # Hill-climbing -----------------------------------------------------------------------------------------------
 
-_OFFLINE = ("class_flow", "class_flow_mip", "layer_search", "pattern_cg")
+_OFFLINE = ("class_flow", "class_flow_mip", "layer_search", _NO_GRAPH, "pattern_cg")
 _CLIMBED = (*_OFFLINE, "token_cpsat", "state_search", "last_arrivals", _PAPER)
 
 

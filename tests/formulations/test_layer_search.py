@@ -21,11 +21,12 @@ from optsched.traces.ladder import ladder
 from optsched_formulations.batching.layer_search import LayerSearch
 from optsched_formulations.batching.layers.bundle import Floats, maximise
 from optsched_formulations.batching.layers.graph import merged_graph
+from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
 from optsched_formulations.batching.layers.walks import Walks
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
 from optsched_formulations.batching.search.resident_graph import TooLargeError
 
-SEARCH = LayerSearch()
+SEARCH, WITHOUT_GRAPH = LayerSearch(), LayerSearch(most_nodes=0)
 LADDER = {instance.name: instance for instance in ladder("a100-llama2-7b-linear").instances}
 QUICK = settings(
     deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -68,13 +69,62 @@ def test_no_prices_prove_more_than_the_optimum(instance: Instance, data: st.Data
         assert min(bounds) + classes.constant_ps <= best
 
 
+@pytest.mark.slow
+@QUICK
+@given(memory_only(), st.data())
+def test_no_prices_of_blocks_prove_more_than_the_optimum(instance: Instance, data: st.DataObject) -> None:
+    covered(instance)
+    classes, best = Classes(instance), optimum(instance)
+    most = (best - classes.constant_ps) // classes.base_ps
+    relaxation = PatternRelaxation(classes, 1, best + 1, 0)
+    drawn = np.array(data.draw(st.lists(st.floats(0, 2), min_size=most + 1, max_size=most + 1)))
+    better = relaxation.improved(drawn, most, math.inf, 20, lambda: False)
+    for price in (drawn, better):
+        bounds = [relaxation.priced(price, batches).bound for batches in range(most + 1)]
+        assert min(bounds) + classes.constant_ps <= best
+
+
+@pytest.mark.slow
+@QUICK
+@given(memory_only())
+def test_without_a_graph_it_is_exact(instance: Instance) -> None:
+    covered(instance)
+    assert exact(WITHOUT_GRAPH, instance) == optimum(instance)
+
+
+def test_refills_that_cannot_be_are_not_added_up() -> None:
+    """Without eviction nothing is filled twice: decodes of some 10¹⁸ ps, which prefills undercut by far, are no matter.
+
+    Each request fills the cache in its second batch: 2 prefills of 10 + 3 + 5 ps, 2 decodes of 10 + 1 + 3 · 10¹⁸.
+    """
+    slow = replace(TURNS, rules=replace(TURNS.rules, eviction=False), cost=replace(TURNS.cost, decode_kv=10**18))
+    assert exact(WITHOUT_GRAPH, slow) == 2 * 18 + 2 * (11 + 3 * 10**18)
+
+
+def test_prices_of_blocks_by_hand() -> None:
+    """As below: a price of 9 in both of two batches makes the 3 + 4 blocks of each request cost 2 · 63, of 2 · 4 · 9.
+
+    So two batches cost 20 + 126 − 72 and more with every unit of the price: there is no such schedule. Of three, with a
+    price of 9 in the middle one, each request had better leave it out, and pay 2 more for a refill: 30 + 4 − 36; and of
+    four, where the prices of the two in the middle are 1, too: 3 + 1 · 4 blocks there, or a refill: 40 + 4 − 8.
+    """
+    relaxation = PatternRelaxation(Classes(TURNS), 1, 100, 0)
+
+    def bound(*prices: int) -> int:
+        return relaxation.priced(np.array([0, *prices]) / 10, len(prices)).bound
+
+    assert bound(9, 9) == 20 + 126 - 72
+    assert bound(0, 9, 0) == 30 + 4 - 36
+    assert bound(0, 1, 1, 0) == 40 + 4 - 8
+
+
 def test_turns_by_hand() -> None:
     """Two requests with I = 3, O = 2 and M = 4: each fills the cache in its second batch, so they take turns.
 
     Base 10, token 1, decode 2 per KV token, prefill 5 per request: a prefill takes 3 + 5, a decode 1 + 3 · 2. Four
     batches: 40 + 2 (8 + 7) = 70. Starting the second with the first would need 6 tokens of memory.
     """
-    assert exact(SEARCH, TURNS) == 70
+    assert exact(SEARCH, TURNS) == exact(WITHOUT_GRAPH, TURNS) == 70
 
 
 def test_the_merged_graph_by_hand() -> None:
@@ -110,6 +160,11 @@ def test_the_bundle_finds_the_top_of_a_roof() -> None:
 @pytest.mark.parametrize(("name", "best"), [("n04-LILO+SILO-k2", 125_900_247_314), ("n24-I32-O8-k8", 174_694_819_092)])
 def test_on_the_ladder_it_proves_what_is_known(name: str, best: int) -> None:
     assert exact(SEARCH, LADDER[f"ladder-{name}"]) == best
+
+
+@pytest.mark.parametrize(("name", "best"), [("n08-LILO+LISO-k8", 93_726_630_299), ("n08-LILO+SISO-k8", 86_972_124_989)])
+def test_without_a_graph_it_proves_what_is_known_of_large_caches(name: str, best: int) -> None:
+    assert exact(WITHOUT_GRAPH, LADDER[f"ladder-{name}"]) == best
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-r"""Every number of batches by itself: prices of items on the merged graph of resident sets, then a search in layers.
+r"""Every number of batches by itself: what prices prove of it, then a search in layers.
 
 It covers what `memory_only` says, offline, for the makespan. There a schedule of J batches takes
 
@@ -8,10 +8,12 @@ and the constant is the work of all first fills and decodes. With few batches ma
 batches alone take too long; so each J between the fewest possible and what the best schedule known leaves room for is
 settled by itself:
 
-1. *Prices* (`layers.walks`): a Lagrangian bound on the extra cost of schedules of J batches, the maximum over item
-   prices found by a bundle method, which begins with those of J + 1. It refutes most J.
-2. *A beam* (`layers.layers`) looks for schedules, guided by the same prices.
-3. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first.
+1. *Prices*: a Lagrangian bound on the extra cost of schedules of J batches, whose search begins with the prices of
+   J + 1. They are of items on the merged graph of resident sets (`layers.walks`); where the cache holds many requests
+   and there are too many such sets, of blocks in batches (`layers.pattern_layers`). They refute many J.
+2. *A beam* (`layers.search`) looks for schedules, guided by the same prices.
+3. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first. Where it is not
+   finished, the least bound of its last layer is one of J.
 
 The bound on the makespan is the least over all J, where a J that is settled is worth the best schedule's value. It
 rests on integers alone: prices are rounded, and what they prove is computed again.
@@ -44,8 +46,10 @@ from optsched_formulations.batching.costs import value_to_beat
 from optsched_formulations.batching.flow.model import find_packing
 from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.graph import merged_graph
-from optsched_formulations.batching.layers.layers import Found, Layers
-from optsched_formulations.batching.layers.walks import MOST_PAID, Table, Walks, most_steps
+from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
+from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
+from optsched_formulations.batching.layers.search import Priced, Relaxation, compile_rest, search_layers
+from optsched_formulations.batching.layers.walks import MOST_PAID, Walks, most_steps
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
 from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.resident_graph import TooLargeError
@@ -56,23 +60,30 @@ _MOST_NODES, _MOST_PLACES = 300_000, 16_000_000
 _MOST_REQUESTS = 255
 _PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.1
 """Shares of the time left that the fewest batches, and the graph, may take."""
-_QUICK, _LONG = (30, 200), (400, 2_000)
-"""Rounds of the bundle method and states of a beam for a number of batches, at first and then for those still open."""
+_QUICK, _LONG = 30, 400
+"""Rounds of looking for prices of a number of batches, at first and then for those still open."""
 _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
 """Shares of the time left that they may take."""
 _ROOM = 1.2
 """Times as many batches as needed: with room for more, schedules are looked for from below."""
 _PLACE_S = 1e-8
 """Seconds that a node takes for each batch in each round."""
-_MOST_STATES = 12_000_000
-"""Of a search, in all layers."""
 
 
 class LayerSearch:
-    """The method of this module, as `optsched.solvers.formulation.Formulation`."""
+    """The method of this module, as `optsched.solvers.formulation.Formulation`.
+
+    Parameters
+    ----------
+    most_nodes
+        Of the graph of resident sets: where it would have more, prices are of blocks in batches.
+    """
 
     declaration = Declaration(turns=(Turn(45, 0.8, (Regime.FEW_RESIDENT,)), Turn(45, 0.3, (Regime.MANY_RESIDENT,))))
-    """It comes after the state search, whose small proofs are certified, and declines where the graph is large."""
+    """It comes after the state search, whose small proofs are certified."""
+
+    def __init__(self, most_nodes: int = _MOST_NODES) -> None:
+        self._most_nodes = most_nodes
 
     def solve(self, task: Task) -> Outcome:
         """Minimise the makespan of an offline instance in which only memory binds.
@@ -82,11 +93,10 @@ class LayerSearch:
         Raises
         ------
         UnsupportedError
-            For any other instance, a limit in deterministic time, or if the graph or numbers are too large.
+            For any other instance, a limit in deterministic time, or if numbers are too large.
         """
         _require_layers(task)
-        _compile()
-        return _Solution(task).solve()
+        return _Solution(task, self._most_nodes).solve()
 
 
 def _require_layers(task: Task) -> None:
@@ -104,27 +114,30 @@ def _require_layers(task: Task) -> None:
         raise UnsupportedError(f"more than {_MOST_REQUESTS} requests")
 
 
-def _compile() -> None:
+def _compile(relaxation: Callable[[Classes], Relaxation]) -> None:
     """Compile the loops where Ctrl-C does not reach the compiler, which would complain of it."""
-    if until_interrupted(lambda _: wait_interruptibly(_compile_loops, lambda: None)):
+    if until_interrupted(lambda _: wait_interruptibly(lambda: _compile_loops(relaxation), lambda: None)):
         raise KeyboardInterrupt
 
 
-def _compile_loops() -> None:
+def _tiny_graph(tiny: Classes) -> GraphRelaxation:
+    graph = merged_graph(tiny, 4)
+    return GraphRelaxation(graph, Walks(graph, 1, 2), 0)
+
+
+def _compile_loops(relaxation: Callable[[Classes], Relaxation]) -> None:
     """Run every loop on the smallest of instances."""
     limits, rules, cost = Limits(2, 2, 2), Rules(chunked_prefill=False), CostModel(base=1, token=0)
-    graph = merged_graph(Classes(Instance("compiled", limits, rules, cost, (Request(1, 2),))), 4)
-    walks = Walks(graph, 1, 2)
-    _, price = walks.improved(walks.first_prices(), 0, walks.fresh, 2, math.inf, 3, lambda: False)
-    layers = Layers(graph, walks, 1, 0)
-    layers.search(walks.table(price, 2), 2, 3, None, lambda: False)
-    layers.compile_rest(walks.table(price, 2))
+    tiny = relaxation(Classes(Instance("compiled", limits, rules, cost, (Request(1, 2),))))
+    space = tiny.priced(tiny.improved(tiny.first_prices(2), 2, math.inf, 3, lambda: False), 2).space()
+    search_layers(space, 2, 3, None, lambda: False)
+    compile_rest(space)
 
 
 class _Solution:
     """One task: what is known of every number of batches, and the best schedule so far."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, most_nodes: int) -> None:
         self._task = task
         self._started = now_s()
         self._deadline = self._started + task.time_limit_s
@@ -140,19 +153,24 @@ class _Solution:
         least = [volume_bound(task.instance).batches, max(output for _, output, _ in classes.kinds)]
         self._fewest = max(least if packing is None else [*least, packing.batches])
         reach = max(self._fewest, self._most)
-        largest = scale * max(classes.base_ps, *classes.fill_ps, *classes.decode_ps)
-        if largest * most_steps(reach, len(task.instance.requests)) > MOST_PAID:
-            raise UnsupportedError("times beyond 64 bits")
-        try:
-            graph = merged_graph(classes, min(_MOST_NODES, _MOST_PLACES // (reach + 1)), self._at(_GRAPH_SHARE))
-        except TooLargeError:
-            raise UnsupportedError("too many sets of requests that the cache can hold") from None
-        self._nodes = graph.nodes
-        self._walks = Walks(graph, scale, reach)
-        self._layers = Layers(graph, self._walks, _MOST_STATES, task.seed)
+        self._relaxation = self._relaxed(min(most_nodes, _MOST_PLACES // (reach + 1)), reach)
         # In units, for every number of batches that is not settled, without the constant work.
         self._open = {batches: batches * self._base for batches in range(self._fewest, self._most + 1)}
         self._prices: dict[int, Floats] = {}
+
+    def _relaxed(self, most_nodes: int, reach: int) -> Relaxation:
+        """Return prices of items for up to ``reach`` batches if their graph is small enough, else of blocks."""
+        classes, scale, seed = self._classes, self._scale, self._task.seed
+        try:
+            graph = merged_graph(classes, most_nodes, self._at(_GRAPH_SHARE))
+        except TooLargeError:
+            _compile(lambda tiny: PatternRelaxation(tiny, 1, 3, seed))
+            return PatternRelaxation(classes, scale, self._budget, seed)
+        largest = scale * max(classes.base_ps, *classes.fill_ps, *classes.decode_ps)
+        if largest * most_steps(reach, len(self._task.instance.requests)) > MOST_PAID:
+            raise UnsupportedError("times beyond 64 bits")
+        _compile(_tiny_graph)
+        return GraphRelaxation(graph, Walks(graph, scale, reach), seed)
 
     @property
     def _budget(self) -> int:
@@ -175,9 +193,10 @@ class _Solution:
         try:
             self._begin()
             most = self._most
-            self._improve_all(most, *_QUICK, self._at(_QUICK_SHARE))
+            quick, long = self._relaxation.widths
+            self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
             if self._affordable:
-                self._improve_all(most, *_LONG, self._at(_LONG_SHARE))
+                self._improve_all(most, _LONG, long, self._at(_LONG_SHARE))
                 self._search_all()
         except KeyboardInterrupt:
             pass  # what is found is kept
@@ -194,57 +213,57 @@ class _Solution:
         over = self._over(until)
         while self._most > _ROOM * (self._fewest + more) and not over():
             batches = self._fewest + more
-            start, enough = self._walks.first_prices(), self._budget / self._base
-            _, price = self._walks.improved(start, 0, self._walks.fresh, batches, enough, _QUICK[0], over)
-            table = self._walks.table(price, batches)
-            self._look(self._layers.search(table, batches, self._budget, _QUICK[1], over), batches)
+            start, enough = self._relaxation.first_prices(batches), self._budget / self._base
+            price = self._relaxation.improved(start, batches, enough, _QUICK, over)
+            self._search(self._relaxation.priced(price, batches), batches, self._relaxation.widths[0], over)
             more *= 2
 
     @property
     def _affordable(self) -> bool:
-        """Whether there is time for the bundle method to converge: else others make more of it."""
-        rounds = _LONG[0] * sum(self._open)
-        return rounds * self._nodes * _PLACE_S < self._deadline - now_s()
+        """Whether there is time for prices to converge: else others make more of it."""
+        rounds = _LONG * sum(self._open)
+        return rounds * self._relaxation.places * _PLACE_S < self._deadline - now_s()
 
     def _improve_all(self, most: int, rounds: int, width: int, until: float) -> None:
         """Bound the numbers of batches that are open, most first, and look for schedules."""
-        price = self._walks.first_prices()
+        price = self._relaxation.first_prices(most)
         for batches in range(most, self._fewest - 1, -1):
             if batches not in self._open or now_s() > self._deadline:
                 continue
             # Each has twice its share of the time left, since others need less.
             over = self._over(min(until, now_s() + 2.0 * (until - now_s()) / len(self._open)))
             start, enough = self._prices.get(batches, price), self._budget / self._base
-            _, price = self._walks.improved(start, 0, self._walks.fresh, batches, enough, rounds, over)
+            price = self._relaxation.improved(start, batches, enough, rounds, over)
             self._prices[batches] = price
-            table = self._offer(batches, price)
+            priced = self._offer(batches, price)
             if batches in self._open:
-                self._look(self._layers.search(table, batches, self._budget, width, self._over(until)), batches)
+                self._search(priced, batches, width, self._over(until))
 
     def _search_all(self) -> None:
         """Search the numbers of batches that are open, those of the best bounds first."""
         for batches in sorted(self._open, key=lambda batches: -self._open[batches]):
             if batches in self._open and now_s() < self._deadline:
-                table = self._walks.table(self._prices[batches], batches)
-                over = self._over(self._at(1 / len(self._open)))
-                self._look(self._layers.search(table, batches, self._budget, None, over), batches)
+                priced = self._relaxation.priced(self._prices[batches], batches)
+                self._search(priced, batches, None, self._over(self._at(1 / len(self._open))))
 
-    def _offer(self, batches: int, price: Floats) -> Table:
+    def _offer(self, batches: int, price: Floats) -> Priced:
         """Take what prices prove of a number of batches."""
-        table = self._walks.table(price, batches)
-        bound = int(table.least[batches, 0]) + int(table.price @ self._walks.fresh)
-        self._open[batches] = max(self._open[batches], bound)
+        priced = self._relaxation.priced(price, batches)
+        self._open[batches] = max(self._open[batches], priced.bound)
         self._settle()
-        return table
+        return priced
 
-    def _look(self, found: Found, batches: int) -> None:
-        """Take what a search has found."""
+    def _search(self, priced: Priced, batches: int, width: int | None, over: Callable[[], bool]) -> None:
+        """Search a number of batches and take what is found."""
+        found = search_layers(priced.space(), batches, self._budget, width, over)
         if found.steps:
             self._schedule = schedule_of_steps(self._task.instance, self._classes, found.steps)
             metrics = evaluate(self._task.instance, self._schedule)
             self._value = self._beyond = int(metrics["objectives"][self._task.objective.value])
         if found.complete:
             self._open.pop(batches, None)
+        elif batches in self._open:
+            self._open[batches] = max(self._open[batches], found.bound)
         self._settle()
 
     def _settle(self) -> None:

@@ -51,7 +51,7 @@ class Layer(NamedTuple):
 
 
 @compiled_helper
-def _enter(  # noqa: PLR0917
+def enter(  # noqa: PLR0917
     layer: Layer, table: Numbers, wanted: Words, extra: int, bound: int, parent: int, count: int
 ) -> int:
     """Enter a state, at the least cost of refills; return how many there are then."""
@@ -86,7 +86,7 @@ def _enter(  # noqa: PLR0917
 
 
 @compiled_helper
-def _waiting(fields: Fields, words: Words, item: int) -> int:
+def waiting(fields: Fields, words: Words, item: int) -> int:
     """Return how many of an item wait."""
     return int(np.int64((words[fields.word[item]] >> fields.shift[item]) & fields.mask[item]))
 
@@ -96,7 +96,7 @@ def pool_price(fields: Fields, words: Words, price: Ints) -> int:
     """Return what a pool pays."""
     total = 0
     for item in range(len(price)):
-        total += price[item] * _waiting(fields, words, item)
+        total += price[item] * waiting(fields, words, item)
     return total
 
 
@@ -225,11 +225,11 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                                 if found >= len(there.extra) or 2 * found >= len(table):
                                     outcome = FULL
                                     break
-                                found = _enter(there, table, words, extra, total, current, found)
+                                found = enter(there, table, words, extra, total, current, found)
                 while arc[depth] < fill_begin[node + 1]:
                     taken, item = arc[depth], int(fill_item[arc[depth]])
                     arc[depth] += 1
-                    if item < item_of[depth] or evicted[item] > 0 or _waiting(fields, words, item) == 0:
+                    if item < item_of[depth] or evicted[item] > 0 or waiting(fields, words, item) == 0:
                         continue
                     if spent + extra + extra_cost[item] + pool - price[item] + composing[fill_head[taken]] >= budget:
                         continue
@@ -263,4 +263,4 @@ def enter_again(layer: Layer, count: int, table: Numbers) -> None:
     """Fill an empty hash table with the first states of a layer."""
     for state in range(count):
         # Each finds its own row: its words are those that it is written over with.
-        _enter(layer, table, layer.words[state], layer.extra[state], layer.bound[state], layer.parent[state], state)
+        enter(layer, table, layer.words[state], layer.extra[state], layer.bound[state], layer.parent[state], state)

@@ -1,0 +1,137 @@
+"""Layers of the merged graph of resident sets, bounded by prices of items (`walks`).
+
+Where a layer is large, prices are found again for one of its states, and the bounds of all its states raised by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from optsched.model.ints import Ints
+from optsched_formulations.batching.layers.bundle import Floats
+from optsched_formulations.batching.layers.graph import MergedGraph
+from optsched_formulations.batching.layers.graph_kernel import Numbers
+from optsched_formulations.batching.layers.layer_kernel import Layer, raise_bounds, through_a_batch
+from optsched_formulations.batching.layers.search import Pools
+from optsched_formulations.batching.layers.walks import Table, Walks
+
+_LARGE, _FEW_LEFT = 3_000, 3
+"""States of a layer from which on prices are found again, unless that few batches are left."""
+_TRIES, _ROUNDS = 4, 40
+"""Prices that are tried for a layer, and the rounds that each may take."""
+_WEAK = 0.1
+"""Share of a layer that prices have to drop to be worth more of them."""
+_SAMPLE = 5
+_MOST_STATES = 12_000_000
+
+
+class GraphRelaxation:
+    """Prices of items, as `optsched_formulations.batching.layers.search.Relaxation`.
+
+    Parameters
+    ----------
+    graph, walks
+        The graph, and what prices prove on it.
+    seed
+        Of the choice of states to find prices for.
+    """
+
+    widths = 200, 2_000
+
+    def __init__(self, graph: MergedGraph, walks: Walks, seed: int) -> None:
+        self.graph, self.walks = graph, walks
+        self.pools = Pools(graph.classes, first=1)
+        self.random = np.random.default_rng(seed)
+        self.places = graph.nodes
+
+    def first_prices(self, batches: int) -> Floats:
+        """Return prices that share each batch by what items hold, however many there are."""
+        del batches
+        return self.walks.first_prices()
+
+    def improved(self, price: Floats, batches: int, enough: float, rounds: int, over: Callable[[], bool]) -> Floats:
+        """Return the best prices found; a bound of ``enough``, in batches, suffices."""
+        return self.walks.improved(price, 0, self.walks.fresh, batches, enough, rounds, over)[1]
+
+    def priced(self, price: Floats, batches: int) -> GraphPriced:
+        """Round prices and compute what they prove, exactly."""
+        return GraphPriced(self, batches, self.walks.table(price, batches))
+
+
+@dataclass(frozen=True)
+class GraphPriced:
+    """What prices of items prove of one number of batches."""
+
+    relaxation: GraphRelaxation
+    batches: int
+    table: Table
+
+    @property
+    def bound(self) -> int:
+        """No schedule costs less, without the constant work, in units."""
+        table, fresh = self.table, self.relaxation.walks.fresh
+        return int(table.least[self.batches, 0]) + int(table.price @ fresh)
+
+    def space(self) -> GraphSpace:
+        """Return the states that these prices bound."""
+        return GraphSpace(self.relaxation, self.batches, self.table)
+
+
+class GraphSpace:
+    """States of one number of batches: a node and a pool."""
+
+    most_states, raises_beams = _MOST_STATES, False
+
+    def __init__(self, relaxation: GraphRelaxation, batches: int, table: Table) -> None:
+        self.pools, self.source = relaxation.pools, relaxation.pools.source
+        self._relaxation, self._batches, self._table = relaxation, batches, table
+
+    def through(  # noqa: PLR0917
+        self, done: int, here: Layer, count: int, there: Layer, hashed: Numbers, progress: Ints, limit: int
+    ) -> int:
+        """Run the batch after the first ``done``."""
+        walks, table, left = self._relaxation.walks, self._table, self._batches - done
+        return through_a_batch(
+            self._relaxation.graph.arcs,
+            self.pools.fields,
+            table.price,
+            walks.extra,
+            table.least[left],
+            table.composing[left],
+            table.least[left - 1],
+            done * walks.base,
+            walks.base,
+            here,
+            count,
+            there,
+            hashed,
+            progress,
+            limit,
+        )
+
+    def raised(self, done: int, layer: Layer, count: int, budget: int, over: Callable[[], bool]) -> int:
+        """Find prices for states of a large layer and raise all bounds by them; the best stay."""
+        walks, left = self._relaxation.walks, self._batches - done
+        spent = done * walks.base
+        for _ in range(_TRIES if left > _FEW_LEFT else 0):
+            if count <= _LARGE or over():
+                break
+            sample = self._relaxation.random.integers(count, size=_SAMPLE)
+            state = int(sample[np.argmin(layer.bound[sample])])
+            enough = (budget - spent - int(layer.extra[state])) / walks.base + 0.02
+            node, pool = int(layer.words[state, 0]), self.pools.waiting(layer.words[state])
+            _, price = walks.improved(self._table.price / walks.base, node, pool, left, enough, _ROUNDS, over)
+            tried = walks.table(price, left)
+            before = count
+            count = raise_bounds(self.pools.fields, layer, count, tried.price, tried.least[left], spent, budget)
+            if before - count < _WEAK * before:
+                break
+            self._table = tried
+        return count
+
+    def compile_rest(self, layer: Layer) -> None:
+        """Run the loop that only large layers need, on no states."""
+        raise_bounds(self.pools.fields, layer, 0, self._table.price, self._table.least[0], 0, 0)
