@@ -141,7 +141,6 @@ def pareto(results: list[Result], out: str, width: float, labels: tuple[str, ...
 @_figure_options
 def router_map(results: list[Result], out: str, width: float) -> None:
     """Draw on which machine each request was over time, and its moves; one result of several machines."""
-    from optsched import plot as figures  # noqa: PLC0415  # drawing loads matplotlib, an extra
     from optsched.plot.common import axes_of  # noqa: PLC0415  # matplotlib is an extra
 
     lanes = len(results[0].instance.machines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -15,6 +16,7 @@ from optsched.model.schedule import Schedule
 from optsched.report.figure import COLORS, check_plot, new_figure, save_figure
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -56,7 +58,23 @@ def labels_of(results: Sequence[Result], labels: Sequence[str] = ()) -> list[str
     """Return what to call the results: what is given, or their methods."""
     if labels and len(labels) != len(results):
         raise InputError("labels", Said(f"{len(labels)} labels"), f"{len(results)}, one for each result")
-    return list(labels or (result.method for result in results))
+    return list(labels or methods_of(results))
+
+
+def methods_of(results: Sequence[Result]) -> list[str]:
+    """Return the methods, each with the options in which its results on one instance differ: ``vllm(router=sal)``."""
+    together = defaultdict[tuple[str, str], list[dict[str, str]]](list)
+    for result in results:
+        together[result.method, result.instance.name].append(result.options)
+    telling = defaultdict[str, set[str]](set)
+    for (method, _), options in together.items():
+        names = {name for each in options for name in each}
+        telling[method] |= {name for name in names if len({each.get(name) for each in options}) > 1}
+    found = []
+    for result in results:
+        chosen = [f"{name}={result.options[name]}" for name in sorted(telling[result.method]) if name in result.options]
+        found.append(f"{result.method}({', '.join(chosen)})" if chosen else result.method)
+    return found
 
 
 def same_instance(results: Iterable[Result]) -> None:
@@ -91,13 +109,14 @@ def plain_axes(ax: Axes, grid: str = "both") -> None:
         axis.label.set_color(INK)
 
 
-def legend(ax: Axes, title: str | None = None) -> None:
-    """Put the legend above the axes, where it hides nothing, in as many columns as fit."""
+def legend(ax: Axes, title: str | None = None, handles: Sequence[Artist] = ()) -> None:
+    """Put the legend, of what is drawn or of ``handles``, above the axes, in as many columns as fit."""
     width = ax.get_window_extent().width / ax.figure.dpi
-    _, names = ax.get_legend_handles_labels()
-    longest = max((len(name) for name in names), default=1)
+    shown = handles or ax.get_legend_handles_labels()[0]
+    longest = max((len(str(handle.get_label())) for handle in shown), default=1)
     columns = max(1, int(width / (0.45 + 0.065 * longest)))
     ax.legend(
+        handles=shown,
         frameon=False,
         fontsize=SMALL,
         title=title,
@@ -105,7 +124,7 @@ def legend(ax: Axes, title: str | None = None) -> None:
         alignment="left",
         loc="lower left",
         bbox_to_anchor=(0, 1),
-        ncols=min(columns, len(names)),
+        ncols=max(1, min(columns, len(shown))),
         columnspacing=1.2,
         handletextpad=0.5,
     )
