@@ -36,7 +36,9 @@ _out_option: Decorator = click.option(
     help="Figure to write: .svg, .png or .pdf (needs optsched[plot]).",
 )
 _width_option = fraction_option(
-    "--width", f"Width in inches: {_WIDTH} for both columns of a paper, {_NARROW} for one.  [default: {_WIDTH}]"
+    "--width",
+    f"Width in inches: {_WIDTH} for both columns of a paper, {_NARROW} for one.  [default: {_WIDTH}]",
+    (1, 100),
 )
 _label_option: Decorator = click.option(
     "--label", "labels", multiple=True, metavar="TEXT", help="What to call a result, once for each.  [default: method]"
