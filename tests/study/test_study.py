@@ -352,7 +352,7 @@ def test_what_another_version_of_a_policy_does_is_a_difference(capsys: pytest.Ca
             'name = "s"\nbounds = ["best"]\n[[families]]\ngenerator = "some"',
             "s.toml: families[0].generator: got 'some', expected",
         ),
-        (STUDY.replace("slots = 2", 'runner = "slurm"'), "s.sqlite: runner: got 'slurm', expected processes, dask:"),
+        (STUDY.replace("slots = 2", 'runner = "slurm"'), "s.toml: runner: got 'slurm', expected processes, dask:"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(text: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
