@@ -26,7 +26,10 @@ SMALL = 7.5
 WIDTH = 7.2
 """Default width of a figure, inches: both columns of a paper."""
 _STYLES = ("-", "--", "-.", ":")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_LABELS = 0.45
+"""Inches left of axes that their labels take."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+"""One more than there are colours, for the same reason as in `looks`."""
 
 Given = Result | ClaimedResult | Sequence[Result | ClaimedResult]
 """One result or several, as methods return them or as they are read from documents."""
@@ -91,11 +94,11 @@ def axes_of(ax: Axes | None, height: float, width: float = WIDTH) -> Axes:
 
 
 def looks() -> Iterable[tuple[str, str]]:
-    """Yield colours with line styles, which also tell curves apart in black and white."""
-    pairs = [(color, style) for style in _STYLES for color in COLORS]
-    # Neighbours differ in both, and all pairs come before any comes again.
-    count = len(pairs)
-    return cycle(pairs[(position * (len(COLORS) + 1)) % count] for position in range(count))
+    """Yield colours with line styles, which also tell curves apart in black and white.
+
+    Neighbours differ in both. Seven colours and four styles have no common divisor: no pair comes again before all have.
+    """
+    return zip(cycle(COLORS), cycle(_STYLES), strict=False)
 
 
 def plain_axes(ax: Axes, grid: str = "both") -> None:
@@ -111,7 +114,9 @@ def plain_axes(ax: Axes, grid: str = "both") -> None:
 
 def legend(ax: Axes, title: str | None = None, handles: Sequence[Artist] = ()) -> None:
     """Put the legend, of what is drawn or of ``handles``, above the axes, in as many columns as fit."""
-    width = ax.get_window_extent().width / ax.figure.dpi
+    # Alone in its figure the legend may go on beyond the axes, whose labels take what is left of it.
+    alone = len(ax.figure.axes) == 1
+    width = ax.figure.bbox.width / ax.figure.dpi - _LABELS if alone else ax.get_window_extent().width / ax.figure.dpi
     shown = handles or ax.get_legend_handles_labels()[0]
     longest = max((len(str(handle.get_label())) for handle in shown), default=1)
     columns = max(1, int(width / (0.45 + 0.065 * longest)))

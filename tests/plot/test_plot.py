@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections import Counter
 from fractions import Fraction
 from io import StringIO
-from itertools import groupby, pairwise
+from itertools import cycle, groupby, islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +35,13 @@ from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Batch, Move, Schedule
-from optsched.plot.common import methods_of
+from optsched.plot.common import MARKERS, looks, methods_of
 from optsched.plot.gantt import ACTIVITY_COLORS
 from optsched.plot.gaps import GapRange, Reference
 from optsched.plot.pareto import Impossible, impossible_region, means_of, pareto_front
 from optsched.plot.profile import value_ratios
 from optsched.plot.router_map import Stay, stays_of
+from optsched.report.figure import COLORS
 from optsched.solvers.formulation import ProgressEvent
 
 # Worked by hand: every batch takes 10 ps. Request 0 (I = 4, O = 3) is filled, decodes, is evicted while 1 runs, and is
@@ -279,6 +281,27 @@ def test_results_of_one_method_are_told_apart() -> None:
     assert methods_of(routed[:1]) == ["by_hand"]
     _, labels = plot.cdf([*routed, other]).get_legend_handles_labels()
     assert labels == names
+
+
+def test_curves_and_points_are_told_apart() -> None:
+    """Four styles and seven colours have 28 pairs; eight marks and seven colours 56."""
+    pairs = list(islice(looks(), 29))
+    assert len(set(pairs)) == 28
+    assert all(before[0] != after[0] and before[1] != after[1] for before, after in pairwise(pairs))
+    assert len(set(islice(zip(cycle(MARKERS), cycle(COLORS), strict=False), 56))) == 56
+
+
+def test_a_figure_is_higher_by_its_legend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All the policies that there are, in one column of a paper: nothing is said of axes without room."""
+    source, few, many = (str(tmp_path / name) for name in ("r.json", "few.svg", "many.svg"))
+    assert run(capsys, "simulate", "infermax-fig15-I8", "--policy", "all", "--out", source).code == 0
+    assert run(capsys, "plot", "cdf", source, "--out", many, "--width", "3.5") == (0, "", "")
+    save_result(simulate("infermax-fig15-I8", "vllm"), source)
+    assert run(capsys, "plot", "cdf", source, "--out", few, "--width", "3.5") == (0, "", "")
+    heights = [re.search(r'height="([\d.]+)pt"', Path(file).read_text(encoding="utf-8")) for file in (few, many)]
+    low, high = (float(found[1]) for found in heights if found is not None)
+    assert low == 2.7 * 72
+    assert high > 2 * low
 
 
 def test_machines_are_lanes() -> None:
