@@ -96,7 +96,7 @@ def axes_of(ax: Axes | None, height: float, width: float = WIDTH) -> Axes:
 def looks() -> Iterable[tuple[str, str]]:
     """Yield colours with line styles, which also tell curves apart in black and white.
 
-    Neighbours differ in both. Seven colours and four styles have no common divisor: no pair comes again before all have.
+    Neighbours differ in both. Seven and four have no common divisor: no pair comes again before all have.
     """
     return zip(cycle(COLORS), cycle(_STYLES), strict=False)
 
