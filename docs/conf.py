@@ -21,6 +21,7 @@ html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_show_copyright = False
 default_role = "code"
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 4

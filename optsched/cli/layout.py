@@ -71,7 +71,7 @@ def layout_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def read(
         *args: Any, style: str, columns: str | None, transpose: bool, label: str | None, siunitx: bool, **others: Any
     ) -> Any:
-        names = tuple(name.strip() for name in columns.split(",")) if columns else ()
+        names = tuple(name.strip() for name in columns.split(",")) if columns is not None else ()
         if style == CSV and (names or transpose):
             raise InputError("--format", style, "another one with --columns or --transpose: csv has fixed columns")
         if style != LATEX and (label is not None or siunitx):

@@ -170,9 +170,9 @@ def number_option(name: str, default: float | None, meaning: str, *, finite: boo
     )
 
 
-def fraction_option(name: str, meaning: str) -> Decorator:
-    """Return an option that takes a number > 0, exactly as it is written."""
-    return click.option(name, type=Exact(), metavar="NUMBER", help=meaning)
+def fraction_option(name: str, meaning: str, within: tuple[int, int] | None = None) -> Decorator:
+    """Return an option that takes a number > 0, or one within these, exactly as it is written."""
+    return click.option(name, type=Exact(within), metavar="NUMBER", help=meaning)
 
 
 def file_option(name: str, meaning: str) -> Decorator:
@@ -344,6 +344,7 @@ _OPTIONS = {
     "labels": "--label",
     "groups": "--groups",
     "record": "--decisions",
+    "runner": "--runner",
 }
 
 

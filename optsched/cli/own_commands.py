@@ -150,7 +150,7 @@ _TEXTS = MappingProxyType(
 def new(kind: str, name: str) -> None:
     """Write NAME.py: a commented policy, router, evictor or formulation that runs, to be changed."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise InputError("NAME", name, "letters, digits and underscores, a letter first")
+        raise InputError("NAME", name, "letters, digits and underscores, a letter first, and no keyword of Python")
     file = Path(f"{name.lower()}.py")
     called = _called(Kind(kind), name)
     text = _TEXTS[Kind(kind)].format(title=name, file=file, name=called)

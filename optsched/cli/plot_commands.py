@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from optsched.model.result import Result
 
 _WIDTH, _NARROW, _TALL = 7.2, 3.5, 0.62
+_TWO_ROWS = 0.45
+"""Inches of a legend of two rows."""
 _results_argument: Decorator = click.argument("results", nargs=-1, required=True, metavar="RESULT...", type=FILE)
 _out_option: Decorator = click.option(
     "--out",
@@ -36,7 +38,9 @@ _out_option: Decorator = click.option(
     help="Figure to write: .svg, .png or .pdf (needs optsched[plot]).",
 )
 _width_option = fraction_option(
-    "--width", f"Width in inches: {_WIDTH} for both columns of a paper, {_NARROW} for one.  [default: {_WIDTH}]"
+    "--width",
+    f"Width in inches: {_WIDTH} for both columns of a paper, {_NARROW} for one.  [default: {_WIDTH}]",
+    (1, 100),
 )
 _label_option: Decorator = click.option(
     "--label", "labels", multiple=True, metavar="TEXT", help="What to call a result, once for each.  [default: method]"
@@ -84,6 +88,15 @@ def _axes(width: float) -> Axes:
     return new_figure(width, max(2.7, _TALL * width)).subplots()
 
 
+def _save(drawn: Axes, out: str) -> None:
+    """Save a figure of one pair of axes, higher by what a legend of more than two rows takes."""
+    legend, figure = drawn.get_legend(), drawn.get_figure(root=True)
+    if legend is not None and figure is not None:
+        more = legend.get_window_extent().height / figure.dpi - _TWO_ROWS
+        figure.set_figheight(figure.get_figheight() + max(0.0, more))
+    figures.save(drawn, out)
+
+
 @plot.command()
 @_figure_options
 @click.option("--axis", type=OneOf(("time", "batch")), default="time", show_default=True, help="What is to the right.")
@@ -102,7 +115,7 @@ def gantt(results: list[Result], out: str, width: float, axis: str, title: str, 
 def cdf(results: list[Result], out: str, width: float, latency: str, labels: tuple[str, ...]) -> None:
     """Draw how a latency is spread over the requests of each schedule."""
     with naming_options():
-        figures.save(figures.cdf(results, latency=latency, ax=_axes(width), labels=labels), out)
+        _save(figures.cdf(results, latency=latency, ax=_axes(width), labels=labels), out)
 
 
 @plot.command()
@@ -117,7 +130,7 @@ def cdf(results: list[Result], out: str, width: float, latency: str, labels: tup
 def gap(results: list[Result], out: str, width: float, over: str) -> None:
     """Draw each method's gap over the size of the instances; a bar where the optimum is not known."""
     with naming_options():
-        figures.save(figures.gap(results, over=over, ax=_axes(width)), out)
+        _save(figures.gap(results, over=over, ax=_axes(width)), out)
 
 
 @plot.command()
@@ -125,7 +138,7 @@ def gap(results: list[Result], out: str, width: float, over: str) -> None:
 def performance(results: list[Result], out: str, width: float) -> None:
     """Draw the share of instances on which each method is within a factor of the best value."""
     with naming_options():
-        figures.save(figures.performance(results, ax=_axes(width)), out)
+        _save(figures.performance(results, ax=_axes(width)), out)
 
 
 @plot.command()
@@ -134,14 +147,13 @@ def performance(results: list[Result], out: str, width: float) -> None:
 def pareto(results: list[Result], out: str, width: float, labels: tuple[str, ...]) -> None:
     """Draw mean TTFT and TPOT of schedules of one instance, and what is proved impossible."""
     with naming_options():
-        figures.save(figures.pareto(results, ax=_axes(width), labels=labels), out)
+        _save(figures.pareto(results, ax=_axes(width), labels=labels), out)
 
 
 @plot.command("map")
 @_figure_options
 def router_map(results: list[Result], out: str, width: float) -> None:
     """Draw on which machine each request was over time, and its moves; one result of several machines."""
-    from optsched import plot as figures  # noqa: PLC0415  # drawing loads matplotlib, an extra
     from optsched.plot.common import axes_of  # noqa: PLC0415  # matplotlib is an extra
 
     lanes = len(results[0].instance.machines)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -28,6 +27,7 @@ from optsched.study.cluster import runner_of
 from optsched.study.drive import run
 from optsched.study.frame import Row, as_csv, rows_of, write_parquet
 from optsched.study.record import Ended, Record
+from optsched.study.runner import Runner
 from optsched.study.store import EVEN_FAILURES, Attempt, Store
 from optsched.study.study_file import StudyFile, read_study
 from optsched.study.trial import Kind, Trial, digest
@@ -78,15 +78,14 @@ def run_study(file: str, dry_run: bool, slots: int | None, runner: str | None, o
     """Run what the store does not have yet; Ctrl-C keeps what is finished."""
     _require_rows(out)
     opened = OpenedStudy(file)
-    with opened.store() as store, blaming(source=str(opened.store_path)):
-        if dry_run:
+    if dry_run:
+        with opened.store() as store, blaming(source=str(opened.store_path)):
             _tell_plan(opened, store, slots)
-            return 0
+        return 0
+    with naming_options() if runner is not None else blaming(source=file):
+        engine = runner_of(runner or opened.file.runner, opened.file.allowance, slots or opened.file.slots)
+    with closing(engine), opened.store() as store, blaming(source=str(opened.store_path)):
         store.enter(opened.file.name, opened.trials)
-        slots = slots or opened.file.slots
-        allowance = opened.file.allowance
-        with naming_options():
-            engine = closing(runner_of(runner or opened.file.runner, allowance, slots))
         order = {trial.key: place for place, trial in enumerate(opened.trials)}
         records = sorted(_carried_out(opened, store, engine), key=lambda pair: order[pair[0].key])
         rows = rows_of(records, store.best)
@@ -97,11 +96,11 @@ def run_study(file: str, dry_run: bool, slots: int | None, runner: str | None, o
     return 0
 
 
-def _carried_out(opened: OpenedStudy, store: Store, engine: Any) -> Iterator[tuple[Trial, Record]]:
+def _carried_out(opened: OpenedStudy, store: Store, engine: Runner) -> Iterator[tuple[Trial, Record]]:
     """Yield the trials as they end, with a bar of those that are left."""
     started, fresh, failed = time.monotonic(), 0, 0
-    with engine as runner, StepBar(opened.file.name) as bar:
-        for number, done in enumerate(run(opened.trials, runner, store, wanted=EVEN_FAILURES), 1):
+    with StepBar(opened.file.name) as bar:
+        for number, done in enumerate(run(opened.trials, engine, store, wanted=EVEN_FAILURES), 1):
             failed += done.result is None
             fresh += done.kept is None
             left = (len(opened.trials) - number) * (time.monotonic() - started) / fresh if fresh else 0.0
@@ -176,7 +175,7 @@ def existing_store(source: str) -> Store:
     """Open a store that has to be there."""
     path = Path(source)
     if not path.is_file():
-        raise InputError("", Said("no such file"), "a store", source)
+        raise InputError("", Said("a folder" if path.is_dir() else "no such file"), "a store", source)
     return open_store(path)
 
 

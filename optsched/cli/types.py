@@ -75,9 +75,12 @@ class Positive(click.FloatRange):
 
 
 class Exact(click.ParamType[Fraction]):
-    """A number > 0, exactly as it is written."""
+    """A number > 0, exactly as it is written; with ``within`` one from the first to the last of these."""
 
     name = "number"
+
+    def __init__(self, within: tuple[int, int] | None = None) -> None:
+        self._within = within
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
         """Return the number, or raise `InputError`."""
@@ -85,8 +88,10 @@ class Exact(click.ParamType[Fraction]):
             number = Fraction(value)
         except (ValueError, ZeroDivisionError):
             number = Fraction(0)
-        if number <= 0:
-            raise InputError(option_name(param), typed(value), "a number > 0")
+        least, most = self._within or (number, number)
+        if number <= 0 or not least <= number <= most:
+            expected = f"a number from {least} to {most}" if self._within else "a number > 0"
+            raise InputError(option_name(param), typed(value), expected)
         return number
 
 

@@ -99,7 +99,8 @@ def _require_taken(method: str, options: Options) -> None:
     for option, value in options.items():
         if not _is_formulation(method) or not _takes(option, _factory(method)):
             takers = _those(partial(_takes, option))
-            expected = f"no {option} with method {method}, only with {', '.join(takers)}"
+            others = f", only with {', '.join(takers)}" if takers else ""
+            expected = f"no {option} with method {method}{others}"
             raise InputError(option, value, expected)
 
 

@@ -163,6 +163,8 @@ def describe(error: Mapping[str, Any]) -> tuple[object, str]:
             return Said("nothing"), "this field"
         case "extra_forbidden" | "unexpected_keyword_argument":
             return value, "no field of this name"
+        case "greater_than":
+            return value, f"a number > {context['gt']:g}"
         case "greater_than_equal":
             return value, f"{_number(context['ge'])} ≥ {context['ge']}"
         case "less_than_equal":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -15,6 +16,7 @@ from optsched.model.schedule import Schedule
 from optsched.report.figure import COLORS, check_plot, new_figure, save_figure
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -24,7 +26,10 @@ SMALL = 7.5
 WIDTH = 7.2
 """Default width of a figure, inches: both columns of a paper."""
 _STYLES = ("-", "--", "-.", ":")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_LABELS = 0.45
+"""Inches left of axes that their labels take."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+"""One more than there are colours, for the same reason as in `looks`."""
 
 Given = Result | ClaimedResult | Sequence[Result | ClaimedResult]
 """One result or several, as methods return them or as they are read from documents."""
@@ -56,7 +61,23 @@ def labels_of(results: Sequence[Result], labels: Sequence[str] = ()) -> list[str
     """Return what to call the results: what is given, or their methods."""
     if labels and len(labels) != len(results):
         raise InputError("labels", Said(f"{len(labels)} labels"), f"{len(results)}, one for each result")
-    return list(labels or (result.method for result in results))
+    return list(labels or methods_of(results))
+
+
+def methods_of(results: Sequence[Result]) -> list[str]:
+    """Return the methods, each with the options in which its results on one instance differ: ``vllm(router=sal)``."""
+    together = defaultdict[tuple[str, str], list[dict[str, str]]](list)
+    for result in results:
+        together[result.method, result.instance.name].append(result.options)
+    telling = defaultdict[str, set[str]](set)
+    for (method, _), options in together.items():
+        names = {name for each in options for name in each}
+        telling[method] |= {name for name in names if len({each.get(name) for each in options}) > 1}
+    found = []
+    for result in results:
+        chosen = [f"{name}={result.options[name]}" for name in sorted(telling[result.method]) if name in result.options]
+        found.append(f"{result.method}({', '.join(chosen)})" if chosen else result.method)
+    return found
 
 
 def same_instance(results: Iterable[Result]) -> None:
@@ -73,11 +94,11 @@ def axes_of(ax: Axes | None, height: float, width: float = WIDTH) -> Axes:
 
 
 def looks() -> Iterable[tuple[str, str]]:
-    """Yield colours with line styles, which also tell curves apart in black and white."""
-    pairs = [(color, style) for style in _STYLES for color in COLORS]
-    # Neighbours differ in both, and all pairs come before any comes again.
-    count = len(pairs)
-    return cycle(pairs[(position * (len(COLORS) + 1)) % count] for position in range(count))
+    """Yield colours with line styles, which also tell curves apart in black and white.
+
+    Neighbours differ in both. Seven and four have no common divisor: no pair comes again before all have.
+    """
+    return zip(cycle(COLORS), cycle(_STYLES), strict=False)
 
 
 def plain_axes(ax: Axes, grid: str = "both") -> None:
@@ -91,13 +112,16 @@ def plain_axes(ax: Axes, grid: str = "both") -> None:
         axis.label.set_color(INK)
 
 
-def legend(ax: Axes, title: str | None = None) -> None:
-    """Put the legend above the axes, where it hides nothing, in as many columns as fit."""
-    width = ax.get_window_extent().width / ax.figure.dpi
-    _, names = ax.get_legend_handles_labels()
-    longest = max((len(name) for name in names), default=1)
+def legend(ax: Axes, title: str | None = None, handles: Sequence[Artist] = ()) -> None:
+    """Put the legend, of what is drawn or of ``handles``, above the axes, in as many columns as fit."""
+    # Alone in its figure the legend may go on beyond the axes, whose labels take what is left of it.
+    alone = len(ax.figure.axes) == 1
+    width = ax.figure.bbox.width / ax.figure.dpi - _LABELS if alone else ax.get_window_extent().width / ax.figure.dpi
+    shown = handles or ax.get_legend_handles_labels()[0]
+    longest = max((len(str(handle.get_label())) for handle in shown), default=1)
     columns = max(1, int(width / (0.45 + 0.065 * longest)))
     ax.legend(
+        handles=shown,
         frameon=False,
         fontsize=SMALL,
         title=title,
@@ -105,7 +129,7 @@ def legend(ax: Axes, title: str | None = None) -> None:
         alignment="left",
         loc="lower left",
         bbox_to_anchor=(0, 1),
-        ncols=min(columns, len(names)),
+        ncols=max(1, min(columns, len(shown))),
         columnspacing=1.2,
         handletextpad=0.5,
     )

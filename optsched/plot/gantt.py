@@ -74,6 +74,8 @@ _FEW_ROWS, _FEW_BATCHES = 16, 80
 """Up to these every step is a box, with a white line around it."""
 _POINTS = 1500
 """Points of a KV strip; of more the largest of each stretch is drawn."""
+_BOLD, _PLAIN, _NAMES = 0.085, 0.065, 0.75
+"""Inches: a letter of a heading, one of the note beside it, and the names of requests left of both."""
 _STRIP = 0.5
 _MOST_HEIGHT = 4.6
 """Inches of the rows of one schedule, at most."""
@@ -174,9 +176,11 @@ def gantt_figure(
             axes.axvline(lane.position(lane.end_ps), color=INK, lw=0.9, ls=(0, (3, 2)), zorder=0, clip_on=False)
         machines = _machines_used(lane.result)
         where = f", machine {lane.machine}" if len(machines) > 1 else ""
-        rows.set_title(name + where, loc="left", fontsize=SMALL + 1.5, fontweight="bold", color=INK, pad=3)
-        if lane.machine == machines[0]:
-            rows.set_title(_note(lane.result, reference), loc="right", fontsize=SMALL, color=INK, pad=3)
+        heading, note = name + where, _note(lane.result, reference) if lane.machine == machines[0] else ""
+        if _BOLD * len(heading) + _PLAIN * len(note) > width - _NAMES and note:
+            heading += "\n"  # above the note
+        rows.set_title(heading, loc="left", fontsize=SMALL + 1.5, fontweight="bold", color=INK, pad=3)
+        rows.set_title(note, loc="right", fontsize=SMALL, color=INK, pad=3)
         strip.tick_params(labelbottom=number == len(lanes) - 1)
     grid[-1][0].set_xlim(min(lane.position(lane.result.instance.start_ps) for _, lane in lanes), last)
     if axis == BATCH:

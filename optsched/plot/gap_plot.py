@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 from optsched.model.errors import InputError, Said, one_of
 from optsched.model.instance import Instance
 from optsched.model.result import Result
-from optsched.plot.common import MARKERS, Given, axes_of, legend, looks, objective_name, plain_axes, results_of
+from optsched.plot.common import (
+    MARKERS,
+    Given,
+    axes_of,
+    legend,
+    looks,
+    methods_of,
+    objective_name,
+    plain_axes,
+    results_of,
+)
 from optsched.plot.gaps import GapRange, Reference
 
 if TYPE_CHECKING:
@@ -37,6 +47,9 @@ SIZES: Mapping[str, tuple[str, Callable[[Instance], float]]] = MappingProxyType(
 )
 """What the horizontal axis may count: its label, and how it is found."""
 _WIDE_RATIO = 8
+_SHARE = 0.6
+"""Share of the way between two sizes that the bars at one of them take."""
+_WIDEST_PT, _NARROWEST_PT = 2.4, 0.7
 
 
 def gap(given: Given, *, over: str = "requests", ax: Axes | None = None) -> Axes:
@@ -66,6 +79,7 @@ def gap(given: Given, *, over: str = "requests", ax: Axes | None = None) -> Axes
     ax = axes_of(ax, 3.2, 5.4)
     sizes = sorted({size for points in curves.values() for size, _ in points})
     log = sizes[0] > 0 and sizes[-1] >= _WIDE_RATIO * sizes[0]
+    width = _bar_width(ax, sizes, len(curves), log=log)
     for number, ((name, points), (color, _)) in enumerate(zip(curves.items(), looks(), strict=False)):
         # Beside each other, as bars of several methods at one size would hide each other.
         shift = (number - (len(curves) - 1) / 2) / max(1, len(curves))
@@ -73,7 +87,7 @@ def gap(given: Given, *, over: str = "requests", ax: Axes | None = None) -> Axes
         placed = [(position, found) for position, (_, found) in zip(x, points, strict=True)]
         for position, found in placed:
             if found.is_open:
-                ax.plot([position] * 2, [100 * found.least, 100 * found.most], color=color, lw=2.4, gid="open")
+                ax.plot([position] * 2, [100 * found.least, 100 * found.most], color=color, lw=width, gid="open")
         known = [(position, found) for position, found in placed if not found.is_open]
         ax.plot(
             [position for position, _ in known],
@@ -102,10 +116,10 @@ def gaps_by_method(results: list[Result], over: str) -> dict[str, list[tuple[flo
     """Return size and gap of every result that has one, by method, ascending by size."""
     reference, size = Reference(results), SIZES[over][1]
     curves: dict[str, list[tuple[float, GapRange]]] = {}
-    for result in results:
+    for name, result in zip(methods_of(results), results, strict=True):
         found = reference.gap(result)
         if found is not None:
-            curves.setdefault(result.method, []).append((size(result.instance), found))
+            curves.setdefault(name, []).append((size(result.instance), found))
     return {name: sorted(points, key=lambda point: point[0]) for name, points in curves.items()}
 
 
@@ -115,5 +129,14 @@ def _beside(sizes: list[float], size: float, shift: float, *, log: bool) -> floa
         return size * (1 + 0.1 * shift)
     if log:
         ratio = min(after / before for before, after in pairwise(sizes))
-        return size * math.pow(ratio, 0.6 * shift)
-    return size + 0.6 * shift * min(after - before for before, after in pairwise(sizes))
+        return size * math.pow(ratio, _SHARE * shift)
+    return size + _SHARE * shift * min(after - before for before, after in pairwise(sizes))
+
+
+def _bar_width(ax: Axes, sizes: list[float], methods: int, *, log: bool) -> float:
+    """Return the width of a bar, pt, at which bars beside each other are told apart."""
+    places = [math.log(size) for size in sizes] if log else sizes
+    apart = min((after - before for before, after in pairwise(places)), default=0) / (places[-1] - places[0] or 1)
+    points = 72 * ax.get_window_extent().width / ax.figure.dpi
+    room = 0.8 * _SHARE * apart * points / methods
+    return min(_WIDEST_PT, max(_NARROWEST_PT, room)) if len(sizes) > 1 else _WIDEST_PT

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from optsched.model.documents import instance_sha256
 from optsched.model.errors import InputError, Said
-from optsched.model.result import Result
-from optsched.plot.common import Given, axes_of, legend, looks, objective_name, plain_axes, results_of
+from optsched.model.result import Result, Status
+from optsched.plot.common import Given, axes_of, legend, looks, methods_of, objective_name, plain_axes, results_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ def performance(given: Given, *, ax: Axes | None = None) -> Axes:
 
     The performance profile of Dolan and Moré (2002), of values in place of times:
     :math:`ρ_m(τ) = |\{i : v_{m,i} ≤ τ \min_{m'} v_{m',i}\}| / |I|`. An instance on which a method has no value counts
-    for none of its τ.
+    for none of its τ; a method that gives bounds alone is left out.
 
     Parameters
     ----------
@@ -55,13 +55,16 @@ def value_ratios(results: list[Result]) -> dict[str, list[float]]:
         found = ", ".join(sorted({result.objective.value for result in results}))
         raise InputError("results", Said(found), "results of one objective")
     values: dict[str, dict[str, float]] = defaultdict(dict)
-    methods = list(dict.fromkeys(result.method for result in results))
-    for result in results:
+    named = list(zip(methods_of(results), results, strict=True))
+    methods = list(dict.fromkeys(name for name, result in named if result.status is not Status.BOUND_ONLY))
+    if not methods:
+        raise InputError("results", Said("bounds alone"), "results with values")
+    for name, result in named:
         on_instance = values[instance_sha256(result.instance)]
-        if result.method in on_instance:
-            again = f"{result.method} on {result.instance.name} twice"
+        if name in on_instance:
+            again = f"{name} on {result.instance.name} twice"
             raise InputError("results", Said(again), "each method once on each instance")
-        on_instance[result.method] = math.inf if result.value is None else result.value
+        on_instance[name] = math.inf if result.value is None else result.value
     ratios: dict[str, list[float]] = {method: [] for method in methods}
     for on_instance in values.values():
         best = min(on_instance.values())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from optsched.model.activity import Activities, Activity, Change, Mark, activities
 from optsched.model.errors import InputError, Said
-from optsched.plot.common import INK, MUTED, SMALL, Given, axes_of, results_of, schedule_of, time_unit
+from optsched.plot.common import INK, MUTED, SMALL, Given, axes_of, legend, results_of, schedule_of, time_unit
 from optsched.report.figure import COLORS
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ def router_map(given: Given, *, ax: Axes | None = None) -> Axes:
     lines = [
         [(start / scale, height(stay)), (end / scale, height(stay))] for stay in stays for start, end in _held(stay)
     ]
-    drawn = LineCollection(lines, colors=COLORS[0], linewidths=width, gid="held")
+    # Lines that are given a colour keep it, whatever the colour map says.
+    drawn = LineCollection(lines, colors=None if instance.is_cached else COLORS[0], linewidths=width, gid="held")
     if instance.is_cached:
         shares = _shares(found, [request.input for request in instance.requests])
         drawn.set(array=[shares[stay.request] for stay in stays for _ in _held(stay)], cmap=_COLOR_MAP)
@@ -149,9 +150,7 @@ def _name_lines(ax: Axes, *, cached: bool, moved: bool) -> None:
         handles.append(Line2D([], [], color=COLORS[0], lw=2.2, label="has KV"))
     if moved:
         handles.append(Line2D([], [], color=INK, lw=0.9, label="has moved"))
-    ax.legend(
-        handles=handles, frameon=False, fontsize=SMALL, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(handles)
-    )
+    legend(ax, handles=handles)
 
 
 def _held(stay: Stay) -> list[tuple[int, int]]:

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import atexit
 import threading
+from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
+from optsched.failures import FAILURES
 from optsched.model.errors import InputError, Said
-from optsched.study.execute import Outcome, pack, unpack
+from optsched.study.execute import Outcome, received, sent
 from optsched.study.record import Ended
-from optsched.study.runner import Processes, Runner
-from optsched.study.trial import Trial, read_trial
+from optsched.study.runner import Futures, Processes, Runner
+from optsched.study.trial import Trial
 from optsched.study.worker import Allowance, Worker
 
 DASK, RAY = "dask", "ray"
 _FORMS = f"processes, {DASK}:ADDRESS, {RAY}:ADDRESS, or {DASK}:local and {RAY}:local"
 
 
-def run_remotely(document: bytes, allowance: Allowance) -> bytes:
+def run_remotely(trial: Trial, allowance: Allowance) -> Outcome:
     """Carry out a trial in the process beside this thread; what an engine's task does."""
-    return pack(_worker_beside(threading.get_ident(), allowance).run(read_trial(document)))
+    return sent(_worker_beside(threading.get_ident(), allowance).run(trial))
 
 
 @cache
@@ -34,11 +36,17 @@ def _worker_beside(thread: int, allowance: Allowance) -> Worker:
     return worker
 
 
-def _lost(error: BaseException) -> Outcome:
-    return Outcome(Ended.LOST, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+class _Cluster(Futures):
+    """Runs trials as tasks of an engine, which itself tries a task three times again whose worker is lost."""
+
+    def _outcome(self, future: Future[Any]) -> Outcome:
+        try:
+            return received(future.result())
+        except FAILURES as error:
+            return Outcome(Ended.LOST, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
-class Dask:
+class Dask(_Cluster):
     """Runs trials on a cluster of Dask (package ``distributed``).
 
     Parameters
@@ -56,7 +64,7 @@ class Dask:
             import distributed  # noqa: PLC0415 - an extra
         except ImportError:
             raise missing(DASK, "distributed") from None
-        self._library = distributed
+        super().__init__()
         self._allowance = allowance or Allowance()
         self._own = isinstance(address, str)
         if address == "local":
@@ -68,7 +76,7 @@ class Dask:
                 raise InputError("runner", address, f"the address of a Dask scheduler ({error})") from None
         else:
             self._client = address
-        self._running: dict[Any, Trial] = {}
+        self._executor = self._client.get_executor(pure=False)
 
     @property
     def slots(self) -> int:
@@ -78,31 +86,16 @@ class Dask:
 
     def start(self, trial: Trial) -> None:
         """Submit a trial."""
-        future = self._client.submit(run_remotely, trial.document, self._allowance, pure=False)
-        self._running[future] = trial
-
-    def finished(self, timeout_s: float) -> list[tuple[Trial, Outcome]]:
-        """Return what has ended, also with the loss of its worker, which Dask itself has tried three times again."""
-        if not self._running:
-            return []
-        try:
-            done = self._library.wait(list(self._running), timeout=timeout_s, return_when="FIRST_COMPLETED").done
-        except TimeoutError:
-            return []
-        found = []
-        for future in done:
-            trial, error = self._running.pop(future), future.exception()
-            found.append((trial, unpack(future.result()) if error is None else _lost(error)))
-        return found
+        self._running[self._executor.submit(run_remotely, trial, self._allowance)] = trial
 
     def close(self) -> None:
         """Cancel what still runs."""
-        self._client.cancel(list(self._running), force=True)
+        self._executor.shutdown(wait=False)
         if self._own:
             self._client.close()
 
 
-class Ray:
+class Ray(_Cluster):
     """Runs trials on a cluster of Ray.
 
     Parameters
@@ -120,6 +113,7 @@ class Ray:
             import ray  # noqa: PLC0415 - an extra
         except ImportError:
             raise missing(RAY, "ray") from None
+        super().__init__()
         self._library = ray
         self._allowance = allowance or Allowance()
         self._own = not ray.is_initialized()
@@ -130,7 +124,6 @@ class Ray:
             except (ConnectionError, ValueError) as error:
                 raise InputError("runner", address, f"the address of a Ray cluster ({error})") from None
         self._task = ray.remote(max_retries=3)(run_remotely)
-        self._running: dict[Any, Trial] = {}
 
     @property
     def slots(self) -> int:
@@ -140,26 +133,12 @@ class Ray:
     def start(self, trial: Trial) -> None:
         """Submit a trial, which takes as many processors as it has workers."""
         task = self._task.options(num_cpus=trial.workers or 1)
-        self._running[task.remote(trial.document, self._allowance)] = trial
-
-    def finished(self, timeout_s: float) -> list[tuple[Trial, Outcome]]:
-        """Return what has ended, also with the loss of its worker, which Ray itself has tried three times again."""
-        if not self._running:
-            return []
-        done, _ = self._library.wait(list(self._running), timeout=timeout_s)
-        found = []
-        for reference in done:
-            trial = self._running.pop(reference)
-            try:
-                found.append((trial, unpack(self._library.get(reference))))
-            except self._library.exceptions.RayError as error:
-                found.append((trial, _lost(error)))
-        return found
+        self._running[task.remote(trial, self._allowance).future()] = trial
 
     def close(self) -> None:
         """Cancel what still runs."""
-        for reference in self._running:
-            self._library.cancel(reference, force=True)
+        for future in self._running:
+            self._library.cancel(future.object_ref, force=True)  # type: ignore[attr-defined]  # Ray puts it there
         if self._own:
             self._library.shutdown()
 

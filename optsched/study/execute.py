@@ -230,36 +230,19 @@ def pack_result(result: Result) -> bytes:
     return zlib.compress(json.dumps(result_document(result), separators=(",", ":")).encode(), 1)
 
 
-def pack(outcome: Outcome) -> bytes:
-    """Return an outcome as bytes, for another process; of wrong input its message."""
-    header = {
-        "ended": outcome.ended.value,
-        "message": outcome.message,
-        "points": outcome.points,
-        "defects": outcome.defects,
-        "error": _error_fields(outcome.error),
-    }
-    document = b"" if outcome.result is None else pack_result(outcome.result)
-    return json.dumps(header).encode() + b"\n" + document
+def sent(outcome: Outcome) -> Outcome:
+    """Return an outcome for another process: the result packed, of what was raised only wrong input, in words."""
+    error, result = None, outcome.result
+    if isinstance(outcome.error, InputError):
+        said, value = outcome.error, outcome.error.value
+        error = InputError(said.field, value if type(value) is Said else Said(shown(value)), said.expected, said.source)
+    packed = None if result is None else outcome.packed or pack_result(result)
+    return dataclasses.replace(outcome, result=None, error=error, packed=packed)
 
 
-def unpack(data: bytes) -> Outcome:
-    """Return the outcome of `pack`."""
-    header, _, document = data.partition(b"\n")
-    found = json.loads(header)
-    result = parse_results(zlib.decompress(document), cost_model)[0].result if document else None
-    points = tuple(tuple(point) for point in found["points"])
-    error = None if found["error"] is None else _input_error(*found["error"])
-    defects = tuple(found["defects"])
-    return Outcome(Ended(found["ended"]), found["message"], points, result, defects, error, document or None)
-
-
-def _error_fields(error: BaseException | None) -> list[str | None] | None:
-    if not isinstance(error, InputError):
-        return None
-    value = str(error.value) if isinstance(error.value, Said) else shown(error.value)
-    return [error.field, value, error.expected, error.source]
-
-
-def _input_error(field: str, value: str, expected: str, source: str | None) -> InputError:
-    return InputError(field, Said(value), expected, source)
+def received(outcome: Outcome) -> Outcome:
+    """Return the outcome of which `sent` came from another process."""
+    if outcome.packed is None:
+        return outcome
+    (found,) = parse_results(zlib.decompress(outcome.packed), cost_model)
+    return dataclasses.replace(outcome, result=found.result)

@@ -9,7 +9,6 @@ from math import inf
 from pathlib import Path
 
 from optsched.catalogue import POLICY_GROUP, entries, file_version
-from optsched.check import check_result
 from optsched.failures import FAILURES, failure_text
 from optsched.library import load_results
 from optsched.methods.plan import method_names
@@ -18,7 +17,7 @@ from optsched.model.errors import InputError, Said
 from optsched.model.result import Result, Status, versions
 from optsched.study.execute import Outcome
 from optsched.study.record import Ended
-from optsched.study.store import Store
+from optsched.study.store import Store, accepted
 from optsched.study.trial import Trial, simulating, solving
 
 DIGESTS = "digests.txt"
@@ -60,9 +59,14 @@ def import_folder(
     taken = outdated = 0
     for path in documents:
         try:
-            result = _believed(path, digests.get(path.name))
+            result = accepted(load_results(path)).result
+            if hashlib.sha256(path.read_bytes()).hexdigest() != digests.get(path.name):
+                raise InputError("", Said("another text"), f"what was written ({DIGESTS})")
         except InputError as error:
             report(str(path), str(InputError(error.field, error.value, error.expected)))
+            continue
+        except FAILURES as error:
+            report(str(path), f"the checker fails on it: {failure_text(error)}")
             continue
         trial = _trial(result, workers)
         if trial is None:
@@ -73,23 +77,6 @@ def import_folder(
     written.touch()
     written.replace(written.with_name(written.name + _DONE))
     return Imported(taken, outdated)
-
-
-def _believed(path: Path, digest: str | None) -> Result:
-    """Return the result in a document, or raise an error that says why it is not believed."""
-    documents = load_results(path)
-    if len(documents) > 1:
-        raise InputError("", Said(f"{len(documents)} results"), "one")
-    claimed = documents[0]
-    try:
-        violations = check_result(claimed).violations
-    except FAILURES as error:
-        raise InputError("", Said(failure_text(error)), "what the checker can read") from None
-    if violations:
-        raise InputError("", Said(violations[0]), "a document that holds")
-    if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-        raise InputError("", Said("another text"), f"what was written ({DIGESTS})")
-    return claimed.result
 
 
 def _trial(result: Result, workers: int | None) -> Trial | None:

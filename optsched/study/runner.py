@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Protocol
+from typing import Any, Protocol
 
 from optsched.model.instance import Instance
 from optsched.solvers.formulation import Progress, silent
@@ -63,7 +63,23 @@ class Here:
         """End nothing: nothing runs between calls."""
 
 
-class Processes:
+class Futures:
+    """Runs trials as futures, of whatever executor a subclass starts them with."""
+
+    def __init__(self) -> None:
+        self._running: dict[Future[Any], Trial] = {}
+
+    def finished(self, timeout_s: float) -> list[tuple[Trial, Outcome]]:
+        """Return what has ended."""
+        done, _ = wait(self._running, timeout_s, FIRST_COMPLETED)
+        return [(self._running.pop(future), self._outcome(future)) for future in done]
+
+    def _outcome(self, future: Future[Any]) -> Outcome:
+        outcome: Outcome = future.result()
+        return outcome
+
+
+class Processes(Futures):
     """Runs trials in processes of this machine, which stay alive between them.
 
     Parameters
@@ -75,11 +91,11 @@ class Processes:
     """
 
     def __init__(self, slots: int | None = None, allowance: Allowance | None = None) -> None:
+        super().__init__()
         self.slots = slots or os.cpu_count() or 1
         self._workers = [Worker(allowance or Allowance()) for _ in range(self.slots)]
         self._idle = list(self._workers)
         self._pool = ThreadPoolExecutor(self.slots)
-        self._running: dict[Future[Outcome], Trial] = {}
 
     def start(self, trial: Trial) -> None:
         """Start a trial as soon as a process is idle."""
@@ -91,11 +107,6 @@ class Processes:
             return worker.run(trial)
         finally:
             self._idle.append(worker)
-
-    def finished(self, timeout_s: float) -> list[tuple[Trial, Outcome]]:
-        """Return what the processes have ended."""
-        done, _ = wait(self._running, timeout_s, FIRST_COMPLETED)
-        return [(self._running.pop(future), future.result()) for future in done]
 
     def close(self) -> None:
         """End the processes."""

@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout, lock_descriptor
 from optsched.calibrate.library import cost_model
 from optsched.check import check_result
 from optsched.failures import FAILURES, failure_text
-from optsched.model.documents import MAX_BYTES, instance_document, instance_sha256, parse_results
+from optsched.model.documents import MAX_BYTES, ClaimedResult, instance_document, instance_sha256, parse_results
 from optsched.model.domain import replace
 from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance
@@ -414,17 +414,22 @@ def _merit(row: sqlite3.Row) -> tuple[bool, float, int]:
 
 def _claimed(packed: bytes, trial: Trial) -> Result:
     """Return the result in a document, once the checker has accepted it and it is of the trial."""
-    documents = parse_results(_unpacked(packed), cost_model)
-    if len(documents) > 1:
-        raise InputError("", Said(f"it holds {len(documents)} results instead of one"), "")
-    violations = check_result(documents[0]).violations
-    if violations:
-        raise InputError("", Said(violations[0]), "")
-    result = documents[0].result
+    claimed = accepted(parse_results(_unpacked(packed), cost_model))
+    result = claimed.result
     asked = (trial.instance_sha256, trial.objective, trial.restrictions, trial.seed)
-    if asked != (documents[0].instance_sha256, result.objective, result.restrictions, result.seed):
+    if asked != (claimed.instance_sha256, result.objective, result.restrictions, result.seed):
         raise InputError("", Said("it is a result of something else"), "")
     return replace(result, instance=trial.instance)
+
+
+def accepted(documents: Sequence[ClaimedResult]) -> ClaimedResult:
+    """Return the only result of a document, which the checker has accepted."""
+    if len(documents) != 1:
+        raise InputError("", Said(f"{len(documents)} results in place of one"), "a document of one")
+    violations = check_result(documents[0]).violations
+    if violations:
+        raise InputError("", Said(violations[0]), "a document that holds")
+    return documents[0]
 
 
 def _unpacked(packed: bytes) -> bytes:

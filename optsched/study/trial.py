@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from optsched.calibrate.library import cost_model
 from optsched.methods.plan import AUTO
 from optsched.methods.routing import DEFAULT
-from optsched.model.documents import instance_document, instance_sha256, parse_instance, restrictions_document
+from optsched.model.documents import instance_sha256, parse_instance, restrictions_document
 from optsched.model.instance import Instance
 from optsched.model.json_text import parse_json
 from optsched.model.objectives import Objective
@@ -149,17 +149,6 @@ class Trial:
         if self.kind == Kind.BOUND:
             return code_of_bound()
         return code_of_policy(self.method, self.predictor is not None, _router(self.instance, self.router))
-
-    @property
-    def document(self) -> bytes:
-        """The trial as JSON, from which `read_trial` makes it again in another process."""
-        return json.dumps(self.about | {"instance": instance_document(self.instance)}).encode()
-
-
-def read_trial(data: bytes) -> Trial:
-    """Return the trial of a `Trial.document`."""
-    given = json.loads(data)
-    return trial_of(given, read_instance(json.dumps(given["instance"]).encode()))
 
 
 def trial_of(about: Mapping[str, Any], instance: Instance) -> Trial:

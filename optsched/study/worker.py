@@ -1,14 +1,12 @@
 """A process that carries out one trial after another, and what holds it: time, memory, and its end.
 
-The process (`main`) gets trials through a socket that is its standard input, and answers
-through it: ``p`` and a point of the curve, at last ``o`` and the outcome. It stays alive between trials, so that
-starting Python and loading solvers is paid once. When the socket ends, what started the process is gone, and it ends
-with all that it has started itself.
+The process (`main`) gets trials through a socket that is its standard input, and answers through it: points of the
+curve, at last the outcome. It stays alive between trials, so that starting Python and loading solvers is paid once.
+When the socket ends, what started the process is gone, and it ends with all that it has started itself.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
@@ -23,9 +21,9 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
 from optsched.model.errors import printable
-from optsched.study.execute import Outcome, execute, pack, unpack
+from optsched.study.execute import Outcome, execute, received, sent
 from optsched.study.record import Ended, Point
-from optsched.study.trial import Kind, Trial, read_trial
+from optsched.study.trial import Kind, Trial
 
 GRACE_S = 30.0
 """How long a search may overrun its time limit before it is interrupted."""
@@ -33,11 +31,8 @@ _PATIENCE_S = 10.0
 """How long an interrupted search may take to hand in what it has."""
 _LOOK_S = 0.25
 """How often time and memory are looked at."""
-_POINT, _OUTCOME = b"p", b"o"
 TOO_LONG = "it took more than the"
 """How the message of a trial begins that has overrun."""
-_WHOLE, _SHORT = b"w", b"s"
-"""How a trial begins whose result is wanted with its schedule, or without."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +85,7 @@ class Worker:
         interrupted = threading.Event()
         try:
             process, connection = self._started()
-            connection.send_bytes((_WHOLE if self._allowance.schedules else _SHORT) + trial.document)
+            connection.send((trial, self._allowance.schedules))
             outcome = self._wait(process, connection, self._allowance.seconds(trial), points, interrupted)
         except (OSError, EOFError):
             if interrupted.is_set():
@@ -154,11 +149,11 @@ class Worker:
         started, most = time.monotonic(), self._allowance.memory_bytes
         while True:
             while connection.poll(_LOOK_S):
-                message = connection.recv_bytes()
-                if message[:1] == _OUTCOME:
-                    outcome = unpack(message[1:])
+                message = connection.recv()
+                if isinstance(message, Outcome):
+                    outcome = received(message)
                     return replace(outcome, ended=Ended.OVERRAN) if interrupted.is_set() else outcome
-                points.append(tuple(json.loads(message[1:])))
+                points.append(message)
             elapsed = time.monotonic() - started
             if most is not None and (used := _resident_bytes(process.pid)) > most:
                 self.end()
@@ -203,25 +198,27 @@ def main() -> None:
     """Carry out trials until standard input ends."""
     connection = Connection(os.dup(sys.stdin.fileno()))
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
-    trials: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    trials: queue.SimpleQueue[tuple[Trial, bool]] = queue.SimpleQueue()
     sending = threading.Lock()
 
     def receive() -> None:
-        with suppress(EOFError, OSError):
-            while True:
-                trials.put(connection.recv_bytes())
-        os.killpg(0, signal.SIGKILL)
+        try:
+            with suppress(EOFError, OSError):
+                while True:
+                    trials.put(connection.recv())
+        finally:
+            os.killpg(0, signal.SIGKILL)
 
-    def send(kind: bytes, message: bytes) -> None:
+    def send(message: Point | Outcome) -> None:
         with sending:
-            connection.send_bytes(kind + message)
+            connection.send(message)
 
     # A shell's background jobs ignore interrupts; a search that overruns is ended by one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=receive, daemon=True).start()
     while True:
-        wanted = trials.get()
-        outcome = execute(read_trial(wanted[1:]), report=lambda point: send(_POINT, json.dumps(point).encode()))
-        if wanted[:1] == _SHORT and outcome.result is not None:
+        trial, whole = trials.get()
+        outcome = execute(trial, report=send)
+        if not whole and outcome.result is not None:
             outcome = replace(outcome, result=replace(outcome.result, schedule=None))
-        send(_OUTCOME, pack(outcome))
+        send(sent(outcome))

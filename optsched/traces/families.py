@@ -87,6 +87,8 @@ class Family:
             requests = self._random(chance) if self.generator is Generator.RANDOM else self._mix(chance)
             peaks = [request.input + request.output - 1 for request in requests]
             tokens = self.kv_tokens or chance.randint(max(peaks), sum(peaks))
+            if tokens < max(peaks):
+                raise InputError("kv_tokens", tokens, f"at least {max(peaks)}, the peak of a request that is drawn")
             limits = Limits(tokens, self.batch_tokens, self.batch_tokens)
             yield Instance(f"{kind}-{self.requests}-s{self.seed}-{number}", limits, rules, cost, requests)
 

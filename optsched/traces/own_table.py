@@ -48,12 +48,14 @@ class TableForm:
 
 def read_form(columns: str | None, unit: str) -> TableForm:
     """Read ``arrival=t,input=prompt,output=gen``; fields that are not named have columns of their own names."""
-    found = dict(part.partition("=")[::2] for part in columns.split(",")) if columns is not None else {}
-    for field, column in found.items():
-        if field.strip() not in FIELDS or not column:
-            expected = f"FIELD=COLUMN joined by commas, each FIELD {one_of(field, FIELDS)}"
+    found: dict[str, str] = {}
+    for part in [] if columns is None else columns.split(","):
+        field, _, column = (text.strip() for text in part.partition("="))
+        if field not in FIELDS or field in found or not column:
+            expected = f"FIELD=COLUMN joined by commas, each FIELD once and {one_of(field, FIELDS)}"
             raise InputError("columns", columns, expected)
-    return TableForm({field.strip(): column.strip() for field, column in found.items()}, unit)
+        found[field] = column
+    return TableForm(found, unit)
 
 
 def read_own_table(text: str, form: TableForm) -> Rows:

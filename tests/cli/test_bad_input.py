@@ -613,6 +613,114 @@ def test_a_wrong_option_is_named(arguments: list[str], complaint: str, capsys: p
     assert outcome.err.startswith(f"optsched: {complaint}")
 
 
+STUDY = 'name = "s"\ninstances = ["given.json"]\npolicies = ["vllm"]\n'
+TRACE = ["trace", "t.csv", "--format", "csv", "--kv-tokens", "100"]
+CALIBRATE = ["calibrate", "t.csv", "--format", "times", "--name", "m"]
+TIMES = "tokens,cached,time_ms\n"
+OTHERS: list[tuple[list[str], str | bytes, str]] = [
+    # A study file, below the first three lines of STUDY.
+    (["study", "s.toml"], "seeds = [-1]", "s.toml: seeds[0]: got -1, expected an integer ≥ 0"),
+    (["study", "s.toml"], "time_limit = nan", "s.toml: time_limit: got NaN, expected a finite number"),
+    (["study", "s.toml"], "time_limit = 0", "s.toml: time_limit: got 0, expected a number > 0"),
+    (["study", "s.toml"], "memory_gib = -1", "s.toml: memory_gib: got -1, expected a number > 0"),
+    (["study", "s.toml"], "slots = 0", "s.toml: slots: got 0, expected an integer ≥ 1"),
+    (["study", "s.toml"], 'routers = ["sal"]', "s.toml: routers: got 'sal', expected none: every instance has one"),
+    (["study", "s.toml"], 'evictors = ["lru"]', "s.toml: evictors: got 'lru', expected none: no instance caches"),
+    (["study", "s.toml"], "machines = [0]", "s.toml: machines[0]: got 0, expected an integer ≥ 1"),
+    (["study", "s.toml"], 'caches = ["some"]', "s.toml: caches[0]: got 'some', expected 'none', 'prefix' or 'all'"),
+    (["study", "s.toml"], 'predictors = ["oracl"]', "s.toml: predictor: got 'oracl', expected truth, traced, "),
+    (["study", "s.toml"], 'bounds = ["volum"]', "s.toml: bounds: got 'volum', expected one of best, all, volume"),
+    (
+        ["study", "s.toml"],
+        'methods = [{name = "token_cpsat", foo = 1}]',
+        "s.toml: foo: got '1', expected no foo with method token_cpsat\n",
+    ),
+    (["study", "s.toml"], "methods = [{workers = 1}]", "s.toml: methods[0].name: got nothing, expected the name of a"),
+    (["study", "s.toml"], 'name = "again"', "s.toml: got invalid TOML (Cannot overwrite a value"),
+    (["study", "s.toml"], b"# \xe9", "s.toml: got invalid continuation byte, expected text in UTF-8"),
+    (["study", "s.toml"], 'runner = "slurm"', "s.toml: runner: got 'slurm', expected processes, dask:ADDRESS, "),
+    (["study", "s.toml", "--runner", "x:y"], "", "--runner: got 'x:y', expected processes, dask:ADDRESS, "),
+    (["study", "s.toml", "--out", "x.txt"], "", "--out: got 'x.txt', expected a file name that ends in .csv or .parq"),
+    (
+        ["study", "s.toml"],
+        '[[families]]\ngenerator = "mix"\nn = 0',
+        "s.toml: families[0].n: got 0, expected an integer",
+    ),
+    (
+        ["study", "s.toml"],
+        '[[families]]\ngenerator = "mix"\nkv_tokens = 9',
+        "s.toml: kv_tokens: got 9, expected at least 135, the peak of a request that is drawn",  # 128 + 8 - 1
+    ),
+    (["study", "s.toml"], '[restrictions]\nforbid = ["evict"]', "s.toml: restrictions.forbid: got 'evict', expected "),
+    (["study", "diff", "d"], "", "d: got a folder, expected a store"),
+    (["study", "status", GIVEN], "", "given.json: got file is not a database, expected a store that can be read"),
+    (["study", "forget", "s.toml"], "", "--method: got nothing to choose by, expected --method, --instance, "),
+    (["study", "export", "s.toml"], "", "--out: got none of --out, --page and --ledger, expected what to write"),
+    # A table of a trace, or of times.
+    ([*TRACE, "--columns", "arrival=t,arrival=p"], "", "--columns: got 'arrival=t,arrival=p', expected FIELD=COLUMN"),
+    ([*TRACE, "--columns", "==="], "", "--columns: got '===', expected FIELD=COLUMN joined by commas, each FIELD once"),
+    ([*TRACE, "--unit", "h"], "", "--unit: got 'h', expected one of s, ms, us, ns, iso"),
+    (TRACE, "input,output\n-1,2\n", "t.csv: got no usable row (the first of 1: line 2"),
+    (TRACE, b"input,output\n\xff,2\n", "t.csv: got invalid start byte, expected text in UTF-8"),
+    (CALIBRATE, TIMES, "t.csv: rows: got none, expected at least one batch"),
+    (CALIBRATE, TIMES + "1,0,nan\n", "t.csv: line 2.time_ms: got 'nan', expected a time > 0 in ms"),
+    (CALIBRATE, TIMES + "1,0,1e400\n", "t.csv: line 2.time_ms: got '1e400', expected a time > 0 in ms"),
+    (CALIBRATE, TIMES + "1,0,1,5\n", "t.csv: line 2: got 4 fields, expected 3"),
+    # Names of what is written, drawn or run.
+    (
+        ["new", "policy", "class"],
+        "",
+        "NAME: got 'class', expected letters, digits and underscores, a letter first, and",
+    ),
+    (["new", "policy", "../x"], "", "NAME: got '../x', expected letters, digits and underscores, a letter first, and"),
+    (["conform", "own.py:P"], "P = 3", "NAME: got 'own.py:P', expected an object with next_batch or prepared, or its"),
+    (["conform", "own.py:P"], "def (", "NAME: got 'own.py:P', expected a file that Python can run: SyntaxError: "),
+    (
+        ["conform", "own.py:P"],
+        "raise SystemExit(3)",
+        "NAME: got 'own.py:P', expected a file that Python can run: System",
+    ),
+    (["worst", "--policy", "vllm", "--requests", "1"], "", "--requests: got 1, expected an integer from 2 to 64"),
+    ([*SIMULATE, "--columns", ""], "", "--columns: got '', expected one of "),
+    ([*SIMULATE, "--profile", "d"], "", "--profile: got 'd', expected one of a100-llama2-7b, "),
+    (
+        [*SIMULATE, "--predictor", "gaussian:nan"],
+        "",
+        "given.json: --predictor: got 'gaussian:nan', expected sigma a fin",
+    ),
+    (["instances", "make", "mix", "--groups", "LILO"], "", "--groups: got 'LILO', expected two of SISO, SILO, LISO, "),
+    (["instances", "make", "random", "--kv-tokens", "1", "--n", "3"], "", "--kv-tokens: got 1, expected at least "),
+    (
+        ["plot", "gantt", "r.json", "--out", "f.svg", "--width", "1e9"],
+        "",
+        "--width: got 1e9, expected a number from 1 to",
+    ),
+    (
+        ["plot", "gantt", "r.json", "--out", "f.png", "--width", "0.5"],
+        "",
+        "--width: got 0.5, expected a number from 1 to",
+    ),
+    (["plot", "bounds", "t.csv", "--out", "f.svg"], "a,b\n", "t.csv: line 1: got 'a,b', expected elapsed_s,incumbent"),
+    (["report", "d"], "", "d: got a folder, expected a store"),
+    (["pages", GIVEN], "", "given.json: got file is not a database, expected a store that can be read"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "text", "complaint"), OTHERS)
+def test_what_other_commands_are_given_is_named(
+    arguments: list[str], text: str | bytes, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = text if isinstance(text, bytes) else text.encode()
+    Path("d").mkdir()
+    Path(GIVEN).write_text(TEXTS["instance"])
+    Path("s.toml").write_bytes(STUDY.encode() + content + b"\n")
+    Path("t.csv").write_bytes(content)
+    Path("own.py").write_bytes(content + b"\n")
+    outcome = optsched(capsys, *arguments)
+    require_complaint(outcome)
+    assert outcome.err.startswith(f"optsched: {complaint}")
+
+
 @pytest.mark.parametrize("group", [[], ["instances"]])
 def test_without_a_command_help_is_shown(group: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = optsched(capsys, *group)

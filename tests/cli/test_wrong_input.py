@@ -103,7 +103,7 @@ KINDS: list[tuple[str, str]] = [
     (f"{TRACE} --swap x", "--swap: got 'x', expected an integer from 1 to"),
     (f"{TRACE} --unit min", "--unit: got 'min', expected one of s, ms, us, ns, iso"),
     ("worst --policy vllm --seconds inf", "--seconds: got inf, expected a finite number > 0"),
-    ("plot gantt r.json --width 0 --out f.svg", "--width: got 0, expected a number > 0"),
+    ("plot gantt r.json --width 0 --out f.svg", "--width: got 0, expected a number from 1 to 100"),
     ("instances make mix --groups LILO", "--groups: got 'LILO', expected two of "),
     # Options that do not go together, and what is missing
     ("simulate i.json", "Missing option '--policy'. (see: optsched simulate --help)"),

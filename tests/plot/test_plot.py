@@ -5,16 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections import Counter
 from fractions import Fraction
 from io import StringIO
-from itertools import groupby, pairwise
+from itertools import cycle, groupby, islice, pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import optsched as run
 from hypothesis import given, settings
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
@@ -26,18 +28,20 @@ import eviction_figure
 from optsched import bound, plot, save_result, simulate, solve
 from optsched.library import load_instance, load_suite
 from optsched.model.activity import STEPS, Activity, Change, Mark, Span, activities
-from optsched.model.cluster import Link
+from optsched.model.cluster import CacheMode, CacheRules, Link
 from optsched.model.domain import replace
 from optsched.model.errors import InputError
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Batch, Move, Schedule
+from optsched.plot.common import MARKERS, looks, methods_of
 from optsched.plot.gantt import ACTIVITY_COLORS
 from optsched.plot.gaps import GapRange, Reference
 from optsched.plot.pareto import Impossible, impossible_region, means_of, pareto_front
 from optsched.plot.profile import value_ratios
 from optsched.plot.router_map import Stay, stays_of
+from optsched.report.figure import COLORS
 from optsched.solvers.formulation import ProgressEvent
 
 # Worked by hand: every batch takes 10 ps. Request 0 (I = 4, O = 3) is filled, decodes, is evicted while 1 runs, and is
@@ -258,6 +262,48 @@ def test_router_map_of_the_worked_cluster() -> None:
         plot.router_map([result, result])
 
 
+def test_the_colour_of_a_map_is_the_share_in_the_cache() -> None:
+    """The cache has 3 of the 4 tokens of request 0 and none of request 1, the two ends of what is drawn here."""
+    instance = replace(problem(Request(4, 2), Request(2, 1), kv=8, budget=8), cache=CacheRules(CacheMode.PREFIX))
+    schedule = Schedule((Batch(0, 10, ((0, 1),), hits=((0, 3),)), Batch(10, 20, ((0, 1),)), Batch(20, 30, ((1, 2),))))
+    ax = plot.router_map(Result(instance, "cached", Objective.MAKESPAN, Status.FEASIBLE, value=30, schedule=schedule))
+    (held,) = (line for line in ax.collections if isinstance(line, LineCollection) and line.get_gid() == "held")
+    held.update_scalarmappable()  # what drawing does first
+    assert np.array_equal(held.get_colors(), [colormaps["viridis_r"](0.75), colormaps["viridis_r"](0.0)])
+
+
+def test_results_of_one_method_are_told_apart() -> None:
+    """Of the options only the router differs, and only where one instance was run with several."""
+    routed = [replace(WORKED, options={"router": name, "evictor": "lru"}) for name in ("sal", "e2")]
+    other = replace(WORKED, method="other", options={"router": "sal"})
+    names = ["by_hand(router=sal)", "by_hand(router=e2)", "other"]
+    assert methods_of([*routed, other]) == names
+    assert methods_of(routed[:1]) == ["by_hand"]
+    _, labels = plot.cdf([*routed, other]).get_legend_handles_labels()
+    assert labels == names
+
+
+def test_curves_and_points_are_told_apart() -> None:
+    """Four styles and seven colours have 28 pairs; eight marks and seven colours 56."""
+    pairs = list(islice(looks(), 29))
+    assert len(set(pairs)) == 28
+    assert all(before[0] != after[0] and before[1] != after[1] for before, after in pairwise(pairs))
+    assert len(set(islice(zip(cycle(MARKERS), cycle(COLORS), strict=False), 56))) == 56
+
+
+def test_a_figure_is_higher_by_its_legend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All the policies that there are, in one column of a paper: nothing is said of axes without room."""
+    source, few, many = (str(tmp_path / name) for name in ("r.json", "few.svg", "many.svg"))
+    assert run(capsys, "simulate", "infermax-fig15-I8", "--policy", "all", "--out", source).code == 0
+    assert run(capsys, "plot", "cdf", source, "--out", many, "--width", "3.5") == (0, "", "")
+    save_result(simulate("infermax-fig15-I8", "vllm"), source)
+    assert run(capsys, "plot", "cdf", source, "--out", few, "--width", "3.5") == (0, "", "")
+    heights = [re.search(r'height="([\d.]+)pt"', Path(file).read_text(encoding="utf-8")) for file in (few, many)]
+    low, high = (float(found[1]) for found in heights if found is not None)
+    assert low == 2.7 * 72
+    assert high > 2 * low
+
+
 def test_machines_are_lanes() -> None:
     result = _cluster()
     first, _, second, _ = plot.gantt_figure(result).axes
@@ -356,6 +402,10 @@ def test_performance_profile_by_hand() -> None:
     first, second = plot.performance(results).lines
     assert _points(first) == [(1, 0), (1, 0.5), (1, 1), (2.06, 1)]
     assert _points(second) == [(1, 0), (2, 0.5), (2.06, 0.5)]
+    bounded = Result(EVICTED, "volume", Objective.MAKESPAN, Status.BOUND_ONLY, Badge.CERTIFIED, bound=5)
+    assert value_ratios([*results, bounded]) == value_ratios(results)
+    with pytest.raises(InputError, match="got bounds alone, expected results with values"):
+        plot.performance(bounded)
 
 
 def test_pareto_front_by_hand() -> None:

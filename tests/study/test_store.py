@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sqlite3
 import zlib
 from contextlib import closing
@@ -19,7 +20,7 @@ from optsched.study.execute import Outcome, execute
 from optsched.study.record import Ended
 from optsched.study.runner import Here
 from optsched.study.store import EVEN_FAILURES, EXACT, Store
-from optsched.study.trial import Trial, bounding, read_trial, simulating, solving
+from optsched.study.trial import Trial, bounding, simulating, solving
 
 MAKESPAN = Objective.MAKESPAN
 
@@ -63,7 +64,7 @@ def store(tmp_path: Path) -> Path:
 
 def test_a_trial_is_the_same_in_another_process() -> None:
     for trial in (policy("larry", options={"alpha": 1000}), policy(predictor="gaussian:25", seed=7), search(5)):
-        again = read_trial(trial.document)
+        again = pickle.loads(pickle.dumps(trial))
         assert (again, again.key, again.label) == (trial, trial.key, trial.label)
 
 

@@ -23,12 +23,13 @@ from patience import until
 
 import optsched as package
 from optsched.library import load_suite
+from optsched.model.errors import InputError
 from optsched.study.cluster import Dask, Ray
 from optsched.study.drive import run
 from optsched.study.record import Ended
 from optsched.study.runner import Here, Processes, Runner
 from optsched.study.store import Store
-from optsched.study.trial import Trial, simulating, solving
+from optsched.study.trial import Trial, bounding, simulating, solving
 from optsched.study.worker import Allowance
 
 COMMAND = [sys.executable, "-c", "from optsched.cli import main; main()", "study"]
@@ -186,6 +187,17 @@ def test_a_policy_beyond_its_memory_is_ended_and_the_next_trial_runs() -> None:
 def test_a_trial_whose_process_dies_is_tried_three_times() -> None:
     found = carried_out(Processes(1), mine("Dies"))
     assert found == [(Ended.LOST, "its process was killed by signal 9")] * 3
+
+
+def test_wrong_input_is_the_same_error_from_another_process() -> None:
+    wrong = bounding(load_suite("infermax-fig15").instances[0], package.Objective.MAKESPAN, method="magic")
+    said = []
+    for runner in (Here(), Processes(1)):
+        with closing(runner), pytest.raises(InputError) as found:
+            next(run([wrong], runner)).required()
+        said.append((found.value.field, str(found.value)))
+    assert said[0] == said[1]
+    assert said[0][1].startswith("method: got 'magic', expected one of best, all, volume")
 
 
 def some() -> list[Trial]:
@@ -352,7 +364,7 @@ def test_what_another_version_of_a_policy_does_is_a_difference(capsys: pytest.Ca
             'name = "s"\nbounds = ["best"]\n[[families]]\ngenerator = "some"',
             "s.toml: families[0].generator: got 'some', expected",
         ),
-        (STUDY.replace("slots = 2", 'runner = "slurm"'), "s.sqlite: runner: got 'slurm', expected processes, dask:"),
+        (STUDY.replace("slots = 2", 'runner = "slurm"'), "s.toml: runner: got 'slurm', expected processes, dask:"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(text: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
