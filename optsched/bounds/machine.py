@@ -57,6 +57,14 @@ _Job = tuple[int, int]
 """Arrival and need."""
 
 
+_BOUNDED = frozenset(
+    {
+        *(Objective.MAKESPAN, Objective.MAX_TTFT, Objective.MAX_E2E),
+        *(Objective.MEAN_TTFT, Objective.MEAN_E2E, Objective.WEIGHTED_E2E),
+    }
+)
+
+
 @dataclass(frozen=True)
 class Split:
     """Weights by which the base of a batch is split: of memory, tokens and runs; integers ≥ 0, not all 0."""
@@ -120,9 +128,9 @@ class Needs:
 def machine_bound(instance: Instance, objective: Objective) -> Bound | None:
     """Bound an objective by the best rate and split among a few (see the module).
 
-    No percentile, no missed SLOs, no times between tokens.
+    Makespan, largest, mean and weighted latencies; None for any other.
     """
-    if objective == Objective.SLO_MISSES or objective.percentile is not None or not objective.is_monotone:
+    if objective not in _BOUNDED:
         return None
     first_tokens = objective.latency is Latency.TTFT
     needs = Needs(instance, [1 if first_tokens else request.output for request in instance.requests])
@@ -180,8 +188,9 @@ class _Machine:
             case Objective.WEIGHTED_E2E:
                 waited: int = sum(map(mul, self._weights, self._arrivals))
                 return _weighted_ends(jobs, self._weights) - waited
-            case _:
+            case Objective.MEAN_TTFT | Objective.MEAN_E2E:
                 return sum(map(max, self._ends_alone, _shortest_first(jobs))) - sum(self._arrivals)
+        raise AssertionError(f"{self._objective.value} is not bounded here")
 
 
 def _first_come(jobs: list[_Job]) -> list[int]:

@@ -20,7 +20,8 @@ class Problem:
     """An instance and what its rules, less the restrictions, still permit.
 
     ``runs`` is the most runs of a batch, ``evictions`` the most evictions of a schedule, None for any number;
-    ``queue`` holds the requests in the order in which first runs must come, if there is one.
+    ``queue`` holds the requests in the order in which first runs must come, if there is one. ``added`` are the names of
+    all rules beyond the first three that are not at their defaults.
     """
 
     requests: tuple[Request, ...]
@@ -33,6 +34,7 @@ class Problem:
     runs: int | None
     evictions: int | None
     queue: tuple[int, ...]
+    added: tuple[str, ...]
 
     @cached_property
     def pieces(self) -> tuple[tuple[int, int], ...]:
@@ -97,6 +99,7 @@ def _restricted(machine: Machine, requests: tuple[Request, ...], restrictions: R
         runs=min(caps, default=None),
         evictions=restrictions.max_evictions if eviction else None,
         queue=queue,
+        added=machine.rules.added,
     )
 
 

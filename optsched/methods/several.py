@@ -42,6 +42,8 @@ _ROUTERS, _POLICIES = ("e2", "least_tokens", "cache_aware", "round_robin"), ("vl
 """What serves where prefixes are cached, before anything is solved."""
 _PAIRS = ("disaggregated", "splitwise", "round_robin", "least_tokens", "least_kv")
 """What routes where machines have roles."""
+_COVERED_RULES = frozenset({"swap", "migration"})
+"""Added rules with which joint optima and the planner are right: these allow more, and neither needs it."""
 _JOINT_SHARE = 0.8
 """Share of the time for joint optima, where they are sought; the planner has the rest."""
 
@@ -56,15 +58,14 @@ def search_several(run: SolveRun) -> bool:
                 with best.surviving(name):
                     _offer_proof(run, name, bound_of_several(name)(question.instance, question.objective))
         run.progress(ProgressEvent(run.elapsed_s(), best.value, best.bound))
-        has_roles = question.instance.has_roles
-        if question.instance.is_cached or has_roles:
+        covered = not question.instance.has_roles and _covers_rules(question.instance)
+        if question.instance.is_cached or not covered:
             _play(run, interrupted)
-        covered = (question.objective.is_largest or question.objective.is_sum) and not has_roles
-        if covered and _is_small(question.instance) and not run.over(interrupted):
+        combined = question.objective.is_largest or question.objective.is_sum
+        if covered and combined and _is_small(question.instance) and not run.over(interrupted):
             with best.surviving("joint"):
                 _solve_jointly(run)
-        planned = not question.instance.is_cached and not has_roles
-        if planned and (best.value is None or not run.over(interrupted)):
+        if covered and not question.instance.is_cached and (best.value is None or not run.over(interrupted)):
             with _slow_bounds(run, interrupted), best.surviving("planner"):
                 _plan(run)
 
@@ -99,6 +100,11 @@ def _slow_bounds(run: SolveRun, interrupted: Event) -> Iterator[None]:
 def _offer_proof(run: SolveRun, name: str, bound: Bound | None) -> None:
     if bound is not None and bound.value > 0:
         run.best.offer_proof(bound, name)
+
+
+def _covers_rules(instance: Instance) -> bool:
+    """Whether joint optima and the planner know the rules of all machines."""
+    return all(_COVERED_RULES.issuperset(machine.rules.added) for machine in instance.machines)
 
 
 def _is_small(instance: Instance) -> bool:

@@ -203,10 +203,12 @@ class FleetMachine:
 def fleet_of(instance: Instance, policies: Sequence[Policy], setting: CacheSetting) -> FleetRun | None:
     """Return machines that would each have to serve an instance alone, with policies; None if the engine has to.
 
-    Their caches drop the least recently used block first, a scheduler does not pay for what it considers, and numbers
-    fit 64 bits and the arrays memory.
+    Their caches drop the least recently used block first, a scheduler does not pay for what it considers, no rule
+    allows less than these machines know, and numbers fit 64 bits and the arrays memory.
     """
     if setting != CacheSetting() or instance.cache.mode is CacheMode.NONE or instance.cost.cpu_request:
+        return None
+    if not {"swap", "migration"}.issuperset(instance.rules.added):
         return None
     rules = [policy.cached_rule(instance) if isinstance(policy, CompiledWithCache) else None for policy in policies]
     rule = rules[0]

@@ -584,6 +584,8 @@ class _Model:
                     if slo is not None:
                         self._reached(i, reached, self._units(slo) + self._units(self.plan.end) * miss)
             return pulp.lpSum(self._var["miss", i, -1] for i in self._everyone)
+        if objective not in {Objective.MEAN_TTFT, Objective.MEAN_E2E, Objective.WEIGHTED_E2E}:
+            raise UnsupportedError(f"objective {objective.value}, there is no model of it")
         total = []
         for i, request in enumerate(requests):
             wait = self._new("F", i, -1, None, integer=False)

@@ -125,6 +125,8 @@ def add_goal(cp: cp_model.CpModel, task: Task, costs: Costs, horizon: Horizon, e
             goal = Goal(cp_model.LinearExpr.sum(_misses(cp, costs, horizon, end_of)), 1, 0)
         case Objective(latency=latency, percentile=int(q)):
             goal = percentile(first if latency is Latency.TTFT else last, q)
+        case other:
+            raise UnsupportedError(f"objective {other.value}, there is no model of it")
     return bounded(cp, goal, task, horizon.value)
 
 

@@ -10,10 +10,11 @@ from math import ceil, inf
 from typing import Any
 
 from optsched.check.certificates.assignment import ends_at_speed
+from optsched.check.problem import percentile_of
 from optsched.check.reading import UnprovedError, shown
 from optsched.model.cluster import CacheMode
 from optsched.model.instance import Instance
-from optsched.model.objectives import Objective
+from optsched.model.objectives import Latency, Objective
 
 _MOST_BLOCKS = 20_000_000
 """Blocks of all paths that the checker is ready to list."""
@@ -277,11 +278,12 @@ def _of_latencies(problem: Instance, objective: Objective, first: Sequence[int],
                 or (request.slo_e2e_ps is not None and late > request.slo_e2e_ps)
                 for request, soon, late in zip(requests, first, last, strict=True)
             )
-    if not objective.is_monotone:
-        raise UnprovedError(f"kind prefixed does not bound {objective.value}")
-    values = sorted(first if objective.value.endswith("ttft") else last)
-    statistic = objective.value.partition("_")[0]
-    if statistic == "mean":
-        return sum(values)
-    rank = len(values) if statistic == "max" else ceil(Fraction(int(statistic.removeprefix("p")) * len(values), 100))
-    return values[rank - 1]
+        case Objective.MEAN_TTFT | Objective.MAX_TTFT:
+            values = first
+        case Objective.MEAN_E2E | Objective.MAX_E2E:
+            values = last
+        case Objective(latency=Latency(), percentile=int(q)):
+            return percentile_of(first if objective.latency is Latency.TTFT else last, q)
+        case _:
+            raise UnprovedError(f"kind prefixed does not bound {objective.value}")
+    return sum(values) if objective in {Objective.MEAN_TTFT, Objective.MEAN_E2E} else max(values)

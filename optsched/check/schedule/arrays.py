@@ -36,6 +36,8 @@ MOST_PS = 2**60
 """No batch takes longer, and none starts later: sums of two such numbers fit 64 bits."""
 _MOST_BLOCKS = _MOST_TOKENS = 10**7
 """Rows of the arrays of how long how many blocks are occupied, and tokens run."""
+_KNOWN_RULES = frozenset({"swap", "migration"})
+"""Added rules that only allow what no table says; any other is for the readable form."""
 MOST_BATCHES = 10**7
 """Batches of one table, repeats included."""
 
@@ -139,6 +141,7 @@ def within_range(problem: Problem) -> bool:
     batch_ps += attention + runs * step
     return (
         not problem.queue
+        and _KNOWN_RULES.issuperset(problem.added)
         and not cost.cpu_request
         and max(batch_ps, latest) <= MOST_PS
         and problem.blocks <= _MOST_BLOCKS
