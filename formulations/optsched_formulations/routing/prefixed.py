@@ -39,6 +39,9 @@ of requests that arrive then or later, without the positions that an earlier one
 i-th of a machine R times as fast that runs the least work left first (SRPT), nor than the i-th of what requests take
 alone with everything shared in a warm cache. Offline, the sum is at least :math:`\sum_k ⌈k/R⌉\, p_{(k)}`, p descending.
 
+*Sums, once.* The sum of latencies is at least what requests take alone with everything shared in a warm cache, and
+besides the time of each shared position, once, that is forced for no request and in the last block of no prompt.
+
 Proof
 -----
 *Runs.* A position of r is in the cache of its machine before r runs it only if another request of that machine has run
@@ -50,7 +53,10 @@ hold it. *Work.* A batch lasts at least β and what its positions take, by the p
 at most R times the largest load. What an earlier request may have run before :math:`t_0` is left out. *Sums.* Shares of
 a batch's base add up to at most β, as private blocks fit M and tokens C. So in the time from its arrival to its end a
 machine gives r at least :math:`p_r`; R machines do no more than one that is R times as fast (Schrage 1968; Conway,
-Maxwell and Miller 1967). ∎
+Maxwell and Miller 1967). *Sums, once.* The first of all runs of such a position is before the first token of the
+request that runs it: afterwards a request fills again only what it has had in its cache. It is not among those that
+this request runs alone beside a warm cache: of shared positions these are forced, or in the last block of its prompt.
+The batches that run a request do not overlap, and by the piece of the batch time they take that much longer. ∎
 
 *Tight* where private work is most of it and the cache holds what is shared. *Loose* where prefixes are recomputed over
 and over, since each is counted once, on one machine.
@@ -185,6 +191,8 @@ def prefixed_bound(cluster: Instance, objective: Objective) -> Bound | None:
         problem = _Problem(cluster, machine)
         if objective is not Objective.MAX_LOAD:
             value = value_at(cluster, objective, *problem.alone())
+            if objective in {Objective.MEAN_E2E, Objective.MEAN_TTFT}:
+                value += problem.once()
             best = max(best, Bound(value, {"kind": "prefixed", "piece": piece}), key=_value)
         if objective in {Objective.MAKESPAN, Objective.MAX_LOAD}:
             for release in problem.releases() if objective is Objective.MAKESPAN else [cluster.start_ps]:
@@ -249,6 +257,11 @@ class _Problem:
             later = machine.forced(request.input, request.output) - machine.forced(request.input, 1)
             last.append(first[-1] + machine.base * (request.output - 1) + later)
         return first, last
+
+    def once(self) -> int:
+        """Return what shared positions take at least that no request runs alone beside a warm cache."""
+        parts = (part for node in self._nodes for part in self._run_once(node, self._machine.block))
+        return sum(self._machine.prefill(*part) for part in parts)
 
     def steps(self) -> list[list[int]]:
         """Return what every request takes alone from each number of tokens on."""
@@ -350,11 +363,17 @@ class _Problem:
             return 0
         return (last - first) * max(*positive, -(-sum(positive) // most))
 
-    def _run_once(self, node: _Node) -> list[tuple[int, int]]:
-        """Return the positions of a node that are forced for no request, as ranges."""
+    def _run_once(self, node: _Node, block: int = 1) -> list[tuple[int, int]]:
+        """Return the positions of a node that are forced for no request, as ranges.
+
+        With ``block`` only those that are not in the last block of a prompt either.
+        """
         end = max(min(self._shared[user], self._requests[user].input - 1) for user in node.users)
         forced = sorted(
-            (self._requests[user].input - 1, self._requests[user].input + self._requests[user].output - 1)
+            (
+                (self._requests[user].input - 1) // block * block,
+                self._requests[user].input + self._requests[user].output - 1,
+            )
             for user in node.users
         )
         begin, end, found = node.begin, min(end, node.end), []

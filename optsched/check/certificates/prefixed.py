@@ -70,7 +70,8 @@ def prefixed_bound(machines: Sequence[Instance], objective: Objective, certifica
     time and bases of as many batches as tokens, runs and memory need, divided by the number of machines. With
     ``memory_share``, integers [a, b], sums of latencies are bounded: a / b of a base is shared by the blocks that
     requests have for themselves, the rest by the tokens that they run. With neither, each request takes as long as
-    alone with all shared blocks in the cache.
+    alone with all shared blocks in the cache; and sums of TTFT or e2e latencies are longer by every position that some
+    request has to run before its first token and that none runs beside such a cache.
     """
     if certificate.get("kind") != "prefixed":
         raise UnprovedError(f"kind is {shown(certificate.get('kind'))}, expected prefixed")
@@ -92,7 +93,8 @@ def prefixed_bound(machines: Sequence[Instance], objective: Objective, certifica
         if objective not in {Objective.MEAN_E2E, Objective.MEAN_TTFT}:
             raise UnprovedError(f"kind prefixed with memory_share does not bound {objective.value}")
         return served.latencies(objective is Objective.MEAN_TTFT, _share(certificate["memory_share"]))
-    return _of_latencies(machines[0], objective, *served.alone())
+    bound = _of_latencies(machines[0], objective, *served.alone())
+    return bound + served.cold() if objective in {Objective.MEAN_E2E, Objective.MEAN_TTFT} else bound
 
 
 def _share(stated: object) -> Fraction:
@@ -217,6 +219,26 @@ class _Served:
             rest = (least.base + least.generating(request.input, number) for number in range(1, request.output))
             last.append(time + sum(rest))
         return first, last
+
+    def cold(self) -> int:
+        """Return the time of positions of shared blocks whose first run comes before the first token of a request.
+
+        A request that has had its first token fills again what was there before. Beside a cache with all shared blocks
+        it runs none of these positions: not the last block of a prompt, nor what it generates.
+        """
+        least, size, total = self.least, self.least.block, 0
+        for block, users in self.users.items():
+            found = [(self.requests[user].input - 1) // size for user in users]
+            if block[1] < min(found):
+                total += least.prefills(range(block[1] * size, (block[1] + 1) * size))
+                continue
+            last = [self.requests[user].input + self.requests[user].output - 1 for user in users]
+            for place in range(block[1] * size, (block[1] + 1) * size):
+                kept = [place < size * until for until in found]
+                beyond = [place >= end for end in last]
+                if any(kept) and all(one or other for one, other in zip(kept, beyond, strict=True)):
+                    total += least.prefill(place)
+        return total
 
     def latencies(self, first: bool, share: Fraction) -> int:
         least, jobs = self.least, []
