@@ -147,8 +147,7 @@ def test_a_turn_waits_for_what_its_conversation_has_that_only_its_prompts_run() 
     proved = bound(instance, Objective.MEAN_TTFT)
     assert proved.bound == 11 + 12 + 3 + 1
     assert check_result(proved).violations == ()
-    # One after the other: 4 tokens in 14; beside its second token, in 21, 4 of the other's 8; or after it, in 25 + 13.
-    assert solve(instance, Objective.MEAN_TTFT, time_limit=20).value >= 27
+    assert proved.bound <= best(instance, "mean_ttft", 400).metrics()["objectives"]["mean_ttft"]
 
 
 def test_one_request_may_make_room_for_anothers_prefill() -> None:
