@@ -39,6 +39,7 @@ SHARES: Mapping[str, int] = {
     "climb, formulations": 120,
     "several machines": 300,
     "several machines, prefixes": 1000,
+    "roles": 1000,
     "placements": 100,
     "caches": 100,
     **{sort: 90 for sort in TRIALS if sort.startswith("certificates")},

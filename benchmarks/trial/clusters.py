@@ -16,6 +16,7 @@ from optsched.check import UnprovedError, proved_bound
 from optsched.check.certificates.prefix_cache import Service, saved_bound
 from optsched.check.certificates.prefix_placement import Placing, placement_bound
 from optsched.methods.bound import all_bounds
+from optsched.methods.simulate import simulate
 from optsched.methods.solve import solve
 from optsched.model.documents import parse_instance
 from optsched.model.objectives import Objective
@@ -29,6 +30,7 @@ from trial.tried import SlowError, Tally, limited
 
 Document = dict[str, Any]
 _OBJECTIVES = ("makespan", "mean_e2e", "mean_ttft")
+_POLICIES, _ROUTERS = ("vllm", "sarathi", "sjf"), ("disaggregated", "splitwise", "least_tokens")
 _STEPS = 6
 _SECONDS, _SOLVED = 3.0, 0.3
 """For an optimum of several machines, and the share of clusters of which one is sought."""
@@ -264,6 +266,47 @@ def clusters(rng: Random, tally: Tally, *, caches: bool) -> None:
             if result.certificate is not None:
                 kind = result.certificate["kind"]
                 _climb(rng, tally, kind, result.certificate, (prove, best, finding))
+
+
+def roles(rng: Random, tally: Tally) -> None:
+    """Hold bounds where machines only prefill or only decode against what routers and policies reach.
+
+    All schedules of such clusters are tried in the tests, of fewer of them.
+    """
+    for _ in range(10):
+        document = cluster(rng, caches=False)
+        first, *others = document["machines"]
+        kinds = ["prefill", "decode", *(rng.choice(["prefill", "decode", "both"]) for _ in others)]
+        document["machines"] = [
+            machine | {"role": role} for machine, role in zip([first, first, *others], kinds, strict=True)
+        ]
+        document["links"] = {name: rng.choice([0, 0, 1, 4, 20]) for name in ("base_ps", "kv_ps")}
+        document["links"] |= {name: rng.random() < 0.3 for name in ("exclusive", "layerwise")}
+        instance = parse_instance(json.dumps(document).encode(), cost_model)
+        objective = rng.choice(_OBJECTIVES)
+        finding: Document = {"instance": document, "objective": objective}
+        runs = [simulate(instance, policy, objective, router=router) for policy, router in product(_POLICIES, _ROUTERS)]
+        best = min((run.value for run in runs if run.value is not None), default=None)
+        if best is None:
+            continue
+        finding["reached"] = best
+        try:
+            with limited():
+                bounds = all_bounds(instance, objective)
+        except SlowError:
+            tally.find("slow", "roles", finding)
+            continue
+        except Exception:
+            tally.find("traceback", "roles", finding | {"error": traceback.format_exc()})
+            continue
+        prove = partial(proved_bound, instance, Restrictions(), Objective(objective))
+        for result in bounds:
+            if result.bound is not None and result.certificate is not None:
+                tally.counts["bounds/roles/tried"] += 1
+                tally.counts["bounds/roles/tight"] += result.bound == best
+                if result.bound > best:
+                    tally.find("false", "bounds/roles", finding | {"bound": result.bound})
+                _climb(rng, tally, "roles", result.certificate, (prove, best, finding))
 
 
 def _climb(

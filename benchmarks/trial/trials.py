@@ -464,6 +464,7 @@ TRIALS: Mapping[str, Trial] = MappingProxyType(
         "climb, formulations": climb_formulations,
         "several machines": partial(clusters.clusters, caches=False),
         "several machines, prefixes": partial(clusters.clusters, caches=True),
+        "roles": clusters.roles,
         "placements": clusters.placements,
         "caches": clusters.caches,
         **{f"certificates, {name}": _of_kind(name) for name in GRAMMARS},

@@ -99,7 +99,7 @@ def test_joint_optima_with_prefixes_are_those_of_all_schedules() -> None:
     assert met >= 8
 
 
-@pytest.mark.parametrize("sort", ["several machines", "several machines, prefixes", "placements", "caches"])
+@pytest.mark.parametrize("sort", ["several machines", "several machines, prefixes", "roles", "placements", "caches"])
 def test_the_trial_finds_nothing_false(sort: str) -> None:
     tally = run_trial(sort, 3)
     assert tally.found == []
