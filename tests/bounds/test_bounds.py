@@ -192,7 +192,7 @@ QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, Hea
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=500)
+@settings(QUICK, max_examples=250)
 @given(instances(online=True), st.sampled_from(MONOTONE))
 def test_no_bound_exceeds_an_optimum(instance: Instance, objective: Objective) -> None:
     best = optimum(instance, objective)
@@ -340,7 +340,7 @@ def test_worked_percentile_of_different_requests() -> None:
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=150)
+@settings(QUICK, max_examples=60)
 @given(instances(online=True), st.sampled_from(PERCENTILES))
 def test_no_percentile_is_smaller(instance: Instance, objective: Objective) -> None:
     found, best = bound("percentile", instance, objective), optimum(instance, objective)

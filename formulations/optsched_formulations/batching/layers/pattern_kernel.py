@@ -31,7 +31,7 @@ Costs = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 """Times, exact, or in batches."""
 
 
-class Lives(NamedTuple):
+class ItemFacts(NamedTuple):
     """What requests do, item by item; shape (items,).
 
     Parameters
@@ -54,12 +54,12 @@ class Lives(NamedTuple):
 
 
 @compiled
-def price_lives(lives: Lives, price: Costs, due: Costs, waits: Costs, left: int) -> None:
+def price_ways(facts: ItemFacts, price: Costs, due: Costs, waits: Costs, left: int) -> None:
     """Compute the least priced cost of a request that is due, or waits, for each item, in integers or in floats.
 
     Rows are the batches left, up to ``left``; row 0 is given: no way.
     """
-    size, following, evictable, extra, _ = lives
+    size, following, evictable, extra, _ = facts
     for b in range(1, left + 1):
         for i in range(len(size) - 1, -1, -1):
             run = size[i] * price[b]
@@ -71,13 +71,13 @@ def price_lives(lives: Lives, price: Costs, due: Costs, waits: Costs, left: int)
 
 @compiled
 def held_in_batches(  # noqa: PLR0917
-    lives: Lives, price: Floats, due: Floats, waits: Floats, counts: Ints, used: Floats, left: int
+    facts: ItemFacts, price: Floats, due: Floats, waits: Floats, counts: Ints, used: Floats, left: int
 ) -> None:
     """Let every request do what costs it least; ``used`` gets what they hold in the batch with b batches left.
 
     ``counts`` are those due and those that wait for each item, shape (2, items), and are used up.
     """
-    size, following, evictable, extra, _ = lives
+    size, following, evictable, extra, _ = facts
     for b in range(left, 0, -1):
         used[b] = 0.0
         # Those that run move to an item behind theirs, which is done already.
@@ -130,7 +130,7 @@ def raise_pattern_bounds(  # noqa: PLR0917
 
 @compiled
 def through_patterns(  # noqa: PLR0917 - compiled functions take positions
-    lives: Lives,
+    facts: ItemFacts,
     fields: Fields,
     capacity: int,
     price: int,
@@ -159,7 +159,7 @@ def through_patterns(  # noqa: PLR0917 - compiled functions take positions
     here, count, there, table, progress
         As of `layer_kernel.through_a_batch`.
     """
-    size, following, evictable, extra_cost, order = lives
+    size, following, evictable, extra_cost, order = facts
     width = here.words.shape[1]
     half, items = width // 2, len(size)
     current, found, budget, finished = progress[0], progress[1], progress[2], progress[3]
@@ -256,20 +256,20 @@ def through_patterns(  # noqa: PLR0917 - compiled functions take positions
 
 @compiled
 def best_prices(  # noqa: PLR0917
-    lives: Lives, capacity: int, counts: Ints, left: int, enough: float, rounds: int, price: Floats
+    facts: ItemFacts, capacity: int, counts: Ints, left: int, enough: float, rounds: int, price: Floats
 ) -> None:
     """Improve prices of blocks, in batches, by steps along the momentum of slopes (Polyak 1964, 1969); in place.
 
     What they are to bound is the cost from a state on, at most ``enough`` of it. ``counts`` are the requests due and
     those that wait for each item, shape (2, items), ``left`` the batches left.
     """
-    items = len(lives.size)
+    items = len(facts.size)
     due, waits = np.full((left + 1, items), _FAR), np.full((left + 1, items), _FAR)
     used, momentum = np.zeros(left + 1), np.zeros(left + 1)
     at, best, pace, weak = price[: left + 1].copy(), -_FAR, 1.0, 0
     followed = np.empty_like(counts)
     for _ in range(rounds):
-        price_lives(lives, at, due, waits, left)
+        price_ways(facts, at, due, waits, left)
         now = left - capacity * at[1:].sum()
         for i in range(items):
             now += counts[0, i] * due[left, i] + counts[1, i] * waits[left, i]
@@ -286,10 +286,10 @@ def best_prices(  # noqa: PLR0917
                 break
             at[:] = price[: left + 1]
             momentum[:] = 0.0
-            price_lives(lives, at, due, waits, left)
+            price_ways(facts, at, due, waits, left)
             now = best
         followed[:] = counts
-        held_in_batches(lives, at, due, waits, followed, used, left)
+        held_in_batches(facts, at, due, waits, followed, used, left)
         square = 0.0
         for b in range(1, left + 1):
             slope = used[b] - capacity

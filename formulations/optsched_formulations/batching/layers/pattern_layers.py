@@ -40,9 +40,9 @@ from optsched_formulations.batching.layers.graph_kernel import Numbers
 from optsched_formulations.batching.layers.layer_kernel import Layer
 from optsched_formulations.batching.layers.pattern_kernel import (
     NO_WAY,
-    Lives,
+    ItemFacts,
     best_prices,
-    price_lives,
+    price_ways,
     raise_pattern_bounds,
     through_patterns,
 )
@@ -97,14 +97,14 @@ class PatternRelaxation:
         if max(budget, sum(map(mul, extra, requests))) >= NO_WAY // 8:
             raise UnsupportedError("times beyond 64 bits")
         self._blocks = int(size @ requests)
-        self.lives = Lives(
+        self.facts = ItemFacts(
             size,
             np.array(classes.following, dtype=np.int64),
             np.array(evictable, dtype=np.int64),
             np.array(extra, dtype=np.int64),
             np.argsort(-size, kind="stable"),
         )
-        self._in_batches = self.lives._replace(extra=self.lives.extra / self.base)
+        self._in_batches = self.facts._replace(extra=self.facts.extra / self.base)
         self.fresh: Ints = np.zeros((2, len(size)), dtype=np.int64)
         for first, members in zip(classes.first, classes.members, strict=True):
             self.fresh[1, first] = len(members)
@@ -126,11 +126,11 @@ class PatternRelaxation:
     def priced(self, price: Floats, batches: int) -> PatternPriced:
         """Round prices and compute what they prove, exactly."""
         # Those that could add up beyond 64 bits are cut down: any prices prove something.
-        most = NO_WAY // 8 // (max(self.capacity, int(self.lives.size.max())) * (batches + 1))
+        most = NO_WAY // 8 // (max(self.capacity, int(self.facts.size.max())) * (batches + 1))
         whole = np.rint(np.clip(price[: batches + 1] * self.base, 0, most)).astype(np.int64)
-        due = np.full((batches + 1, len(self.lives.size)), NO_WAY, dtype=np.int64)
+        due = np.full((batches + 1, len(self.facts.size)), NO_WAY, dtype=np.int64)
         waits = due.copy()
-        price_lives(self.lives, whole, due, waits, batches)
+        price_ways(self.facts, whole, due, waits, batches)
         whole[0] = 0
         return PatternPriced(self, batches, whole, due, waits, self.capacity * np.cumsum(whole))
 
@@ -186,7 +186,7 @@ class PatternSpace:
         """Run the batch after the first ``done``."""
         relaxation, priced, left = self._relaxation, self._priced, self._batches - done
         return through_patterns(
-            relaxation.lives,
+            relaxation.facts,
             self.pools.fields,
             relaxation.capacity,
             int(priced.price[left]),

@@ -42,7 +42,7 @@ class Found:
     budget
         The cost of the best schedule found, or what it was.
     bound
-        No schedule of so many batches costs less than this or the budget, without the constant work.
+        No schedule of this number of batches costs less than this or the budget, without the constant work.
     steps
         Kind and item of the steps of the best schedule found; none if there is none.
     """
