@@ -79,7 +79,7 @@ class LayerSearch:
         Of the graph of resident sets: where it would have more, prices are of blocks in batches.
     """
 
-    declaration = Declaration(turns=(Turn(45, 0.8, (Regime.FEW_RESIDENT,)), Turn(45, 0.3, (Regime.MANY_RESIDENT,))))
+    declaration = Declaration(turns=(Turn(45, 0.8, (Regime.FEW_RESIDENT,)), Turn(45, 0.4, (Regime.MANY_RESIDENT,))))
     """It comes after the state search, whose small proofs are certified."""
 
     def __init__(self, most_nodes: int = _MOST_NODES) -> None:
@@ -197,7 +197,8 @@ class _Solution:
             self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
             if self._affordable:
                 self._improve_all(most, _LONG, long, self._at(_LONG_SHARE))
-                self._search_all()
+                if len(self._open) <= self._relaxation.most_open:
+                    self._search_all()
         except KeyboardInterrupt:
             pass  # what is found is kept
         badge = Badge.SOLVER_CLAIMED

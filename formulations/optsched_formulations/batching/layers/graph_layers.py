@@ -39,7 +39,7 @@ class GraphRelaxation:
         Of the choice of states to find prices for.
     """
 
-    widths = 200, 2_000
+    widths, most_open = (200, 2_000), 1_000_000
 
     def __init__(self, graph: MergedGraph, walks: Walks, seed: int) -> None:
         self.graph, self.walks = graph, walks

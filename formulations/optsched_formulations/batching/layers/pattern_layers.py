@@ -82,7 +82,7 @@ class PatternRelaxation:
         If costs are as large as those of ways that do not exist.
     """
 
-    widths = 200, 10_000
+    widths, most_open = (200, 10_000), 3
 
     def __init__(self, classes: Classes, scale: int, budget: int, seed: int) -> None:
         self.base, self.capacity = classes.base_ps * scale, classes.capacity

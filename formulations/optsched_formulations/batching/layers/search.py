@@ -92,6 +92,8 @@ class Relaxation(Protocol):
 
     places: int
     """Numbers that are computed for each batch in each round."""
+    most_open: int
+    """Numbers of batches of which all states may be searched: of more the time would not suffice."""
     widths: tuple[int, int]
     """States of a beam, at first and then where a number of batches is still open."""
 
