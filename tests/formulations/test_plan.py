@@ -31,7 +31,7 @@ MANY = [
     ("planner", 0.01),
     ("last_arrivals", 0.15),
     ("state_search", 0.3),
-    ("layer_search", 0.3),
+    ("layer_search", 0.4),
     ("pattern_cg", 0.4),
     ("class_flow", 0.85),
     ("token_cpsat", 1.0),
