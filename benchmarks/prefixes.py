@@ -1,17 +1,20 @@
 """How near prefixes are placed and cached to the best there is, on Preble's workloads and on traces of sessions.
 
     python benchmarks/prefixes.py placement --requests 200 --seconds 20
-    python benchmarks/prefixes.py caches ../shared/data/mooncake/conversation_trace.jsonl.gz --format mooncake
+    python benchmarks/prefixes.py caches --format mooncake ../shared/data/mooncake/conversation_trace.jsonl.gz
+    python benchmarks/prefixes.py caches --format agentic ../shared/data/kv_cache_tester/*.jsonl.gz
 
 Caches are those of one machine that serves requests in the order of their arrival; every value, bound and distance
-holds for this order only.
+holds for this order only. Coding sessions have no common clock: they start at random within 8 hours.
 """
 
 from __future__ import annotations
 
 import gzip
 import time
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import click
 
@@ -23,6 +26,7 @@ from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.traces.clusters import prefixed_instance
 from optsched.traces.preble import draw_prefixed
 from optsched.traces.prefixed import PrefixedRows
+from optsched.traces.rows import SECOND_PS
 from optsched.traces.sessions import read_coding_prefixes, read_mooncake_prefixes
 from optsched_formulations.eviction.prefix_cache import most_saved
 from optsched_formulations.eviction.service import BlockValue, ServiceOrder, time_value, token_value
@@ -36,6 +40,8 @@ _READERS = {
     "agentic": (read_coding_prefixes, 64, (14_000, 28_000, 56_000, 112_000, 224_000)),
 }
 """Format → its reader, tokens of a block, and sizes of caches in blocks."""
+_STARTS_PS = 8 * 3600 * SECOND_PS
+"""Before this time all coding sessions have started."""
 
 
 @click.group()
@@ -66,6 +72,8 @@ def caches(file: Path, style: str) -> None:
     read, block, sizes = _READERS[style]
     text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     rows = read(text.decode())
+    if style == "agentic":
+        rows = _started(rows)
     cost = cost_model("a100-llama2-7b-linear")
     order, _ = order_of(_alone(rows, cost, block))
     warm = order.warm
@@ -80,6 +88,15 @@ def caches(file: Path, style: str) -> None:
     for size in sizes:
         for what, value in (("tokens", token_value(block)), ("time", time_value(cost, block))):
             _row(order, size, what, value, totals[what], lru=_lru(order, size))
+
+
+def _started(sessions: PrefixedRows) -> PrefixedRows:
+    """Return sessions that start at random, instead of all at once."""
+    generator = Random(1)
+    numbers = dict.fromkeys(row.conversation for row in sessions.rows)
+    starts = {number: generator.randrange(_STARTS_PS) for number in numbers}
+    rows = tuple(replace(row, arrival_ps=row.arrival_ps + starts[row.conversation]) for row in sessions.rows)
+    return replace(sessions, rows=rows)
 
 
 def _alone(rows: PrefixedRows, cost: CostModel, block: int) -> Instance:

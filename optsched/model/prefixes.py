@@ -16,6 +16,8 @@ from optsched.model.errors import InputError, Said, did_you_mean
 
 Path = tuple[str, ...]
 """Names of nodes, from a root on."""
+_NAMED = 4
+"""Nodes of a cycle that a message names at most."""
 
 
 @domain
@@ -66,7 +68,11 @@ class PrefixTree:
             at: PrefixNode | None = node
             while at is not None and at.name not in rooted:
                 if at.name in above:
-                    raise InputError(f"{at.name}.parent", at.parent, "a node that is not behind this one (a cycle)")
+                    names = [*above][[*above].index(at.name) :]
+                    # A few say where to look: trees of traces have 100,000 nodes.
+                    cycle = " → ".join([*names[:_NAMED], "…"] if len(names) > _NAMED else [*names, at.name])
+                    expected = f"a node that is not behind this one (a cycle: {cycle})"
+                    raise InputError(f"{at.name}.parent", at.parent, expected)
                 above[at.name] = None
                 if at.parent is not None and at.parent not in by_name:
                     expected = f"the name of a node{did_you_mean(at.parent, by_name)}"

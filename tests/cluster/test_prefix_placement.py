@@ -102,17 +102,43 @@ def test_both_models_have_the_optimum() -> None:
 def test_components_by_hand() -> None:
     # Three documents of 4 on two machines: 12 in all, so two machines of 6 would do, but in one component they share
     # at least 3 + 2 - 1 = 4 edges, one copy of 2 more, and in two components one machine has two of them.
-    needs = [DocumentNeed(4, 1, 2)] * 3
+    needs = [DocumentNeed(4, 1, 2, 9)] * 3
     assert component_bound(needs, 0, 2, (6, 100), (1.0, 1)) == 7
     # A root of 5 is in front of them on both machines.
     assert component_bound(needs, 5, 2, (6, 100), (1.0, 1)) == 12
 
 
+def test_documents_are_on_no_more_machines_than_they_have_requests() -> None:
+    # Three requests of 4 on two machines: one machine has two of them, a second copy serves no request.
+    assert component_bound([DocumentNeed(4, 1, 0, 1)] * 3, 0, 2, (6, 100), (1.0, 1)) == 8
+    assert component_bound([DocumentNeed(3, 1, 0, 1)] * 17, 0, 2, (1, 100), (5.0, 1)) == 27
+    # A document of 12 has a machine of its own. One of 20 is split, as only it can be: (20 + 12 + 3) / 2, rounded up.
+    requests = [DocumentNeed(4, 1, 0, 1)] * 3
+    assert component_bound([DocumentNeed(12, 1, 3, 3), *requests], 0, 2, (1, 100), (1.0, 1)) == 12
+    assert component_bound([DocumentNeed(20, 1, 3, 3), *requests], 0, 2, (1, 100), (1.0, 1)) == 18
+    for placing in (
+        Placing([], [], [(None, 4)] * 3, 2),
+        Placing([None] * 3, [1] * 3, [(0, 3), (1, 3), (2, 3)], 2),
+    ):
+        assert placement_bound(placing, {"kind": "prefix_components", "bound": 8}) == 8
+        with pytest.raises(UnprovedError):
+            placement_bound(placing, {"kind": "prefix_components", "bound": 9})
+
+
 def test_many_documents_are_searched_for() -> None:
     # 16 documents of 3 on 2 machines need 24 each.
-    assert component_bound([DocumentNeed(3, 1, 9)] * 16, 0, 2, (1, 100), (5.0, 1)) == 24
+    assert component_bound([DocumentNeed(3, 1, 9, 5)] * 16, 0, 2, (1, 100), (5.0, 1)) == 24
     # One more, and a machine has 27, or a copy more is split: (51 + 9) / 2 = 30.
-    assert component_bound([DocumentNeed(3, 1, 9)] * 17, 0, 2, (1, 100), (5.0, 1)) == 27
+    assert component_bound([DocumentNeed(3, 1, 9, 5)] * 17, 0, 2, (1, 100), (5.0, 1)) == 27
+
+
+def test_a_bound_of_the_solver_claims_no_certificate() -> None:
+    # 16 requests of 4 on 6 machines: 64 / 6 < 11, but some machine has three of them. More than the checker lists.
+    tree = PrefixTree((), (), (PlacedRequest(None, 4),) * 16)
+    found = place(tree, 6, time_limit_s=1.0)
+    assert recursion_bound(tree, 6) == 11
+    assert found.bound == found.value == 12
+    assert found.certificate is None
 
 
 def test_the_recursion_by_hand() -> None:

@@ -35,8 +35,20 @@ def test_a_document_is_read_and_written() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"a": {"tokens": 1, "parent": "b"}, "b": {"tokens": 1, "parent": "a"}}, r"prefixes\.a\.parent: .*cycle"),
-        ({"a": {"tokens": 1, "parent": "a"}}, r"prefixes\.a\.parent: got 'a', .*cycle"),
+        (
+            {"a": {"tokens": 1, "parent": "b"}, "b": {"tokens": 1, "parent": "a"}},
+            r"prefixes\.a\.parent: .*\(a cycle: a → b → a\)",
+        ),
+        # c is behind the cycle, not in it.
+        (
+            {n: {"tokens": 1, "parent": p} for n, p in (("c", "a"), ("a", "b"), ("b", "d"), ("d", "a"))},
+            r"prefixes\.a\.parent: got 'b', .*cycle: a → b → d → a\)",
+        ),
+        (
+            {str(n): {"tokens": 1, "parent": str((n + 1) % 9)} for n in range(9)},
+            r"prefixes\.0\.parent: got '1', .*cycle: 0 → 1 → 2 → 3 → …\)",
+        ),
+        ({"a": {"tokens": 1, "parent": "a"}}, r"prefixes\.a\.parent: got 'a', .*cycle: a → a\)"),
         ({"a": {"tokens": 1, "parent": "syss"}}, r"prefixes\.a\.parent: got 'syss', .*did you mean sys\?"),
         ({"a": {"tokens": 0}}, r"prefixes\.a\.tokens: got 0, expected an integer ≥ 1"),
         ({"a": {"parent": "sys"}}, r"prefixes\.a\.tokens: got nothing"),

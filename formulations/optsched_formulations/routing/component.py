@@ -2,19 +2,23 @@ r"""The component bound of `prefix_placement`: few documents on several machines
 
 Theorem
 -------
-Let :math:`T_d` and :math:`Y_d` be the recursion's numbers of the documents at a load Z, and :math:`c_d` what the node
-of a document takes; let every machine that holds a document also spend :math:`c_0` on a root in front of them.
+Let :math:`T_d` and :math:`Y_d` be the recursion's numbers of the documents at a load Z, :math:`m_d` the number of
+requests behind document d, and :math:`c_d` what its node takes; let every machine that holds a document also spend
+:math:`c_0` on a root in front of them. A request that has no document is one, with :math:`m_d = 1`.
 If some placement has no load beyond Z, the documents can be grouped, each group D with a number r of machines, R in
 all, so that
 
-.. math:: \sum_{d ∈ D} T_d + \Bigl(r - 1 - \sum_{d ∈ D} (Y_d - 1)\Bigr)^+ \min_{d ∈ D} c_d ≤ r (Z - c_0) .
+.. math:: \sum_{d ∈ D} T_d + \Bigl(r - 1 - \sum_{d ∈ D} (Y_d - 1)\Bigr)^+ \min_{d ∈ D,\, m_d > Y_d} c_d ≤ r (Z - c_0),
+
+where the minimum of nothing is infinite, and 0 times it is 0.
 
 Proof
 -----
 Take the graph with an edge between a document and each machine that computes it, and its components that have a
 document. One with the documents D and r machines is connected, so it has at least \|D\| + r − 1 edges. Document d has
 :math:`n_d ≥ Y_d` of them and costs its machines at least :math:`T_d + (n_d - Y_d) c_d`: the recursion bounds what is
-behind its node, which is the same for more copies. Together these are at least the left side, as
+behind its node, which is the same for more copies. Each of its machines serves a request behind it: :math:`n_d ≤ m_d`,
+so :math:`n_d > Y_d` only where :math:`m_d > Y_d`. Together these are at least the left side, as
 :math:`\sum (n_d - Y_d) ≥ r - 1 - \sum (Y_d - 1)`. The machines of the component
 have only its documents, and at most :math:`Z - c_0` left for them each. ∎
 
@@ -47,11 +51,14 @@ class DocumentNeed:
         Y, on how many machines it is at least.
     node_ps
         c, what another copy takes.
+    requests
+        m, the number of requests behind it; it is on no more machines.
     """
 
     spent_ps: int
     copies: int
     node_ps: int
+    requests: int
 
 
 def component_bound(
@@ -75,27 +82,52 @@ def component_bound(
     low, high = loads
     if len(needs) > MOST_ENUMERATED:
         return max(low, min(high, _searched(needs, root_ps, machines, high, limits)))
+    groups = _Groups.of(needs)
     while low < high:
         middle = (low + high) // 2
-        if _fewest_machines(needs, middle - root_ps, machines) <= machines:
+        if groups.fewest_machines(middle - root_ps, machines) <= machines:
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def _fewest_machines(needs: list[DocumentNeed], room: int, machines: int) -> int:
-    """Return on how few machines with that much room the documents may fit, ``machines`` + 1 for more."""
-    alone = np.full(1 << len(needs), machines + 1, dtype=np.int64)
-    for group in range(1, len(alone)):
-        members = [need for position, need in enumerate(needs) if group >> position & 1]
-        spent, spare = sum(need.spent_ps for need in members), sum(need.copies - 1 for need in members)
-        cheapest = min(need.node_ps for need in members)
-        for count in range(1, machines + 1):
-            if spent + max(0, count - 1 - spare) * cheapest <= count * room:
-                alone[group] = count
-                break
-    return int(_partition(alone)[-1])
+@dataclass(frozen=True)
+class _Groups:
+    """All groups of documents: the bits of an index say which ones are in the group.
+
+    Parameters
+    ----------
+    spent_ps, spare
+        The sums of T, and of Y − 1.
+    cheapest_ps
+        What the cheapest further copy takes, −1 if there is none.
+    """
+
+    spent_ps: Ints
+    spare: Ints
+    cheapest_ps: Ints
+
+    @classmethod
+    def of(cls, needs: list[DocumentNeed]) -> _Groups:
+        spent, spare = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        none = np.iinfo(np.int64).max
+        cheapest = np.full(1, none, dtype=np.int64)
+        for need in needs:
+            copy_ps = need.node_ps if need.requests > need.copies else none
+            spent = np.concatenate((spent, spent + need.spent_ps))
+            spare = np.concatenate((spare, spare + need.copies - 1))
+            cheapest = np.concatenate((cheapest, np.minimum(cheapest, copy_ps)))
+        return cls(spent, spare, np.where(cheapest == none, -1, cheapest))
+
+    def fewest_machines(self, room: int, machines: int) -> int:
+        """Return on how few machines with that much room all documents may fit, ``machines`` + 1 for more."""
+        alone = np.full(len(self.spare), machines + 1, dtype=np.int64)
+        for count in range(machines, 0, -1):
+            more = np.maximum(count - 1 - self.spare, 0)
+            possible = (more == 0) | (self.cheapest_ps >= 0)
+            alone[possible & (self.spent_ps + more * self.cheapest_ps <= count * room)] = count
+        return int(_partition(alone)[-1])
 
 
 @compiled
@@ -132,7 +164,9 @@ def _searched(needs: list[DocumentNeed], root_ps: int, machines: int, high: int,
         counts.append(cp_model.LinearExpr.weighted_sum(sizes, range(machines + 1)))
         spent, edges = [], []
         for members, need in zip(held[group:], ordered[group:], strict=True):
-            most = min(machines - 1, slack // need.node_ps if need.node_ps else machines)
+            most = min(machines, need.requests) - need.copies
+            if need.node_ps:
+                most = min(most, slack // need.node_ps)
             inside = model.new_bool_var("")
             members.append(inside)
             model.add_implication(sizes[0], inside.negated())

@@ -54,19 +54,26 @@ from optsched.model.errors import InputError
 from optsched_formulations.routing.best_fit import best_placement
 from optsched_formulations.routing.component import MOST_ENUMERATED, DocumentNeed, component_bound
 from optsched_formulations.routing.placement_kernel import Forest, Placed, add, anneal
-from optsched_formulations.routing.prefix_tree import PrefixTree
+from optsched_formulations.routing.prefix_tree import PlacedRequest, PrefixTree
 
 _TRIES = 6
 """Orders of documents that best fit is tried with."""
-_MOVES, _MOST_MOVES = 7_500, 1_000_000_000
+_MOVES, _MOST_MOVES = 15_000, 1_000_000_000
 """Moves in a round of annealing, between looks at the clock: for each request, and at most, times the requests."""
-_HEAT = ((0.8, 0.01), (2.0, 0.02), (6.0, 0.02))
-"""First and last temperatures of rounds in turn, in largest loads over requests: low ones move requests, high ones
-documents."""
-_PARTS = (0.25, 0.5)
-"""How often only part of a group is moved, by rounds in turn."""
-_COMPONENT_SHARE, _SEARCHED = 0.3, 3
-"""Share of the time for the component bound where CP-SAT searches for it; that many documents a machine at most."""
+_ROUNDS = (
+    (True, (1.0, 0.01, 0.0, 0.2)),
+    (False, (2.0, 0.02, 0.25, 2.0)),
+    (False, (6.0, 0.02, 0.25, 0.2)),
+    (False, (4.0, 0.02, 0.5, 2.0)),
+    (False, (0.8, 0.01, 0.25, 0.2)),
+)
+"""Rounds of annealing in turn: whether documents are moved as they are, and the heat of `anneal`, temperatures in
+largest loads over what is moved: low ones move requests, high ones documents."""
+_SECOND_SEED = 1_000_003
+"""What is added to the seed for rounds after the component bound."""
+_COMPONENT_SHARE, _SEARCHED = 0.5, 3
+"""Share of the time for the component bound where CP-SAT searches for it; that many documents a machine at most,
+requests without one among them."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +160,8 @@ def place(tree: PrefixTree, machines: int, *, time_limit_s: float = 10.0, worker
     value = max(tree.loads_ps(best, machines))
     kind: str | None = "prefix_placement"
     if value > bound:
-        documents = len(_document_nodes(tree))
+        front = _front(tree)
+        documents = len(_document_nodes(tree)) + sum(request.node == front for request in tree.requests)
         enumerated = documents <= MOST_ENUMERATED
         searched = not enumerated and documents <= _SEARCHED * machines
         share = 1 - _COMPONENT_SHARE if searched else 1.0
@@ -166,61 +174,119 @@ def place(tree: PrefixTree, machines: int, *, time_limit_s: float = 10.0, worker
             component = component_bound(*needs, machines, (bound, value), (left, workers))
             if component > bound:
                 bound, kind = component, "prefix_components" if enumerated else None
+        best = _polished(tree, machines, best, (bound, deadline, seed + _SECOND_SEED))
+        value = max(tree.loads_ps(best, machines))
     return Placement(tuple(best), value, bound, None if kind is None else {"kind": kind, "bound": bound})
+
+
+def _front(tree: PrefixTree) -> int | None:
+    """Return the root that is in front of all requests, None if there is none."""
+    roots = [node for node, parent in enumerate(tree.parents) if parent is None]
+    return roots[0] if len(roots) == 1 and all(request.node is not None for request in tree.requests) else None
 
 
 def _document_nodes(tree: PrefixTree) -> list[int]:
     """Return the nodes with which documents begin: behind the root if all requests have one, else the roots."""
-    roots = [node for node, parent in enumerate(tree.parents) if parent is None]
-    if len(roots) > 1 or any(request.node is None for request in tree.requests):
-        return roots
-    return [node for node, parent in enumerate(tree.parents) if parent is not None and parent == roots[0]]
+    front = _front(tree)
+    return [node for node, parent in enumerate(tree.parents) if parent == front]
 
 
 def _needs(tree: PrefixTree, machines: int, most: int) -> tuple[list[DocumentNeed], int] | None:
     """Return what documents need if loads are at most ``most``, and the time of what is in front of all of them.
 
-    A request without a document is one that takes nothing to copy. None if the theorem refutes such loads.
+    A request without a document is one by itself. None if the theorem refutes such loads.
     """
     numbers = _numbers(tree, machines, most)
     if numbers is None:
         return None
     nodes = _document_nodes(tree)
+    behind = [0] * len(tree.parents)
+    for request in tree.requests:
+        for node in tree.path(request.node):
+            behind[node] += 1
     needs = [
-        DocumentNeed(numbers.spent[node], numbers.copies[node], tree.node_ps[node])
+        DocumentNeed(numbers.spent[node], numbers.copies[node], tree.node_ps[node], behind[node])
         for node in nodes
         if numbers.copies[node]
     ]
-    front = tree.parents[nodes[0]] if nodes else None
-    needs += [DocumentNeed(request.own_ps, 1, 0) for request in tree.requests if request.node == front]
+    front = _front(tree)
+    needs += [DocumentNeed(request.own_ps, 1, 0, 1) for request in tree.requests if request.node == front]
     return needs, 0 if front is None else tree.node_ps[front]
 
 
 def _polished(tree: PrefixTree, machines: int, start: list[int], limits: tuple[int, float, int]) -> list[int]:
     """Anneal round after round, each from the best placement so far; ``limits`` are bound, deadline and seed."""
     bound, deadline, seed = limits
-    forest, order = _forest(tree)
-    best = np.array(start, dtype=np.int64)[order]
-    least, round_number = max(tree.loads_ps(start, machines)), 0
-    found = np.empty_like(best)
-    moves = min(_MOVES * len(best), _MOST_MOVES // len(best))
+    prepared = _forest(tree)
+    best, least, round_number = start, max(tree.loads_ps(start, machines)), 0
     while least > bound and time.perf_counter() < deadline:
-        placed = Placed(
-            np.full(len(best), -1, dtype=np.int64),
-            np.zeros((machines, len(tree.parents)), dtype=np.int32),
-            np.zeros(machines, dtype=np.int64),
-        )
-        for request, machine in enumerate(best.tolist()):
-            add(forest, placed, request, machine)
-        hot, cold = _HEAT[round_number % len(_HEAT)]
-        heat = hot * least / len(best), cold * least / len(best), _PARTS[round_number % len(_PARTS)]
-        reached = anneal(forest, placed, found, heat, (moves, seed + round_number))
+        whole, heat = _ROUNDS[round_number % len(_ROUNDS)]
+        if whole:
+            pieces, piece_of = _pieces(tree, best)
+            at = [0] * len(pieces.requests)
+            for request, piece in enumerate(piece_of):
+                at[piece] = best[request]
+            moved = _annealed(_forest(pieces), at, (least, machines), (heat, seed + round_number))
+            found = [moved[piece] for piece in piece_of]
+        else:
+            found = _annealed(prepared, best, (least, machines), (heat, seed + round_number))
         round_number += 1
+        reached = max(tree.loads_ps(found, machines))
         if reached < least:
-            least = reached
-            best[:] = found
-    machine_of = np.empty_like(best)
-    machine_of[order] = best
+            best, least = found, reached
+    return best
+
+
+def _pieces(tree: PrefixTree, machine_of: list[int]) -> tuple[PrefixTree, list[int]]:
+    """Return what each machine has of each document as one request, and which of them every request is in."""
+    numbers: dict[tuple[int, int], int] = {}
+    own_ps: list[int] = []
+    piece_of = []
+    counted: set[tuple[int, int]] = set()
+    front = _front(tree)
+    for index, (request, machine) in enumerate(zip(tree.requests, machine_of, strict=True)):
+        path = [node for node in tree.path(request.node) if node != front]
+        # A request without a document is one by itself.
+        piece = numbers.setdefault((path[0], machine) if path else (-1 - index, machine), len(numbers))
+        if piece == len(own_ps):
+            own_ps.append(0)
+        own_ps[piece] += request.own_ps
+        for node in path:
+            if (node, machine) not in counted:
+                counted.add((node, machine))
+                own_ps[piece] += tree.node_ps[node]
+        piece_of.append(piece)
+    at = None if front is None else 0
+    pieces = PrefixTree(
+        () if front is None else (None,),
+        () if front is None else (tree.node_ps[front],),
+        tuple(PlacedRequest(at, own) for own in own_ps),
+    )
+    return pieces, piece_of
+
+
+def _annealed(
+    prepared: tuple[Forest, list[int]],
+    start: list[int],
+    loads: tuple[int, int],
+    how: tuple[tuple[float, float, float, float], int],
+) -> list[int]:
+    """Return the best placement of a round; ``loads`` are the largest and their number, ``how`` is heat and seed."""
+    (forest, order), (largest, machines), ((hot, cold, part, mean), seed) = prepared, loads, how
+    count = len(order)
+    placed = Placed(
+        np.full(count, -1, dtype=np.int64),
+        np.zeros((machines, len(forest.parent)), dtype=np.int32),
+        np.zeros(machines, dtype=np.int64),
+    )
+    for position, request in enumerate(order):
+        add(forest, placed, position, start[request])
+    found = np.empty(count, dtype=np.int64)
+    unit = largest / count
+    moves = min(_MOVES * count, _MOST_MOVES // count)
+    anneal(forest, placed, found, (hot * unit, cold * unit, part, mean), (moves, seed))
+    machine_of = np.empty(count, dtype=np.int64)
+    machine_of[order] = found
     return [int(machine) for machine in machine_of]
 
 

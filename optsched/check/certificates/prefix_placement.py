@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -68,9 +69,10 @@ def placement_bound(placing: Placing, certificate: Mapping[str, Any]) -> int:
     (kind ``prefix_placement``).
 
     Else documents, which begin behind the common root, or with a root, are joined by machines that compute several of
-    them. Machines and documents that hang together are in a tree at least, and each edge beyond those that the
-    documents need anyway is a copy of one of them. Kind ``prefix_components`` lists all groups of documents, and how
-    few machines each fits; no way to group them may fit all machines.
+    them; a request without a document is one. Machines and documents that hang together are in a tree at least, and
+    each edge beyond those that the documents need anyway is a copy of one of them: of one with more requests than edges
+    that it needs, as each of its machines serves one of these. Kind ``prefix_components`` lists all groups of
+    documents, and how few machines each fits; no way to group them may fit all machines.
     """
     kind, bound = certificate.get("kind"), certificate.get("bound")
     if kind not in ("prefix_placement", "prefix_components"):
@@ -124,12 +126,13 @@ def _require_no_grouping(placing: Placing, most: int, spent: dict[int, int], cop
     roots = [node for node, parent in enumerate(placing.parents) if parent is None]
     common = roots[0] if len(roots) == 1 and all(last is not None for last, _ in placing.requests) else None
     room = most - (0 if common is None else placing.node_ps[common])
+    served = Counter(node for last, _ in placing.requests for node in placing.path(last))
     needs = [
-        (spent[node], copies[node] - 1, placing.node_ps[node])
+        (spent[node], copies[node] - 1, placing.node_ps[node] if served[node] > copies[node] else None)
         for node, parent in enumerate(placing.parents)
         if copies[node] and node != common and parent == common
     ]
-    needs += [(own, 0, 0) for last, own in placing.requests if last == common]
+    needs += [(own, 0, None) for last, own in placing.requests if last == common]
     if len(needs) > _MOST_DOCUMENTS:
         raise UnprovedError(f"there are {len(needs)} documents, at most {_MOST_DOCUMENTS} are listed")
     fewest = {frozenset[int](): 0}
@@ -137,11 +140,13 @@ def _require_no_grouping(placing: Placing, most: int, spent: dict[int, int], cop
     for code in range(1, 1 << len(needs)):
         group = frozenset(index for index in range(len(needs)) if code >> index & 1)
         own, spare = sum(needs[index][0] for index in group), sum(needs[index][1] for index in group)
-        copy = min(needs[index][2] for index in group)
-        fits = (
-            count for count in range(1, placing.machines + 1) if own + copy * max(0, count - 1 - spare) <= count * room
-        )
-        alone[group] = next(fits, placing.machines + 1)
+        further = [copy for index in group if (copy := needs[index][2]) is not None]
+        alone[group] = placing.machines + 1
+        for count in range(1, placing.machines + 1):
+            missing = max(0, count - 1 - spare)
+            if (further or not missing) and own + missing * min(further, default=0) <= count * room:
+                alone[group] = count
+                break
     for group in sorted(alone, key=len):
         first = min(group)
         others = sorted(group - {first})
