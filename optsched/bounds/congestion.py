@@ -105,12 +105,12 @@ from optsched.model.objectives import Objective
 
 _FEWEST = 64
 """With fewer requests exact models, or `alone`, say more."""
-_QUEUES, _MOST_LOAD, _MOST_QUEUED = 0.9, 1.5, 4000
-"""Where the machine is busy for more of the time in which requests arrive, they queue. Above the second share, or with
-more requests that queue, `machine` says more."""
-_LONG = 20
-"""Queues on several machines are long, so that `assignment` says nearly as much, from this multiple of the mean time
-that a request takes alone on."""
+_LONG = 100
+"""Where machines are busy for longer than requests arrive by this multiple of the mean time that a request takes alone,
+queues are so long that `machine` or `assignment` say more."""
+_MANY, _BUSY = 4000, 0.9
+"""With more requests prices of long queues are not found in time, where machines are busy for more of the time in which
+requests arrive."""
 
 
 def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
@@ -124,8 +124,8 @@ def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
     one = instance.on(0) if instance.is_distributed else instance
     span = max(request.arrival_ps for request in requests) - instance.start_ps
     busy = busy_ps(one) / machines
-    long = busy > _MOST_LOAD * span or (busy > _QUEUES * span and len(requests) > _MOST_QUEUED)
-    if long and (machines == 1 or busy - span > _LONG * sum(alone(one).e2e) / len(requests)):
+    long = busy - span > _LONG * sum(alone(one).e2e) / len(requests)
+    if long or (len(requests) > _MANY and busy > _BUSY * span):
         return None
     from optsched.bounds.congested.prices import priced_bound  # noqa: PLC0415  # compiled code takes a while to load
 

@@ -188,11 +188,24 @@ def test_whatever_is_chosen_can_be_proved(decode_req: int, prompt: int) -> None:
     assert proved(instance, found.certificate) == found.value
 
 
-def test_it_says_nothing_without_a_crowd_or_of_other_objectives() -> None:
+def test_it_says_nothing_of_few_requests_of_long_queues_or_of_other_objectives() -> None:
     assert congestion_bound(busy(20), Objective.MEAN_E2E) is None
     assert congestion_bound(busy(100), Objective.MAKESPAN) is None
+    # One after another, 300 that arrive at once are busy for 300 times as long as one takes alone, on the mean.
+    together = replace(busy(300), requests=tuple(replace(r, arrival_ps=0) for r in busy(300).requests))
+    by_one = replace(together, limits=replace(together.limits, batch_requests=1))
+    assert congestion_bound(by_one, Objective.MEAN_E2E) is None
+
+
+def test_of_requests_at_once_it_says_more_than_their_work() -> None:
     together = replace(busy(100), requests=tuple(replace(r, arrival_ps=0) for r in busy(100).requests))
-    assert congestion_bound(together, Objective.MEAN_E2E) is None
+    found, work = congestion_bound(together, Objective.MEAN_E2E), machine_bound(together, Objective.MEAN_E2E)
+    reached = simulate(together, "sarathi", Objective.MEAN_E2E).value
+    assert found is not None
+    assert work is not None
+    assert reached is not None
+    assert work.value < found.value <= reached
+    assert proved(together, found.certificate) == found.value
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 
 _POINTS = 64
-"""Stretches of tokens read between whose ends u is taken to be affine; it lies above its chords."""
+"""Stretches of tokens read, in the bound."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class Batches:
         The problem.
     alive
         Requests that are surely alive, by window.
+    points
+        Stretches of tokens read between whose ends u is taken to be affine; it lies above its chords.
 
     Attributes
     ----------
@@ -62,20 +64,20 @@ class Batches:
         The largest θ, in 64ths of a request, with which all numbers stay below `LARGEST`; ≤ 0 if there is none.
     """
 
-    def __init__(self, instance: Instance, alive: Ints) -> None:
+    def __init__(self, instance: Instance, alive: Ints, points: int = _POINTS) -> None:
         cost, most = instance.cost, instance.limits.batch_tokens
         self.alive = alive
         self._most = min(most_decodes(instance), len(instance.requests))
         places = turns(instance, most)
         self.steepest = min((cost.linear_ps(tokens) + cost.prefill_req) // tokens for tokens in places)
         longest = max(request.peak_tokens for request in instance.requests)
-        self._step = -(-longest // _POINTS)
-        read = self._step * np.arange(_POINTS + 1, dtype=np.int64)
+        self._step = -(-longest // points)
+        read = self._step * np.arange(points + 1, dtype=np.int64)
         self._attention = cost.decode_kv * read + cost.decode_req
         self._spans = np.array(_spans(cost, most), np.int64).T
         self._turns = np.array([(tokens, cost.linear_ps(tokens)) for tokens in places], np.int64).T
         self._charge = cost.prefill_req
-        self.dearest = self._dearest(instance, self._step * _POINTS)
+        self.dearest = self._dearest(instance, self._step * points)
 
     def _dearest(self, instance: Instance, longest: int) -> int:
         """Return the price at which the first of two numbers would be too large, less an eighth of it.

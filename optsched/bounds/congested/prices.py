@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,23 +12,53 @@ from optsched.bounds.bound import Bound
 from optsched.bounds.congested.backlog import Floats, delayed
 from optsched.bounds.congested.batches import Batches
 from optsched.bounds.congested.request_costs import Least, RequestCosts
-from optsched.bounds.congested.terms import LONGEST_SHORT, UNIT, Windows, alive_at, window_of
+from optsched.bounds.congested.terms import LONGEST_SHORT, UNIT, Windows, alive_at, end_of, window_of
 from optsched.model.instance import Instance
 
 _STRETCH = 2.0
 """How much longer requests are alive than alone, at first guess."""
-_SMOOTH, _KNOT = 500, 250
-"""Batches of one token to either side over which the first guess is averaged, and between two adjusted prices."""
-_STARTS = ((1.0, 0.5, 3.0), (2.0, 0.85, 7.0))
+_SMOOTH = 500
+"""Batches of one token to either side over which the first guess is averaged."""
+_STARTS = ((1.0, 0.5, 3.0), (2.0, 0.85, 7.0), (4.0, 0.85, 7.0))
 """First guesses: multiples of the requests that lost machine time delays, ε, and δ / ε in batches of one token."""
 _TRIED = 12
-"""Rounds after which the better start goes on."""
+"""Rounds after which the best start goes on."""
 _SLOWER = 1.1
 """How much more of a machine than they must requests take, at first guess."""
-_WORK, _FEWEST, _MOST, _WINDOW = 60_000_000, 40, 120, 256
-"""Decodes that all rounds look at together, fewest and most rounds, and decodes that take as long as a window."""
-_THINNED, _SEEN = 4, 500_000
-"""While prices are adjusted one decode of a request in four is looked at, or fewer if these are more than that."""
+
+
+class _Stage(NamedTuple):
+    """A part of the search: windows longer than those of the bound, and more prices held equal, cost less a round.
+
+    Parameters
+    ----------
+    windows
+        Windows of the bound in one.
+    knot
+        Batches of one token between two adjusted prices.
+    rounds
+        How often they are adjusted at most.
+    turn
+        Rounds after which steps would be as short as they are at its begin.
+    """
+
+    windows: int
+    knot: int
+    rounds: int
+    turn: int
+
+
+_STAGES = (_Stage(4, 250, 200, 0), _Stage(2, 250, 150, 20), _Stage(1, 120, 300, 40))
+_WORK, _WINDOW = 100_000_000, 75
+"""What a stage may take: windows that are looked at for a run, and one more in which batches are is as many."""
+_LEAST = 16
+"""Rounds of a stage that takes more."""
+_GRAINS, _PARTS, _POINTS = 2**17, (16, 128), 16
+"""Grains in all, if a window has 16 to 128 of them, and stretches of tokens read, while prices are adjusted."""
+_SEEN, _THINNED = 15_000, (4, 64)
+"""Decodes that are looked at while prices are adjusted, if that is one in 4 to one in 64 of a request."""
+_REQUESTS = 16_000
+"""Requests times windows in one that are looked at while prices are adjusted: of twice as many every second."""
 
 
 def priced_bound(instance: Instance, needs: Sequence[int], machines: int = 1) -> Bound | None:
@@ -49,19 +80,19 @@ def priced_bound(instance: Instance, needs: Sequence[int], machines: int = 1) ->
     batches = Batches(instance, requests.alive)
     if batches.dearest < 4 * UNIT:
         return None
-    # All machines as one that is that much faster; what delays it by a second delays each machine's part of requests.
-    jobs = sorted(zip(requests.arrival.tolist(), (_SLOWER * need / machines for need in needs), strict=True))
-    waiting, balanced = delayed(jobs, window_ps, requests.last) / machines, _balanced(requests)
-    searches = [
-        _Search(requests, batches, np.maximum(multiple * waiting, balanced), kept, granted)
-        for multiple, kept, granted in _STARTS
-    ]
+    first, *later = _STAGES
+    longer, few = _coarse(instance, machines, first.windows * window_ps)
+    searches = [_Search(longer, few, first, guess) for guess in _guesses(longer, few, needs)]
     for search in searches:
         search.go_on(_TRIED)
     best = max(searches, key=lambda search: search.best[0])
-    work = int(requests.output.sum()) + _WINDOW * requests.last
-    best.go_on(min(max(_WORK // work, _FEWEST), _MOST) - _TRIED)
-    windows = best.best[1]
+    best.go_on(first.rounds - _TRIED)
+    before, windows = first, best.best[1]
+    for stage in later:
+        longer, few = _coarse(instance, machines, stage.windows * window_ps)
+        search = _Search(longer, few, stage, _shorter(windows, before.windows // stage.windows, longer.last))
+        search.go_on(stage.rounds)
+        before, windows = stage, search.best[1]
     value = requests.least(windows, batches.worths(windows)).value
     stated = {"window_ps": window_ps, "grain_ps": requests.grain_ps, "short_ps": windows.short}
     return Bound(value, {"kind": "congestion", **stated, "windows": runs_of(windows)})
@@ -72,6 +103,32 @@ def runs_of(windows: Windows) -> list[list[int]]:
     rows = list(zip(windows.price.tolist(), windows.slope.tolist(), windows.kept.tolist(), strict=True))
     runs = [[len(list(same)), *row] for row, same in groupby(rows[:-1])]
     return [*runs, [1, *rows[-1]]]
+
+
+def _coarse(instance: Instance, machines: int, window_ps: int) -> tuple[RequestCosts, Batches]:
+    """Return what estimates of the bound need."""
+    grains = int(np.clip(_GRAINS * window_ps // end_of(instance, machines), *_PARTS))
+    requests = RequestCosts(instance, window_ps, machines, grains)
+    return requests, Batches(instance, requests.alive, _POINTS)
+
+
+def _guesses(requests: RequestCosts, batches: Batches, needs: Sequence[int]) -> Iterator[Windows]:
+    """Yield first prices."""
+    machines, last = requests.machines, requests.last
+    # All machines as one that is that much faster; what delays it by a second delays each machine's part of requests.
+    jobs = sorted(zip(requests.arrival.tolist(), (_SLOWER * need / machines for need in needs), strict=True))
+    waiting, balanced = delayed(jobs, requests.window_ps, last) / machines, _balanced(requests)
+    for multiple, kept, granted in _STARTS:
+        price = np.append(np.minimum(UNIT * np.maximum(multiple * waiting, balanced), batches.dearest), 0)
+        slope = np.full(last + 1, batches.steepest * 99 // 100)
+        short = round(kept * granted * requests.cost.linear_ps(1))
+        yield Windows(price.astype(np.int64), slope, np.full(last + 1, round(UNIT * kept)), short)
+
+
+def _shorter(windows: Windows, parts: int, last: int) -> Windows:
+    """Return the same prices by windows of which ``parts`` are one of these; ``last`` is the number of the last."""
+    places = np.append(np.arange(last) // parts, windows.price.size - 1)
+    return Windows(windows.price[places], windows.slope[places], windows.kept[places], windows.short)
 
 
 class _Search:
@@ -85,10 +142,10 @@ class _Search:
     ----------
     requests, batches
         What is bounded.
+    stage
+        How finely.
     guess
-        θ in requests, by window but the last.
-    kept, granted
-        ε, and δ / ε in batches of one token, at first.
+        The first prices.
 
     Attributes
     ----------
@@ -96,34 +153,37 @@ class _Search:
         The largest estimate of the bound so far, and its windows.
     """
 
-    def __init__(self, requests: RequestCosts, batches: Batches, guess: Floats, kept: float, granted: float) -> None:
+    def __init__(self, requests: RequestCosts, batches: Batches, stage: _Stage, guess: Windows) -> None:
         self._requests, self._batches = requests, batches
         single = requests.cost.linear_ps(1)
-        knot = max(1, _KNOT * single // requests.window_ps)
-        places, knots = np.arange(requests.last), requests.last // knot + 2
-        self._spread = np.zeros((knots, requests.last))
-        self._spread[places // knot, places] = 1 - places % knot / knot
-        self._spread[places // knot + 1, places] += places % knot / knot
-        self._reach = self._spread.sum(axis=1) + 1e-9
-        price = self._spread @ guess / self._reach
-        self._at = [price, np.full(knots, 0.99), np.full(knots, kept), np.log(np.full(1, kept * granted * single))]
-        self._steps = _Steps([knots, knots, knots, 1])
-        self._thinned = max(_THINNED, int(requests.output.sum()) // _SEEN)
-        self._turn = 0
+        self._knots = _Knots(max(1, stage.knot * single // requests.window_ps), requests.last)
+        self._at = [
+            self._knots.mean(guess.price[:-1] / UNIT),
+            self._knots.mean(guess.slope[:-1] / max(batches.steepest, 1)),
+            self._knots.mean(guess.kept[:-1] / UNIT),
+            np.log(np.full(1, float(guess.short))),
+        ]
+        self._steps = _Steps([at.size for at in self._at])
+        self._apart = max(1, requests.output.size * stage.windows // _REQUESTS)
+        self._thinned = int(np.clip(requests.output.sum() // _SEEN, *_THINNED))
+        self._shorter, self._turn, self._work = stage.turn, 0, 0
         self.best = 0, self._windows()
 
     def go_on(self, rounds: int) -> None:
-        """Try some more prices."""
+        """Try some more prices, fewer if that takes too much."""
         for _ in range(rounds):
+            if self._turn >= _LEAST and self._work > _WORK:
+                break
             self._turn += 1
             windows = self._windows()
-            least = self._requests.least(windows, self._batches.worths(windows), self._thinned)
+            least = self._requests.least(windows, self._batches.worths(windows), self._thinned, self._apart)
             if least.value > self.best[0]:
                 self.best = least.value, windows
+            self._work += least.visits + _WINDOW * windows.price.size
             self._move(least)
 
     def _windows(self) -> Windows:
-        price, slope, kept = (at @ self._spread for at in self._at[:3])
+        price, slope, kept = (self._knots.spread(at) for at in self._at[:3])
         units = np.rint(np.minimum(UNIT * price, self._batches.dearest)).astype(np.int64)
         slopes = np.floor(slope * self._batches.steepest).astype(np.int64)
         shares = np.rint(UNIT * kept).astype(np.int64)
@@ -132,11 +192,11 @@ class _Search:
 
     def _move(self, least: Least) -> None:
         window_ps, price = self._requests.window_ps, self._at[0]
-        by_knot = least.change[:, :-1] @ self._spread.T / self._reach / window_ps
+        by_price, by_slope, by_kept = (self._knots.mean(change[:-1]) / window_ps for change in least.change)
         pulls = [
-            by_knot[0],
-            by_knot[1] * self._batches.steepest / UNIT / 50,
-            by_knot[2] / 50,
+            by_price,
+            by_slope * self._batches.steepest / UNIT / 50,
+            by_kept / 50,
             np.full(1, least.short * np.exp(self._at[3][0]) / UNIT / window_ps),
         ]
         widths: list[Floats | float] = [np.minimum(1.5 * np.sqrt(price), 0.15 * price) + 0.15, 0.01, 0.03, 0.05]
@@ -145,7 +205,39 @@ class _Search:
         for at, step, width, (low, high) in zip(
             self._at, self._steps.next(self._turn, pulls), widths, ranges, strict=True
         ):
-            np.clip(at + width / (1 + self._turn / 40) * step, low, high, out=at)
+            np.clip(at + width / (1 + (self._shorter + self._turn) / 40) * step, low, high, out=at)
+
+
+class _Knots:
+    """Windows at which prices are adjusted; between two of them they are affine.
+
+    Parameters
+    ----------
+    apart
+        Windows from one to the next.
+    windows
+        How many windows there are.
+    """
+
+    def __init__(self, apart: int, windows: int) -> None:
+        places = np.arange(windows)
+        self._before, self._after = places // apart, places % apart / apart
+        self._size = windows // apart + 2
+        self._reach = self._added(np.ones(windows)) + 1e-9
+
+    def spread(self, at: Floats) -> Floats:
+        """Return the prices of all windows."""
+        return at[self._before] * (1 - self._after) + at[self._before + 1] * self._after
+
+    def mean(self, by_window: Floats) -> Floats:
+        """Return a mean at each knot of numbers of the windows that it bears on."""
+        return self._added(by_window) / self._reach
+
+    def _added(self, by_window: Floats) -> Floats:
+        added = np.zeros(self._size)
+        np.add.at(added, self._before, by_window * (1 - self._after))
+        np.add.at(added, self._before + 1, by_window * self._after)
+        return added
 
 
 class _Steps:

@@ -9,7 +9,7 @@ import numpy as np
 from optsched.bounds.alone import alone
 from optsched.bounds.congested.backlog import Floats
 from optsched.bounds.congested.batches import Worths
-from optsched.bounds.congested.terms import GRAINS, UNIT, Windows, end_of, least_alive
+from optsched.bounds.congested.terms import GRAINS, LARGEST, UNIT, Windows, end_of, least_alive
 from optsched.compiled import compiled, compiled_part
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
@@ -30,11 +30,14 @@ class Least:
         How it changes with θ, β and ε of each window, shape (3, windows); in 64ths of ps.
     short
         How it changes with δ.
+    visits
+        How often a cheaper window was found for a decode or half of a prompt: what it took.
     """
 
     value: int
     change: Floats
     short: float
+    visits: int
 
 
 class RequestCosts:
@@ -48,12 +51,14 @@ class RequestCosts:
         Length of windows.
     machines
         How many equal machines there are; of several none is known to have requests that are alive.
+    grains
+        Parts of a window, in which what requests keep is counted.
     """
 
-    def __init__(self, instance: Instance, window_ps: int, machines: int = 1) -> None:
+    def __init__(self, instance: Instance, window_ps: int, machines: int = 1, grains: int = GRAINS) -> None:
         requests, start = instance.requests, instance.start_ps
         least = alone(instance)
-        self.cost, self.window_ps, self.grain_ps = instance.cost, window_ps, window_ps // GRAINS
+        self.cost, self.window_ps, self.grain_ps = instance.cost, window_ps, window_ps // grains
         self.arrival = np.array([request.arrival_ps - start for request in requests], np.int64)
         self.input = np.array([request.input for request in requests], np.int64)
         self.output = np.array([request.output for request in requests], np.int64)
@@ -67,10 +72,11 @@ class RequestCosts:
         self._first = np.array(least.ttft, np.int64)
         self._single = instance.cost.linear_ps(1)
 
-    def least(self, windows: Windows, worths: Worths, thinned: int = 1) -> Least:
+    def least(self, windows: Windows, worths: Worths, thinned: int = 1, apart: int = 1) -> Least:
         """Return the bound of prices, and how it changes with them.
 
-        With ``thinned`` above 1 it is an estimate: one decode of a request is looked at for that number.
+        With ``thinned`` above 1 it is an estimate: one decode of a request is looked at for that number; and with
+        ``apart`` above 1 one request for that number.
         """
         clock = np.append(0, np.cumsum(self.window_ps * windows.kept))
         blocks = range(0, windows.price.size, _BLOCK)
@@ -84,17 +90,18 @@ class RequestCosts:
             *(worths.step, thinned, self.cost.prefill_sq, int(self._eviction)),
         )
         falls = np.zeros(int(clock[-1]) // (UNIT * self.grain_ps) + 1, np.int64)
-        costs, short = _cheapest(
-            np.stack([self.arrival, self.input, self.output, self._first]),
+        costs, short, visits = _cheapest(
+            np.stack([self.arrival, self.input, self.output, self._first])[:, ::apart],
             (worths.decode, worths.token, worths.factor, clock),
             (floors, onward[0], onward[1], onward[2], tokens),
             terms,
             (worths.change, windows.slope, np.maximum(1, self.alive), falls, change, covered),
         )
-        change[0] -= self.machines * self.window_ps
         change[2] += self.window_ps * np.cumsum(covered)[:-1]
-        total = _total(costs) - self.machines * self.window_ps * int(windows.price.sum())
-        return Least(max(total, 0) // UNIT, change, short)
+        change *= apart
+        change[0] -= self.machines * self.window_ps
+        total = apart * _total(costs) - self.machines * self.window_ps * int(windows.price.sum())
+        return Least(max(total, 0) // UNIT, change, apart * short, visits)
 
 
 @compiled_part
@@ -105,6 +112,72 @@ def _worth(decode: Ints, token: int, read: int, step: int, eviction: int) -> int
     return min(worth, token * (read + 1)) if eviction else worth
 
 
+@compiled_part
+def _cheaper_decode(
+    w: int,
+    below: tuple[int, int],
+    run: tuple[int, int, int],
+    worths: tuple[Ints, Ints, Ints, Ints],
+    floors: tuple[Ints, Ints, Ints, Ints, Ints],
+) -> int:
+    """Return the first window from w on where a decode is worth less than what was best ``below``, or last + 1.
+
+    Only windows whose clock is at most the limit, the other of the two, count. ``run`` is what it reads, the tokens
+    between two points, and the tokens of a refill, or 0 without eviction.
+    """
+    decode, token, _, clock = worths
+    limit, best = below
+    read, step, refill = run
+    last = decode.shape[0] - 1
+    floor, floor_on, token_on, _, token_floor = floors
+    place, after = read // step, read % step
+    ahead, most = step - after, best * step
+    found: int = last + 1
+    while w <= last:
+        b = w // _BLOCK
+        onward = ahead * floor_on[b, place] + after * floor_on[b, place + 1] < most
+        if clock[w] > limit or not (onward or (refill > 0 and token_on[b] * refill < best)):
+            break
+        end = min((b + 1) * _BLOCK, last + 1)
+        here = ahead * floor[b, place] + after * floor[b, place + 1] < most
+        if not (here or (refill > 0 and token_floor[b] * refill < best)):
+            w = end
+        while w < end and clock[w] <= limit:
+            batched = ahead * decode[w, place] + after * decode[w, place + 1] < most
+            if batched or (refill > 0 and token[w] * refill < best):
+                found, end = w, w
+            w += 1
+        if found <= last:
+            break
+    return found
+
+
+@compiled_part
+def _cheaper_prompt(
+    w: int,
+    below: tuple[int, int],
+    half: tuple[int, int],
+    worths: tuple[Ints, Ints, Ints, Ints],
+    floors: tuple[Ints, Ints, Ints, Ints, Ints],
+) -> int:
+    """Return the first window from w on where half of a prompt is worth less than what was best, or last + 1."""
+    limit, best = below
+    _, token, factor, clock = worths
+    _, _, token_on, factor_on, _ = floors
+    size, attention = half
+    last = token.size - 1
+    found: int = last + 1
+    while w <= last and clock[w] <= limit:
+        b = w // _BLOCK
+        if (token_on[b] * size + factor_on[b] * attention) // 2 >= best:
+            break
+        if (token[w] * size + factor[w] * attention) // 2 < best:
+            found = w
+            break
+        w += 1
+    return found
+
+
 @compiled
 def _cheapest(
     requests: Ints,
@@ -112,19 +185,20 @@ def _cheapest(
     floors: tuple[Ints, Ints, Ints, Ints, Ints],
     terms: tuple[int, int, int, int, int, int, int, int],
     changes: tuple[Floats, Ints, Ints, Ints, Floats, Floats],
-) -> tuple[Ints, float]:
-    """Return the least cost of every request, and how their sum changes with δ.
+) -> tuple[Ints, float, int]:
+    """Return the least cost of every request, how their sum changes with δ, and how often a cheaper window was found.
 
     What a request pays falls in steps with the grains that it keeps, which open later windows to its tokens. The last
     ``changes`` are room for falls by grains, and where changes by window and the windows that requests keep are added.
+    Of ``thinned`` decodes the middle one is looked at.
     """
     decode, token, factor, clock = worths
-    floor, floor_on, token_on, factor_on, token_floor = floors
+    _, floor_on, token_on, factor_on, _ = floors
     window_ps, grain, short, single, step, thinned, square, eviction = terms
     rise, slope, alive, falls, change, covered = changes
-    last = decode.shape[0] - 1
+    last, dearest = decode.shape[0] - 1, LARGEST // step
     costs = np.empty(requests.shape[1], np.int64)
-    of_short = 0.0
+    of_short, visits = 0.0, 0
     for r in range(costs.size):
         arrival, size, output, first = requests[:, r]
         begin = min(arrival // window_ps, last)
@@ -132,101 +206,81 @@ def _cheapest(
         clock_then = clock[begin] + (clock[begin + 1] - clock[begin]) // window_ps * part
         # The grains that it keeps at least, and with which nothing cheaper is left.
         least, gain = 0, 0
-        for k in range(1, output, thinned):
-            read = size + k - 1
-            w = min((arrival + first + (k - 1) * single) // window_ps, last)
+        for lowest in range(1, output, thinned):
+            weight = min(thinned, output - lowest)
+            k = lowest + weight // 2
+            read, w = size + k - 1, min((arrival + first + (k - 1) * single) // window_ps, last)
             least = max(least, (clock[w] - clock_then - k * short) // grain)
             here = _worth(decode[w], token[w], read, step, eviction)
-            onward = _worth(floor_on[w // _BLOCK], token_on[w // _BLOCK], read, step, eviction)
-            gain += min(thinned, output - k) * (here - onward)
+            gain += weight * (here - _worth(floor_on[w // _BLOCK], token_on[w // _BLOCK], read, step, eviction))
         for place in (1, size):
             attention = square * (2 * place - 1) * size
             gain += (token[begin] - token_on[begin // _BLOCK]) * size
             gain += (factor[begin] - factor_on[begin // _BLOCK]) * attention
         most = min(clock[last] // grain, least + gain // grain + 1)
         falls[: most + 1] = 0
-        limit = (most + 1) * grain - 1
+        limit = clock_then + (most + 1) * grain - 1
         for place in (1, size):
-            attention = square * (2 * place - 1) * size
-            best = -1
-            for w in range(begin, last + 1):
-                kept = max(clock[w] - clock_then, 0)
-                b = w // _BLOCK
-                if kept > limit or (best >= 0 and (token_on[b] * size + factor_on[b] * attention) // 2 >= best):
-                    break
-                cost = (token[w] * size + factor[w] * attention) // 2
-                if best < 0 or cost < best:
-                    falls[kept // grain] += cost - max(best, 0)
-                    best = cost
-        for k in range(1, output, thinned):
-            read, weight = size + k - 1, min(thinned, output - k)
-            w = min((arrival + first + (k - 1) * single) // window_ps, last)
-            best = -1
+            attention, w, best = square * (2 * place - 1) * size, begin, LARGEST
             while w <= last:
-                kept = max(clock[w] - clock_then - k * short, 0)
-                b = w // _BLOCK
-                if kept > limit or (best >= 0 and _worth(floor_on[b], token_on[b], read, step, eviction) >= best):
-                    break
-                if best >= 0 and _worth(floor[b], token_floor[b], read, step, eviction) >= best:
-                    w = (b + 1) * _BLOCK
-                    continue
-                cost = _worth(decode[w], token[w], read, step, eviction)
-                if best < 0 or cost < best:
-                    falls[kept // grain] += weight * (cost - max(best, 0))
+                w = _cheaper_prompt(w, (limit, best), (size, attention), worths, floors)
+                if w <= last:
+                    cost = (token[w] * size + factor[w] * attention) // 2
+                    falls[max(clock[w] - clock_then, 0) // grain] += cost - best % LARGEST
                     best = cost
-                w += 1
+                    visits += 1
+        for lowest in range(1, output, thinned):
+            weight = min(thinned, output - lowest)
+            k = lowest + weight // 2
+            read, w = size + k - 1, min((arrival + first + (k - 1) * single) // window_ps, last)
+            then, best, refill = clock_then + k * short, dearest, (read + 1) * eviction
+            while w <= last:
+                w = _cheaper_decode(w, (limit + k * short, best), (read, step, refill), worths, floors)
+                if w <= last:
+                    cost = _worth(decode[w], token[w], read, step, eviction)
+                    falls[max(clock[w] - then, 0) // grain] += weight * (cost - best % dearest)
+                    best = cost
+                    visits += 1
         cost, keeps = 0, least
         for grains in range(most + 1):
             cost += falls[grains]
             if grains == least or (grains > least and cost + grains * grain < costs[r]):
                 costs[r], keeps = cost + grains * grain, grains
-        limit = (keeps + 1) * grain - 1
+        limit = clock_then + (keeps + 1) * grain - 1
         # The same again: where its runs cost least, and which of them decides what it keeps.
         latest, number = begin, 0
         for place in (1, size):
-            attention = square * (2 * place - 1) * size
-            best, where = -1, begin
-            for w in range(begin, last + 1):
-                kept = max(clock[w] - clock_then, 0)
-                b = w // _BLOCK
-                if kept > limit or (best >= 0 and (token_on[b] * size + factor_on[b] * attention) // 2 >= best):
-                    break
-                cost = (token[w] * size + factor[w] * attention) // 2
-                if best < 0 or cost < best:
-                    best, where = cost, w
+            attention, w, best, where = square * (2 * place - 1) * size, begin, LARGEST, begin
+            while w <= last:
+                w = _cheaper_prompt(w, (limit, best), (size, attention), worths, floors)
+                if w <= last:
+                    best, where = (token[w] * size + factor[w] * attention) // 2, w
             if (clock[where] - clock_then) // grain == keeps:
                 latest = where
             change[0, where] += (slope[where] * size + attention) / 2
             change[1, where] += factor[where] * size / 2
             change[2, where] -= alive[where] * (slope[where] * size + attention) / 2
-        for k in range(1, output, thinned):
-            read, weight = size + k - 1, min(thinned, output - k)
-            w = min((arrival + first + (k - 1) * single) // window_ps, last)
-            best, where = -1, w
+        for lowest in range(1, output, thinned):
+            weight = min(thinned, output - lowest)
+            k = lowest + weight // 2
+            read, w = size + k - 1, min((arrival + first + (k - 1) * single) // window_ps, last)
+            then, best, where, refill = clock_then + k * short, dearest, w, (read + 1) * eviction
             while w <= last:
-                kept = max(clock[w] - clock_then - k * short, 0)
-                b = w // _BLOCK
-                if kept > limit or (best >= 0 and _worth(floor_on[b], token_on[b], read, step, eviction) >= best):
-                    break
-                if best >= 0 and _worth(floor[b], token_floor[b], read, step, eviction) >= best:
-                    w = (b + 1) * _BLOCK
-                    continue
-                cost = _worth(decode[w], token[w], read, step, eviction)
-                if best < 0 or cost < best:
-                    best, where = cost, w
-                w += 1
-            if (clock[where] - clock_then - k * short) // grain == keeps and where >= latest:
+                w = _cheaper_decode(w, (limit + k * short, best), (read, step, refill), worths, floors)
+                if w <= last:
+                    best, where = _worth(decode[w], token[w], read, step, eviction), w
+            if (clock[where] - then) // grain == keeps and where >= latest:
                 latest, number = where, k
-            place = read // step + (2 * (read % step) >= step)
+            point = read // step + (2 * (read % step) >= step)
             for of in range(3):
-                change[of, where] += weight * rise[of, where, place]
-            of_short += weight * rise[3, where, place]
+                change[of, where] += weight * rise[of, where, point]
+            of_short += weight * rise[3, where, point]
         if keeps and latest > begin:
             covered[begin] += 1 - part / window_ps
             covered[begin + 1] += part / window_ps
             covered[latest] -= 1
             of_short -= number * 64
-    return costs, of_short
+    return costs, of_short, visits
 
 
 def _total(numbers: Ints) -> int:
