@@ -781,11 +781,11 @@ def list_instances(suite: str | None, objective: str) -> None:
     known = ledgers.shipped()
     rows = []
     for entry in library.load_suite(suite).instances:
-        standing = known.best(instance_sha256(entry), goal)
-        gap = "–" if standing.gap is None else f"{100 * standing.gap:.2f}"
-        best = [objective_text(goal, entry.requests, value) for value in (standing.value, standing.bound)]
+        summary = known.best(instance_sha256(entry), goal)
+        gap = "–" if summary.gap is None else f"{100 * summary.gap:.2f}"
+        best = [objective_text(goal, entry.requests, value) for value in (summary.value, summary.bound)]
         about = [entry.name, str(len(entry.requests)), str(entry.limits.kv_tokens), f"{entry.kappa:.2f}"]
-        rows.append([*about, *best, gap, standing.status.value, standing.difficulty.value])
+        rows.append([*about, *best, gap, summary.status.value, summary.difficulty.value])
     headers = ["instance", "requests", "M", "κ", f"best {goal.value}", "bound", "gap (%)", "status", "proof"]
     click.echo(simple_table(headers, rows, terminal_width()), nl=False)
 

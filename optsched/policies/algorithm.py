@@ -139,8 +139,8 @@ class Group:
         """Return the members, first candidate first."""
         if self.members.wait and isinstance(self.order, StableQueue):
             running = replica.running if self.members is Members.ALL else ()
-            standing = self.order.candidates(replica.waiting, running)
-            return standing if self.where is None else filter(self.where, standing)
+            there = self.order.candidates(replica.waiting, running)
+            return there if self.where is None else filter(self.where, there)
         found = self.members.of(replica)
         if self.where is not None:
             found = [job for job in found if self.where(job)]

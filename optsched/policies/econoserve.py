@@ -161,8 +161,8 @@ class _Decoupled:
         if not self._settings.ordered:
             return merge(filling, fresh, key=lambda job: job.rank)
         due = [job for job in fresh if job.request.slo_e2e_ps is not None]
-        standing = [job for job in fresh if job.request.slo_e2e_ps is None] if due else fresh
-        return self._stable.candidates(standing, [*filling, *due])
+        there = [job for job in fresh if job.request.slo_e2e_ps is None] if due else fresh
+        return self._stable.candidates(there, [*filling, *due])
 
     # Before a choice ----------------------------------------------------------------------------------------
 

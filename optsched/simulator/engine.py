@@ -84,7 +84,7 @@ def arrival_order(instance: Instance) -> list[int]:
     return sorted(range(len(instance.requests)), key=lambda index: instance.requests[index].arrival_ps)
 
 
-class _Standing(NamedTuple):
+class _Cut(NamedTuple):
     """A decision whose repeats a pause has cut short: when they began, how many are done, and how many are left."""
 
     assignment: Assignment
@@ -133,7 +133,7 @@ class PolicyRun:
         self._arrived = self._fruitless = self._open_ps = 0
         self._decided: Assignment | None = None
         self._stuck: NoBatchError | None = None
-        self._standing: _Standing | None = None
+        self._cut: _Cut | None = None
         self._batches: list[Batch] = []
 
     @property
@@ -206,8 +206,8 @@ class PolicyRun:
             if until_ps is not None and replica.now_ps >= until_ps:
                 return None
             self._welcome()
-            if self._standing is not None:
-                return self._standing.assignment
+            if self._cut is not None:
+                return self._cut.assignment
             try:
                 self._decided = self._asked()
             except NoBatchError as stuck:
@@ -266,17 +266,17 @@ class PolicyRun:
             self._present[index] = Job(self._requests[index], index, self._arrived)
             replica.enqueue(self._present[index])
             self._arrived += 1
-            self._standing = None
+            self._cut = None
 
     # Batches ------------------------------------------------------------------------------------------------
 
     def _carry_out(self, assignment: Assignment, until_ps: int | None) -> None:
         """Carry out a decision, and repeat it until the policy has to be asked again."""
-        replica, standing = self._replica, self._standing
-        self._decided = self._standing = None
+        replica, cut = self._replica, self._cut
+        self._decided = self._cut = None
         begin, done = replica.now_ps, 0
-        if standing is not None:
-            begin, done, repeat = standing.begin_ps, standing.done, standing.left
+        if cut is not None:
+            begin, done, repeat = cut.begin_ps, cut.done, cut.left
             self._batches.pop()
         else:
             repeat = self._repeats(assignment)
@@ -285,7 +285,7 @@ class PolicyRun:
             times = self._decode(assignment, repeat, until_ps)
             done += times
             if times < repeat:
-                self._standing = _Standing(assignment, begin, done, repeat - times)
+                self._cut = _Cut(assignment, begin, done, repeat - times)
         else:
             generated, done = self._run(assignment), 1
         if replica.now_ps > MAX_PS:

@@ -144,7 +144,7 @@ class _Run(NamedTuple):
     clock: Ints
 
 
-_NOW, _FRUITLESS, _PATIENCE, _STANDING, _OVER = range(5)
+_NOW, _FRUITLESS, _PATIENCE, _STILL, _OVER = range(5)
 
 
 def _begin(problem: InstanceArrays, start: int) -> _Run:
@@ -173,7 +173,7 @@ def _advance(problem: InstanceArrays, rule: Rule, run: _Run, until: int) -> _Run
         while sizes[_ARRIVED] < known and problem.requests.arrival[sizes[_ARRIVED]] <= now:
             note_queue(watch, _waiting(sizes), problem.requests.arrival[sizes[_ARRIVED]])
             sizes[_ARRIVED] += 1
-            clock[_STANDING] = 0
+            clock[_STILL] = 0
         if not _decide(problem, rule, jobs, batch):
             clock[_OVER] = 1
             break
@@ -187,11 +187,11 @@ def _advance(problem: InstanceArrays, rule: Rule, run: _Run, until: int) -> _Run
         most = _fewest_left(problem, jobs, batch) if steady else 1
         log, watch = with_room(log, runs, 2 * runs + evicted), ready(watch, runs, most)
         note_start(watch, now, _waiting(sizes), sizes[_OCCUPIED])
-        standing, clock[_STANDING] = clock[_STANDING], 0
+        still, clock[_STILL] = clock[_STILL], 0
         if steady:
             now, fruitless = _decode(problem, rule, jobs, batch, log, watch, now, most, until), 0
             if now >= until and log.entries[log.totals[ENTRIES] - 1, REPEAT] < most:
-                clock[_STANDING] = runs
+                clock[_STILL] = runs
         else:
             _evict(problem, jobs, batch, log)
             generated, now = _run(problem, rule, jobs, batch, log, watch, ends, now)
@@ -199,7 +199,7 @@ def _advance(problem: InstanceArrays, rule: Rule, run: _Run, until: int) -> _Run
         _let_go(problem, jobs, log, ends, now)
         row = log.totals[ENTRIES] - 1
         log.entries[row, CHANGES] = log.totals[NOTED_CHANGES]
-        if steady and standing == runs:
+        if steady and still == runs:
             # The same requests go on where a pause has cut them short: had memory ended that, others would run now.
             join_entries(log)
         if max(now, log.totals[KV_HIGH]) > MOST:

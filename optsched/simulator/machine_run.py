@@ -187,7 +187,7 @@ class MachineRun(PolicyRun):
     def fence(self, index: int, time_ps: int) -> None:
         """Let a request run in no batch that starts before a time and ends after it."""
         self._fences[index] = time_ps
-        self._standing = None
+        self._cut = None
 
     def unfence(self, index: int) -> None:
         """Forget a `fence`, if there is one."""
@@ -289,7 +289,7 @@ class MachineRun(PolicyRun):
             self._notified.resize(self._memory.capacity)
         if self._cache is not None:
             self._free = self._cache.free
-        self._stuck = self._standing = None
+        self._stuck = self._cut = None
         self._replica.now_ps = max(self._replica.now_ps, now_ps)
 
     # What is seen at a time that it has been advanced to --------------------------------------------------------

@@ -15,7 +15,7 @@ within a *tolerance* τ. Take
 
 .. math:: \min c x, \quad l ≤ x ≤ u, \quad A x ≥ b, \quad x_j \text{ whole for some } j,
 
-with finite l and u, an equality standing for itself. Let :math:`r_j = u_j - l_j`, and :math:`ρ_i` the largest slack
+with finite l and u, an equality in place of itself. Let :math:`r_j = u_j - l_j`, and :math:`ρ_i` the largest slack
 that row i can have between these bounds; 0 for an equality. Then the solver's bound z exceeds the optimum by at most
 the *margin*
 

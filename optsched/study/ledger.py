@@ -130,7 +130,7 @@ _ROW = TypeAdapter(Row)
 
 
 @dataclass(frozen=True)
-class Standing:
+class Known:
     """What some rows on one problem say together.
 
     Parameters
@@ -202,12 +202,12 @@ class Standing:
         offered = tuple(rows)
         known, found = self, []
         for row in offered:
-            after = Standing((*known.rows, row))
+            after = Known((*known.rows, row))
             if (after.value, after.bound, after.badge) != (known.value, known.bound, known.badge):
                 known = after
                 found.append(row)
         # Value and bound may each be known, but not that both can be had so soon.
-        easier = Standing((*self.rows, *offered)).difficulty != known.difficulty
+        easier = Known((*self.rows, *offered)).difficulty != known.difficulty
         return list(offered) if easier else found
 
 
@@ -243,18 +243,18 @@ class Ledger:
 
     def best(
         self, instance: str, objective: Objective = Objective.MAKESPAN, restrictions: Restrictions = _UNRESTRICTED
-    ) -> Standing:
+    ) -> Known:
         """Return what is known of the instance of that hash, over that class of schedules."""
-        return Standing(tuple(self._found.get((instance, objective, _class(restrictions)), ())))
+        return Known(tuple(self._found.get((instance, objective, _class(restrictions)), ())))
 
     def contradictions(self) -> list[str]:
         """Name every bound that exceeds a value of the same problem; a free bound holds in every smaller class."""
         found = []
         for (instance, objective, restrictions), rows in self._found.items():
-            standing = Standing((*rows, *self.best(instance, objective).of(Kind.BOUND)))
-            if standing.contradictory:
+            together = Known((*rows, *self.best(instance, objective).of(Kind.BOUND)))
+            if together.contradictory:
                 scope = restrictions_document(restrictions) or "all schedules"
-                claim = f"bound {standing.bound} > value {standing.value}"
+                claim = f"bound {together.bound} > value {together.value}"
                 found.append(f"{rows[0].instance}, {objective.value}, {scope}: {claim}")
         return found
 

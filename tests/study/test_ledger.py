@@ -25,7 +25,7 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.study import ledger as ledgers
-from optsched.study.ledger import Difficulty, Kind, Ledger, Row, Standing, record, rows_of
+from optsched.study.ledger import Difficulty, Kind, Known, Ledger, Row, record, rows_of
 
 TODAY = datetime.date(2026, 11, 21)
 HASH, OTHER = "a" * 64, "b" * 64
@@ -56,9 +56,9 @@ def small() -> Instance:
 
 
 def test_nothing_is_known_of_nothing() -> None:
-    standing = Standing()
-    assert (standing.value, standing.bound, standing.gap, standing.badge) == (None, None, None, Badge.HEURISTIC)
-    assert (standing.status, standing.proof_s, standing.difficulty) == (Status.UNKNOWN, None, Difficulty.OPEN)
+    known = Known()
+    assert (known.value, known.bound, known.gap, known.badge) == (None, None, None, Badge.HEURISTIC)
+    assert (known.status, known.proof_s, known.difficulty) == (Status.UNKNOWN, None, Difficulty.OPEN)
 
 
 def test_the_best_of_the_rows_counts_not_the_last() -> None:
@@ -70,20 +70,20 @@ def test_the_best_of_the_rows_counts_not_the_last() -> None:
         row("bound", 80),
         row("bound", 70),
     )
-    standing = Standing(rows)
-    assert (standing.value, standing.bound, standing.gap) == (100, 80, 0.2)
-    assert (standing.status, standing.difficulty) == (Status.FEASIBLE, Difficulty.OPEN)
-    assert Standing(rows[:3]).status == Status.FEASIBLE
-    assert Standing(rows[3:]).status == Status.BOUND_ONLY
-    closed = Standing((*rows, row("bound", 100)))
+    known = Known(rows)
+    assert (known.value, known.bound, known.gap) == (100, 80, 0.2)
+    assert (known.status, known.difficulty) == (Status.FEASIBLE, Difficulty.OPEN)
+    assert Known(rows[:3]).status == Status.FEASIBLE
+    assert Known(rows[3:]).status == Status.BOUND_ONLY
+    closed = Known((*rows, row("bound", 100)))
     assert (closed.status, closed.gap) == (Status.OPTIMAL, 0.0)
 
 
 def test_the_badge_is_the_best_bounds() -> None:
     certified, claimed = row("bound", 80, badge="certified"), row("bound", 90)
-    assert Standing((row("value", 100), certified)).badge == Badge.CERTIFIED
-    assert Standing((certified, claimed)).badge == Badge.SOLVER_CLAIMED
-    assert Standing((certified, claimed, row("bound", 90, badge="certified"))).badge == Badge.CERTIFIED
+    assert Known((row("value", 100), certified)).badge == Badge.CERTIFIED
+    assert Known((certified, claimed)).badge == Badge.SOLVER_CLAIMED
+    assert Known((certified, claimed, row("bound", 90, badge="certified"))).badge == Badge.CERTIFIED
 
 
 @pytest.mark.parametrize(
@@ -100,27 +100,27 @@ def test_difficulty_is_the_time_to_value_and_proof(
     times: tuple[float, float], proof_s: float, difficulty: Difficulty
 ) -> None:
     slow = (row("value", 120, 0.1), row("bound", 90, 0.1), row("value", 100, 500.0), row("bound", 100, 500.0))
-    standing = Standing((*slow, row("value", 100, times[0]), row("bound", 100, times[1])))
-    assert (standing.proof_s, standing.difficulty) == (proof_s, difficulty)
+    known = Known((*slow, row("value", 100, times[0]), row("bound", 100, times[1])))
+    assert (known.proof_s, known.difficulty) == (proof_s, difficulty)
 
 
 def test_improvements() -> None:
-    standing = Standing((row("value", 100, 50.0), row("bound", 80, 50.0)))
+    known = Known((row("value", 100, 50.0), row("bound", 80, 50.0)))
     for better in (row("value", 99), row("bound", 81), row("bound", 80, badge="certified")):
-        assert standing.improvements([better]) == [better]
+        assert known.improvements([better]) == [better]
     for no_better in (row("value", 100), row("value", 101), row("bound", 80), row("bound", 79, badge="certified")):
-        assert standing.improvements([no_better]) == []
+        assert known.improvements([no_better]) == []
     both = [row("value", 90), row("bound", 90)]
-    assert standing.improvements(both) == both
-    assert Standing().improvements([row("value", 100), row("value", 100), row("value", 99)])[1:] == [row("value", 99)]
+    assert known.improvements(both) == both
+    assert Known().improvements([row("value", 100), row("value", 100), row("value", 99)])[1:] == [row("value", 99)]
 
 
 def test_a_proof_of_an_easier_class_is_an_improvement() -> None:
-    standing = Standing((row("value", 100, 100.0), row("bound", 100, 100.0)))
-    assert standing.difficulty == Difficulty.HARD
+    known = Known((row("value", 100, 100.0), row("bound", 100, 100.0)))
+    assert known.difficulty == Difficulty.HARD
     quicker = [row("value", 100, 5.0), row("bound", 100, 5.0)]
-    assert standing.improvements(quicker) == quicker
-    assert standing.improvements([row("value", 100, 70.0), row("bound", 100, 70.0)]) == []
+    assert known.improvements(quicker) == quicker
+    assert known.improvements([row("value", 100, 70.0), row("bound", 100, 70.0)]) == []
 
 
 def test_problems_are_kept_apart() -> None:
@@ -298,8 +298,8 @@ def test_only_improvements_are_appended(tmp_path: Path) -> None:
     assert [entry.kind for entry in new] == [Kind.VALUE, Kind.BOUND]
     assert file.read_bytes().startswith(before)
     assert record(file, [result], TODAY) == []
-    standing = ledgers.read(file).best(instance_sha256(small()))
-    assert (standing.value, standing.status) == (result.value, Status.OPTIMAL)
+    known = ledgers.read(file).best(instance_sha256(small()))
+    assert (known.value, known.status) == (result.value, Status.OPTIMAL)
 
 
 def test_a_result_that_the_checker_rejects_is_not_recorded(tmp_path: Path) -> None:
@@ -368,8 +368,8 @@ def test_a_table_records_what_it_found(tmp_path: Path, monkeypatch: pytest.Monke
     Path("small.json").write_text(dump(instance_document(small())))
     command = ("table", "small.json", "--policies", "vllm,vllm_hy", "--workers", "1", "--ledger", "ledger.jsonl")
     assert optsched(*command) == 0
-    standing = ledgers.read(Path("ledger.jsonl")).best(instance_sha256(small()))
-    assert (standing.value, standing.status) == (solved().value, Status.OPTIMAL)
+    known = ledgers.read(Path("ledger.jsonl")).best(instance_sha256(small()))
+    assert (known.value, known.status) == (solved().value, Status.OPTIMAL)
     before = Path("ledger.jsonl").read_bytes()
     assert optsched(*command) == 0
     assert Path("ledger.jsonl").read_bytes() == before
@@ -396,9 +396,9 @@ def test_the_list_shows_the_shipped_ledger(capsys: pytest.CaptureFixture[str]) -
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
     known = ledgers.shipped()
     for line, instance in zip(lines, load_suite("infermax-fig15").instances, strict=True):
-        standing = known.best(instance_sha256(instance))
-        assert standing.value is not None
-        shown = f"{standing.value / 1e9:.3f}"
+        summary = known.best(instance_sha256(instance))
+        assert summary.value is not None
+        shown = f"{summary.value / 1e9:.3f}"
         assert line[0] == instance.name
         assert line[4:] == [shown, "ms", shown, "ms", "0.00", "optimal", "easy"]
     assert optsched("instances", "list", "infermax-b32", "--objective", "max_ttft") == 0
