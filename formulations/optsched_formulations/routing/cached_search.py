@@ -23,7 +23,6 @@ Any cache mode, evictions, chunks, arrivals; objectives that rise with the times
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations, count, permutations, product
@@ -34,6 +33,7 @@ from optsched.model.objectives import Objective, value_at
 from optsched.model.result import Badge
 from optsched.model.schedule import Batch, Schedule
 from optsched.solvers.formulation import Outcome, Termination, UnsupportedError, require_monotone
+from optsched.stopwatch import now_s
 from optsched_formulations.routing.prefixed import least_steps
 
 _Held = tuple[int, int, bool]
@@ -70,7 +70,7 @@ def solve_cached(instance: Instance, objective: Objective, time_limit_s: float) 
     if instance.is_distributed:
         raise UnsupportedError("several machines")
     require_monotone(objective)
-    return _Search(instance, objective).run(time.perf_counter() + time_limit_s)
+    return _Search(instance, objective).run(now_s() + time_limit_s)
 
 
 class _Search:
@@ -116,7 +116,7 @@ class _Search:
                 continue
             known.append(label)
             taken += 1
-            if taken % _CHECKED == 0 and time.perf_counter() > deadline:
+            if taken % _CHECKED == 0 and now_s() > deadline:
                 return Outcome(Termination.LIMIT, None, label.value, Badge.SOLVER_CLAIMED)
             for now, state, batch in self._following(label):
                 first, last = list(label.first), list(label.last)

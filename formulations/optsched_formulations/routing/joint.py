@@ -36,7 +36,6 @@ them only under these conditions, which it tests itself, and repeats the dynamic
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +52,7 @@ from optsched.model.objectives import Objective
 from optsched.model.result import Badge
 from optsched.model.schedule import Schedule
 from optsched.solvers.formulation import Formulation, Outcome, Task, Termination, UnsupportedError
+from optsched.stopwatch import now_s
 from optsched_formulations.batching.refills import least_beyond_ps
 from optsched_formulations.batching.state_search import StateSearch
 from optsched_formulations.batching.token_cpsat import TokenCpSat
@@ -166,7 +166,7 @@ def solve_jointly(
     InputError
         If a request fits no machine.
     """
-    return _Search(cluster, objective, monotone, engine, time.perf_counter() + time_limit_s).run()
+    return _Search(cluster, objective, monotone, engine, now_s() + time_limit_s).run()
 
 
 class _Search:
@@ -214,7 +214,7 @@ class _Search:
                 self._offer(sets)
                 break
             missing = [key for key in dict.fromkeys(open_sets) if self._seconds.get(key, 0) < math.inf]
-            if not missing or time.perf_counter() > self._deadline:
+            if not missing or now_s() > self._deadline:
                 break
             # The largest set first: what it teaches may change the division. One that takes long comes after the
             # others, which may show that nothing depends on it.
@@ -242,7 +242,7 @@ class _Search:
         else:
             methods = [bound_of_several(name) for name in BOUNDS_WITH_CACHES]
         for subset in range(1, len(least)):
-            if time.perf_counter() > self._deadline:
+            if now_s() > self._deadline:
                 break  # What has no bound yet takes at least nothing.
             instance = self._instance(kind, subset)
             # Where prefixes are cached one request may make room for the prefill of another.
@@ -276,7 +276,7 @@ class _Search:
     def _solve(self, kind: int, subset: int) -> None:
         """Solve a set on a machine, and raise the bounds."""
         instance = self._instance(kind, subset)
-        left = max(self._deadline - time.perf_counter(), 0.1)
+        left = max(self._deadline - now_s(), 0.1)
         seconds = max(self._seconds.get((kind, subset), 0), _FIRST_SECONDS)
         outcome = self._engine(instance, self._objective, min(left, seconds))
         later = self._later_ps(instance)

@@ -33,8 +33,7 @@ documents are grouped, each group with r machines of its own and r − 1 further
 with the proof). All groups are listed where documents are few; with more, CP-SAT searches, and the bound is a solver's
 word. It is better with few, large documents.
 
-A placement comes from best fit with splitting (`best_fit`), polished by annealing (`placement_kernel`), and, if asked
-for, by CP-SAT with the placement as a hint.
+A placement comes from best fit with splitting (`best_fit`), polished by annealing (`placement_kernel`).
 
 Conditions
 ----------
@@ -44,13 +43,13 @@ offline, what a document holds can be dropped after its last request.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from optsched.model.errors import InputError
+from optsched.stopwatch import now_s
 from optsched_formulations.routing.best_fit import best_placement
 from optsched_formulations.routing.component import MOST_ENUMERATED, DocumentNeed, component_bound
 from optsched_formulations.routing.placement_kernel import Forest, Placed, add, anneal
@@ -154,7 +153,7 @@ def place(tree: PrefixTree, machines: int, *, time_limit_s: float = 10.0, worker
     """Place requests so that the largest load is small, and bound it; search until the bound is met or time is up."""
     if machines < 1:
         raise InputError("machines", machines, "at least 1")
-    deadline = time.perf_counter() + time_limit_s
+    deadline = now_s() + time_limit_s
     bound = recursion_bound(tree, machines)
     best = best_placement(tree, machines, bound, _TRIES, seed)
     value = max(tree.loads_ps(best, machines))
@@ -170,7 +169,7 @@ def place(tree: PrefixTree, machines: int, *, time_limit_s: float = 10.0, worker
         value = max(tree.loads_ps(best, machines))
         needs = _needs(tree, machines, value - 1) if enumerated or searched else None
         if needs is not None:
-            left = deadline - time.perf_counter()
+            left = deadline - now_s()
             component = component_bound(*needs, machines, (bound, value), (left, workers))
             if component > bound:
                 bound, kind = component, "prefix_components" if enumerated else None
@@ -219,7 +218,7 @@ def _polished(tree: PrefixTree, machines: int, start: list[int], limits: tuple[i
     bound, deadline, seed = limits
     prepared = _forest(tree)
     best, least, round_number = start, max(tree.loads_ps(start, machines)), 0
-    while least > bound and time.perf_counter() < deadline:
+    while least > bound and now_s() < deadline:
         whole, heat = _ROUNDS[round_number % len(_ROUNDS)]
         if whole:
             pieces, piece_of = _pieces(tree, best)
