@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -12,4 +13,6 @@ settings.register_profile("suite", TIMELESS, derandomize=True)
 settings.register_profile("soak", TIMELESS)
 # Readline puts it into the environment of pytest-xdist's workers, and commands obey it.
 os.environ.pop("COLUMNS", None)
+# A shell starts jobs in the background with it ignored, which commands inherit; tests of Ctrl-C would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
