@@ -228,12 +228,23 @@ class Search:
 
     def shrunk(self, genome: Genome, least: float) -> Genome:
         """Return the genome made smaller, step by step, as long as the gap is at least ``least``."""
-        smaller: Genome | None = genome
-        while smaller is not None:
-            genome = smaller
-            tries = (each for each in _smaller(genome) if each.is_servable)
-            smaller = next((each for each in tries if self.gap(self.instance(each)) >= least), None)
+        place = failed = 0
+        while failed < len(tries := list(_smaller(genome))):
+            smaller = tries[place % len(tries)]
+            if smaller.is_servable and self._shows(self.instance(smaller), least):
+                genome, failed = smaller, 0
+            else:
+                # What fails is not tried again at once: after a step most of the others fail as before.
+                place, failed = place + 1, failed + 1
         return genome
+
+    def _shows(self, instance: Instance, least: float) -> bool:
+        """Whether some witness shows a gap of at least ``least``."""
+        own = simulate(instance, self.policy, self.objective).value
+        if not own or 1 - quick_bound(instance, self.objective) / own < least:
+            return False
+        values = (self._witnessed(instance, name) for name in WITNESSES if name != self.policy)
+        return any(value is not None and 1 - value / own >= least for value in values)
 
     def parts(self, genome: Genome) -> Elite:
         """Return the best instances that have only some of the requests, at most as many as this search allows."""
@@ -328,7 +339,10 @@ def _scaled(genome: Genome, chance: Random) -> Genome:
 
 
 def _smaller(genome: Genome) -> Iterator[Genome]:
-    """Yield what is smaller by a step: without a request, with shorter lengths, without arrivals, all halved."""
+    """Yield what is smaller by a step: all halved, without a request, with shorter lengths, without arrivals."""
+    halved = tuple((max(1, size // 2), length, arrival) for size, length, arrival in genome.requests)
+    if halved != genome.requests:
+        yield Genome(max(1, genome.kv_tokens // 2), halved)
     for place, (size, length, arrival) in enumerate(genome.requests):
         before, after = genome.requests[:place], genome.requests[place + 1 :]
         yield replace(genome, requests=before + after)
@@ -344,9 +358,6 @@ def _smaller(genome: Genome) -> Iterator[Genome]:
                 yield Genome(genome.kv_tokens - (length - less), changed)
         if arrival:
             yield replace(genome, requests=(*before, (size, length, 0), *after))
-    halved = tuple((max(1, size // 2), length, arrival) for size, length, arrival in genome.requests)
-    if halved != genome.requests:
-        yield Genome(max(1, genome.kv_tokens // 2), halved)
 
 
 @dataclass(frozen=True)
