@@ -1,8 +1,9 @@
 """Bound tables of pages, from a store: a page says itself which tables it has.
 
-A section begins with the mark ``<!-- begin table SUITE OBJECTIVE POLICIES -->``, policies joined by commas, and ends
-with the mark ``end`` of the same text. What is between them is written from the store: the best value and the best
-bound of all attempts, and what each policy gives with the installed code.
+A section begins with the mark ``<!-- begin table SUITE OBJECTIVE SETUPS -->``, setups joined by commas, and ends with
+the mark ``end`` of the same text. A setup is a policy; or on several machines ROUTER+POLICY, and with a choice of cache
+ROUTER+POLICY+EVICTOR. What is between the marks is written from the store: the best value and the best bound of all
+attempts, and what each setup gives with the installed code.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from optsched.report.formats import as_markdown
 from optsched.report.section import replace_section
 from optsched.report.sheet import make_sheet
 from optsched.study.bound_table import BoundTable, Row
+from optsched.study.setups import Setups
 from optsched.study.store import EVEN_FAILURES, Store
-from optsched.study.trial import simulating, solving
+from optsched.study.trial import solving
 
 _MARK = re.compile(r"<!-- begin (table (\S+) (\S+) (\S+)) -->")
 
@@ -36,20 +38,29 @@ class StoredTable:
     ----------
     mark
         The text of the marks.
-    suite, objective, policies
+    suite, objective, setups
         Its instances, and what is compared on them.
     """
 
     mark: str
     suite: str
     objective: Objective
-    policies: tuple[str, ...]
+    setups: tuple[Setups, ...]
 
 
 def tables_of(page: str) -> Iterator[StoredTable]:
     """Yield the tables that the text of a page asks for."""
-    for mark, suite, objective, policies in _MARK.findall(page):
-        yield StoredTable(mark, suite, find_objective(objective), tuple(policies.split(",")))
+    for mark, suite, objective, setups in _MARK.findall(page):
+        yield StoredTable(mark, suite, find_objective(objective), tuple(map(_setup, setups.split(","))))
+
+
+def _setup(stated: str) -> Setups:
+    """Return one setup: POLICY, ROUTER+POLICY or ROUTER+POLICY+EVICTOR."""
+    first, *rest = stated.split("+")
+    if not rest:
+        return Setups.named([first])
+    policy, *evictors = rest
+    return Setups.named([policy], routers=[first], evictors=evictors or [None])
 
 
 def filled(page: str, store: Store) -> str:
@@ -69,17 +80,18 @@ def stored_table(asked: StoredTable, store: Store) -> BoundTable:
     """Return a bound table from a store."""
     suite = load_suite(asked.suite)
     rows = tuple(_row(instance, asked, store) for instance in suite.instances)
-    return BoundTable(suite.name, suite.description, asked.objective, Restrictions(), asked.policies, rows)
+    labels = tuple(label for setup in asked.setups for label in setup.labels)
+    return BoundTable(suite.name, suite.description, asked.objective, Restrictions(), labels, rows)
 
 
 def _row(instance: Instance, asked: StoredTable, store: Store) -> Row:
     best = best_known(instance, asked.objective, store)
-    found = [
-        store.find(simulating(instance, asked.objective, policy=policy), EVEN_FAILURES) for policy in asked.policies
-    ]
-    policies = [attempt.outcome.result for attempt in found if attempt is not None]
-    results = tuple(result for result in policies if result is not None)
-    if best is None or len(results) < len(asked.policies):
+    problem = instance, asked.objective, Restrictions()
+    trials = [trial for setup in asked.setups for trial in setup.trials(problem)]
+    found = [store.find(trial, EVEN_FAILURES) for trial in trials]
+    outcomes = [attempt.outcome.result for attempt in found if attempt is not None]
+    results = tuple(result for result in outcomes if result is not None)
+    if best is None or len(results) < len(trials):
         reason = f"not all of {asked.mark} on {instance.name}"
         raise InputError("", Said(reason), "what `optsched table` with --results has kept", str(store.path))
     return Row(instance, best, results)

@@ -9,6 +9,7 @@ from optsched.calibrate.library import cost_model
 from optsched.model.cluster import CacheMode, CacheRules, Link, Role
 from optsched.model.cost import CostModel
 from optsched.model.documents import Suite
+from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, MachineGroup, Request, Rules
 from optsched.model.prefixes import PrefixNode, PrefixTree
 from optsched.traces.clusters import prefixed_instance
@@ -31,7 +32,7 @@ _PREBLE_RATE = 2
 """Requests per second and machine."""
 
 PD_MACHINES = 4
-_PD_REQUESTS = 24
+_PD_REQUESTS, _PD_RATES = 24, (8, 48, 96)
 _PD_LINK = Link(kv_ps=2**19 * 10**12 // (125 * 10**8))
 """100 Gb/s for the 2¹⁹ bytes of a token of Llama-2-7B."""
 
@@ -112,29 +113,25 @@ def prefix_preble(profile: str) -> Suite:
 
 
 def pd_small(profile: str) -> Suite:
-    """Return the same requests on machines of which 0, 1, … only prefill and the others only decode."""
+    """Return the same requests, sooner and sooner, on machines of which 0, 1, … only prefill and the others decode."""
     cost = cost_model(profile)
-    rng, now = Random("pd-small"), 0.0
-    requests = []
-    for _ in range(_PD_REQUESTS):
-        now += rng.expovariate(8)
-        requests.append(Request(rng.randint(64, 512), rng.randint(4, 64), round(now * 10**12)))
     limits = Limits(4096, _BATCH, _BATCH, kv_block=16)
-    alone = Instance("pd-small-equal", limits, Rules(), cost, tuple(requests), replicas=PD_MACHINES)
-    splits = [
-        Instance(
-            f"pd-small-{prefill}-{PD_MACHINES - prefill}",
-            limits,
-            Rules(),
-            cost,
-            tuple(requests),
-            machine_groups=(MachineGroup(prefill, Role.PREFILL), MachineGroup(PD_MACHINES - prefill, Role.DECODE)),
-            links=_PD_LINK,
-        )
-        for prefill in range(1, PD_MACHINES)
-    ]
+    instances = []
+    for rate in _PD_RATES:
+        rng, now = Random("pd-small"), 0.0
+        requests = []
+        for _ in range(_PD_REQUESTS):
+            now += rng.expovariate(rate)
+            requests.append(Request(rng.randint(64, 512), rng.randint(4, 64), round(now * 10**12)))
+        equal = Instance(f"pd-small-{rate}-equal", limits, Rules(), cost, tuple(requests), replicas=PD_MACHINES)
+        instances.append(equal)
+        for prefill in range(1, PD_MACHINES):
+            name = f"pd-small-{rate}-{prefill}-{PD_MACHINES - prefill}"
+            groups = MachineGroup(prefill, Role.PREFILL), MachineGroup(PD_MACHINES - prefill, Role.DECODE)
+            instances.append(replace(equal, name=name, replicas=1, machine_groups=groups, links=_PD_LINK))
+    rates = ", ".join(map(str, _PD_RATES[:-1])) + f" and {_PD_RATES[-1]}"
     description = (
-        f"How many of {PD_MACHINES} machines prefill and how many decode: {_PD_REQUESTS} requests at 8 requests/s on "
-        "each split, over 100 Gb/s, and on as many equal machines."
+        f"How many of {PD_MACHINES} machines prefill and how many decode: {_PD_REQUESTS} requests at {rates} requests/s "
+        "on each split, over 100 Gb/s, and on as many equal machines."
     )
-    return Suite("pd-small", description, (alone, *splits))
+    return Suite("pd-small", description, tuple(instances))
