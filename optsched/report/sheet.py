@@ -274,9 +274,9 @@ def _notes(table: BoundTable) -> list[str]:
     for row in table.rows:
         if row.best.message:
             notes.append(f"{row.instance.name}: {printable(row.best.message)}.")
-        for result in row.policies:
+        for name, result in zip(table.policies, row.policies, strict=True):
             if result.status == Status.FAILED and result.message:
                 reason = printable(result.message).partition(": ")[2]
-                reasons[f"{row.instance.name}: {reason}"].append(result.method)
+                reasons[f"{row.instance.name}: {reason}"].append(name)
     notes += [f"{NOT_AVAILABLE}: {', '.join(names)} on {reason}." for reason, names in reasons.items()]
     return notes
