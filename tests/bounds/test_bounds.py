@@ -151,7 +151,7 @@ def jobs_on_a_machine(draw: st.DrawFn) -> list[DueJob]:
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(jobs_on_a_machine())
 @example([DueJob(0, 1, 100), DueJob(0, 10, 10), DueJob(0, 10, 10)])  # the latest deadline goes last
 def test_most_jobs_in_time_are_found(jobs: list[DueJob]) -> None:
@@ -192,7 +192,7 @@ QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, Hea
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=250)
+@settings(QUICK, max_examples=150)
 @given(instances(online=True), st.sampled_from(MONOTONE))
 def test_no_bound_exceeds_an_optimum(instance: Instance, objective: Objective) -> None:
     best = optimum(instance, objective)
@@ -204,7 +204,7 @@ def test_no_bound_exceeds_an_optimum(instance: Instance, objective: Objective) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
-@settings(QUICK, max_examples=100)
+@settings(QUICK, max_examples=60)
 @given(instances(online=True), st.data(), st.sampled_from(GROWING))
 def test_a_further_request_never_lowers_a_bound(
     name: str, instance: Instance, data: st.DataObject, objective: Objective
@@ -290,7 +290,7 @@ def stated_weights(draw: st.DrawFn, instance: Instance) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=100)
+@settings(QUICK, max_examples=60)
 @given(instances(online=True), st.data(), st.sampled_from(GROWING))
 def test_whatever_weights_are_stated_no_more_than_the_optimum_is_proved(
     instance: Instance, data: st.DataObject, objective: Objective
@@ -351,7 +351,7 @@ def test_no_percentile_is_smaller(instance: Instance, objective: Objective) -> N
     assert alone <= found
 
 
-@settings(QUICK, max_examples=100)
+@settings(QUICK, max_examples=60)
 @given(instances(online=True), st.sampled_from(["ttft", "e2e"]))
 def test_the_last_percentile_is_the_maximum(instance: Instance, latency: str) -> None:
     """Of fewer than 20 values."""
@@ -360,7 +360,7 @@ def test_the_last_percentile_is_the_maximum(instance: Instance, latency: str) ->
     assert bound("percentile", instance, Objective(f"p95_{latency}")) == max(value or 0 for value in known)
 
 
-@settings(QUICK, max_examples=100)
+@settings(QUICK, max_examples=60)
 @given(instances(online=True), st.sampled_from(PERCENTILES))
 def test_a_percentile_is_where_enough_requests_meet_an_slo(instance: Instance, objective: Objective) -> None:
     """As an SLO of all: 1 ps below the bound more have to miss it than the percentile leaves out, at it not."""

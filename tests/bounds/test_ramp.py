@@ -137,7 +137,7 @@ def counted(part: Part, demand: Demand, stated: list[Prices]) -> int:
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=200)
+@settings(QUICK, max_examples=120)
 @given(instances(online=True), st.lists(prices(), min_size=1, max_size=3), st.data())
 def test_whatever_prices_are_stated_no_more_than_the_optimum_is_proved(
     instance: Instance, stated: list[Prices], data: st.DataObject
@@ -156,7 +156,7 @@ def test_whatever_prices_are_stated_no_more_than_the_optimum_is_proved(
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=100)
+@settings(QUICK, max_examples=60)
 @given(instances(), st.lists(prices(), min_size=1, max_size=3), st.integers(2, 3), st.data())
 def test_prompts_between_others_prove_no_more_than_each_by_itself(
     instance: Instance, stated: list[Prices], count: int, data: st.DataObject
@@ -237,7 +237,7 @@ def test_a_further_request_does_not_lower_the_best_bound() -> None:
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=100)
+@settings(QUICK, max_examples=60)
 @given(instances(), prices(), st.data())
 def test_with_the_same_prices_a_further_request_never_lowers_what_they_prove(
     instance: Instance, stated: Prices, data: st.DataObject

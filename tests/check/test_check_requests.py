@@ -174,7 +174,7 @@ def cases(draw: st.DrawFn) -> tuple[Instance, Objective]:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=90, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(cases(), st.data())
 def test_the_optimum_is_proved_and_no_more(case: tuple[Instance, Objective], data: st.DataObject) -> None:
     instance, objective = case

@@ -274,7 +274,7 @@ def covered(draw: st.DrawFn, sums: bool = True) -> tuple[Instance, Objective]:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(covered(), st.data())
 def test_the_optimum_is_confirmed_and_no_more(case: tuple[Instance, Objective], data: st.DataObject) -> None:
     instance, objective = case

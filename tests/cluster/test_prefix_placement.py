@@ -84,7 +84,8 @@ def test_annealing_finds_tiny_optima() -> None:
     for _ in range(3):
         tree = random_tree(rng, 4, 7)
         best = least_load(tree, 2)
-        assert place(tree, 2, time_limit_s=0.2).value == best
+        # It takes 0.05 s, the first time 0.4 s more: compiled code is loaded.
+        assert place(tree, 2, time_limit_s=3.0).value == best
 
 
 def test_both_models_have_the_optimum() -> None:

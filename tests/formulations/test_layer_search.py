@@ -29,7 +29,7 @@ from optsched_formulations.batching.search.resident_graph import TooLargeError
 SEARCH, WITHOUT_GRAPH = LayerSearch(), LayerSearch(most_nodes=0)
 LADDER = {instance.name: instance for instance in ladder("a100-llama2-7b-linear").instances}
 QUICK = settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    deadline=None, max_examples=90, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 TURNS = Instance(
     "turns",

@@ -56,7 +56,7 @@ def on_nodes(instance: Instance, tracked: frozenset[int]) -> int:
 
 
 QUICK = settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    deadline=None, max_examples=90, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
 

@@ -629,7 +629,7 @@ def test_what_would_do_is_said(instance: Instance, given: Restrictions, message:
     assert check_result(claimed(result)).violations == ()
 
 
-@settings(max_examples=300)
+@settings(max_examples=180)
 @given(
     st.lists(st.builds(Request, input=st.integers(1, 9), output=st.integers(1, 9)), min_size=1, max_size=3),
     st.builds(

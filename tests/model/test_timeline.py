@@ -229,14 +229,14 @@ def lazy_schedules(draw: st.DrawFn) -> tuple[Instance, Schedule]:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(lazy_schedules())
 def test_every_picosecond(case: tuple[Instance, Schedule]) -> None:
     assert_as_watched(*case)
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(instances(), st.sampled_from(["vllm_swap", "rr_sjf", "sarathi", "larry"]))
 def test_every_picosecond_of_policies(instance: Instance, policy: str) -> None:
     """Some of them swap, and what they repeat is one batch."""

@@ -75,7 +75,7 @@ def test_a_paused_run_is_the_same(policy: str, instance: Instance, rng: Random, 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", PLAIN)
 @given(instances(), st.randoms(use_true_random=False), st.booleans())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_a_paused_compiled_run_is_the_same(policy: GroupedPolicy, instance: Instance, rng: Random, ahead: bool) -> None:
     instance = replace(instance, cost=replace(instance.cost, cpu_request=0))
     run = policy.compiled_run(instance)

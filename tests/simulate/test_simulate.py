@@ -808,7 +808,7 @@ def may_fail(instance: Instance, name: str) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=360, deadline=None)
 @given(instances(), st.sampled_from(sorted(RUNNERS)))
 def test_every_schedule_is_legal_or_the_policy_fails(instance: Instance, name: str) -> None:
     runner = RUNNERS[name]
@@ -889,7 +889,7 @@ def scaled(instance: Instance, factor: int) -> Instance:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(instances(), st.sampled_from(sorted(RUNNERS)))
 def test_scale_of_time_changes_no_decision(instance: Instance, name: str) -> None:
     found = outcome(instance, RUNNERS[name])
@@ -904,7 +904,7 @@ def test_scale_of_time_changes_no_decision(instance: Instance, name: str) -> Non
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(instances(), st.sampled_from(BASES))
 def test_eviction_free_variant_differs_only_if_memory_is_short(instance: Instance, name: str) -> None:
     occupied = instance.limits.occupied
