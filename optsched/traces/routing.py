@@ -131,7 +131,7 @@ def pd_small(profile: str) -> Suite:
             instances.append(replace(equal, name=name, replicas=1, machine_groups=groups, links=_PD_LINK))
     rates = ", ".join(map(str, _PD_RATES[:-1])) + f" and {_PD_RATES[-1]}"
     description = (
-        f"How many of {PD_MACHINES} machines prefill and how many decode: {_PD_REQUESTS} requests at {rates} requests/s "
-        "on each split, over 100 Gb/s, and on as many equal machines."
+        f"How many of {PD_MACHINES} machines prefill and how many decode: {_PD_REQUESTS} requests at {rates} "
+        "requests/s on each split, over 100 Gb/s, and on as many equal machines."
     )
     return Suite("pd-small", description, tuple(instances))
