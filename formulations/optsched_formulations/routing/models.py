@@ -8,7 +8,8 @@ from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.solvers.formulation import UnsupportedError
 from optsched_formulations.eviction.exact import cache_programme
-from optsched_formulations.eviction.service import ServiceOrder, service_order, token_value
+from optsched_formulations.eviction.pooled import served_in
+from optsched_formulations.eviction.service import ServiceOrder, token_value
 from optsched_formulations.routing.assignment import assignment_programme
 from optsched_formulations.routing.fleet import require_independent
 from optsched_formulations.routing.placement_models import placement_programme
@@ -49,20 +50,9 @@ def order_of(instance: Instance) -> tuple[ServiceOrder, int]:
     """
     if len(instance.machines) > 1 or not instance.is_cached:
         raise UnsupportedError("several machines" if len(instance.machines) > 1 else "a machine without a cache")
-    limits = instance.machines[0].limits
-    block, numbers = limits.kv_block, dict[tuple[str, int], int]()
-    lengths = {node.name: node.tokens for node in instance.prefixes.nodes}
-    paths, findable, occupied = [], [], []
-    for request in sorted(instance.requests, key=lambda each: each.arrival_ps):
-        path, end = list[int](), 0
-        for name in request.prefix:
-            end += lengths[name]
-            last = min(end, request.peak_tokens) // block
-            path += [numbers.setdefault((name, place), len(numbers)) for place in range(len(path), last)]
-        paths.append(path)
-        findable.append(min(len(path), (request.input - 1) // block))
-        occupied.append(-(-request.peak_tokens // block))
-    return service_order(paths, findable=findable, occupied=occupied), limits.kv_blocks
+    requests = instance.requests
+    turns = sorted(range(len(requests)), key=lambda index: requests[index].arrival_ps)
+    return served_in(instance, turns), instance.machines[0].limits.kv_blocks
 
 
 def _require(objective: Objective, covered: Objective) -> None:

@@ -80,6 +80,18 @@ def saved_bound(service: Service, certificate: Mapping[str, Any]) -> int:
     return total
 
 
+def largest_load_bound(pooled: Service, total: int, machines: int, certificate: Mapping[str, Any]) -> int:
+    """Return the least that one of some machines recomputes, of prompts that take ``total`` on nothing.
+
+    ``pooled`` has the blocks of all machines together. What a request finds on its machine has been cached there at
+    least since its previous use on any machine, beside what each request between occupies, on whatever machine. So
+    all machines together save no more than the pooled cache, and the largest load is no less than their mean.
+    """
+    if machines < 1:
+        raise UnprovedError(f"there are {machines} machines, expected at least one")
+    return -(-(total - saved_bound(pooled, certificate)) // machines)
+
+
 def hits_violations(service: Service, hits: Sequence[int]) -> Iterator[str]:
     """Say why requests cannot find ``hits`` leading blocks.
 
