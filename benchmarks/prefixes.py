@@ -3,36 +3,45 @@
     python benchmarks/prefixes.py placement --requests 200 --seconds 20
     python benchmarks/prefixes.py caches --format mooncake ../shared/data/mooncake/conversation_trace.jsonl.gz
     python benchmarks/prefixes.py caches --format agentic ../shared/data/kv_cache_tester/*.jsonl.gz
+    python benchmarks/prefixes.py routed prefix-mooncake-500 prefix-coding-5 --page docs/routing-tables.md
 
-Caches are those of one machine that serves requests in the order of their arrival; every value, bound and distance
-holds for this order only. Coding sessions have no common clock: they start at random within 8 hours.
+``caches`` are those of one machine that serves requests in the order of their arrival; every value, bound and distance
+holds for this order only. Coding sessions have no common clock: they start at random within 8 hours. ``routed`` takes
+the order of first tokens of each simulated run.
 """
 
 from __future__ import annotations
 
 import gzip
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import click
 
-from optsched import CostModel, cost_model
-from optsched.check.certificates.prefix_cache import Service, hits_violations, saved_bound
+from optsched import CostModel, Objective, cost_model, load_instance, simulate
+from optsched.check.certificates.prefix_cache import Service, hits_violations, largest_load_bound, saved_bound
 from optsched.cli import run_program
+from optsched.cli.options import file_option
 from optsched.model.cluster import CacheMode, CacheRules
+from optsched.model.errors import DefectError
 from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.report.formats import as_markdown, as_text
+from optsched.report.sheet import Cell, Column, Sheet
 from optsched.traces.clusters import prefixed_instance
 from optsched.traces.preble import draw_prefixed
 from optsched.traces.prefixed import PrefixedRows
 from optsched.traces.rows import SECOND_PS
 from optsched.traces.sessions import read_coding_prefixes, read_mooncake_prefixes
+from optsched_formulations.eviction.pooled import pooled_use, served_in
 from optsched_formulations.eviction.prefix_cache import most_saved
 from optsched_formulations.eviction.service import BlockValue, ServiceOrder, time_value, token_value
 from optsched_formulations.routing.models import order_of
 from optsched_formulations.routing.prefix_placement import place
 from optsched_formulations.routing.prefixed import placement_of
+from sections import write_section
 
 WORKLOADS = ("toolbench", "embodied-agent", "programming", "video-qa", "loogle")
 _READERS = {
@@ -42,6 +51,9 @@ _READERS = {
 """Format → its reader, tokens of a block, and sizes of caches in blocks."""
 _STARTS_PS = 8 * 3600 * SECOND_PS
 """Before this time all coding sessions have started."""
+_ROUTERS = ("round_robin", "e2", "cache_aware", "prefix_hash", "dynamo_kv", "lmetric")
+_EVICTORS = ("lru", "belady")
+_HEADERS = ("router", "evictor", "found", "at most", "share", "largest load (s)", "at least (s)", "more")
 
 
 @click.group()
@@ -88,6 +100,52 @@ def caches(file: Path, style: str) -> None:
     for size in sizes:
         for what, value in (("tokens", token_value(block)), ("time", time_value(cost, block))):
             _row(order, size, what, value, totals[what], lru=_lru(order, size))
+
+
+@cli.command()
+@click.argument("names", metavar="INSTANCE...", nargs=-1, required=True)
+@file_option("--page", "Write the tables into this page.")
+def routed(names: Sequence[str], page: str | None) -> None:
+    """Print what runs behind routers find in caches, beside the most that is possible for their order of service."""
+    for name in names:
+        instance = load_instance(name)
+        rows = [_routed_row(instance, router, evictor) for router in _ROUTERS for evictor in _EVICTORS]
+        columns = [
+            Column(header, header, tuple(Cell(text, text) for text in texts), left=place < 2)
+            for place, (header, texts) in enumerate(zip(_HEADERS, zip(*rows, strict=True), strict=True))
+        ]
+        tokens = sum(request.input for request in instance.requests)
+        sheet = Sheet(f"{name}: {tokens:,} prompt tokens on {len(instance.machines)} machines", "", tuple(columns), ())
+        click.echo(as_text(sheet, 140))
+        write_section("--page", page, f"routed {name}", as_markdown(sheet))
+
+
+def _routed_row(instance: Instance, router: str, evictor: str) -> tuple[str, ...]:
+    """Return a row: found tokens, the most and the share; the largest load, the least it can be, and how much more."""
+    cost, block, machines = cost_model("a100-llama2-7b-linear"), instance.limits.kv_block, instance.machines
+    served = simulate(instance, "vllm_v1", Objective.MEAN_TTFT, router=router, evictor=evictor).requests()
+    order = served_in(instance, [each.request for each in sorted(served, key=lambda each: each.first_token_ps)])
+    # Hits of fills after an eviction, of what the request itself has left, are more than its first one can find.
+    hits = [min(each.hit_tokens, each.input - 1) // block for each in served]
+    alone = [cost.batch_ps(each.input, 0, 0, [(each.input, 0)]) for each in served]
+    totals = {"tokens": sum(each.input for each in served), "time": sum(alone)}
+    capacities = [machine.limits.kv_blocks for machine in machines]
+    found = {}
+    for what, value in (("tokens", token_value(block)), ("time", time_value(cost, block))):
+        found[what] = pooled_use(order, capacities, value, totals[what])
+        paths, findable = [path.tolist() for path in order.paths], [runs[-1].end if runs else 0 for runs in order.runs]
+        service = Service(paths, findable, order.occupied, sum(capacities), value.linear, value.square)
+        certified = largest_load_bound(service, totals[what], len(machines), found[what].use.certificate)
+        if certified != found[what].largest_load:
+            raise DefectError(f"{instance.name}, {router}, {evictor}: the certificate of {what} proves {certified}")
+    value = time_value(cost, block)
+    loads = [0] * len(machines)
+    for each, time_ps, hit in zip(served, alone, hits, strict=True):
+        loads[each.routed_to] += time_ps - value.of(hit)
+    kept, most, least = block * sum(hits), found["tokens"].use.bound, found["time"].largest_load
+    share = f"{kept / most:.1%}" if most else ""
+    seconds = f"{max(loads) / 1e12:.1f}", f"{least / 1e12:.1f}"
+    return router, evictor, f"{kept:,}", f"{most:,}", share, *seconds, f"{max(loads) / least - 1:+.1%}"
 
 
 def _started(sessions: PrefixedRows) -> PrefixedRows:
