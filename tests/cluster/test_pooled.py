@@ -84,8 +84,8 @@ def least_largest_load(paths: Paths, capacities: tuple[int, ...], value: BlockVa
 
 
 def test_by_hand() -> None:
-    # Three prompts of one path of two blocks, two machines of two blocks: whoever serves the second and third finds
-    # both blocks on one machine, 4 of 6; a load of at least 1 on one of two.
+    # Three prompts of one path of two blocks, two machines of two blocks: if one of them serves all, the second and the
+    # third find both blocks, 4 of 6; one of the two has a load of at least 1.
     order = service_order([[0, 1]] * 3)
     found = pooled_use(order, (2, 2), token_value(1), 6)
     assert (found.use.saved, found.use.bound, found.recomputed, found.largest_load) == (4, 4, 2, 1)
