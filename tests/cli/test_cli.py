@@ -610,10 +610,11 @@ def test_markdown_shows_names_as_they_are() -> None:
 
 
 def test_markdown_rows_have_as_many_columns(hard: BoundTable) -> None:
+    narrow = tuple(replace(row, policies=row.policies[:1]) for row in hard.rows)
     for table in (
         hard,
         one_row(hard),
-        BoundTable("t", "", hard.objective, hard.restrictions, ("vllm",), hard.rows * 2),
+        BoundTable("t", "", hard.objective, hard.restrictions, hard.policies[:1], narrow * 2),
     ):
         lines = [line for line in as_markdown(make_sheet(table)).splitlines() if line.startswith("|")]
         assert len(lines) == len(table.rows) + 2
