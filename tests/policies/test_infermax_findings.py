@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from optsched import CostModel, Instance, check_schedule, cost_model, load_suite, replace
+from optsched import CostModel, Instance, Result, check_schedule, cost_model, load_suite, replace, simulate
 from optsched.catalogue import POLICY_GROUP, lookup
-from optsched.model.metrics import evaluate
 from optsched.model.schedule import Schedule, timed
 from optsched.simulator.engine import run_policy
 from optsched.traces.infermax import CONTEXT, KV_TOKENS, LENGTHS
@@ -54,16 +53,18 @@ class Runs:
         }
         self._found: dict[tuple[int, int, int, str], dict[str, Any]] = {}
 
-    def schedule(self, count: int, size: int, output: int, policy: str) -> Schedule:
-        return run_policy(self.instances[count, size, output], lookup(POLICY_GROUP, policy, "policy"))
+    def result(self, count: int, size: int, output: int, policy: str) -> Result:
+        return simulate(self.instances[count, size, output], policy)
 
     def __call__(self, count: int, size: int, output: int, policy: str) -> dict[str, Any]:
         key = count, size, output, policy
         if key not in self._found:
-            instance, schedule = self.instances[count, size, output], self.schedule(*key)
-            self._found[key] = evaluate(instance, schedule)
+            result = self.result(*key)
+            assert result.metrics is not None
+            self._found[key] = dict(result.metrics)
             if (count, size, output) == RETIMED:
-                self._found[key]["linear_makespan"] = makespan_on(LINEAR, instance, schedule)
+                assert result.schedule is not None
+                self._found[key]["linear_makespan"] = makespan_on(LINEAR, result.instance, result.schedule)
         return self._found[key]
 
     def latency(self, count: int, size: int, output: int, policy: str) -> int:
@@ -111,9 +112,9 @@ def falling(values: Iterable[float]) -> bool:
     ],
 )
 def test_schedules_are_legal(runs: Runs, count: int, size: int, output: int, policy: str) -> None:
-    violations, metrics = check_schedule(
-        runs.instances[count, size, output], runs.schedule(count, size, output, policy)
-    )
+    instance = runs.instances[count, size, output]
+    schedule = run_policy(instance, lookup(POLICY_GROUP, policy, "policy"))
+    violations, metrics = check_schedule(instance, schedule)
     assert violations == []
     assert metrics == runs(count, size, output, policy)
 
