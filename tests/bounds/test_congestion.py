@@ -240,3 +240,14 @@ def test_prices_stay_in_64_bits_where_decodes_cost_far_more_than_a_base(decode_k
         served = simulate(costly, "sarathi", Objective.MEAN_E2E).value
         assert served is not None
         assert proved_bound(costly, Restrictions(), Objective.MEAN_E2E, found.certificate) == found.value <= served
+
+
+def test_batches_of_many_seconds_are_priced_within_what_the_checker_takes() -> None:
+    # δ is at first about a batch, of which the checker takes at most 10 s: here one takes 15.
+    cost = CostModel(base=15 * 10**12, token=0, decode_req=3 * 10**12, prefill_kv=7 * 10**12)
+    requests = tuple(Request(11, 7, 23 * 10**12 * r) for r in range(84))
+    slow = Instance("slow", Limits(3000, 64, 12, kv_block=3), Rules(chunked_prefill=False), cost, requests)
+    found = congestion_bound(slow, Objective.MEAN_E2E)
+    assert found is not None
+    assert found.certificate["short_ps"] <= 10**13
+    assert proved(slow, found.certificate) == found.value

@@ -57,6 +57,8 @@ _GRAINS, _PARTS, _POINTS = 2**17, (16, 128), 16
 """Grains in all, if a window has 16 to 128 of them, and stretches of tokens read, while prices are adjusted."""
 _SEEN, _THINNED = 15_000, (4, 64)
 """Decodes that are looked at while prices are adjusted, if that is one in 4 to one in 64 of a request."""
+_MOST_SHORT_PS = 10**13
+"""The largest δ that the checker takes."""
 _REQUESTS = 16_000
 """Requests times windows in one that are looked at while prices are adjusted: of twice as many every second."""
 
@@ -121,7 +123,7 @@ def _guesses(requests: RequestCosts, batches: Batches, needs: Sequence[int]) -> 
     for multiple, kept, granted in _STARTS:
         price = np.append(np.minimum(UNIT * np.maximum(multiple * waiting, balanced), batches.dearest), 0)
         slope = np.full(last + 1, batches.steepest * 99 // 100)
-        short = round(kept * granted * requests.cost.linear_ps(1))
+        short = min(round(kept * granted * requests.cost.linear_ps(1)), _MOST_SHORT_PS)
         yield Windows(price.astype(np.int64), slope, np.full(last + 1, round(UNIT * kept)), short)
 
 
@@ -187,7 +189,7 @@ class _Search:
         units = np.rint(np.minimum(UNIT * price, self._batches.dearest)).astype(np.int64)
         slopes = np.floor(slope * self._batches.steepest).astype(np.int64)
         shares = np.rint(UNIT * kept).astype(np.int64)
-        short = round(float(np.exp(self._at[3][0])))
+        short = min(round(float(np.exp(self._at[3][0]))), _MOST_SHORT_PS)
         return Windows(np.append(units, 0), np.append(slopes, slopes[-1]), np.append(shares, shares[-1]), short)
 
     def _move(self, least: Least) -> None:
@@ -201,7 +203,8 @@ class _Search:
         ]
         widths: list[Floats | float] = [np.minimum(1.5 * np.sqrt(price), 0.15 * price) + 0.15, 0.01, 0.03, 0.05]
         single = self._requests.cost.linear_ps(1)
-        ranges = [(0.0, np.inf), (0.0, 1.0), (0.0, 1.0), (np.log(single / 4), np.log(LONGEST_SHORT * single))]
+        least_short, most_short = (min(short, _MOST_SHORT_PS) for short in (single / 4, LONGEST_SHORT * single))
+        ranges = [(0.0, np.inf), (0.0, 1.0), (0.0, 1.0), (np.log(least_short), np.log(most_short))]
         for at, step, width, (low, high) in zip(
             self._at, self._steps.next(self._turn, pulls), widths, ranges, strict=True
         ):
