@@ -35,9 +35,9 @@ from optsched.traces.preble import draw_prefixed
 from optsched.traces.prefixed import PrefixedRows
 from optsched.traces.rows import SECOND_PS
 from optsched.traces.sessions import read_coding_prefixes, read_mooncake_prefixes
-from optsched_formulations.eviction.pooled import pooled_use, served_in
+from optsched_formulations.eviction.pooled import pooled_use
 from optsched_formulations.eviction.prefix_cache import most_saved
-from optsched_formulations.eviction.service import BlockValue, ServiceOrder, time_value, token_value
+from optsched_formulations.eviction.service import BlockValue, ServiceOrder, served_in, time_value, token_value
 from optsched_formulations.routing.models import order_of
 from optsched_formulations.routing.prefix_placement import place
 from optsched_formulations.routing.prefixed import placement_of
@@ -130,18 +130,17 @@ def _routed_row(instance: Instance, router: str, evictor: str) -> tuple[str, ...
     alone = [cost.batch_ps(each.input, 0, 0, [(each.input, 0)]) for each in served]
     totals = {"tokens": sum(each.input for each in served), "time": sum(alone)}
     capacities = [machine.limits.kv_blocks for machine in machines]
+    values = {"tokens": token_value(block), "time": time_value(cost, block)}
     found = {}
-    for what, value in (("tokens", token_value(block)), ("time", time_value(cost, block))):
+    for what, value in values.items():
         found[what] = pooled_use(order, capacities, value, totals[what])
-        paths, findable = [path.tolist() for path in order.paths], [runs[-1].end if runs else 0 for runs in order.runs]
-        service = Service(paths, findable, order.occupied, sum(capacities), value.linear, value.square)
+        service = _service(order, sum(capacities), value)
         certified = largest_load_bound(service, totals[what], len(machines), found[what].use.certificate)
         if certified != found[what].largest_load:
             raise DefectError(f"{instance.name}, {router}, {evictor}: the certificate of {what} proves {certified}")
-    value = time_value(cost, block)
     loads = [0] * len(machines)
     for each, time_ps, hit in zip(served, alone, hits, strict=True):
-        loads[each.routed_to] += time_ps - value.of(hit)
+        loads[each.routed_to] += time_ps - values["time"].of(hit)
     kept, most, least = block * sum(hits), found["tokens"].use.bound, found["time"].largest_load
     share = f"{kept / most:.1%}" if most else ""
     seconds = f"{max(loads) / 1e12:.1f}", f"{least / 1e12:.1f}"
@@ -171,15 +170,20 @@ def _row(order: ServiceOrder, capacity: int, what: str, value: BlockValue, total
     started = time.perf_counter()
     found = most_saved(order, capacity, value)
     seconds = time.perf_counter() - started
-    findable = [runs[-1].end if runs else 0 for runs in order.runs]
-    paths = [path.tolist() for path in order.paths]
-    service = Service(paths, findable, order.occupied, capacity, value.linear, value.square)
+    service = _service(order, capacity, value)
     certified = saved_bound(service, found.certificate) == found.bound and not any(hits_violations(service, found.hits))
     gap = (found.bound - found.saved) / (total - found.saved)
     line = f"{capacity:,} blocks, {what}: recomputed {total - found.saved:,}, gap {gap:.3%}, {seconds:.1f} s"
     line += ", certified" if certified else ", NOT CERTIFIED"
     kept = sum(value.of(hits) for hits in lru)
     click.echo(f"{line}; LRU {(found.saved - kept) / (total - found.saved):.2%} more")
+
+
+def _service(order: ServiceOrder, capacity: int, value: BlockValue) -> Service:
+    """Return the same as the checker takes it."""
+    paths = [path.tolist() for path in order.paths]
+    findable = [runs[-1].end if runs else 0 for runs in order.runs]
+    return Service(paths, findable, order.occupied, capacity, value.linear, value.square)
 
 
 def _lru(order: ServiceOrder, capacity: int) -> list[int]:

@@ -109,8 +109,12 @@ class Search:
         own = simulate(instance, self.policy, self.objective).value
         if not own or 1 - quick_bound(instance, self.objective) / own <= least:
             return 0.0
+        return max(0.0, 1 - min(self._witnesses(instance), default=own) / own)
+
+    def _witnesses(self, instance: Instance) -> Iterator[int]:
+        """Yield the values of our policies that have a schedule, one run after the other."""
         values = (self._witnessed(instance, name) for name in WITNESSES if name != self.policy)
-        return max(0.0, 1 - min((value for value in values if value is not None), default=own) / own)
+        return (value for value in values if value is not None)
 
     def _witnessed(self, instance: Instance, name: str) -> int | None:
         """Return the value of one of our policies, whose schedule the engine accepts; nothing else checks it here."""
@@ -228,11 +232,11 @@ class Search:
 
     def shrunk(self, genome: Genome, least: float) -> Genome:
         """Return the genome made smaller, step by step, as long as the gap is at least ``least``."""
-        place = failed = 0
-        while failed < len(tries := list(_smaller(genome))):
+        tries, place, failed = list(_smaller(genome)), 0, 0
+        while failed < len(tries):
             smaller = tries[place % len(tries)]
             if smaller.is_servable and self._shows(self.instance(smaller), least):
-                genome, failed = smaller, 0
+                genome, tries, failed = smaller, list(_smaller(smaller)), 0
             else:
                 # What fails is not tried again at once: after a step most of the others fail as before.
                 place, failed = place + 1, failed + 1
@@ -243,8 +247,7 @@ class Search:
         own = simulate(instance, self.policy, self.objective).value
         if not own or 1 - quick_bound(instance, self.objective) / own < least:
             return False
-        values = (self._witnessed(instance, name) for name in WITNESSES if name != self.policy)
-        return any(value is not None and 1 - value / own >= least for value in values)
+        return any(1 - value / own >= least for value in self._witnesses(instance))
 
     def parts(self, genome: Genome) -> Elite:
         """Return the best instances that have only some of the requests, at most as many as this search allows."""

@@ -14,9 +14,9 @@ from optsched.check.reading import UnprovedError
 from optsched.model.cluster import CacheMode, CacheRules
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.prefixes import PrefixNode, PrefixTree
-from optsched_formulations.eviction.pooled import pooled_use, served_in
+from optsched_formulations.eviction.pooled import pooled_use
 from optsched_formulations.eviction.prefix_cache import most_saved
-from optsched_formulations.eviction.service import BlockValue, service_order, token_value
+from optsched_formulations.eviction.service import BlockValue, served_in, service_order, token_value
 
 Kept = frozenset[int]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from optsched import CostModel, Instance, Result, check_schedule, cost_model, load_suite, replace, simulate
+from optsched import CostModel, Instance, check_schedule, cost_model, load_suite, replace, simulate
 from optsched.catalogue import POLICY_GROUP, lookup
 from optsched.model.schedule import Schedule, timed
 from optsched.simulator.engine import run_policy
@@ -53,13 +53,10 @@ class Runs:
         }
         self._found: dict[tuple[int, int, int, str], dict[str, Any]] = {}
 
-    def result(self, count: int, size: int, output: int, policy: str) -> Result:
-        return simulate(self.instances[count, size, output], policy)
-
     def __call__(self, count: int, size: int, output: int, policy: str) -> dict[str, Any]:
         key = count, size, output, policy
         if key not in self._found:
-            result = self.result(*key)
+            result = simulate(self.instances[count, size, output], policy)
             assert result.metrics is not None
             self._found[key] = dict(result.metrics)
             if (count, size, output) == RETIMED:

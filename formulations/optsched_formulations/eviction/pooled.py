@@ -34,9 +34,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optsched.model.errors import InputError
-from optsched.model.instance import Instance
 from optsched_formulations.eviction.prefix_cache import CacheUse, most_saved
-from optsched_formulations.eviction.service import BlockValue, ServiceOrder, service_order
+from optsched_formulations.eviction.service import BlockValue, ServiceOrder
 
 
 @dataclass(frozen=True)
@@ -81,29 +80,3 @@ def pooled_use(
     if not capacities:
         raise InputError("capacities", "no machine", "the blocks of at least one")
     return PooledUse(most_saved(order, sum(capacities), value, time_limit_s=time_limit_s), total, len(capacities))
-
-
-def served_in(instance: Instance, turns: Sequence[int]) -> ServiceOrder:
-    """Return requests of an instance, by index, in the order in which they are served.
-
-    Raises
-    ------
-    InputError
-        If machines have blocks of different sizes.
-    """
-    sizes = sorted({machine.limits.kv_block for machine in instance.machines})
-    if len(sizes) > 1:
-        raise InputError("limits.kv_block", " and ".join(map(str, sizes)), "one size on all machines")
-    block, numbers = sizes[0], dict[tuple[str, int], int]()
-    lengths = {node.name: node.tokens for node in instance.prefixes.nodes}
-    paths, findable, occupied = [], [], []
-    for request in (instance.requests[index] for index in turns):
-        path, end = list[int](), 0
-        for name in request.prefix:
-            end += lengths[name]
-            last = min(end, request.peak_tokens) // block
-            path += [numbers.setdefault((name, place), len(numbers)) for place in range(len(path), last)]
-        paths.append(path)
-        findable.append(min(len(path), (request.input - 1) // block))
-        occupied.append(-(-request.peak_tokens // block))
-    return service_order(paths, findable=findable, occupied=occupied)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from optsched.model.cost import CostModel
 from optsched.model.errors import InputError
+from optsched.model.instance import Instance
 
 Blocks = npt.NDArray[np.int64]
 """The blocks of a path, from the root, as numbers from 0."""
@@ -168,6 +169,32 @@ def service_order(
         runs.append(tuple(run for run in found if run.last >= 0))
         last[path] = request
     return ServiceOrder(tuple(numbered), tuple(runs), tuple(occupied))
+
+
+def served_in(instance: Instance, turns: Sequence[int]) -> ServiceOrder:
+    """Return requests of an instance, by index, in the order in which they are served.
+
+    Raises
+    ------
+    InputError
+        If machines have blocks of different sizes.
+    """
+    sizes = sorted({machine.limits.kv_block for machine in instance.machines})
+    if len(sizes) > 1:
+        raise InputError("limits.kv_block", " and ".join(map(str, sizes)), "one size on all machines")
+    block, numbers = sizes[0], dict[tuple[str, int], int]()
+    lengths = {node.name: node.tokens for node in instance.prefixes.nodes}
+    paths, findable, occupied = [], [], []
+    for request in (instance.requests[index] for index in turns):
+        path, end = list[int](), 0
+        for name in request.prefix:
+            end += lengths[name]
+            last = min(end, request.peak_tokens) // block
+            path += [numbers.setdefault((name, place), len(numbers)) for place in range(len(path), last)]
+        paths.append(path)
+        findable.append(min(len(path), (request.input - 1) // block))
+        occupied.append(-(-request.peak_tokens // block))
+    return service_order(paths, findable=findable, occupied=occupied)
 
 
 def _numbered(paths: Sequence[Sequence[int] | npt.NDArray[Any]]) -> list[Blocks]:

@@ -8,8 +8,7 @@ from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.solvers.formulation import UnsupportedError
 from optsched_formulations.eviction.exact import cache_programme
-from optsched_formulations.eviction.pooled import served_in
-from optsched_formulations.eviction.service import ServiceOrder, token_value
+from optsched_formulations.eviction.service import ServiceOrder, served_in, token_value
 from optsched_formulations.routing.assignment import assignment_programme
 from optsched_formulations.routing.fleet import require_independent
 from optsched_formulations.routing.placement_models import placement_programme

@@ -123,7 +123,7 @@ def _guesses(requests: RequestCosts, batches: Batches, needs: Sequence[int]) -> 
     for multiple, kept, granted in _STARTS:
         price = np.append(np.minimum(UNIT * np.maximum(multiple * waiting, balanced), batches.dearest), 0)
         slope = np.full(last + 1, batches.steepest * 99 // 100)
-        short = min(round(kept * granted * requests.cost.linear_ps(1)), _MOST_SHORT_PS)
+        short = round(kept * granted * requests.cost.linear_ps(1))
         yield Windows(price.astype(np.int64), slope, np.full(last + 1, round(UNIT * kept)), short)
 
 
@@ -203,8 +203,7 @@ class _Search:
         ]
         widths: list[Floats | float] = [np.minimum(1.5 * np.sqrt(price), 0.15 * price) + 0.15, 0.01, 0.03, 0.05]
         single = self._requests.cost.linear_ps(1)
-        least_short, most_short = (min(short, _MOST_SHORT_PS) for short in (single / 4, LONGEST_SHORT * single))
-        ranges = [(0.0, np.inf), (0.0, 1.0), (0.0, 1.0), (np.log(least_short), np.log(most_short))]
+        ranges = [(0.0, np.inf), (0.0, 1.0), (0.0, 1.0), (np.log(single / 4), np.log(LONGEST_SHORT * single))]
         for at, step, width, (low, high) in zip(
             self._at, self._steps.next(self._turn, pulls), widths, ranges, strict=True
         ):
