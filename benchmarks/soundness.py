@@ -42,6 +42,7 @@ SHARES: Mapping[str, int] = {
     "roles": 1000,
     "placements": 100,
     "caches": 100,
+    "pooled caches": 100,
     **{sort: 90 for sort in TRIALS if sort.startswith("certificates")},
 }
 """Chunks of each sort in a whole trial."""

@@ -1,4 +1,4 @@
-"""Certificates of several machines, of prefixes, placements and caches, beside exhaustive searches of their own."""
+"""Certificates of several machines, of prefixes and placements, beside exhaustive searches of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 
 from optsched.calibrate.library import cost_model
 from optsched.check import UnprovedError, proved_bound
-from optsched.check.certificates.prefix_cache import Service, saved_bound
 from optsched.check.certificates.prefix_placement import Placing, placement_bound
 from optsched.methods.bound import all_bounds
 from optsched.methods.simulate import simulate
@@ -21,8 +20,6 @@ from optsched.methods.solve import solve
 from optsched.model.documents import parse_instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched_formulations.eviction.prefix_cache import most_saved
-from optsched_formulations.eviction.service import BlockValue, service_order
 from optsched_formulations.routing.prefix_placement import place
 from optsched_formulations.routing.prefix_tree import PlacedRequest, PrefixTree
 from trial.grammar import nudged, spoiled
@@ -64,14 +61,14 @@ def least(machine: Document, nodes: Document, requests: Sequence[Document], obje
         cost_of = partial(_spent, objective, requests, (spent, now, held))
         if later:
             heapq.heappush(queue, (cost_of(min(later)), min(later), next(order), held, cached))
-        for evict in _subsets([i for i in here if held[i][1]] if rules["eviction"] else []):
+        for evict in subsets([i for i in here if held[i][1]] if rules["eviction"] else []):
             left = [(g, 0, True) if i in evict else (g, m, fill) for i, (g, m, fill) in enumerate(held)]
             pins = {block for i in open_ for block in blocks[i][: left[i][1] // size]}
-            for drop in _subsets([block for block in cached if block not in pins]):
+            for drop in subsets([block for block in cached if block not in pins]):
                 kept = {block for block in cached if block not in drop}
                 if any(path[k] in kept and path[k - 1] not in kept for path in blocks for k in range(1, len(path))):
                     continue
-                for chosen in _subsets([i for i in here if i not in evict]):
+                for chosen in subsets([i for i in here if i not in evict]):
                     ends = [_ends(left[i], requests[i], rules["chunked_prefill"]) for i in chosen]
                     for until in product(*ends) if chosen else ():
                         found = _batch(
@@ -99,7 +96,8 @@ def _spent(
     return spent + sum(max(0, end - max(now, arrival)) for arrival in arrivals)
 
 
-def _subsets(items: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+def subsets(items: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield all subsets of some items, the small ones first."""
     return chain.from_iterable(combinations(items, size) for size in range(len(items) + 1))
 
 
@@ -265,7 +263,7 @@ def clusters(rng: Random, tally: Tally, *, caches: bool) -> None:
                     tally.find("false", f"bounds/{result.method}", finding | {"bound": result.bound})
             if result.certificate is not None:
                 kind = result.certificate["kind"]
-                _climb(rng, tally, kind, result.certificate, (prove, best, finding))
+                climb(rng, tally, kind, result.certificate, (prove, best, finding))
 
 
 def roles(rng: Random, tally: Tally) -> None:
@@ -306,10 +304,10 @@ def roles(rng: Random, tally: Tally) -> None:
                 tally.counts["bounds/roles/tight"] += result.bound == best
                 if result.bound > best:
                     tally.find("false", "bounds/roles", finding | {"bound": result.bound})
-                _climb(rng, tally, "roles", result.certificate, (prove, best, finding))
+                climb(rng, tally, "roles", result.certificate, (prove, best, finding))
 
 
-def _climb(
+def climb(
     rng: Random,
     tally: Tally,
     kind: str,
@@ -353,7 +351,7 @@ def _proved(
     return bound
 
 
-# Placements and caches ----------------------------------------------------------------------------------------
+# Placements ---------------------------------------------------------------------------------------------------
 
 
 def placements(rng: Random, tally: Tally) -> None:
@@ -377,9 +375,9 @@ def placements(rng: Random, tally: Tally) -> None:
             tally.find("false", "placement", finding | {"bound": found.bound, "value": found.value})
         prove = partial(placement_bound, Placing(parents, times, placed, machines))
         for kind in ("prefix_placement", "prefix_components"):
-            _climb(rng, tally, kind, {"kind": kind, "bound": rng.randint(0, best + 2)}, (prove, best, finding))
+            climb(rng, tally, kind, {"kind": kind, "bound": rng.randint(0, best + 2)}, (prove, best, finding))
         if found.certificate is not None:
-            _climb(rng, tally, found.certificate["kind"], found.certificate, (prove, best, finding))
+            climb(rng, tally, found.certificate["kind"], found.certificate, (prove, best, finding))
 
 
 def _largest_load(
@@ -391,43 +389,3 @@ def _largest_load(
         held = {node for last, _ in mine if last is not None for node in fronts[last]}
         loads.append(sum(times[node] for node in held) + sum(own for _, own in mine))
     return max(loads)
-
-
-def caches(rng: Random, tally: Tally) -> None:
-    """Hold bounds on what caches save, as −1 × the bound, against all ways to fill them."""
-    for _ in range(20):
-        parents = [rng.choice([None, *range(block)]) if block else None for block in range(rng.randint(1, 6))]
-        paths = []
-        for _ in range(rng.randint(2, 5)):
-            path = [rng.randrange(len(parents))]
-            while (front := parents[path[-1]]) is not None:
-                path.append(front)
-            paths.append(path[::-1])
-        linear, square = rng.randint(0, 3), rng.choice([0, 0, 1, 3])
-        capacity = max(map(len, paths)) + rng.randint(0, 3)
-        service = Service(paths, list(map(len, paths)), list(map(len, paths)), capacity, linear, square)
-        best = _most_saved(service, parents)
-        found = most_saved(service_order(paths), capacity, BlockValue(linear, square))
-        finding = {"paths": paths, "capacity": capacity, "linear": linear, "square": square, "optimum": best}
-        if not found.saved <= best <= found.bound:
-            tally.find("false", "cache", finding | {"bound": found.bound, "saved": found.saved})
-        prices = [rng.randint(0, 4) for _ in paths]
-        for certificate in (found.certificate, {"kind": "prefix_cache", "prices": prices}):
-            # What is proved is an upper bound: turned round, it is one from below like the others.
-            asked = (lambda given, service=service: -saved_bound(service, given)), -best, finding
-            _climb(rng, tally, "prefix_cache", certificate, asked)
-
-
-def _most_saved(service: Service, parents: list[int | None]) -> int:
-    states = {frozenset[int](): 0}
-    for path in service.paths:
-        following: dict[frozenset[int], int] = {}
-        for kept, saved in states.items():
-            hits = next((depth for depth, block in enumerate(path) if block not in kept), len(path))
-            others = [block for block in kept if block not in path]
-            for chosen in _subsets(others):
-                after = frozenset(chosen) | frozenset(path)
-                if len(after) <= service.capacity and all(parents[block] in after | {None} for block in after):
-                    following[after] = max(following.get(after, 0), saved + service.worth(hits))
-        states = following
-    return max(states.values())

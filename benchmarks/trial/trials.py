@@ -25,7 +25,7 @@ from optsched.model.errors import InputError
 from optsched.model.objectives import Objective
 from optsched.solvers.formulation import Formulation, Task, Termination, UnsupportedError, require_covered
 from optsched_formulations.batching.layer_search import LayerSearch
-from trial import clusters
+from trial import caches, clusters
 from trial.case import OBJECTIVES, IllegalError, play, value
 from trial.exhaustive import TooLargeError
 from trial.grammar import GRAMMARS, About, nudged, spoiled
@@ -466,7 +466,8 @@ TRIALS: Mapping[str, Trial] = MappingProxyType(
         "several machines, prefixes": partial(clusters.clusters, caches=True),
         "roles": clusters.roles,
         "placements": clusters.placements,
-        "caches": clusters.caches,
+        "caches": caches.one_cache,
+        "pooled caches": caches.pooled_caches,
         **{f"certificates, {name}": _of_kind(name) for name in GRAMMARS},
     }
 )

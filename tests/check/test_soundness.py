@@ -11,7 +11,9 @@ import pytest
 from brute_force import optimum
 from checkout import ROOT
 
+from optsched.check.certificates.prefix_cache import Service
 from optsched.model.objectives import Objective
+from trial.caches import Served, best_of_all
 from trial.case import BETWEEN_TOKENS, OBJECTIVES, IllegalError, play, read_case, value
 from trial.exhaustive import Exhaustive
 from trial.faults import plant, read_faults
@@ -123,6 +125,20 @@ def test_optimum_is_that_of_brute_force() -> None:
     assert compared >= 60
 
 
+def test_what_caches_save_by_hand() -> None:
+    """One machine that serves a path of two blocks three times saves 4; two machines share at best 2 and 4 blocks."""
+    three = Served(Service([[0, 1]] * 3, [2, 2, 2], [2, 2, 2], 2, 1, 0), [None, 0])
+    assert three.most_saved(range(3), 2) == 4
+    assert best_of_all(three, (2, 2), (2, 2, 2)) == (4, 2)
+    assert best_of_all(three, (2,), (2, 2, 2)) == (4, 2)
+    # The second machine has no room for any of them.
+    assert best_of_all(three, (2, 1), (3, 3, 3)) == (4, 5)
+    # Block 0 is found again beside block 1 if both fit, nothing else is occupied, and it may be found.
+    for capacity, taken, findable, saved in ((2, 1, 1, 5), (1, 1, 1, 0), (2, 2, 1, 0), (2, 1, 0, 0)):
+        again = Service([[0], [1], [0]], [1, 1, findable], [1, taken, 1], capacity, 2, 3)
+        assert Served(again, [None, None]).most_saved(range(3), capacity) == saved
+
+
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
@@ -147,7 +163,9 @@ def test_illegal_schedules_are_refused(change: dict[str, Any], rule: str) -> Non
 # Trials ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sort", [sort for sort in TRIALS if sort.startswith("certificates")])
+@pytest.mark.parametrize(
+    "sort", [sort for sort in TRIALS if sort.startswith("certificates") or sort in {"caches", "pooled caches"}]
+)
 def test_certificates_are_drawn_and_accepted(sort: str) -> None:
     """Every kind is tried, and so that the checker accepts many of them."""
     counts = run_trial(sort, 3).counts
@@ -164,8 +182,11 @@ def test_a_false_bound_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tally.found[0][1]["bound"] == tally.found[0][1]["optimum"] + 1
 
 
-def test_planted_fault_is_found() -> None:
-    fault = next(fault for fault in read_faults() if fault.name == "volume: all requests count from the release on")
+@pytest.mark.parametrize(
+    "name", ["volume: all requests count from the release on", "pooled caches: a load above the mean"]
+)
+def test_planted_fault_is_found(name: str) -> None:
+    fault = next(fault for fault in read_faults() if fault.name == name)
     assert plant(fault, 300).found
 
 
