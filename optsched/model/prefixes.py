@@ -62,23 +62,18 @@ class PrefixTree:
             if node.name in by_name:
                 raise InputError(node.name, Said("two nodes"), "one node of this name, with one parent")
             by_name[node.name] = node
-        rooted: set[str] = set()
+        listed: set[str] = set()
+        front_first = True
         for node in self.nodes:
-            above: dict[str, None] = {}
-            at: PrefixNode | None = node
-            while at is not None and at.name not in rooted:
-                if at.name in above:
-                    names = [*above][[*above].index(at.name) :]
-                    # A few say where to look: trees of traces have 100,000 nodes.
-                    cycle = " → ".join([*names[:_NAMED], "…"] if len(names) > _NAMED else [*names, at.name])
-                    expected = f"a node that is not behind this one (a cycle: {cycle})"
-                    raise InputError(f"{at.name}.parent", at.parent, expected)
-                above[at.name] = None
-                if at.parent is not None and at.parent not in by_name:
-                    expected = f"the name of a node{did_you_mean(at.parent, by_name)}"
-                    raise InputError(f"{at.name}.parent", at.parent, expected)
-                at = by_name[at.parent] if at.parent is not None else None
-            rooted.update(above)
+            if node.parent is not None and node.parent not in listed:
+                front_first = False
+                if node.parent not in by_name:
+                    expected = f"the name of a node{did_you_mean(node.parent, by_name)}"
+                    raise InputError(f"{node.name}.parent", node.parent, expected)
+            listed.add(node.name)
+        # Nodes that are all behind one listed earlier form no cycle; we write them so.
+        if not front_first:
+            _require_no_cycle(self.nodes)
 
     def by_name(self) -> Mapping[str, PrefixNode]:
         """Return the nodes by name."""
@@ -87,6 +82,27 @@ class PrefixTree:
     def document(self) -> dict[str, dict[str, object]]:
         """Return the tree as instance documents have it: name → tokens and parent."""
         return {node.name: {"tokens": node.tokens, "parent": node.parent} for node in self.nodes}
+
+
+def _require_no_cycle(nodes: Sequence[PrefixNode]) -> None:
+    """Raise `InputError` for a node that is behind itself."""
+    import networkx as nx  # noqa: PLC0415  # 0.1 s, and trees are hardly ever listed in another order
+
+    graph = nx.DiGraph((node.name, node.parent) for node in nodes if node.parent is not None)
+    if nx.is_directed_acyclic_graph(graph):
+        return
+    cyclic = {
+        name
+        for names in nx.strongly_connected_components(graph)
+        for name in names
+        if len(names) > 1 or graph.has_edge(name, name)
+    }
+    first = next(node for node in nodes if node.name in cyclic)
+    names = [name for name, _ in nx.find_cycle(graph, first.name)]
+    # A few say where to look: trees of traces have 100,000 nodes.
+    cycle = " → ".join([*names[:_NAMED], "…"] if len(names) > _NAMED else [*names, first.name])
+    expected = f"a node that is not behind this one (a cycle: {cycle})"
+    raise InputError(f"{first.name}.parent", first.parent, expected)
 
 
 def read_prefixes(document: object, field: str = "prefixes") -> PrefixTree:
@@ -106,6 +122,8 @@ def read_prefixes(document: object, field: str = "prefixes") -> PrefixTree:
             raise InputError(where, entry, "an object: tokens and parent")
         if "name" in entry:
             raise InputError(f"{where}.name", entry["name"], "no field of this name")
+        if isinstance(entry.get("parent"), list | Mapping):
+            raise InputError(f"{where}.parent", entry["parent"], "the name of one node, or null: a node has one parent")
         try:
             nodes.append(PrefixNode(name=name, **entry))
         except InputError as error:

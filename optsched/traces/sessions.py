@@ -24,19 +24,23 @@ def read_mooncake_prefixes(text: str) -> PrefixedRows:
     Raises
     ------
     InputError
-        For the first line that cannot be read.
+        For the first line that cannot be read, or in which a hash is behind another one than before.
     """
     found = read_mooncake(text)
     if found.bad:
         raise found.bad[0]
     sequences = []
     entries: list[Sequence[int]] = []
+    blocks = _BlockParents()
 
     def hashes(entry: Entry, _: int) -> tuple[()]:
+        blocks.add(entry["hash_ids"])
         entries.append(entry["hash_ids"])
         return ()
 
-    read_json_lines(text, hashes)
+    again = read_json_lines(text, hashes)
+    if again.bad:
+        raise again.bad[0]
     for row, names in zip(found.rows, entries, strict=True):
         chunks = [(name, min(_MOONCAKE_BLOCK, row.input - _MOONCAKE_BLOCK * place)) for place, name in enumerate(names)]
         sequences.append(chunks)
@@ -52,7 +56,8 @@ def read_coding_prefixes(text: str) -> PrefixedRows:
     Raises
     ------
     InputError
-        For the first line that cannot be read.
+        For the first line that cannot be read, or in which a hash is behind another one than before in its
+        conversation.
     """
     rows: list[TraceRow] = []
     sequences: list[list[Chunk]] = []
@@ -61,6 +66,7 @@ def read_coding_prefixes(text: str) -> PrefixedRows:
         pending = [(entry, 0)]
         # Each block is one object, however often it is sent again: sessions of 85,000 tokens have 1,300 a turn.
         known: dict[object, Chunk] = {}
+        blocks = _BlockParents()
         while pending:
             session, start_ps = pending.pop()
             requests = member(session, "requests")
@@ -78,6 +84,7 @@ def read_coding_prefixes(text: str) -> PrefixedRows:
                         raise InputError("hash_ids", plain(hashes), f"at most one for every {_CODING_BLOCK} of in")
                     if not all(type(name) is int for name in hashes):
                         raise InputError("hash_ids", hashes, "integers")
+                    blocks.add(hashes)
                     rows.append(TraceRow(arrival, tokens, output, conversation=number))
                     sequences.append([known.setdefault(name, ((number, name), _CODING_BLOCK)) for name in hashes])
         return ()
@@ -86,6 +93,32 @@ def read_coding_prefixes(text: str) -> PrefixedRows:
     if found.bad:
         raise found.bad[0]
     return share(rows, sequences)
+
+
+class _BlockParents:
+    """The block in front of each block, None for one that a prompt begins with.
+
+    As every prompt begins with a block without parent, there are no cycles where each block has one parent at most.
+    """
+
+    def __init__(self) -> None:
+        self._parents: dict[int, int | None] = {}
+        self._latest: list[int] = []
+
+    def add(self, hashes: list[int]) -> None:
+        """Add a prompt's blocks; raise `InputError` if one is behind another than before."""
+        parents = self._parents
+        # Turns begin with all that was there before.
+        known = len(self._latest) if hashes[: len(self._latest)] == self._latest else 0
+        before = hashes[known - 1] if known else None
+        for place in range(known, len(hashes)):
+            name = hashes[place]
+            if parents.setdefault(name, before) != before:
+                where = "as the first" if parents[name] is None else f"behind {parents[name]}"
+                expected = f"this block only {where}, as before: a block has one parent"
+                raise InputError(f"hash_ids[{place}]", name, expected)
+            before = name
+        self._latest = hashes
 
 
 def conversations(turns: Sequence[TraceRow], mean_turns: float, think_s: float, rate: float, seed: int) -> PrefixedRows:

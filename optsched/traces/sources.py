@@ -24,6 +24,8 @@ PREFIXED = ("mooncake", "sharegpt", "agentic", WORKLOAD)
 """Formats of which prefixes are known, or made."""
 SOURCES = (*READERS, CSV, SERVEGEN, WORKLOAD)
 """Formats of files; what is a generator after them."""
+_BLOCKS = {"mooncake": read_mooncake_prefixes, "agentic": read_coding_prefixes}
+"""Readers of traces that identify the blocks of prompts."""
 
 
 def read_rows(
@@ -89,10 +91,11 @@ def read_prefixed_rows(
             raise InputError("limit", Said("nothing"), "the number of requests to draw")
         return _together(draw_prefixed(source, limit, seed, rate=1).as_rows(), lambda _: None)
     text = read_text(source)
-    if style == "mooncake":
-        return read_mooncake_prefixes(text).as_rows()
-    if style == "agentic":
-        return read_coding_prefixes(text).as_rows()
+    if style in _BLOCKS:
+        try:
+            return _BLOCKS[style](text).as_rows()
+        except InputError as error:
+            raise error.located(source) from None
     if style != "sharegpt":
         raise InputError("format", style, one_of(style, PREFIXED))
     found = read_sharegpt(text)

@@ -3,6 +3,8 @@
 import gzip
 import json
 import statistics
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -53,7 +55,7 @@ def test_a_document_is_read_and_written() -> None:
         ({"a": {"tokens": 0}}, r"prefixes\.a\.tokens: got 0, expected an integer ≥ 1"),
         ({"a": {"parent": "sys"}}, r"prefixes\.a\.tokens: got nothing"),
         ({"a": {"tokens": 1, "parents": ["sys", "q"]}}, r"prefixes\.a\.parents: .*no field of this name"),
-        ({"a": {"tokens": 1, "parent": ["sys", "q"]}}, r"prefixes\.a\.parent: .*expected a string"),
+        ({"a": {"tokens": 1, "parent": ["sys", "q"]}}, r"prefixes\.a\.parent: .*a node has one parent"),
         ({"a": {"tokens": 1, "name": "b"}}, r"prefixes\.a\.name: .*no field of this name"),
         ({"a": 3}, r"prefixes\.a: got 3, expected an object"),
     ],
@@ -62,6 +64,52 @@ def test_what_is_no_tree_is_refused_in_one_line(change: dict[str, object], messa
     with pytest.raises(InputError, match=message) as caught:
         read_prefixes(DOCUMENT | change)
     assert "\n" not in str(caught.value)
+
+
+def test_no_order_of_nodes_matters_and_long_chains_are_read() -> None:
+    """Nodes behind ones that are listed later are what networkx looks at."""
+    chain = {str(n): {"tokens": 1, "parent": str(n + 1)} for n in range(20_000)}
+    assert len(read_prefixes(chain | {"20000": {"tokens": 1}}).nodes) == 20_001
+    with pytest.raises(InputError, match=r"^prefixes\.9990\.parent: .*\(a cycle: 9990 → 9991 → 9992 → 9993 → …\)$"):
+        read_prefixes(chain | {"20000": {"tokens": 1, "parent": "9990"}})
+
+
+def test_start_up_does_not_wait_for_networkx() -> None:
+    """Nodes that are listed front first, as we write them, need no graph."""
+    code = (
+        "import sys; from optsched.model.prefixes import read_prefixes; "
+        "read_prefixes({'a': {'tokens': 1}, 'b': {'tokens': 1, 'parent': 'a'}}); assert 'networkx' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ([8, 9], r"line 2: hash_ids\[0\]: got 8, expected this block only behind 7, as before: a block has one parent"),
+        ([9, 7], r"line 2: hash_ids\[1\]: got 7, expected this block only as the first, as before: .*"),
+        ([9, 8], r"line 2: hash_ids\[1\]: got 8, expected this block only behind 7, as before: .*"),
+        ([9, 9], r"line 2: hash_ids\[1\]: got 9, expected this block only as the first, as before: .*"),
+    ],
+)
+def test_a_block_with_two_parents_is_refused(
+    second: list[int], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": names} for names in ([7, 8], second)]
+    text = "\n".join(map(json.dumps, lines))
+    with pytest.raises(InputError, match=f"^{message}$"):
+        read_mooncake_prefixes(text)
+    turns = [{"t": 0, "in": 130, "out": 3, "hash_ids": names} for names in ([7, 8], second)]
+    one = json.dumps({"requests": turns[:1]})
+    with pytest.raises(InputError, match=f"^{message}$"):
+        read_coding_prefixes(f"{one}\n" + json.dumps({"requests": turns}))
+    # Hashes mean something within a conversation.
+    assert read_coding_prefixes(f"{one}\n" + json.dumps({"requests": [turns[0] | {"hash_ids": [8, 7]}]})).rows
+    trace = tmp_path / "moon.jsonl"
+    trace.write_text(text)
+    outcome = optsched(capsys, "trace", str(trace), "--format", "mooncake", "--prefixes", "all")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert f"{trace}: line 2: hash_ids[" in outcome.err
 
 
 def test_two_nodes_of_one_name_are_refused() -> None:
