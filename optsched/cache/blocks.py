@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from optsched.cache.evictors import EVICTORS, Belady, Evictor
-from optsched.cache.foresight import Foresight
+from optsched.cache.foresight import BlockUses, Foresight
 from optsched.cache.machine import BlockSequence, MachineCache
-from optsched.cache.sequences import BlockSequences
 from optsched.cache.vllm import VllmCache
 from optsched.catalogue import in_file, lookup
 from optsched.model.cluster import CacheMode
@@ -201,13 +200,27 @@ def _order(name: str) -> Evictor:
     return evictor_in_file(name) if in_file(name) else EVICTORS[name]
 
 
-def blocks_of(instance: Instance, setting: CacheSetting, sequences: BlockSequences) -> tuple[Blocks, Foresight | None]:
-    """Return the blocks of an instance's one machine, and what has to be told when requests start, if anything."""
+def uses_of(instances: Sequence[Instance], setting: CacheSetting) -> list[BlockUses | None]:
+    """Return what is used when, for machines that keep their caches by it, and None for others.
+
+    The instances differ in their machines alone; those with blocks of one size share it.
+    """
+    made: dict[int, BlockUses] = {}
+    found: list[BlockUses | None] = []
+    for instance in instances:
+        size = instance.limits.kv_block
+        needs = instance.is_cached and setting.evictor == "belady"
+        if needs and size not in made:
+            made[size] = BlockUses(instance)
+        found.append(made[size] if needs else None)
+    return found
+
+
+def blocks_of(instance: Instance, setting: CacheSetting, foresight: Foresight | None) -> Blocks:
+    """Return the blocks of an instance's one machine; with ``belady`` they are kept by foresight."""
     limits, rules = instance.limits, instance.cache
     size, mode, shared = limits.kv_block, rules.mode, rules.share_in_batch
     if setting.evictor == "vllm":
-        return VllmCache(limits.kv_blocks, size, mode, share_in_batch=shared), None
-    foresight = Foresight(instance, sequences) if setting.evictor == "belady" else None
+        return VllmCache(limits.kv_blocks, size, mode, share_in_batch=shared)
     order = _order(setting.evictor) if foresight is None else Belady(foresight)
-    blocks = TreeBlocks(limits.kv_blocks, size, mode, order, share_in_batch=shared, whole_nodes=setting.whole_nodes)
-    return blocks, foresight
+    return TreeBlocks(limits.kv_blocks, size, mode, order, share_in_batch=shared, whole_nodes=setting.whole_nodes)

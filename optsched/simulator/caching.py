@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from optsched.cache.blocks import CacheSetting, blocks_of
+from optsched.cache.blocks import CacheSetting, blocks_of, uses_of
+from optsched.cache.foresight import BlockUses, Foresight
 from optsched.cache.sequences import BlockSequences
 from optsched.model.instance import Instance
 from optsched.model.schedule import Assignment
@@ -28,12 +29,17 @@ class BatchCache:
         The machine's.
     setting
         How it keeps its cache.
+    uses
+        What `uses_of` returns, if machines share it.
     """
 
-    def __init__(self, instance: Instance, setting: CacheSetting) -> None:
+    def __init__(self, instance: Instance, setting: CacheSetting, uses: BlockUses | None = None) -> None:
+        if uses is None:
+            (uses,) = uses_of([instance], setting)
         self._block = instance.limits.kv_block
-        self._sequences = BlockSequences(instance)
-        self.blocks, self._foresight = blocks_of(instance, setting, self._sequences)
+        self._sequences = BlockSequences(instance) if uses is None else uses.sequences
+        self._foresight = None if uses is None else Foresight(uses)
+        self.blocks = blocks_of(instance, setting, self._foresight)
         self._tokens: dict[int, int] = {}
         """Requests with KV, and m."""
         self._run: dict[int, int] = {}
@@ -276,8 +282,8 @@ class MovingCache(BatchCache):
     what it held. So a batch ends with `settle`, before the next one begins, and not when it has been carried out.
     """
 
-    def __init__(self, instance: Instance, setting: CacheSetting) -> None:
-        super().__init__(instance, setting)
+    def __init__(self, instance: Instance, setting: CacheSetting, uses: BlockUses | None = None) -> None:
+        super().__init__(instance, setting, uses)
         self._ended: list[int] = []
 
     def known(self, index: int, tokens: int, *, under_way: bool) -> int:

@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from optsched.cache.blocks import CacheSetting
+from optsched.cache.foresight import BlockUses
 from optsched.model.cost import BatchCost
 from optsched.model.instance import Instance, Request
 from optsched.model.memory import PrivateBlocks
@@ -75,6 +76,8 @@ class MachineRun(PolicyRun):
         Its index.
     setting
         How it keeps its cache.
+    uses
+        What machines share if they keep their caches by it (`optsched.cache.blocks.uses_of`).
     cost
         How long the steps of batches take, if not what the instance says.
     jumps
@@ -97,6 +100,7 @@ class MachineRun(PolicyRun):
         policy: Policy,
         machine: int,
         setting: CacheSetting,
+        uses: BlockUses | None,
         *,
         cost: BatchCost | None = None,
         jumps: bool,
@@ -109,7 +113,7 @@ class MachineRun(PolicyRun):
         # Between the batches of a jump nothing could be remembered.
         jumps &= not (remembers and instance.is_cached)
         kind = MovingCache if moves else BatchCache
-        cache = kind(instance, setting) if instance.is_cached else None
+        cache = kind(instance, setting, uses) if instance.is_cached else None
         super().__init__(instance, policy, cost=cost, jumps=jumps, cache=cache, machine=machine)
         self._notified = policy if keeps_records(policy) and isinstance(policy, Notified) else None
         self._moving = cache if isinstance(cache, MovingCache) else None

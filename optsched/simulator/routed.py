@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from optsched.cache.blocks import CacheSetting
+from optsched.cache.blocks import CacheSetting, uses_of
 from optsched.cache.contents import Piece
 from optsched.model.cluster import Role
 from optsched.model.cost import BatchCost
@@ -200,6 +200,7 @@ class RoutedCluster:
                     own,
                     machine,
                     setting,
+                    uses,
                     cost=costs[machine] if costs is not None else None,
                     jumps=jumps,
                     notices=self._notifies,
@@ -208,7 +209,9 @@ class RoutedCluster:
                     layerwise=instance.links.layerwise,
                     prefills=machines[machine].role is Role.PREFILL,
                 )
-                for machine, (problem, own) in enumerate(zip(alone, self._policies, strict=True))
+                for machine, (problem, own, uses) in enumerate(
+                    zip(alone, self._policies, uses_of(alone, setting), strict=True)
+                )
             ]
         )
         self._clock = Clock()
