@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from optsched.cli.step_bar import Line
+from optsched.model.errors import printable
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.report.summary import objective_text
 from optsched.solvers.formulation import Progress, ProgressEvent
+
+_WIDE = 130
+"""Columns of a terminal in which all that is known of one instance of a suite has room."""
 
 
 class LiveLine(Line):
@@ -25,16 +29,22 @@ class LiveLine(Line):
     def __init__(self, name: str, objective: Objective, steps: int | None = None) -> None:
         super().__init__(name, steps)
         self._objective = objective
+        self._is_suite = steps is not None
 
     def watch(self, instance: Instance) -> Progress:
-        """Return what shows the search on an instance."""
+        """Return what shows the search on an instance; one of a suite is named, and its state is short if need be."""
+        named = [printable(instance.name)] if self._is_suite else []
+        is_short = self._is_suite and self._progress.console.width < _WIDE
 
         def shown(value: int | None) -> str:
             return objective_text(self._objective, instance.requests, value)
 
         def show(event: ProgressEvent) -> None:
-            gap = "" if event.gap is None else f"  gap {100 * event.gap:.2f} %"
-            state = f"incumbent {shown(event.incumbent)}  bound {shown(event.bound)}{gap}"
-            self._progress.update(self._task, state=state)
+            found = [f"incumbent {shown(event.incumbent)}", f"bound {shown(event.bound)}"]
+            if event.gap is not None:
+                found.append(f"gap {100 * event.gap:.2f} %")
+            self._progress.update(self._task, state="  ".join(named + (found[-1:] if is_short else found)))
 
+        # What was found of the instance before is none of this one.
+        self._progress.update(self._task, state="".join(named))
         return show

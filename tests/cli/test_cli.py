@@ -1115,6 +1115,28 @@ def test_the_live_line_shows_means_as_means(monkeypatch: pytest.MonkeyPatch) -> 
     assert "incumbent 6.000 ms  bound 3.000 ms  gap 50.00 %" in terminal.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("columns", "found"), [("80", "small  gap 50.00 %"), ("140", "small  incumbent 6.000 ms  bound")]
+)
+def test_the_live_line_of_a_suite_names_the_instance(columns: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", columns)
+    problem = small()
+    with LiveLine("suite", Objective.MAKESPAN, steps=14) as live:
+        live.watch(problem)(ProgressEvent(0.0, 6 * 10**9, 3 * 10**9))
+        live._progress.refresh()
+        assert found in terminal.getvalue()
+        assert " 0/14" in terminal.getvalue()
+        terminal.truncate(0)
+        live.watch(replace(problem, name="next"))
+        live._progress.refresh()
+        assert "next" in terminal.getvalue()
+        assert "gap" not in terminal.getvalue()
+
+
 @pytest.mark.slow
 def test_a_reader_may_leave_early(tmp_path: Path) -> None:
     reading, writing = os.pipe()
