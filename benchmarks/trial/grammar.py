@@ -413,7 +413,15 @@ def worth(rng: Random, about: About) -> Certificate:
         rate: Certificate = {"weight": weight, "piece_weights": chosen, "prefill_step_ps": case.prefill_req}
         for entry in ranges:
             entry |= {"memory_ps": memory * case.pieces[piece][0], "rates": [rate]}
-    return {"kind": "worth", "release_ps": release, "worths": worths, "ranges": ranges}
+    found: Certificate = {"kind": "worth", "release_ps": release, "worths": worths, "ranges": ranges}
+    if rng.random() < 0.4:
+        step = rng.choice((0, case.prefill_req))
+        ramps = [{"prefill_step_ps": step} | _layers(rng, case) for _ in range(rng.choice((1, 1, 2)))]
+        for entry in ranges:
+            places = [place for place in range(len(ramps)) if rng.random() < 0.8]
+            entry["ramps"] = [{"weight": rng.choice((weight, weight, 0, 1)), "ramp": place} for place in places]
+        found["ramps"] = ramps
+    return found
 
 
 def _taken(case: Case, job: TrialJob, piece: int, weight: int, memory: int) -> int:

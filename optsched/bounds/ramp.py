@@ -57,11 +57,9 @@ that differ at random leave little to waste, and then nothing is proved.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any
 
 from optsched.bounds.bound import Bound
 from optsched.bounds.priced.demand import Demand, Kinds, between, each, sketch
-from optsched.bounds.priced.prompt_paths import Prices
 from optsched.bounds.priced.proof import Part, PricedProof, bound_of, prove, weakest
 from optsched.bounds.priced.search import Range, best_prices
 from optsched.bounds.volume import volume_bound
@@ -203,7 +201,7 @@ class _Search:
             return None
         value = part.release_ps - part.instance.start_ps + bound_of(part, proofs)
         prompts = {} if demand.gap == 1 else {"prompts": [prompt.tokens for prompt in demand.numbers]}
-        stated = [_stated(proof.prices) for proof in proofs]
+        stated = [proof.prices.stated() for proof in proofs]
         terms = {"release_ps": part.release_ps, "prefill_step_ps": part.step_ps, **prompts}
         return Bound(value, {"kind": "ramp", **terms, "prices": stated})
 
@@ -225,19 +223,3 @@ def _demand(part: Part, layers: int) -> Demand | None:
         return demand
     prompts = _MOST_STEPS // (demand.longest * layers)
     return None if prompts < 2 or part.instance.limits.kv_block > 1 else between(part.kinds, prompts)
-
-
-def _stated(prices: Prices) -> dict[str, Any]:
-    """Return prices as certificates have them: rows that are free are left out."""
-    rows = {
-        "memory": prices.memory,
-        "tokens": prices.tokens,
-        "prefill_tokens": prices.prefill_tokens,
-        "runs": prices.runs,
-    }
-    return {
-        "scale": prices.scale,
-        "widths": list(prices.widths),
-        "repeated": prices.repeated,
-        **{name: list(row) for name, row in rows.items() if any(row)},
-    }

@@ -30,18 +30,30 @@ them to the last end, so J is in a range, and :math:`c_r ≤ J ≤ b_j` for each
 
 So :math:`N ≤ W Z`; if W = 0, there is no such machine. ∎
 
+*Ramps.* By the theorem of `ramp` a machine that serves S in J batches takes
+
+.. math:: Z ≥ \sum_{j ≤ H} G_j + (J - H)\, G_p + \sum_{r ∈ S} (A_r + D_r(J)), \qquad J ≥ H,
+
+for any prices of layers of which p is the repeated one, where A is the attention of one request: in its proof the
+:math:`J - H` more batches in layer p leave :math:`G_p` each, of any sign. As D does not increase in J it is no less
+than at the end of a range. So such *lines* take their part in W Z besides rates: with a weight w they add
+:math:`w (\sum_j G_j + (J - H) G_p)` to what J batches take, and :math:`w (A_r + D_r)` to :math:`q_r`.
+
 Good worths and weights are the dual of a linear programme (`worths.programme`), whose duration is found in a few
-steps: at one that is too short its dual proves a longer one. Ranges that decide are cut each time. *Tight* as the
-single-machine bounds are that it combines, where it is worth while to group requests by output: 3 % more than `chains`
-for 400 conversations on 4 machines at once. *Loose* where machines ramp up, as all that counts tokens only; and it says
-no more than `chains` for many requests for each machine, or where the last to arrive decide.
+steps: at one that is too short its dual proves a longer one. Ranges that decide are cut each time, and prices of layers
+are sought for what its machines serve (`worths.ramps`). *Tight* as the single-machine bounds are that it combines:
+where it is worth while to group requests by output, 3 % more than `chains` for 400 conversations on 4 machines at once;
+for 1,024 requests of 32 + 1,024 tokens 3 % more by ramps. *Loose* in that machines of the programme share requests;
+and it says no more than `chains` where the last to arrive decide.
 
 Conditions
 ----------
-Equal machines without roles, caches and moves; none on rules or costs, as for `volume`. The checker
+Equal machines without roles, caches and moves; none on rules or costs, as for `volume`, but that ramps do not cover
+swaps, as for `ramp`. The checker
 (`optsched.check.certificates.worth.worth_bound`) tests that the machines are equal, that :math:`t_0` is an arrival,
 that worths, weights and prices are integers ≥ 0, that ranges begin at 1 and leave no number out, the price in the last
-one, the weights of pieces and the price of a prefill step (`work.rate_of`).
+one, the weights of pieces and the price of a prefill step (`work.rate_of`), and that a ramp of a range beyond its
+layers has a repeated one (`_Ramp`).
 
 Source: this is the dual of the set-partition programme of machine scheduling (configurations of one machine, as in
 Dantzig-Wolfe decompositions of parallel machines), each configuration bounded instead of listed.
@@ -49,6 +61,7 @@ Dantzig-Wolfe decompositions of parallel machines), each configuration bounded i
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
@@ -58,8 +71,9 @@ import numpy as np
 from optsched.bounds.bound import Bound
 from optsched.bounds.chains import chains_bound, has_equal_machines, rates
 from optsched.bounds.worths.programme import Dual, Floats, Offer, solve
+from optsched.bounds.worths.ramps import Ramp, find_ramp
 from optsched.bounds.worths.rules import Demand, Range, Rule
-from optsched.model.instance import Instance
+from optsched.model.instance import Instance, Request
 from optsched.model.ints import Ints
 from optsched.model.objectives import Objective
 
@@ -71,7 +85,7 @@ _RANGES = 20
 """Ranges of numbers of batches to begin with."""
 _PARTS = 4
 """Parts into which a range that decides is cut."""
-_ROUNDS = 6
+_ROUNDS = 8
 """Linear programmes at most; each cuts the ranges that decide."""
 _STEP = 2e-4
 """Share by which a duration is longer than what is proved: less is not worth another programme."""
@@ -79,8 +93,18 @@ _FINE = 1 << 20
 """The largest sum of weights of a rule, about."""
 _ALIKE = 1e-6
 """Shares that are as good as none."""
+_FEW = 0.02
+"""Machines of a range for which no prices of layers are sought."""
+_MULTIPLES = 0.0, 1.0, 4.0
+"""Prices of memory that are tried, as multiples of the base: the last is only for a range with an end."""
+_RAMPS, _NEAR = 3, 20
+"""Ramps of a range for not fewer batches than its first less a part of it."""
 _MOST = 1 << 60
 """All times together stay below."""
+
+
+_Numbered = tuple[Ramp, int]
+"""A ramp and its place among all."""
 
 
 def makespan_bound(instance: Instance, objective: Objective) -> Bound | None:
@@ -101,15 +125,47 @@ def worth_bound(machine: Instance, machines: int, release_ps: int, known_ps: int
     return _Search(machine, machines, release_ps).bound(known_ps)
 
 
+class _Place:
+    """A range and the lines that hold in it: one for every rate, then ramps.
+
+    Attributes
+    ----------
+    bases, left, own
+        What every line has for each batch, for all together, and for requests; the last of shape (lines, requests).
+    """
+
+    def __init__(self, range_: Range, demand: Demand, requests: Sequence[Request], ramps: Sequence[_Numbered]) -> None:
+        self.range_, self.ramps = range_, ramps
+        found = [(ramp.line(range_, requests), number) for ramp, number in ramps]
+        self.lines = [(line, number) for line, number in found if line is not None]
+        self.bases: Floats = np.array([*demand.bases, *(line.base for line, _ in self.lines)], dtype=np.float64)
+        self.left: Floats = np.array([*[0] * len(demand.bases), *(line.left for line, _ in self.lines)], np.float64)
+        self.own: Floats = np.vstack([demand.own, *(np.array(line.taken) for line, _ in self.lines)]).astype(np.float64)
+
+    def like(self, row: _Row, other: _Place) -> _Row:
+        """Return the weights that lines have in a row of another place, as far as they hold here."""
+        known = {number: at for at, (_, number) in enumerate(other.lines, start=len(other.bases) - len(other.lines))}
+        rates = row.weights[: len(self.bases) - len(self.lines)]
+        ramps = [row.weights[known[number]] if number in known else 0.0 for _, number in self.lines]
+        weights = np.array([*rates, *ramps])
+        slope = float(weights @ self.bases)
+        return _Row(weights, row.memory if self.range_.last is not None else min(row.memory, max(slope, 0.0)))
+
+    def wants_ramp(self) -> bool:
+        """Return whether prices for as many batches may prove more than those that there are."""
+        first = self.range_.first
+        return sum(ramp.layers * _NEAR > first * (_NEAR - 1) for ramp, _ in self.ramps) < _RAMPS
+
+
 class _Row(NamedTuple):
-    """Weights of rates and the price of all that a batch can hold."""
+    """Weights of lines and the price of all that a batch can hold."""
 
     weights: Floats
     memory: float
 
-    def costs(self, demand: Demand) -> Floats:
+    def costs(self, place: _Place, demand: Demand) -> Floats:
         """Return what requests take."""
-        return np.asarray(self.weights @ demand.own + self.memory * demand.held)
+        return np.asarray(self.weights @ place.own + self.memory * demand.held)
 
 
 class _Tuned(NamedTuple):
@@ -119,10 +175,13 @@ class _Tuned(NamedTuple):
     multiple: float
     value: float
 
-    def rule(self, range_: Range, unit: float) -> Rule:
+    def rule(self, place: _Place, unit: float) -> Rule:
         """Return the rule in integers where worths are multiplied by ``unit``."""
         scale = unit / self.multiple
-        return Rule(range_, tuple(int(weight * scale) for weight in self.row.weights), int(self.row.memory * scale))
+        weights = [int(weight * scale) for weight in self.row.weights]
+        rates = len(weights) - len(place.lines)
+        ramps = tuple((weight, *line) for weight, line in zip(weights[rates:], place.lines, strict=True) if weight)
+        return Rule(place.range_, tuple(weights[:rates]), int(self.row.memory * scale), ramps)
 
 
 def _value(tuned: _Tuned) -> float:
@@ -146,7 +205,12 @@ class _Search:
         longest = int(self._demand.batches.max())
         most = max(longest, int(np.ceil(self._demand.held.sum())))
         ends = {longest, *np.geomspace(max(1, longest // 30), 2 * most, _RANGES).astype(int).tolist()}
-        self._ranges = [*(Range(a + 1, b) for a, b in pairwise([0, *sorted(ends)])), Range(max(ends) + 1, None)]
+        ranges = [*(Range(a + 1, b) for a, b in pairwise([0, *sorted(ends)])), Range(max(ends) + 1, None)]
+        self._requests, self._ramps = requests, list[_Numbered]()
+        self._places = [self._place(range_) for range_ in ranges]
+
+    def _place(self, range_: Range) -> _Place:
+        return _Place(range_, self._demand, self._requests, self._ramps)
 
     def bound(self, known_ps: int) -> Bound | None:
         """Return what is proved, if it is more than what is known."""
@@ -162,6 +226,7 @@ class _Search:
             proved = None if dual.served >= 1 else self._proved(dual, kind_of)
             if proved is not None and proved[0] > duration:
                 best, duration = proved, proved[0]
+            self._add_ramps(dual, kind_of)
             self._cut(dual.machines)
         if best is None:
             return None
@@ -169,8 +234,10 @@ class _Search:
         every = [0] * len(self._machine.requests)
         for request, worth in zip(self._chosen, worths, strict=True):
             every[request] = worth
-        ranges = [rule.stated(self._demand.rates) for rule in rules]
-        terms = {"release_ps": self._release_ps, "worths": every, "ranges": ranges}
+        used = sorted({number for rule in rules for _, _, number in rule.ramps})
+        ranges = [rule.stated(self._demand.rates, used) for rule in rules]
+        ramps = {"ramps": [self._ramps[number][0].stated() for number in used]} if used else {}
+        terms = {"release_ps": self._release_ps, "worths": every, **ramps, "ranges": ranges}
         return Bound(later + value, {"kind": "worth", **terms})
 
     def _kinds(self) -> Ints:
@@ -178,7 +245,8 @@ class _Search:
         demand, count = self._demand, len(self._chosen)
         if count <= _KINDS:
             return np.arange(count)
-        place = np.searchsorted([last for _, last in self._ranges if last is not None], demand.batches)
+        lasts = [place.range_.last for place in self._places if place.range_.last is not None]
+        place = np.searchsorted(lasts, demand.batches)
         kind_of, kinds = np.zeros(count, dtype=np.int64), 0
         here, ratio = np.unique(place), demand.held / np.maximum(1, demand.own[-1])
         for each in here:
@@ -190,20 +258,24 @@ class _Search:
         return kind_of
 
     def _dual(self, kind_of: Ints, duration: float) -> Dual | None:
-        """Solve the linear programme for a duration; its rows are rates, and memory or rates with memory."""
+        """Solve the linear programme for a duration; its rows are lines, and memory or rates with memory."""
         demand, counts = self._demand, np.bincount(kind_of).astype(np.float64)
         bases = np.array(demand.bases, dtype=np.float64)
-        own, held = (demand.own / self._unit, demand.held * _most(bases) / self._unit)
-        means = np.array([np.bincount(kind_of, weights=row) / counts for row in (*own, held, demand.held)])
-        own, held, volume = means[:-2], means[-2:-1], means[-1]
+
+        def means(rows: Floats) -> Floats:
+            found: Floats = np.array([np.bincount(kind_of, weights=row) / counts for row in rows]) / self._unit
+            return found
+
+        held, volume = means(demand.held[None] * _most(bases)), means(demand.held[None])
         first_of = np.zeros(len(counts))
         np.maximum.at(first_of, kind_of, demand.batches)
         offers = []
-        for first, last in self._ranges:
-            rooms = (duration - first * bases) / self._unit
+        for place in self._places:
+            first, last = place.range_
+            rooms, own = (duration - first * place.bases - place.left) / self._unit, means(place.own)
             if last is None:
                 left = np.full(len(bases), duration / self._unit)
-                rows = np.vstack((own, own + volume * bases[:, None] / self._unit))
+                rows = np.vstack((own, own[: len(bases)] + volume * bases[:, None]))
                 offers.append(Offer(np.append(rooms, left), rows, np.ones(len(counts), dtype=np.bool_)))
                 continue
             memory = last * _most(bases) / self._unit
@@ -212,30 +284,42 @@ class _Search:
 
     def _proved(self, dual: Dual, kind_of: Ints) -> tuple[int, list[int], list[Rule]] | None:
         """Return what the dual proves, with worths and rules in integers."""
-        rows = [self._row(place, found) for place, found in enumerate(dual.weights)]
+        rows = [self._row(place, found) for place, found in zip(self._places, dual.weights, strict=True)]
         worths = self._worths(dual, kind_of, rows)
         if not worths.any():
             return None
-        singles = [_Row(weights, 0.0) for weights in np.eye(len(self._demand.bases))]
-        tuned = [
-            max((self._tuned(range_, each, worths) for each in (row, *singles) if each.weights.any()), key=_value)
-            for range_, row in zip(self._ranges, rows, strict=True)
-        ]
+        serving = [at for at, number in enumerate(dual.machines.tolist()) if number > _ALIKE]
+        tuned = []
+        for place, row in zip(self._places, rows, strict=True):
+            # Ranges without machines have prices that are as good as any: those of others may say more.
+            tried = [row, *self._singles(place), *(place.like(rows[at], self._places[at]) for at in serving)]
+            each = (self._tuned(place, one, worths) for one in tried if one.weights.any() or one.memory)
+            tuned.append(max(each, key=_value))
         unit = _FINE * min(each.multiple for each in tuned)
         if unit == inf:
             return None
         whole = [int(worth * unit) for worth in worths.tolist()]
-        rules = [each.rule(range_, unit) for range_, each in zip(self._ranges, tuned, strict=True)]
+        rules = [each.rule(place, unit) for place, each in zip(self._places, tuned, strict=True)]
         values = [rule.bound(self._demand, whole, self._machines) for rule in rules]
         known = [value for value in values if value is not None]
         return (min(known), whole, rules) if len(known) == len(values) else None
 
-    def _row(self, place: int, found: Floats) -> _Row:
-        """Return weights of rates and the price of memory from what the linear programme found for a range."""
+    def _singles(self, place: _Place) -> Iterator[_Row]:
+        """Yield every line by itself, with prices of memory that count for few batches."""
+        rates, ends = len(self._demand.bases), place.range_.last is not None
+        for at, weights in enumerate(np.eye(len(place.bases))):
+            for multiple in _MULTIPLES if ends else _MULTIPLES[:2]:
+                if at < rates or not multiple:
+                    yield _Row(weights, multiple * float(place.bases[at]))
+
+    def _row(self, place: _Place, found: Floats) -> _Row:
+        """Return weights of lines and the price of memory from what the linear programme found for a range."""
         bases = np.array(self._demand.bases, dtype=np.float64)
-        weights, rest = found[: len(bases)], found[len(bases) :]
-        if self._ranges[place].last is None:
-            return _Row(weights + rest, float(rest @ bases))
+        weights, rest = found[: len(place.bases)], found[len(place.bases) :]
+        if place.range_.last is None:
+            weights = weights.copy()
+            weights[: len(bases)] += rest
+            return _Row(weights, float(rest @ bases))
         return _Row(weights, float(rest[0]) * _most(bases))
 
     def _worths(self, dual: Dual, kind_of: Ints, rows: list[_Row]) -> Floats:
@@ -245,11 +329,12 @@ class _Search:
         of these costs, it would not be there; if more than the next, it would be on others, too.
         """
         demand, machines, every = self._demand, dual.machines, np.arange(len(kind_of))
-        costs = np.array([row.costs(demand) for row in rows]) / self._unit
+        costs = np.array([row.costs(place, demand) for place, row in zip(self._places, rows, strict=True)]) / self._unit
         reference = costs[int(np.argmax(machines))]
         mean = np.bincount(kind_of, weights=reference) / np.bincount(kind_of)
         worths = dual.worths[kind_of] * reference / np.where(mean > 0, mean, 1.0)[kind_of]
-        lasts = np.array([inf if last is None else last for _, last in self._ranges])
+        ends = [place.range_.last for place in self._places]
+        lasts = np.array([inf if last is None else last for last in ends])
         costs[demand.batches > lasts[:, None]] = inf
         order = np.argsort(costs, axis=0, kind="stable")
         there, ascending = np.cumsum(machines[order], axis=0), np.take_along_axis(costs, order, axis=0)
@@ -259,12 +344,15 @@ class _Search:
         found: Floats = np.clip(worths, np.where(np.isfinite(least), least, 0.0), most)
         return found
 
-    def _tuned(self, range_: Range, row: _Row, worths: Floats) -> _Tuned:
+    def _tuned(self, place: _Place, row: _Row, worths: Floats) -> _Tuned:
         """Return a row with the multiple of worths with which it proves most of a range, and what it proves."""
-        total = float(row.weights.sum())
-        one = _Row(row.weights / total, row.memory / total)
+        total, range_ = float(row.weights.sum()), place.range_
+        # Memory alone may say that so few batches are not enough.
+        known = total > 0 or row.memory == 0
+        scale = total if known else row.memory / _most(place.bases)
+        one = _Row(row.weights / scale, row.memory / scale)
         fits = self._demand.batches <= (inf if range_.last is None else range_.last)
-        cost, worth = one.costs(self._demand)[fits], worths[fits]
+        cost, worth = one.costs(place, self._demand)[fits], worths[fits]
         mean = float(worths.sum()) / self._machines
         if worth.sum() < mean * (1 - _ALIKE):
             # Such a machine never earns the mean, whatever requests cost.
@@ -275,19 +363,33 @@ class _Search:
         order = np.argsort(ratio, kind="stable")
         enough = min(int(np.searchsorted(np.cumsum(worth[order]), mean)), int((worth > 0).sum()) - 1)
         multiple = max(float(ratio[order[enough]]), 1.0)
-        slope = float(one.weights @ np.array(self._demand.bases)) - one.memory
+        slope = float(one.weights @ place.bases) - one.memory
         spent = slope * (range_.first if slope >= 0 or range_.last is None else range_.last)
+        spent += float(one.weights @ place.left)
         left = np.maximum(0.0, multiple * worth - cost).sum()
-        return _Tuned(one, multiple, spent + multiple * mean - float(left))
+        value = spent + multiple * mean - float(left)
+        return _Tuned(one, multiple, value if known else (inf if value > _ALIKE * multiple * mean else -inf))
+
+    def _add_ramps(self, dual: Dual, kind_of: Ints) -> None:
+        """Look for prices of layers where there are machines, for what these serve."""
+        for place, number, shares in zip(self._places, dual.machines.tolist(), dual.shares, strict=True):
+            if number < _FEW or not place.wants_ramp():
+                continue
+            # Of every kind a machine serves a share; of requests in order as many as add up to it.
+            upto = np.floor(np.cumsum(np.clip(shares / number, 0, 1)[kind_of]) + 0.5)
+            mixture = [self._requests[r] for r in np.flatnonzero(np.diff(upto, prepend=0)).tolist()]
+            ramp = find_ramp(self._machine, self._release_ps, mixture, place.range_)
+            if ramp is not None:
+                self._ramps.append((ramp, len(self._ramps)))
 
     def _cut(self, machines: Floats) -> None:
         """Cut the ranges that have machines."""
         found = []
-        for range_, number in zip(self._ranges, machines.tolist(), strict=True):
-            first, last = range_
+        for place, number in zip(self._places, machines.tolist(), strict=True):
+            first, last = place.range_
             if last is None or number < 1e-6:
-                found.append(range_)
+                found.append(self._place(place.range_))
                 continue
             ends = np.unique(np.linspace(first - 1, last, _PARTS + 1).astype(int)).tolist()
-            found += [Range(begin + 1, end) for begin, end in pairwise(ends)]
-        self._ranges = found
+            found += [self._place(Range(begin + 1, end)) for begin, end in pairwise(ends)]
+        self._places = found

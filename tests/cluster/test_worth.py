@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from clusters import brute_force, cluster_of, random_cluster
 
-from optsched import CostModel, Instance, Limits, MachineGroup, Request, Restrictions, Rules, bound, replace
+from optsched import CostModel, Instance, Limits, MachineGroup, Request, Restrictions, Rules, bound, replace, solve
 from optsched.bounds.chains import chains_bound
 from optsched.bounds.worth import worth_bound
 from optsched.check import UnprovedError, proved_bound
@@ -54,14 +54,35 @@ def random_certificate(rng: random.Random, cluster: Instance) -> dict[str, Any]:
         weights[rng.randrange(pieces)] = 1
         return {"weight": rng.randint(0, 3), "piece_weights": weights, "prefill_step_ps": most}
 
+    ramps = [random_layers(rng, cluster) for _ in range(rng.choice([0, 1, 1, 2]))]
+
+    def range_of(last: int | None) -> dict[str, Any]:
+        found = {"last": last, "memory_ps": rng.choice([0, 0, rng.randint(0, 30)]), "rates": [rate(), rate()]}
+        places = [place for place in range(len(ramps)) if rng.random() < 0.7]
+        return found | {"ramps": [{"weight": rng.randint(0, 3), "ramp": place} for place in places]}
+
     return {
         "kind": "worth",
         "release_ps": release,
         "worths": [rng.randint(0, 200) if each.arrival_ps >= release else 0 for each in cluster.requests],
-        "ranges": [
-            {"last": last, "memory_ps": rng.choice([0, 0, rng.randint(0, 30)]), "rates": [rate(), rate()]}
-            for last in (*ends, None)
-        ],
+        "ramps": ramps,
+        "ranges": [range_of(last) for last in (*ends, None)],
+    }
+
+
+def random_layers(rng: random.Random, cluster: Instance) -> dict[str, Any]:
+    """Return prices of some layers, of which one may be repeated."""
+    machine = cluster.on(0)
+    widths = [rng.choice([1, 1, 2]) for _ in range(rng.randint(1, 3))]
+    single = [place for place, width in enumerate(widths) if width == 1]
+    time = machine.cost.linear_ps(1)
+    return {
+        "prefill_step_ps": rng.choice([0, machine.cost.prefill_req]),
+        "widths": widths,
+        "scale": rng.choice([1, 2]),
+        "repeated": rng.choice([*single, None]),
+        "memory": [rng.randint(0, 2 + time // machine.limits.kv_blocks) for _ in widths],
+        "tokens": [rng.choice([0, rng.randint(0, 5)]) for _ in widths],
     }
 
 
@@ -107,6 +128,90 @@ def test_by_hand() -> None:
     assert proved(CLUSTER, CERTIFICATE) == 15
     assert proved(CLUSTER, CERTIFICATE | {"worths": [5, 5, 1, 1]}) == 44
     assert proved(CLUSTER, CERTIFICATE | {"worths": [4, 4, 1, 1]}) == 45
+
+
+RAMP = {"prefill_step_ps": 0, "widths": [1, 1, 1], "repeated": 2, "scale": 1, "memory": [0, 3, 2]}
+RAMPED = {
+    "kind": "worth",
+    "release_ps": 0,
+    "worths": [6] * 6,
+    "ramps": [RAMP],
+    "ranges": [{"last": None, "memory_ps": 0, "rates": [], "ramps": [{"weight": 1, "ramp": 0}]}],
+}
+HALVES = cluster_of(
+    (
+        MachineGroup(
+            2, limits=Limits(3, 9, 9), rules=Rules(chunked_prefill=False, eviction=False), cost=CostModel(6, 0)
+        ),
+    ),
+    [Request(1, 2)] * 6,
+)
+
+
+def test_ramps_by_hand() -> None:
+    """Requests hold 1 and then 2 of 3 tokens in batches of 6 ps. At prices of 0, 3 and 2 each pays 6 (`test_ramp`).
+
+    Layers leave 6, 6 - 9 and 6 - 6. A machine earns 36 / 2, and takes 3 and 6 for each request: 21 ps. With 2 in the
+    second layer, too, they leave 6, 0 and 0, requests pay 4, and worths of 4 prove 12 + 6 ps. At 1 in the last layer
+    requests pay 3 and each batch from the third on leaves 3: worths of 3 prove 9 and 6 - 3, what two batches leave, and
+    9 + 6 - 3 + 3 where three batches are the fewest, because two do not hold 3·3 tokens: 9 is more than their 2·3.
+    """
+    assert proved(HALVES, RAMPED) == 21
+    assert brute_force(HALVES, Objective.MAKESPAN) == 24
+    assert proved(HALVES, RAMPED | {"ramps": [RAMP | {"memory": [0, 2, 2]}], "worths": [4] * 6}) == 18
+    ramps, used = [RAMP | {"memory": [0, 3, 1]}], [{"weight": 1, "ramp": 0}]
+    many: dict[str, Any] = {"last": None, "memory_ps": 0, "rates": [], "ramps": used}
+    terms = RAMPED | {"ramps": ramps, "worths": [3] * 6}
+    assert proved(HALVES, terms | {"ranges": [{**many, "last": 3}, many]}) == 9 + 3
+    assert proved(HALVES, terms | {"ranges": [{"last": 2, "memory_ps": 3, "rates": []}, many]}) == 9 + 6
+    assert (
+        proved(HALVES, terms | {"ranges": [{"last": 2, "memory_ps": 3, "rates": []}, {**many, "last": 4}, many]}) == 15
+    )
+    with pytest.raises(UnprovedError, match="a range up to 3 has no weight"):
+        proved(HALVES, terms | {"ranges": [{"last": 3, "memory_ps": 3, "rates": []}, many]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ramps": {}}, "ramps is"),
+        ({"ramps": []}, "ramp is 0"),
+        ({"ramps": [{**RAMP, "widths": []}]}, "widths is"),
+        ({"ramps": [{**RAMP, "repeated": None}]}, "of which none repeats"),
+        ({"ramps": [{**RAMP, "memory": [0, 3, 3]}]}, "more than the bases"),
+        ({"ramps": [{**RAMP, "prefill_step_ps": 1}]}, "prefill_step_ps is"),
+        ({"ramps": [{**RAMP, "prompts": [2]}]}, "prompts is"),
+        ({"ranges": [{"last": None, "memory_ps": 0, "rates": [], "ramps": 1}]}, "ramps of a range is 1"),
+        ({"ranges": [{"last": None, "memory_ps": 0, "rates": [], "ramps": [{"weight": -1, "ramp": 0}]}]}, "ramps has"),
+        ({"ranges": [{"last": None, "memory_ps": 0, "rates": [], "ramps": [{"weight": 1, "ramp": 1}]}]}, "ramp is 1"),
+    ],
+)
+def test_forged_ramps_prove_nothing(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnprovedError, match=message):
+        proved(HALVES, RAMPED | changes)
+
+
+def test_ramps_do_not_cover_swaps() -> None:
+    rules = Rules(chunked_prefill=False, swap=True)
+    cluster = cluster_of((replace(HALVES.machine_groups[0], rules=rules),), HALVES.requests)
+    with pytest.raises(UnprovedError, match="ramps do not cover swapping"):
+        proved(cluster, RAMPED)
+
+
+def test_machines_ramp_up() -> None:
+    """Requests that are alike are all young at first and few at last, on every machine: tokens alone do not say so."""
+    limits, cost = Limits(6_000, 8_000, 8_000), CostModel(base=9_000, token=1)
+    cluster = cluster_of((MachineGroup(2, limits=limits, rules=Rules(), cost=cost),), [Request(10, 90)] * 240)
+    known = chains_bound(cluster.on(0), 2)
+    assert known is not None
+    found = worth_bound(cluster.on(0), 2, 0, known.value)
+    assert found is not None
+    assert found.certificate["ramps"]
+    assert found.value > known.value * 1.15
+    assert proved(cluster, found.certificate) == found.value
+    planned = solve(cluster, "makespan", method="auto", time_limit=2)
+    assert planned.value is not None
+    assert found.value <= planned.value
 
 
 @pytest.mark.parametrize(

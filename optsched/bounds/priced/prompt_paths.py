@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -63,6 +64,21 @@ class Prices:
     def repeated_layer(self) -> int | None:
         """The layer that may be repeated, counted from 0."""
         return None if self.repeated is None else sum(self.widths[: self.repeated])
+
+    def stated(self) -> dict[str, Any]:
+        """Return prices as certificates have them: rows that are free are left out."""
+        rows = {
+            "memory": self.memory,
+            "tokens": self.tokens,
+            "prefill_tokens": self.prefill_tokens,
+            "runs": self.runs,
+        }
+        return {
+            "scale": self.scale,
+            "widths": list(self.widths),
+            "repeated": self.repeated,
+            **{name: list(row) for name, row in rows.items() if any(row)},
+        }
 
 
 def fill_ps(instance: Instance, tokens: int, step_ps: int) -> int:

@@ -56,14 +56,15 @@ class Part:
                 counts[request.input, request.output] += 1
         self.kinds: Kinds = dict(sorted(counts.items()))
         self.fewest, self.tokens, self._totals = totals.batches(), totals.tokens, totals
-        self.attention = sum(count * self._attention_ps(*kind) for kind, count in self.kinds.items())
+        self.attention = sum(count * self.attention_ps(*kind) for kind, count in self.kinds.items())
         limits, time_ps = instance.limits, instance.cost.linear_ps
         self.decode_turns = [(tokens, time_ps(tokens)) for tokens in turns(instance, most_decodes(instance))]
         places = sorted({*turns(instance, limits.batch_tokens), limits.prefill_tokens})
         more = instance.cost.prefill_req - step_ps
         self.prefill_turns = [(tokens, time_ps(tokens) + more) for tokens in places]
 
-    def _attention_ps(self, prompt: int, output: int) -> int:
+    def attention_ps(self, prompt: int, output: int) -> int:
+        """Return the attention time of a fill of a prompt and of decodes of all later tokens."""
         cost, decodes = self.instance.cost, output - 1
         read = decodes * prompt + decodes * (decodes - 1) // 2
         fill = fill_ps(self.instance, prompt, self.step_ps)

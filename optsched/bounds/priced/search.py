@@ -37,8 +37,6 @@ Floats = npt.NDArray[np.float64]
 
 _FINE = 1 << 20
 """The price of all blocks counts in no larger shares of a batch's time."""
-_STRETCHES = 96
-_ROUNDS = 20
 _CLOSE = 1e-4
 """Share of the bound that prices may miss."""
 _NEWS = 1e-6
@@ -47,11 +45,26 @@ _MILD = 1e-6
 """Weight of prices in the objective, against needlessly large ones."""
 
 
+class Effort(NamedTuple):
+    """What a search may take: stretches of layers with the same prices, and linear programmes."""
+
+    stretches: int
+    rounds: int
+
+
+_FULL = Effort(96, 20)
+
+
 class Range(NamedTuple):
-    """Numbers of batches for which prices are sought, from ``fewest`` to ``most``; without an end if that is None."""
+    """Numbers of batches for which prices are sought, from ``fewest`` to ``most``; without an end if that is None.
+
+    If ``loss`` is given, a batch in the repeated layer may have that much less than nothing left, in ps: what is proved
+    falls with every batch beyond ``fewest``.
+    """
 
     fewest: int
     most: int | None
+    loss: int = 0
 
     @property
     def layers(self) -> int:
@@ -64,12 +77,14 @@ class Range(NamedTuple):
         return self.fewest // 2 if self.most is None else None
 
 
-def best_prices(part: Part, demand: Demand, range_: Range, enough_ps: int) -> tuple[Prices | None, int]:
+def best_prices(
+    part: Part, demand: Demand, range_: Range, enough_ps: int, effort: Effort = _FULL
+) -> tuple[Prices | None, int]:
     """Return prices that prove most, or enough, of a range and a demand, None if none are found, and rounds taken."""
-    programme = _Programme(part, demand, range_, enough_ps)
+    programme = _Programme(part, demand, range_, enough_ps, effort.stretches)
     best: Prices | None = None
     best_ps = rounds = 0
-    while rounds < _ROUNDS:
+    while rounds < effort.rounds:
         rounds += 1
         solution = programme.solve()
         if solution is None:
@@ -95,13 +110,13 @@ class _Programme:
     least price of a token so far, and β; then D for every edge and kind, and z.
     """
 
-    def __init__(self, part: Part, demand: Demand, range_: Range, enough_ps: int) -> None:
+    def __init__(self, part: Part, demand: Demand, range_: Range, enough_ps: int, stretches: int) -> None:
         self._part, limits, self._enough_ps = part, part.instance.limits, enough_ps
         self._kinds = [
             (prompt, output, number) for prompt, numbers in demand.numbers.items() for output, number in numbers.items()
         ]
-        self._layers, self._repeated = range_.layers, range_.repeated_layer
-        self._edges = _edges(range_)
+        self._layers, self._repeated, self._loss = range_.layers, range_.repeated_layer, range_.loss
+        self._edges = _edges(range_, stretches)
         self._widths = np.diff(self._edges)
         self._stretch = np.repeat(np.arange(len(self._widths)), self._widths)
         self._last = self._edges[self._edges >= range_.fewest].tolist()
@@ -151,7 +166,7 @@ class _Programme:
         spent = [at[name] for name in ("memory", "runs") if name in at]
         if self._repeated is not None:
             s = int(self._stretch[self._repeated])
-            self._add([{at["time"] + s: -1.0, **{column + s: 1.0 for column in spent}}], [0.0])
+            self._add([{at["time"] + s: -1.0, **{column + s: 1.0 for column in spent}}], [self._loss / self._unit])
         for end, last in enumerate(self._last):
             for upto in {last, self._last[end - 1] + 1} if end else {last}:
                 widths = np.clip(upto - self._edges[:-1], 0, self._widths).tolist()
@@ -272,7 +287,7 @@ class _Programme:
         if prices.repeated is None:
             return prices
         # Rounded, the repeated layer must still leave a batch its time.
-        missing = -min(self._part.rooms(prices)[prices.repeated], 0)
+        missing = -min(self._part.rooms(prices)[prices.repeated] + scale * self._loss, 0)
         memory = list(prices.memory)
         memory[prices.repeated] = max(0, memory[prices.repeated] + -missing // self._all["memory"])
         return replace(prices, memory=tuple(memory))
@@ -288,8 +303,8 @@ class _Programme:
         return len(self._rows) > before
 
 
-def _edges(range_: Range) -> Ints:
-    found = {range_.fewest, *np.linspace(0, range_.layers, _STRETCHES + 1).round().astype(int).tolist()}
+def _edges(range_: Range, stretches: int) -> Ints:
+    found = {range_.fewest, *np.linspace(0, range_.layers, stretches + 1).round().astype(int).tolist()}
     if range_.repeated_layer is not None:
         found |= {range_.repeated_layer, range_.repeated_layer + 1}
     return np.array(sorted(found), dtype=np.int64)

@@ -33,11 +33,12 @@ class Offer(NamedTuple):
 
 
 class Dual(NamedTuple):
-    """Worths of kinds, weights of rows by range, machines by range, and θ."""
+    """Worths of kinds, weights of rows by range, machines by range, shares of kinds by range, and θ."""
 
     worths: Floats
     weights: list[Floats]
     machines: Floats
+    shares: list[Floats]
     served: float
 
 
@@ -73,4 +74,7 @@ def solve(machines: int, counts: Floats, offers: Sequence[Offer]) -> Dual | None
         return None
     duals = np.maximum(-found.ineqlin.marginals, 0.0)
     weights = [duals[begin:end] for begin, end in pairwise(places)]
-    return Dual(duals[most + 1 :] / counts, weights, found.x[:ranges], float(found.x[theta]))
+    shares = [np.zeros(kinds) for _ in offers]
+    for at, range_, of_kind in zip(x.tolist(), of.tolist(), kind.tolist(), strict=True):
+        shares[range_][of_kind] = found.x[at]
+    return Dual(duals[most + 1 :] / counts, weights, found.x[:ranges], shares, float(found.x[theta]))

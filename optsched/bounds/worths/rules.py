@@ -25,6 +25,24 @@ class Range(NamedTuple):
     last: int | None
 
 
+class Line(NamedTuple):
+    """A lower bound on a machine's time in a range.
+
+    Parameters
+    ----------
+    base
+        What each batch takes, in ps.
+    left
+        What all together take whatever it serves, in ps.
+    taken
+        What every request takes besides, in ps.
+    """
+
+    base: int
+    left: int
+    taken: list[int]
+
+
 class Demand:
     """What requests take of machines that are equal.
 
@@ -73,11 +91,14 @@ class Rule:
         By rate, integers ≥ 0.
     memory
         g, an integer ≥ 0.
+    ramps
+        Weights, integers ≥ 0, lines of ramps in the range, and their places among all ramps.
     """
 
     range_: Range
     weights: tuple[int, ...]
     memory: int
+    ramps: tuple[tuple[int, Line, int], ...] = ()
 
     def bound(self, demand: Demand, worths: Sequence[int], machines: int) -> int | None:
         """Return what a machine takes at least that earns the mean; None if nothing is proved.
@@ -85,27 +106,33 @@ class Rule:
         It is `NEVER` where no machine can earn it, however long it takes.
         """
         slope = sum(weight * base for weight, base in zip(self.weights, demand.bases, strict=True)) - self.memory
+        slope += sum(weight * line.base for weight, line, _ in self.ramps)
         first, last = self.range_
         if last is None and slope < 0:
             return None
         spent = slope * (first if slope >= 0 or last is None else last)
+        spent += sum(weight * line.left for weight, line, _ in self.ramps)
+        ramped = [sum(weight * line.taken[r] for weight, line, _ in self.ramps) for r in range(len(worths))]
         columns = zip(*(own.tolist() for own in demand.own), strict=True)
         spare = 0
-        for worth, own, batches, volume in zip(worths, columns, demand.batches.tolist(), demand.volumes, strict=True):
+        rows = zip(worths, columns, demand.batches.tolist(), demand.volumes, ramped, strict=True)
+        for worth, own, batches, volume, more in rows:
             if worth and (last is None or batches <= last):
-                cost = sum(weight * each for weight, each in zip(self.weights, own, strict=True))
+                cost = sum(weight * each for weight, each in zip(self.weights, own, strict=True)) + more
                 spare += max(0, worth - cost - self.memory * volume // demand.blocks)
         missing = sum(worths) + machines * (spent - spare)
-        total = machines * sum(self.weights)
+        total = machines * (sum(self.weights) + sum(weight for weight, _, _ in self.ramps))
         if not total:
             return NEVER if missing > 0 else None
         return -(-missing // total)
 
-    def stated(self, rates: Sequence[Rate]) -> dict[str, Any]:
-        """Return the rule as certificates have it."""
+    def stated(self, rates: Sequence[Rate], used: Sequence[int]) -> dict[str, Any]:
+        """Return the rule as certificates have it, which list the ``used`` ramps."""
         stated = [
             {"weight": weight, "piece_weights": list(rate.weights), "prefill_step_ps": rate.step_ps}
             for weight, rate in zip(self.weights, rates, strict=True)
             if weight
         ]
-        return {"last": self.range_.last, "memory_ps": self.memory, "rates": stated}
+        ramps = [{"weight": weight, "ramp": used.index(number)} for weight, _, number in self.ramps]
+        found = {"last": self.range_.last, "memory_ps": self.memory, "rates": stated}
+        return {**found, "ramps": ramps} if ramps else found

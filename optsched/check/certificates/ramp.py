@@ -52,35 +52,18 @@ more than those for this way.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import ceil, inf, lcm
 from operator import mul
 from typing import Any
 
-from optsched.check.certificates.shared.work import (
-    fewest_batches,
-    most_decodes,
-    own_ps,
-    plain_rate,
-    require_blocks,
-    step_of,
-    turns,
-)
+from optsched.check.certificates.shared.layers import MOST_LAYERS, MOST_STEPS, Group, Layers, attention_ps, groups_of
+from optsched.check.certificates.shared.work import fewest_batches, own_ps, plain_rate, require_blocks, step_of
 from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError, shown
 from optsched.model.objectives import Objective
-
-MOST_STEPS = 100_000_000
-"""Tokens in layers beyond which nothing is computed."""
-MOST_LAYERS = 100_000
-"""Layers of all entries of prices beyond which nothing is listed."""
-_ROWS = ("memory", "tokens", "prefill_tokens", "runs")
-_CAP = 1 << 80
-"""No request is taken to pay more, which proves less, if anything."""
 
 
 def ramp_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
@@ -93,26 +76,26 @@ def ramp_bound(problem: Problem, objective: Objective, certificate: Mapping[str,
     if type(release) is not int or release not in arrivals:
         raise UnprovedError(f"release_ps is {shown(release)}, expected the arrival time of a request")
     shapes = Counter((r.input, r.output) for r in problem.requests if r.arrival_ps >= release)
-    groups = _groups(problem, shapes, certificate.get("prompts"))
+    groups = groups_of(problem, shapes, certificate.get("prompts"))
     entries = certificate.get("prices")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise UnprovedError(f"prices is {shown(entries)}, expected a list of objects")
     step = step_of(problem, certificate.get("prefill_step_ps"))
     proofs = [_Proof(problem, entry, step) for entry in entries]
-    layers = sum(proof.layers for proof in proofs)
+    layers = sum(proof.layers.count for proof in proofs)
     if layers > MOST_LAYERS:
         raise UnprovedError(f"prices have {layers} layers, more than {MOST_LAYERS}")
     steps = (sum(len(group.numbers) for group in groups) + len(proofs)) * layers
     if steps > MOST_STEPS:
         raise UnprovedError(f"prices concern {steps} tokens in layers, more than {MOST_STEPS}")
 
-    attention = sum(number * _attention(problem, *shape, step) for shape, number in shapes.items())
+    attention = sum(number * attention_ps(problem, *shape, step) for shape, number in shapes.items())
     rates = [plain_rate(problem, *piece) for piece in pieces_of(problem.cost)]
     pieces = [(rate.base, sum(n * own_ps(problem, *shape, rate) for shape, n in shapes.items())) for rate in rates]
     fewest = fewest_batches(problem, shapes)
     for proof in proofs:
         proof.compute(groups, attention, fewest)
-    last = max([fewest, *(proof.layers + 1 for proof in proofs)])
+    last = max([fewest, *(proof.layers.count + 1 for proof in proofs)])
     least = min(
         max(*(base * batches + own for base, own in pieces), *(proof.of(batches) for proof in proofs), 0)
         for batches in range(fewest, last + 1)
@@ -120,181 +103,31 @@ def ramp_bound(problem: Problem, objective: Objective, certificate: Mapping[str,
     return ceil(least) + release - min(arrivals)
 
 
-def _decode(problem: Problem, tokens: int) -> int:
-    """Return the attention time of a decode after which there is KV for ``tokens`` tokens."""
-    return problem.cost.decode_kv * (tokens - 1) + problem.cost.decode_req
-
-
-def _attention(problem: Problem, prompt: int, output: int, step: int) -> int:
-    """Return the attention time of a fill of the prompt, at ``step`` for each of its steps, and of decodes."""
-    decodes, cost = output - 1, problem.cost
-    fill = cost.prefill_sq * prompt**2 + step * problem.fewest_steps(prompt)
-    return fill + cost.decode_kv * (decodes * (2 * prompt + decodes - 1) // 2) + cost.decode_req * decodes
-
-
-# Groups ----------------------------------------------------------------------------------------------------
-
-
-class _Group:
-    """Requests that count as having one prompt.
-
-    ``numbers`` has at k how many of them have O = k + 1; ``below`` is the next prompt of the list that is smaller, if
-    some request lies between the two, else the prompt.
-    """
-
-    def __init__(self, prompt: int, below: int, numbers: Mapping[int, Fraction]) -> None:
-        self.prompt, self.below = prompt, below
-        self.numbers = [numbers.get(output, Fraction(0)) for output in range(1, max(numbers) + 1)]
-
-
-def _groups(problem: Problem, shapes: Mapping[tuple[int, int], int], stated: object) -> list[_Group]:
-    prompts = sorted({prompt for prompt, _ in shapes})
-    if stated is not None:
-        prompts = _integers("prompts", stated, 1, None)
-        if prompts != sorted(set(prompts)):
-            raise UnprovedError(f"prompts is {shown(stated)}, expected them in ascending order")
-    numbers: defaultdict[int, defaultdict[int, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
-    below = {prompt: prompt for prompt in prompts}
-    for (prompt, output), number in shapes.items():
-        place = bisect_left(prompts, prompt)
-        if place < len(prompts) and prompts[place] == prompt:
-            numbers[prompt][output] += number
-            continue
-        if not 0 < place < len(prompts) or problem.limits.kv_block != 1:
-            expected = (
-                "some on both sides of" if problem.limits.kv_block == 1 else "with blocks of many tokens all, also"
-            )
-            raise UnprovedError(f"prompts is {shown(stated)}, expected {expected} {prompt}")
-        low, high = prompts[place - 1], prompts[place]
-        below[high] = low
-        numbers[low][output] += Fraction(number * (high - prompt), high - low)
-        numbers[high][output] += Fraction(number * (prompt - low), high - low)
-    return [_Group(prompt, below[prompt], of_prompt) for prompt, of_prompt in sorted(numbers.items())]
-
-
-# Prices ----------------------------------------------------------------------------------------------------
-
-
 class _Proof:
     """What one entry of prices proves."""
 
     def __init__(self, problem: Problem, stated: Mapping[str, Any], step: int) -> None:
-        self._problem, self._step = problem, step
-        self._widths = _integers("widths", stated.get("widths"), 1, None)
-        self.layers = sum(self._widths)
-        [self._scale] = _integers("scale", [stated.get("scale")], 1, 1)
-        count = len(self._widths)
-        self._rows = {name: _integers(name, stated.get(name, [0] * count), 0, count) for name in _ROWS}
-        self._repeated = stated.get("repeated")
-        if self._repeated is not None and not (
-            type(self._repeated) is int and 0 <= self._repeated < count and self._widths[self._repeated] == 1
-        ):
-            raise UnprovedError(f"repeated is {shown(self._repeated)}, expected null or a stretch of one layer")
+        self.layers = Layers(problem, stated, step)
         self._times: dict[int, float] = {}
 
     def of(self, batches: int) -> float:
         """Return a lower bound on the time of that many batches in ps, 0 if nothing is known."""
-        if batches <= self.layers:
+        count = self.layers.count
+        if batches <= count:
             return self._times[batches]
-        return 0 if self._repeated is None or self._room(self._repeated) < 0 else self._times[self.layers]
+        return self._times[count] if self.layers.endless() else 0
 
-    def compute(self, groups: Sequence[_Group], attention: int, fewest: int) -> None:
+    def compute(self, groups: Sequence[Group], attention: int, fewest: int) -> None:
         """Compute what is known of every number of batches from ``fewest`` to the number of layers, and of that."""
-        rooms = (self._room(stretch) for stretch, width in enumerate(self._widths) for _ in range(width))
-        # A request may generate all its tokens in the repeated layer; else it takes a layer for each.
-        first = max(len(group.numbers) for group in groups)
-        if self._repeated is not None:
-            first = min(first, sum(self._widths[: self._repeated]) + 1)
-        counted = range(min(fewest, self.layers), self.layers + 1)
+        layers = self.layers
+        first = layers.first(max(len(group.numbers) for group in groups))
+        counted = range(min(fewest, layers.count), layers.count + 1)
         below = lcm(*(number.denominator for group in groups for number in group.numbers))
-        known = dict(zip(range(1, self.layers + 1), (below * left for left in accumulate(rooms)), strict=True))
+        known = dict(enumerate((below * left for left in accumulate(layers.rooms())), start=1))
         for group in groups:
             numbers = [int(number * below) for number in group.numbers]
-            for layer, paid in enumerate(self._paid(group), start=1):
+            for layer, paid in enumerate(layers.paid(group), start=1):
                 if layer in counted:
                     known[layer] += sum(map(mul, numbers, paid))
         for layer in counted:
-            self._times[layer] = inf if layer < first else attention - -known[layer] // (below * self._scale)
-
-    def _room(self, stretch: int) -> int:
-        """Return G in the layers of a stretch."""
-        problem, limits = self._problem, self._problem.limits
-        memory, token, prefill, run = (self._rows[name][stretch] for name in _ROWS)
-        pieces = pieces_of(problem.cost)
-        runs = len(problem.requests) if problem.runs is None else problem.runs
-
-        def left(x: int, more: int) -> int:
-            return self._scale * (max(base + slope * x for base, slope in pieces) + more) - token * x
-
-        least = min(left(x, 0) for x in turns(problem, most_decodes(problem)))
-        beside = problem.cost.prefill_req - self._step
-        ends = {*turns(problem, limits.batch_tokens), limits.prefill_tokens}
-        with_prefill = min(left(x, beside) - prefill * min(limits.prefill_tokens, x) for x in ends)
-        return min(least, with_prefill) - memory * problem.blocks - run * runs
-
-    def _beyond(self, group: _Group) -> list[int]:
-        """Return by how much a refill of all tokens takes more attention than a decode, by the tokens generated."""
-        found = [0]
-        for k in range(1, len(group.numbers)):
-            size, least = group.prompt + k, group.below + k
-            refill = self._problem.cost.prefill_sq * (size**2 - (size - least) ** 2)
-            refill += self._step * self._problem.fewest_steps(least)
-            more = self._scale * (refill - _decode(self._problem, size))
-            found.append(more if self._problem.may_refill(least) else _CAP)
-        return found
-
-    def _paid(self, group: _Group) -> Iterator[list[int]]:
-        """Yield after every layer the least that requests of a group pay that have ended, by O - 1.
-
-        Lists are by the number of tokens generated, from 0: the least that is paid by requests that have the KV of that
-        many (``kept``), that may have lost it (``lost``), and that have run all tokens of a fill (``filled``).
-        """
-        chunked, counts = self._problem.chunked, range(len(group.numbers))
-        sizes = [group.prompt + k for k in counts]
-        blocks = [self._problem.blocks_of(size) for size in sizes]
-        beyond = self._beyond(group)
-        kept, lost, filled, ended = ([_CAP] * len(sizes) for _ in range(4))
-        lost[0] = 0
-        for stretch, width in enumerate(self._widths):
-            memory, token, prefill, run = (self._rows[name][stretch] for name in _ROWS)
-            decode = token + run
-            fills = [(token + prefill) * size for size in sizes]
-            after = [run + more for more in beyond]
-            held = [memory * number for number in blocks]
-            for _ in range(width):
-                if stretch == self._repeated:
-                    # A request may generate any number of tokens here.
-                    made: list[int] = []
-                    for k in counts:
-                        if k:
-                            kept[k], lost[k] = min(kept[k], made[-1]), min(lost[k], made[-1])
-                        filled[k] = min(filled[k], lost[k] + fills[k]) if chunked else lost[k] + fills[k]
-                        made.append(min(kept[k] + decode, filled[k] + after[k]) + held[k])
-                else:
-                    anew = [paid + fill for paid, fill in zip(lost, fills, strict=True)]
-                    filled = _least(filled, anew) if chunked else anew
-                    decoded = [paid + decode for paid in kept]
-                    refilled = [paid + more for paid, more in zip(filled, after, strict=True)]
-                    made = [paid + hold for paid, hold in zip(_least(decoded, refilled), held, strict=True)]
-                # The KV of k tokens is that of sizes[k - 1].
-                kept = [_CAP, *_least([paid + hold for paid, hold in zip(kept[1:], held, strict=False)], made)]
-                lost = [0, *_least(lost[1:], made)]
-                ended = _least(ended, made)
-                yield ended
-
-
-def _least(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """Return the smaller number at every place, up to the shorter list's end."""
-    return [a if a < b else b for a, b in zip(first, second, strict=False)]
-
-
-def _integers(name: str, stated: object, least: int, count: int | None) -> list[int]:
-    """Return what is a list of ``count`` integers, none below ``least``; at least one of them if no number is given."""
-    if (
-        isinstance(stated, list)
-        and (len(stated) == count if count is not None else stated)
-        and all(type(number) is int and number >= least for number in stated)
-    ):
-        return stated
-    expected = "a list of" if count is None else str(count)
-    raise UnprovedError(f"{name} is {shown(stated)}, expected {expected} integers ≥ {least}")
+            self._times[layer] = inf if layer < first else attention - -known[layer] // (below * layers.scale)

@@ -1,0 +1,193 @@
+"""Prices of what batches take, layer by layer, for kinds ``ramp`` and ``worth``; `ramp` says what they prove."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from optsched.check.certificates.shared.work import most_decodes, turns
+from optsched.check.problem import Problem, pieces_of
+from optsched.check.reading import UnprovedError, shown
+
+MOST_STEPS = 100_000_000
+"""Tokens in layers beyond which nothing is computed."""
+MOST_LAYERS = 100_000
+"""Layers of all entries of prices beyond which nothing is listed."""
+_ROWS = ("memory", "tokens", "prefill_tokens", "runs")
+NEVER = 1 << 80
+"""No request is taken to pay more, which proves less, if anything."""
+
+
+def _decode(problem: Problem, tokens: int) -> int:
+    """Return the attention time of a decode after which there is KV for ``tokens`` tokens."""
+    return problem.cost.decode_kv * (tokens - 1) + problem.cost.decode_req
+
+
+def attention_ps(problem: Problem, prompt: int, output: int, step: int) -> int:
+    """Return the attention time of a fill of the prompt, at ``step`` for each of its steps, and of decodes."""
+    decodes, cost = output - 1, problem.cost
+    fill = cost.prefill_sq * prompt**2 + step * problem.fewest_steps(prompt)
+    return fill + cost.decode_kv * (decodes * (2 * prompt + decodes - 1) // 2) + cost.decode_req * decodes
+
+
+# Groups ----------------------------------------------------------------------------------------------------
+
+
+class Group:
+    """Requests that count as having one prompt.
+
+    ``numbers`` has at k how many of them have O = k + 1; ``below`` is the next prompt of the list that is smaller, if
+    some request lies between the two, else the prompt.
+    """
+
+    def __init__(self, prompt: int, below: int, numbers: Mapping[int, Fraction]) -> None:
+        self.prompt, self.below = prompt, below
+        self.numbers = [numbers.get(output, Fraction(0)) for output in range(1, max(numbers) + 1)]
+
+
+def groups_of(problem: Problem, shapes: Mapping[tuple[int, int], int], stated: object) -> list[Group]:
+    """Return what requests of some (I, O) count as if ``stated`` lists prompts; else each as its own."""
+    prompts = sorted({prompt for prompt, _ in shapes})
+    if stated is not None:
+        prompts = integers("prompts", stated, 1, None)
+        if prompts != sorted(set(prompts)):
+            raise UnprovedError(f"prompts is {shown(stated)}, expected them in ascending order")
+    numbers: defaultdict[int, defaultdict[int, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
+    below = {prompt: prompt for prompt in prompts}
+    for (prompt, output), number in shapes.items():
+        place = bisect_left(prompts, prompt)
+        if place < len(prompts) and prompts[place] == prompt:
+            numbers[prompt][output] += number
+            continue
+        if not 0 < place < len(prompts) or problem.limits.kv_block != 1:
+            expected = (
+                "some on both sides of" if problem.limits.kv_block == 1 else "with blocks of many tokens all, also"
+            )
+            raise UnprovedError(f"prompts is {shown(stated)}, expected {expected} {prompt}")
+        low, high = prompts[place - 1], prompts[place]
+        below[high] = low
+        numbers[low][output] += Fraction(number * (high - prompt), high - low)
+        numbers[high][output] += Fraction(number * (prompt - low), high - low)
+    return [Group(prompt, below[prompt], of_prompt) for prompt, of_prompt in sorted(numbers.items())]
+
+
+# Prices ----------------------------------------------------------------------------------------------------
+
+
+class Layers:
+    """One entry of prices: what every layer takes, and leaves."""
+
+    def __init__(self, problem: Problem, stated: Mapping[str, Any], step: int) -> None:
+        self._problem, self._step = problem, step
+        self._widths = integers("widths", stated.get("widths"), 1, None)
+        self.count = sum(self._widths)
+        [self.scale] = integers("scale", [stated.get("scale")], 1, 1)
+        count = len(self._widths)
+        self._rows = {name: integers(name, stated.get(name, [0] * count), 0, count) for name in _ROWS}
+        self.repeated = stated.get("repeated")
+        if self.repeated is not None and not (
+            type(self.repeated) is int and 0 <= self.repeated < count and self._widths[self.repeated] == 1
+        ):
+            raise UnprovedError(f"repeated is {shown(self.repeated)}, expected null or a stretch of one layer")
+
+    def endless(self) -> bool:
+        """Return whether a layer stands for any number of batches in a row, so that any number is covered."""
+        return self.repeated is not None and self._room(self.repeated) >= 0
+
+    def of_repeated(self) -> int:
+        """Return G of the repeated layer, × scale; 0 if there is none."""
+        return 0 if self.repeated is None else self._room(self.repeated)
+
+    def rooms(self) -> list[int]:
+        """Return G of every layer, × scale."""
+        return [self._room(stretch) for stretch, width in enumerate(self._widths) for _ in range(width)]
+
+    def first(self, output: int) -> int:
+        """Return the first layer by which a request may have so many tokens: one in each, or more in a repeated one."""
+        return output if self.repeated is None else min(output, sum(self._widths[: self.repeated]) + 1)
+
+    def _room(self, stretch: int) -> int:
+        """Return G in the layers of a stretch."""
+        problem, limits = self._problem, self._problem.limits
+        memory, token, prefill, run = (self._rows[name][stretch] for name in _ROWS)
+        pieces = pieces_of(problem.cost)
+        runs = len(problem.requests) if problem.runs is None else problem.runs
+
+        def left(x: int, more: int) -> int:
+            return self.scale * (max(base + slope * x for base, slope in pieces) + more) - token * x
+
+        least = min(left(x, 0) for x in turns(problem, most_decodes(problem)))
+        beside = problem.cost.prefill_req - self._step
+        ends = {*turns(problem, limits.batch_tokens), limits.prefill_tokens}
+        with_prefill = min(left(x, beside) - prefill * min(limits.prefill_tokens, x) for x in ends)
+        return min(least, with_prefill) - memory * problem.blocks - run * runs
+
+    def _beyond(self, group: Group) -> list[int]:
+        """Return by how much a refill of all tokens takes more attention than a decode, by the tokens generated."""
+        found = [0]
+        for k in range(1, len(group.numbers)):
+            size, least = group.prompt + k, group.below + k
+            refill = self._problem.cost.prefill_sq * (size**2 - (size - least) ** 2)
+            refill += self._step * self._problem.fewest_steps(least)
+            more = self.scale * (refill - _decode(self._problem, size))
+            found.append(more if self._problem.may_refill(least) else NEVER)
+        return found
+
+    def paid(self, group: Group) -> Iterator[list[int]]:
+        """Yield after every layer the least that requests of a group pay that have ended, by O - 1.
+
+        Lists are by the number of tokens generated, from 0: the least that is paid by requests that have the KV of that
+        many (``kept``), that may have lost it (``lost``), and that have run all tokens of a fill (``filled``).
+        """
+        chunked, counts = self._problem.chunked, range(len(group.numbers))
+        sizes = [group.prompt + k for k in counts]
+        blocks = [self._problem.blocks_of(size) for size in sizes]
+        beyond = self._beyond(group)
+        kept, lost, filled, ended = ([NEVER] * len(sizes) for _ in range(4))
+        lost[0] = 0
+        for stretch, width in enumerate(self._widths):
+            memory, token, prefill, run = (self._rows[name][stretch] for name in _ROWS)
+            decode = token + run
+            fills = [(token + prefill) * size for size in sizes]
+            after = [run + more for more in beyond]
+            held = [memory * number for number in blocks]
+            for _ in range(width):
+                if stretch == self.repeated:
+                    # A request may generate any number of tokens here.
+                    made: list[int] = []
+                    for k in counts:
+                        if k:
+                            kept[k], lost[k] = min(kept[k], made[-1]), min(lost[k], made[-1])
+                        filled[k] = min(filled[k], lost[k] + fills[k]) if chunked else lost[k] + fills[k]
+                        made.append(min(kept[k] + decode, filled[k] + after[k]) + held[k])
+                else:
+                    anew = [paid + fill for paid, fill in zip(lost, fills, strict=True)]
+                    filled = _least(filled, anew) if chunked else anew
+                    decoded = [paid + decode for paid in kept]
+                    refilled = [paid + more for paid, more in zip(filled, after, strict=True)]
+                    made = [paid + hold for paid, hold in zip(_least(decoded, refilled), held, strict=True)]
+                # The KV of k tokens is that of sizes[k - 1].
+                kept = [NEVER, *_least([paid + hold for paid, hold in zip(kept[1:], held, strict=False)], made)]
+                lost = [0, *_least(lost[1:], made)]
+                ended = _least(ended, made)
+                yield ended
+
+
+def _least(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """Return the smaller number at every place, up to the shorter list's end."""
+    return [a if a < b else b for a, b in zip(first, second, strict=False)]
+
+
+def integers(name: str, stated: object, least: int, count: int | None) -> list[int]:
+    """Return what is a list of ``count`` integers, none below ``least``; at least one of them if no number is given."""
+    if (
+        isinstance(stated, list)
+        and (len(stated) == count if count is not None else stated)
+        and all(type(number) is int and number >= least for number in stated)
+    ):
+        return stated
+    expected = "a list of" if count is None else str(count)
+    raise UnprovedError(f"{name} is {shown(stated)}, expected {expected} integers ≥ {least}")
