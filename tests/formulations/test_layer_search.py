@@ -21,9 +21,11 @@ from optsched.traces.ladder import ladder
 from optsched_formulations.batching.layer_search import LayerSearch
 from optsched_formulations.batching.layers.bundle import Floats, maximise
 from optsched_formulations.batching.layers.graph import merged_graph
+from optsched_formulations.batching.layers.lives import lives_within, packed_lives, tightened
 from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
 from optsched_formulations.batching.layers.walks import Walks
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
+from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.resident_graph import TooLargeError
 
 SEARCH, WITHOUT_GRAPH = LayerSearch(), LayerSearch(most_nodes=0)
@@ -86,6 +88,38 @@ def test_no_prices_of_blocks_prove_more_than_the_optimum(instance: Instance, dat
 
 @pytest.mark.slow
 @QUICK
+@given(memory_only(), st.data())
+def test_packing_all_lives_is_exact_and_some_prove_no_more(instance: Instance, data: st.DataObject) -> None:
+    """At any prices: the least over all numbers of batches is the optimum, and what is found is a schedule of it."""
+    covered(instance)
+    classes, best = Classes(instance), optimum(instance)
+    most = (best - classes.constant_ps) // classes.base_ps
+    drawn = np.array(data.draw(st.lists(st.floats(0, 0.2), min_size=most + 1, max_size=most + 1)))
+    for budget in (best + 1 - classes.constant_ps, best - classes.constant_ps):
+        relaxation = PatternRelaxation(classes, 1, budget, 0)
+        bounds, found = [budget], []
+        for batches in range(1, most + 1):
+            start = relaxation.priced(drawn, batches)
+            priced = tightened(start, budget, 9999, 9, 0)
+            assert priced.bound >= start.bound
+            some, every = (
+                packed_lives(priced, share, budget, 9999, 9, 0) if priced.bound < budget else None for share in (0.4, 1)
+            )
+            for packed in (some, every):
+                found += [packed.steps] if packed is not None and packed.steps else []
+            bounds.append(priced.bound if every is None else every.bound)
+            if some is not None and every is not None:
+                assert some.bound <= max(every.bound, priced.bound)
+        assert min(bounds) + classes.constant_ps == best
+        assert bool(found) == (budget + classes.constant_ps > best)
+        for steps in found:
+            schedule = schedule_of_steps(instance, classes, steps)
+            assert check_schedule(instance, schedule)[0] == []
+            assert evaluate(instance, schedule)["objectives"]["makespan"] == best
+
+
+@pytest.mark.slow
+@QUICK
 @given(memory_only())
 def test_without_a_graph_it_is_exact(instance: Instance) -> None:
     covered(instance)
@@ -116,6 +150,27 @@ def test_prices_of_blocks_by_hand() -> None:
     assert bound(9, 9) == 20 + 126 - 72
     assert bound(0, 9, 0) == 30 + 4 - 36
     assert bound(0, 1, 1, 0) == 40 + 4 - 8
+
+
+def test_lives_by_hand() -> None:
+    """As below: without prices the lives of two tokens in three batches are three; a refill of 2 more makes it two.
+
+    Three batches, of which two take 20 + 10: lives that go on cost 0, those that wait for one batch 2. A price of 9 in
+    the middle makes the first ones cost 3 · 9 or 4 · 9, and the last one, of least cost, 2.
+    """
+    relaxation = PatternRelaxation(Classes(TURNS), 1, 100, 0)
+
+    def lives(prices: list[int], slack: int, budget: int) -> list[list[int]]:
+        priced = relaxation.priced(np.array([0, *prices]) / 10, len(prices))
+        found = lives_within(relaxation.classes, priced, slack, budget, 3)
+        assert found is not None
+        return [[int(batch) for batch in life] for life in found[0].batch]
+
+    assert lives([0, 0, 0], 9, 100) == [[1, 2], [1, 3], [2, 3]]
+    assert lives([0, 0, 0], 2, 100) == lives([0, 0, 0], 9, 32) == [[1, 2], [2, 3]]
+    assert lives([0, 9, 0], 25, 100) == [[1, 3]]
+    assert lives([0, 9, 0], 26, 100) == [[1, 3], [2, 3]]
+    assert lives_within(relaxation.classes, relaxation.priced(np.zeros(4), 3), 9, 100, 2) is None
 
 
 def test_turns_by_hand() -> None:

@@ -12,11 +12,13 @@ settled by itself:
    J + 1. They are of items on the merged graph of resident sets (`layers.walks`); where the cache holds many requests
    and there are too many such sets, of blocks in batches (`layers.pattern_layers`). They refute many J.
 2. *A beam* (`layers.search`) looks for schedules, guided by the same prices.
-3. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first. Where it is not
+3. *Lives*: where prices are of blocks, all that single requests may do in a better schedule is listed, and HiGHS packs
+   it into the batches (`layers.lives`).
+4. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first. Where it is not
    finished, the least bound of its last layer is one of J.
 
-The bound on the makespan is the least over all J, where a J that is settled is worth the best schedule's value. It
-rests on integers alone: prices are rounded, and what they prove is computed again.
+The bound on the makespan is the least over all J, where a J that is settled is worth the best schedule's value. Prices
+are rounded, and what they prove is computed again in integers, as searches do; what HiGHS says of lives is its claim.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ from optsched_formulations.batching.flow.model import find_packing
 from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
-from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
+from optsched_formulations.batching.layers.lives import lives_within, packed_lives, tightened
+from optsched_formulations.batching.layers.pattern_layers import PatternPriced, PatternRelaxation
 from optsched_formulations.batching.layers.search import Priced, Relaxation, compile_rest, search_layers
 from optsched_formulations.batching.layers.walks import MOST_PAID, Walks, most_steps
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
@@ -66,6 +69,10 @@ _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
 """Shares of the time left that they may take."""
 _ROOM = 1.2
 """Times as many batches as needed: with room for more, schedules are looked for from below."""
+_LIVES, _LIVES_SHARE = 20_000, 0.6
+"""Columns that HiGHS gets at most; share of the time left that packing them may take."""
+_WITHIN, _LEAST_LIVES_S = (0.25, 0.5, 1.0), 0.5
+"""Shares, one after the other, of what prices leave to the budget, within which lives are packed; its shortest time."""
 _PLACE_S = 1e-8
 """Seconds that a node takes for each batch in each round."""
 
@@ -129,7 +136,10 @@ def _compile_loops(relaxation: Callable[[Classes], Relaxation]) -> None:
     """Run every loop on the smallest of instances."""
     limits, rules, cost = Limits(2, 2, 2), Rules(chunked_prefill=False), CostModel(base=1, token=0)
     tiny = relaxation(Classes(Instance("compiled", limits, rules, cost, (Request(1, 2),))))
-    space = tiny.priced(tiny.improved(tiny.first_prices(2), 2, math.inf, 3, lambda: False), 2).space()
+    priced = tiny.priced(tiny.improved(tiny.first_prices(2), 2, math.inf, 3, lambda: False), 2)
+    space = priced.space()
+    if isinstance(priced, PatternPriced):
+        lives_within(priced.relaxation.classes, priced, 1, 3, 1)
     search_layers(space, 2, 3, None, lambda: False)
     compile_rest(space)
 
@@ -197,6 +207,8 @@ class _Solution:
             self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
             if self._affordable:
                 self._improve_all(most, _LONG, long, self._at(_LONG_SHARE))
+                if isinstance(self._relaxation, PatternRelaxation):
+                    self._pack_all(self._relaxation, self._at(_LIVES_SHARE))
                 if len(self._open) <= self._relaxation.most_open:
                     self._search_all()
         except KeyboardInterrupt:
@@ -240,6 +252,30 @@ class _Solution:
             if batches in self._open:
                 self._search(priced, batches, width, self._over(until))
 
+    def _pack_all(self, relaxation: PatternRelaxation, until: float) -> None:
+        """Pack lives for the numbers of batches that are open: first few, where HiGHS is quick, then all."""
+        seed, priced = self._task.seed, {}
+        for batches in list(self._open):
+            now = now_s()
+            if batches not in self._open or now > until:
+                continue
+            before, seconds = relaxation.priced(self._prices[batches], batches), (until - now) / len(self._open)
+            priced[batches] = tightened(before, self._budget, _LIVES, seconds, seed)
+            self._prices[batches] = priced[batches].price / relaxation.base
+            self._raise(batches, priced[batches].bound)
+        for within in _WITHIN:
+            order = sorted(self._open, key=lambda batches: -self._open[batches])
+            for place, batches in enumerate(order):
+                seconds = (until - now_s()) / (len(order) - place)
+                if within < 1:
+                    seconds /= 2
+                if batches not in self._open or batches not in priced or seconds < _LEAST_LIVES_S:
+                    continue
+                packed = packed_lives(priced[batches], within, self._budget, _LIVES, seconds, seed)
+                if packed is not None:
+                    self._take(packed.steps)
+                    self._raise(batches, packed.bound)
+
     def _search_all(self) -> None:
         """Search the numbers of batches that are open, those of the best bounds first."""
         for batches in sorted(self._open, key=lambda batches: -self._open[batches]):
@@ -250,22 +286,29 @@ class _Solution:
     def _offer(self, batches: int, price: Floats) -> Priced:
         """Take what prices prove of a number of batches."""
         priced = self._relaxation.priced(price, batches)
-        self._open[batches] = max(self._open[batches], priced.bound)
-        self._settle()
+        self._raise(batches, priced.bound)
         return priced
+
+    def _raise(self, batches: int, bound: int) -> None:
+        """Take a bound on a number of batches."""
+        if batches in self._open:
+            self._open[batches] = max(self._open[batches], bound)
+        self._settle()
+
+    def _take(self, steps: list[tuple[int, int]]) -> None:
+        """Take a schedule that is better, unless there are no steps."""
+        if steps:
+            self._schedule = schedule_of_steps(self._task.instance, self._classes, steps)
+            metrics = evaluate(self._task.instance, self._schedule)
+            self._value = self._beyond = int(metrics["objectives"][self._task.objective.value])
 
     def _search(self, priced: Priced, batches: int, width: int | None, over: Callable[[], bool]) -> None:
         """Search a number of batches and take what is found."""
         found = search_layers(priced.space(), batches, self._budget, width, over)
-        if found.steps:
-            self._schedule = schedule_of_steps(self._task.instance, self._classes, found.steps)
-            metrics = evaluate(self._task.instance, self._schedule)
-            self._value = self._beyond = int(metrics["objectives"][self._task.objective.value])
+        self._take(found.steps)
         if found.complete:
             self._open.pop(batches, None)
-        elif batches in self._open:
-            self._open[batches] = max(self._open[batches], found.bound)
-        self._settle()
+        self._raise(batches, found.bound)
 
     def _settle(self) -> None:
         """Drop the numbers of batches that cannot be better, and tell what is known."""

@@ -85,7 +85,7 @@ class PatternRelaxation:
     widths, most_open = (200, 10_000), 3
 
     def __init__(self, classes: Classes, scale: int, budget: int, seed: int) -> None:
-        self.base, self.capacity = classes.base_ps * scale, classes.capacity
+        self.classes, self.base, self.capacity = classes, classes.base_ps * scale, classes.capacity
         self.pools = Pools(classes, first=0)
         self.random = np.random.default_rng(seed)
         self.places = _ROUNDS * len(classes.size)
