@@ -260,9 +260,13 @@ class LifeProgramme:
 
 
 def tightened(priced: PatternPriced, budget: int, most: int, seconds: float, seed: int) -> PatternPriced:
-    """Return what the dual prices of the linear relaxation prove, where that is more; they are all but the best."""
+    """Return what the dual prices of the linear relaxation prove, where that is more."""
     classes = priced.relaxation.classes
-    lives = lives_within(classes, priced, budget - priced.bound, budget, most) if priced.bound < budget else None
+    slack, lives = budget - priced.bound, None
+    # Any prices prove something: where there are too many lives, those of fewer will do.
+    while lives is None and slack > 0:
+        lives = lives_within(classes, priced, slack, budget, most)
+        slack //= 2
     if lives is None or not all(len(of_class.extra) for of_class in lives):
         return priced
     price = LifeProgramme(classes, priced, lives).prices(seconds, seed)
