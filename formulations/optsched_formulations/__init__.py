@@ -9,6 +9,7 @@ FORMULATIONS = MappingProxyType(
         "infermax_milp": "optsched_formulations.batching.infermax_milp:InfermaxMilp",
         "class_flow": "optsched_formulations.batching.class_flow:ClassFlow",
         "class_flow_mip": "optsched_formulations.batching.class_flow:ClassFlowMip",
+        "free_pauses": "optsched_formulations.batching.free_pauses:FreePauses",
         "last_arrivals": "optsched_formulations.batching.last_arrivals:LastArrivals",
         "planner": "optsched.planner.formulation:Planner",
         "layer_search": "optsched_formulations.batching.layer_search:LayerSearch",

@@ -24,7 +24,7 @@ from optsched.solvers.formulation import Outcome, Task, Termination, Unsupported
 
 FORMULATIONS = tuple(name for name in entries(FORMULATION_GROUP) if name != "planner")
 """Those that prove something; the planner is held against brute force in its own tests."""
-BOUNDING = frozenset({"last_arrivals", "pattern_cg"})
+BOUNDING = frozenset({"free_pauses", "last_arrivals", "pattern_cg"})
 """Formulations that bound the optimum and need not prove it."""
 FAST = frozenset(FORMULATIONS) - {"infermax_milp"}
 MAKESPAN = (Objective.MAKESPAN,)
@@ -61,7 +61,10 @@ KINDS = {
     "memory alone": Family(memory_only(), MAKESPAN, 100, FLOWS | {"state_search", "layer_search"}),
     "memory alone, latencies": Family(memory_only(most_requests=3), LATENCIES, 40, GENERAL | {"state_search"}),
     "memory alone, arrivals": Family(
-        memory_only(online=True, most_requests=3), MAKESPAN, 60, GENERAL | {"last_arrivals", "state_search"}
+        memory_only(online=True, most_requests=3),
+        MAKESPAN,
+        60,
+        GENERAL | {"free_pauses", "last_arrivals", "state_search"},
     ),
     "memory alone, arrivals, latencies": Family(
         memory_only(online=True, most_requests=3), (Objective.MEAN_E2E,), 40, GENERAL | {"state_search"}

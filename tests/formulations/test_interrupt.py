@@ -90,7 +90,7 @@ print(outcome.termination.value, outcome.bound)
 
 def hard_for(method: str) -> str:
     """Return an instance that the method covers."""
-    return {"last_arrivals": HARD_ONLINE, "layer_search": HARD_MIXED}.get(method, HARD)
+    return {"free_pauses": HARD_ONLINE, "last_arrivals": HARD_ONLINE, "layer_search": HARD_MIXED}.get(method, HARD)
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from optsched.solvers.declaration import Declaration, Regime, Turn, declaration_
 FEW = [
     ("token_cpsat", 0.02),
     ("planner", 0.01),
+    ("free_pauses", 0.15),
     ("last_arrivals", 0.15),
     ("state_search", 0.8),
     ("layer_search", 0.8),
@@ -29,6 +30,7 @@ FEW = [
 MANY = [
     ("token_cpsat", 0.02),
     ("planner", 0.01),
+    ("free_pauses", 0.15),
     ("last_arrivals", 0.15),
     ("state_search", 0.3),
     ("layer_search", 0.4),
