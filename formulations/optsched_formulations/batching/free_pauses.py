@@ -38,10 +38,35 @@ from t on take as long as they do alone: without the runs of others batches take
 *Search.* States are looked at by growing waste, so that one is left out if a former one has as many tokens of every
 request; those make the *front*, seldom more than a few. All states are looked at whose bound is below a threshold; if
 no schedule is found, the least bound of those left out holds for all, and the threshold grows. The last requests alone
-come first, as in `last_arrivals`: their makespans are bounds for what follows.
+come first, as in `last_arrivals`: their makespan bounds that of all, for without the runs of others no batch takes
+longer.
 
-*Schedule.* The one of the relaxation becomes one of the problem: requests that do not run keep their KV as far as it
-fits, others are evicted, and refilled at some cost. Where none is, it is optimal.
+*Pauses that hold.* Where memory binds a second search knows which requests are *resident*: they have run, and have not
+been evicted since. One that pauses holds its prompt. To evict one takes time, between two batches: its *price*, the
+least over its tokens k ≥ 2 of what a refill takes beyond a decode; the refill then takes what a decode takes. This is a
+relaxation, too: KV that pauses is no less than the prompt, and with d_i the prices of those that are evicted and not
+refilled yet after batch i, no batch i ends later than d_i after it did, since what a refill takes less makes up for its
+price. Nothing is evicted at the end. The waste has the prices in it. Where all unfinished requests fit with all their
+tokens, pauses are free again.
+
+Here (p, w) with residents R is at least as good as (p', w') with residents R' if p ≥ p' and w, with the prices of R
+less R', is at most w'. Evict those of R less R'; then do as above: run what p does not have yet when σ' runs it, evict
+what is resident when σ' evicts it. So one is resident only if it is in σ', where it holds its prompt or more; those
+that run hold what they held; and the price of a request is always the same, however far it is. Prices take time as
+batches do, begin no earlier than in σ', and are part of those of σ', so that the end is no later, by the same argument.
+(Were the price to grow with the tokens, being ahead could be worse.) Where nothing may be evicted R must be part of R'.
+
+So nothing is chosen where a resident request pauses, or one waits that would finish, and has room to run: running it
+gives more tokens and no other residents. Nor, if the machine does not wait, where one is evicted that has room to
+pause: that can follow later at the same price. While the machine waits evictions may take time that is left anyway, so
+there they are all tried. A first fill takes memory from then on, so all sets of those are tried. The machine does not
+wait for an arrival if there is time before it for the evictions and for a batch that runs one resident, or one that
+finishes with it, while the residents pause: that one is ahead for a base, no more than the wait, and the evictions
+follow in time.
+
+*Schedule.* One of a relaxation becomes one of the problem: requests that do not run keep their KV as far as it fits,
+others are evicted, and refilled. Where it takes no longer it is optimal. A search in which those that pause hold all
+that they have finds better ones. There being ahead may be worse, so that it bounds nothing.
 """
 
 from __future__ import annotations
@@ -49,6 +74,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from itertools import pairwise
 
 import numpy as np
@@ -78,6 +104,7 @@ from optsched_formulations.batching.search.free_pauses_kernel import (
     PRUNED,
     STOPPED,
     WAITING,
+    WIDE,
     WORK,
     Requests,
     Store,
@@ -85,25 +112,48 @@ from optsched_formulations.batching.search.free_pauses_kernel import (
     least_makespan,
     search,
 )
+from optsched_formulations.batching.search.held_pauses_kernel import MOST_REQUESTS, search_holding
 
+
+class _Pauses(IntEnum):
+    """What requests hold that pause, search by search: nothing, all that they have, or their prompt."""
+
+    FREE = 0
+    HOLD_ALL = 1
+    HOLD_PROMPT = 2
+
+
+_SHARES = {_Pauses.FREE: 0.2, _Pauses.HOLD_ALL: 0.25, _Pauses.HOLD_PROMPT: 1.0}
+"""Share of the time left that a search may take."""
+_GROWTH = 1.25
+"""How much larger a set is than the one before in the second search."""
 _SHARE = 0.4
 """Share of the time left that a set of requests may take."""
 _WEIGHTS_SHARE = 0.05
 """Share of the time left that weights may take."""
 _QUICK_SHARE = 0.03
 """The threshold grows in larger steps while a search takes less than this share of its time."""
-_STEP = 5_000
-"""States between two looks at the clock."""
+_STEP, _FEW = 5_000, 200
+"""States between two looks at the clock, in the first search and in the second."""
 _FIRST_STATES, _MOST_STATES = 1 << 12, 1 << 23
 _MOST_TIME = 1 << 60
 """Times that are added up stay below 64 bits."""
 
 
 class FreePauses:
-    """The method of this module, as `optsched.solvers.formulation.Formulation`."""
+    """The method of this module, as `optsched.solvers.formulation.Formulation`.
+
+    Parameters
+    ----------
+    held
+        Whether to search again with pauses that hold something.
+    """
 
     declaration = Declaration(turns=(Turn(25, 0.15),))
     """It takes little time wherever the memory hardly binds, and then ends the search."""
+
+    def __init__(self, held: bool = True) -> None:
+        self._held = held
 
     def solve(self, task: Task) -> Outcome:
         """Bound the makespan of an instance with arrivals in which only memory binds, and look for a schedule.
@@ -118,7 +168,16 @@ class FreePauses:
         if task.instance.offline:
             raise UnsupportedError("requests that arrive together, it is for arrivals")
         require_memory_only(task)
-        return _Solution(task).solve()
+        return _Solution(task, self._held).solve()
+
+
+@dataclass(frozen=True)
+class _Prices:
+    """What evicting every request takes, what it holds when it pauses, and whether any may be evicted."""
+
+    price: Ints
+    hold: Ints
+    evictions: bool
 
 
 @dataclass(frozen=True)
@@ -132,11 +191,12 @@ class _Found:
 class _Solution:
     """One task: sets of requests, each with those that arrive one moment earlier."""
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
+    def __init__(self, task: Task, held: bool) -> None:
+        self._task, self._held = task, held
         self._started = now_s()
         instance = task.instance
         self._order = sorted(range(len(instance.requests)), key=lambda r: instance.requests[r].arrival_ps)
+        self._price = _prices(instance, self._order)
         self._requests = _arrays(instance, self._order, _WEIGHTS_SHARE * task.time_limit_s)
         self._bound, self._schedule, self._value = 0, task.incumbent, task.incumbent_value
         at_most = task.restrictions.at_most
@@ -146,7 +206,7 @@ class _Solution:
 
     def solve(self) -> Outcome:
         """Solve set after set."""
-        until_interrupted(lambda came: all(self._solve_from(first, came) for first in self._firsts()))
+        until_interrupted(lambda came: all(self._solve_all(came, mode) for mode in _Pauses))
         at_most, bound = self._task.restrictions.at_most, self._bound
         outcome = Outcome(Termination.LIMIT, self._schedule, bound, Badge.SOLVER_CLAIMED)
         if self._value is not None and bound >= self._value and (at_most is None or self._value <= at_most):
@@ -155,6 +215,23 @@ class _Solution:
             return replace(outcome, termination=Termination.INFEASIBLE, schedule=None)
         return outcome
 
+    def _solve_all(self, interrupted: threading.Event, mode: _Pauses) -> bool:
+        """Solve set after set; return whether more may be said."""
+        left, former = self._task.time_limit_s - (now_s() - self._started), 0
+        until = now_s() + _SHARES[mode] * left
+        if mode != _Pauses.FREE and (not self._held or len(self._order) > MOST_REQUESTS):
+            return False
+        for first in self._firsts():
+            number = len(self._order) - first
+            if first > 0 and (mode == _Pauses.HOLD_ALL or (mode == _Pauses.HOLD_PROMPT and number < _GROWTH * former)):
+                continue
+            former = number
+            if interrupted.is_set() or now_s() > until:
+                break
+            if not self._solve_from(first, until, interrupted, mode):
+                return False
+        return not interrupted.is_set()
+
     def _firsts(self) -> Iterator[int]:
         """Yield the first request of every set, the smallest set first."""
         arrival = self._requests.request[ARRIVAL]
@@ -162,18 +239,22 @@ class _Solution:
             if first == 0 or arrival[first] != arrival[first - 1]:
                 yield first
 
-    def _solve_from(self, first: int, interrupted: threading.Event) -> bool:
+    def _solve_from(self, first: int, until: float, interrupted: threading.Event, mode: _Pauses) -> bool:
         """Solve the requests from one on; return whether larger sets may still say more."""
-        left = self._task.time_limit_s - (now_s() - self._started)
-        if left <= 0 or interrupted.is_set():
-            return False
         part = _from(self._requests, first)
         before = int(self._requests.request[ARRIVAL, first])
-        until = now_s() + (left if first == 0 else _SHARE * left)
+        if first > 0:
+            until = now_s() + _SHARE * (until - now_s())
+        prices = None
+        if mode != _Pauses.FREE:
+            hold = part.size.copy()
+            if mode == _Pauses.HOLD_PROMPT:
+                hold[:] = part.size[:, 1:2]
+            prices = _Prices(self._price[first:].copy(), hold, self._task.instance.rules.eviction)
         beyond = None if self._enough is None else self._enough - before
-        for found in _search(part, self._bound - before, beyond, until, interrupted):
-            self._requests.later[first] = max(self._requests.later[first], before + found.bound)
-            if before + found.bound > self._bound:
+        for found in _search(part, prices, self._bound - before, beyond, until, interrupted):
+            # With all that they hold, more for less is no longer true: then it looks for schedules only.
+            if mode != _Pauses.HOLD_ALL and before + found.bound > self._bound:
                 self._bound = before + found.bound
                 self._tell()
             if first == 0 and found.batches is not None:
@@ -238,9 +319,19 @@ def _arrays(instance: Instance, order: list[int], seconds: float) -> Requests:
         done=done,
         weight=weight,
         most=np.array(most, dtype=np.int64),
-        later=np.zeros(number, dtype=np.int64),
         limits=np.array([min(classes.capacity, volume), classes.base_ps, work], dtype=np.int64),
     )
+
+
+def _prices(instance: Instance, order: list[int]) -> Ints:
+    """Return the least that a refill of each request takes beyond the decode in its place."""
+    classes = Classes(instance)
+    least = {
+        r: min((classes.extra_ps(first + k) for k in range(1, output)), default=0)
+        for first, members, (_, output, _) in _by_class(classes)
+        for r in members
+    }
+    return np.array([least[r] for r in order], dtype=np.int64)
 
 
 def _by_class(classes: Classes) -> Iterator[tuple[int, list[int], tuple[int, int, int]]]:
@@ -256,7 +347,7 @@ def _items(classes: Classes, owner: int) -> Iterator[tuple[int, int]]:
 
 def _from(requests: Requests, first: int) -> Requests:
     """Return the requests from one on, with times from its arrival on."""
-    request, size, done, weight, most, later, limits = requests
+    request, size, done, weight, most, limits = requests
     part, before = request[:, first:].copy(), request[ARRIVAL, first]
     part[ARRIVAL] -= before
     limits = limits.copy()
@@ -268,13 +359,17 @@ def _from(requests: Requests, first: int) -> Requests:
         done=done[first:].copy(),
         weight=weight[:, first:].copy(),
         most=most,
-        later=np.maximum(0, later[first:] - before),
         limits=limits,
     )
 
 
-def _search(
-    requests: Requests, bound: int, beyond: int | None, until: float, interrupted: threading.Event
+def _search(  # noqa: PLR0917
+    requests: Requests,
+    prices: _Prices | None,
+    bound: int,
+    beyond: int | None,
+    until: float,
+    interrupted: threading.Event,
 ) -> Iterator[_Found]:
     """Yield better and better bounds on the makespan, and last if it is found the least, unless it is ``beyond``."""
     number = requests.request.shape[1]
@@ -287,7 +382,7 @@ def _search(
     yield _Found(min(bound, most), None)
     while bound < most:
         threshold, began = min(most, bound + step), now_s()
-        states = _States(requests, threshold)
+        states = _States(requests, prices, threshold)
         if not states.search(until, interrupted):
             return
         finished = states.finished
@@ -303,9 +398,9 @@ def _search(
 class _States:
     """The states of one search below a threshold."""
 
-    def __init__(self, requests: Requests, threshold: int) -> None:
-        self._requests = requests
-        words = -(-requests.request.shape[1] // 8)
+    def __init__(self, requests: Requests, prices: _Prices | None, threshold: int) -> None:
+        self._requests, self._prices = requests, prices
+        words = -(-requests.request.shape[1] // 8) + (prices is not None)
         self._store = _empty(_FIRST_STATES, words)
         self._progress: Ints = np.zeros(7, dtype=np.int64)
         self._progress[[COUNT, WAITING, LIMIT, FINISHED, PRUNED]] = 1, 1, threshold, -1, _MOST_TIME
@@ -315,13 +410,22 @@ class _States:
     def search(self, until: float, interrupted: threading.Event) -> bool:
         """Look at all states; return whether time sufficed."""
         while True:
-            outcome = search(self._requests, self._store, self._progress, _STEP)
+            outcome = self._go_on()
             if outcome == ENDED:
                 return True
-            if now_s() > until or interrupted.is_set():
+            if outcome == WIDE or now_s() > until or interrupted.is_set():
                 return False
             if outcome != STOPPED and not self._grow():
                 return False
+
+    def _go_on(self) -> int:
+        """Look at some states; return why the search stops."""
+        prices = self._prices
+        if prices is None:
+            return search(self._requests, self._store, self._progress, _STEP)
+        price = prices.price if prices.evictions else np.full_like(prices.price, _MOST_TIME)
+        store, progress = self._store, self._progress
+        return search_holding(self._requests, price, prices.hold, prices.evictions, store, progress, _FEW)
 
     @property
     def pruned(self) -> int:

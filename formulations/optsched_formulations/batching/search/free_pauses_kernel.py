@@ -25,9 +25,12 @@ CAPACITY, BASE, WORK = range(3)
 COUNT, WAITING, FRONT, LIMIT, FINISHED, PRUNED, EXPANDED = range(7)
 """Places in ``progress``: states; those in the heap; those of the front; the makespan from which on nothing matters;
 the finished state, or −1; the least bound of what was left out for its bound; states expanded."""
-ENDED, STOPPED, FULL = range(3)
-"""Why `search` returns: nothing is left to look at, the limit of expansions, the store is full."""
-_NONE = -1
+ENDED, STOPPED, FULL, WIDE = range(4)
+"""Why a search returns: nothing is left to look at, the limit of expansions, the store is full, or there is more to
+choose from after one state than can be looked at; then it cannot go on."""
+MOST_CHOICES = 500_000
+"""Choices that are looked at after one state, a second or so, and from which on a search returns."""
+NONE = -1
 
 
 class Requests(NamedTuple):
@@ -46,8 +49,6 @@ class Requests(NamedTuple):
         requests, tokens + 1).
     most
         Shape (weights,).
-    later
-        What the makespan of all requests from this one on is at least, counted from the first arrival; 0 if unknown.
     limits
         `CAPACITY` in blocks, `BASE` of a batch, `WORK`: own time of all tokens.
     """
@@ -57,7 +58,6 @@ class Requests(NamedTuple):
     done: Ints
     weight: Ints
     most: Ints
-    later: Ints
     limits: Ints
 
 
@@ -99,7 +99,7 @@ def _before(waste: Ints, work: Ints, one: int, other: int) -> bool:
 
 
 @compiled
-def _push(heap: Numbers, waste: Ints, work: Ints, waiting: int, state: int) -> None:
+def push(heap: Numbers, waste: Ints, work: Ints, waiting: int, state: int) -> None:
     """Put a state into the heap."""
     place = waiting
     while place > 0:
@@ -112,7 +112,7 @@ def _push(heap: Numbers, waste: Ints, work: Ints, waiting: int, state: int) -> N
 
 
 @compiled
-def _pop(heap: Numbers, waste: Ints, work: Ints, waiting: int) -> int:
+def pop(heap: Numbers, waste: Ints, work: Ints, waiting: int) -> int:
     """Take the first state out of the heap; ``waiting`` counts it."""
     first, last, count, place = heap[0], heap[waiting - 1], waiting - 1, 0
     while 2 * place + 1 < count:
@@ -128,7 +128,7 @@ def _pop(heap: Numbers, waste: Ints, work: Ints, waiting: int) -> int:
 
 
 @compiled
-def _place(words: Words, table: Numbers, wanted: Words, row: int) -> int:
+def place_of(words: Words, table: Numbers, wanted: Words, row: int) -> int:
     """Return where a row of ``wanted`` is in the hash table, or would be."""
     mixed = np.uint64(0x9E3779B97F4A7C15)
     for w in range(words.shape[1]):
@@ -140,7 +140,7 @@ def _place(words: Words, table: Numbers, wanted: Words, row: int) -> int:
         mixed ^= mixed >> np.uint64(33)
     mask = np.uint64(len(table) - 1)
     place = mixed & mask
-    while table[place] != _NONE:
+    while table[place] != NONE:
         same = True
         for w in range(words.shape[1]):
             same = same and words[table[place], w] == wanted[row, w]
@@ -154,11 +154,12 @@ def _place(words: Words, table: Numbers, wanted: Words, row: int) -> int:
 def enter_all(store: Store, count: int) -> None:
     """Fill an empty hash table with the first states, of equal ones the last."""
     for state in range(count):
-        store.table[_place(store.words, store.table, store.words, state)] = state
+        store.table[place_of(store.words, store.table, store.words, state)] = state
 
 
 @compiled
-def _read(words: Words, state: int, at: Ints) -> None:
+def read(words: Words, state: int, at: Ints) -> None:
+    """Read the bytes of a state."""
     for r in range(len(at)):
         at[r] = np.int64((words[state, r >> 3] >> np.uint64(8 * (r & 7))) & np.uint64(255))
 
@@ -182,7 +183,7 @@ def least_makespan(requests: Requests, at: Ints, clock: int) -> int:
 
     Of every moment, now or an arrival: batches that begin from then on, and the own time of all tokens in them.
     """
-    request, _, done, weight, most, later, limits = requests
+    request, _, done, weight, most, limits = requests
     number, base = len(at), limits[BASE]
     least = 0
     for j in range(-1, number):
@@ -191,7 +192,6 @@ def least_makespan(requests: Requests, at: Ints, clock: int) -> int:
             moment = request[ARRIVAL, j]
             if moment <= clock or (j > 0 and moment == request[ARRIVAL, j - 1]):
                 continue
-            least = max(least, later[j])
         # Batches that begin before it, at least a base apart.
         between = number * MOST_TOKENS
         if base > 0:
@@ -259,7 +259,7 @@ def _available(request: Ints, size: Ints, at: Ints, start: int, found: Ints) -> 
 @compiled
 def search(requests: Requests, store: Store, progress: Ints, limit: int) -> int:
     """Look at up to ``limit`` states; return why it stops."""
-    request, size, done, _, _, _, limits = requests
+    request, size, done, _, _, limits = requests
     words, waste, work, parent, heap, front, table = store
     count, waiting, high, bound = progress[COUNT], progress[WAITING], progress[FRONT], progress[LIMIT]
     number, base, total = request.shape[1], limits[BASE], limits[WORK]
@@ -267,12 +267,12 @@ def search(requests: Requests, store: Store, progress: Ints, limit: int) -> int:
     found, chosen = np.empty(number, dtype=np.int64), np.empty(number + 1, dtype=np.int64)
     rest = np.zeros(number + 1, dtype=np.int64)
     row = np.zeros((1, words.shape[1]), dtype=np.uint64)
-    expanded, outcome = 0, ENDED
+    expanded, outcome, looked = 0, ENDED, 0
     while waiting > 0:
-        if expanded >= limit:
+        if expanded >= limit or looked > MOST_CHOICES:
             outcome = STOPPED
             break
-        state = _pop(heap, waste, work, waiting)
+        state = pop(heap, waste, work, waiting)
         waiting -= 1
         # The table says that it is there at less waste, if an entry is old; then the front covers it.
         if _covered(words, front, high, words, state):
@@ -285,7 +285,8 @@ def search(requests: Requests, store: Store, progress: Ints, limit: int) -> int:
         front[kept] = state
         high = kept + 1
         expanded += 1
-        _read(words, state, at)
+        looked_before = looked
+        read(words, state, at)
         clock = waste[state] + work[state]
         start, earliest = clock, np.int64(-1)
         while True:
@@ -302,6 +303,10 @@ def search(requests: Requests, store: Store, progress: Ints, limit: int) -> int:
             place, room = 0, limits[CAPACITY]
             more = available > 0
             while more:
+                looked += 1
+                if looked - looked_before > MOST_CHOICES:
+                    outcome = WIDE
+                    break
                 smallest_out = np.int64(1) << 60
                 for a in range(place):
                     if chosen[a] == 0:
@@ -339,9 +344,9 @@ def search(requests: Requests, store: Store, progress: Ints, limit: int) -> int:
                     if least >= bound:
                         progress[PRUNED] = min(progress[PRUNED], least)
                     elif not _covered(words, front, high, row, 0):
-                        slot = _place(words, table, row, 0)
+                        slot = place_of(words, table, row, 0)
                         known = table[slot]
-                        if known == _NONE or wasted < waste[known]:
+                        if known == NONE or wasted < waste[known]:
                             if count == len(waste):
                                 outcome = FULL
                                 break
@@ -354,7 +359,7 @@ def search(requests: Requests, store: Store, progress: Ints, limit: int) -> int:
                                 bound = wasted + ended
                                 progress[FINISHED] = count
                             else:
-                                _push(heap, waste, work, waiting, count)
+                                push(heap, waste, work, waiting, count)
                                 waiting += 1
                             count += 1
                 # The last that is in goes out.
@@ -366,7 +371,7 @@ def search(requests: Requests, store: Store, progress: Ints, limit: int) -> int:
                     chosen[place] = 0
                     room += size[found[place], at[found[place]] + 1]
                     place += 1
-            if outcome == FULL:
+            if outcome != ENDED:
                 break
             upcoming = 0
             while upcoming < number and request[ARRIVAL, upcoming] <= start:
@@ -381,10 +386,12 @@ def search(requests: Requests, store: Store, progress: Ints, limit: int) -> int:
             if least >= bound:
                 progress[PRUNED] = min(progress[PRUNED], least)
                 break
+        if outcome == WIDE:
+            break
         if outcome == FULL:
             # Once there is room it is looked at again; what it covered in the front comes back with it.
             high -= 1
-            _push(heap, waste, work, waiting, state)
+            push(heap, waste, work, waiting, state)
             waiting += 1
             break
     progress[COUNT], progress[WAITING], progress[FRONT], progress[LIMIT] = count, waiting, high, bound
