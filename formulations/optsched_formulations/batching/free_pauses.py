@@ -196,6 +196,7 @@ class _Solution:
         self._started = now_s()
         instance = task.instance
         self._order = sorted(range(len(instance.requests)), key=lambda r: instance.requests[r].arrival_ps)
+        self._in_time = True
         self._price = _prices(instance, self._order)
         self._requests = _arrays(instance, self._order, _WEIGHTS_SHARE * task.time_limit_s)
         self._bound, self._schedule, self._value = 0, task.incumbent, task.incumbent_value
@@ -225,11 +226,12 @@ class _Solution:
             number = len(self._order) - first
             if first > 0 and (mode == _Pauses.HOLD_ALL or (mode == _Pauses.HOLD_PROMPT and number < _GROWTH * former)):
                 continue
-            former = number
             if interrupted.is_set() or now_s() > until:
                 break
             if not self._solve_from(first, until, interrupted, mode):
                 return False
+            # Of larger sets than one that takes too long only the largest, all requests, may be worth its time.
+            former = number if self._in_time else len(self._order)
         return not interrupted.is_set()
 
     def _firsts(self) -> Iterator[int]:
@@ -259,6 +261,7 @@ class _Solution:
                 self._tell()
             if first == 0 and found.batches is not None:
                 self._realise(found.batches)
+        self._in_time = now_s() <= until
         return self._enough is None or self._bound < self._enough
 
     def _realise(self, batches: list[list[int]]) -> None:
