@@ -21,7 +21,7 @@ from optsched.traces.ladder import ladder
 from optsched_formulations.batching.layer_search import LayerSearch
 from optsched_formulations.batching.layers.bundle import Floats, maximise
 from optsched_formulations.batching.layers.graph import merged_graph
-from optsched_formulations.batching.layers.lives import lives_within, packed_lives, tightened
+from optsched_formulations.batching.layers.packed_patterns import packed_patterns, patterns_within, tightened
 from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
 from optsched_formulations.batching.layers.walks import Walks
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
@@ -89,7 +89,7 @@ def test_no_prices_of_blocks_prove_more_than_the_optimum(instance: Instance, dat
 @pytest.mark.slow
 @QUICK
 @given(memory_only(), st.data())
-def test_packing_all_lives_is_exact_and_some_prove_no_more(instance: Instance, data: st.DataObject) -> None:
+def test_packing_all_patterns_is_exact_and_some_prove_no_more(instance: Instance, data: st.DataObject) -> None:
     """At any prices: the least over all numbers of batches is the optimum, and what is found is a schedule of it."""
     covered(instance)
     classes, best = Classes(instance), optimum(instance)
@@ -103,7 +103,8 @@ def test_packing_all_lives_is_exact_and_some_prove_no_more(instance: Instance, d
             priced = tightened(start, budget, 9999, 9, 0)
             assert priced.bound >= start.bound
             some, every = (
-                packed_lives(priced, share, budget, 9999, 9, 0) if priced.bound < budget else None for share in (0.4, 1)
+                packed_patterns(priced, share, budget, 9999, 9, 0) if priced.bound < budget else None
+                for share in (0.4, 1)
             )
             for packed in (some, every):
                 found += [packed.steps] if packed is not None and packed.steps else []
@@ -152,25 +153,25 @@ def test_prices_of_blocks_by_hand() -> None:
     assert bound(0, 1, 1, 0) == 40 + 4 - 8
 
 
-def test_lives_by_hand() -> None:
-    """As below: without prices the lives of two tokens in three batches are three; a refill of 2 more makes it two.
+def test_patterns_by_hand() -> None:
+    """As below: without prices the patterns of two tokens in three batches are three; a refill of 2 more makes it two.
 
-    Three batches, of which two take 20 + 10: lives that go on cost 0, those that wait for one batch 2. A price of 9 in
-    the middle makes the first ones cost 3 · 9 or 4 · 9, and the last one, of least cost, 2.
+    Three batches, of which two take 20 + 10: patterns that go on cost 0, those that wait for one batch 2. A price of 9
+    in the middle makes the first ones cost 3 · 9 or 4 · 9, and the last one, of least cost, 2.
     """
     relaxation = PatternRelaxation(Classes(TURNS), 1, 100, 0)
 
-    def lives(prices: list[int], slack: int, budget: int) -> list[list[int]]:
+    def patterns(prices: list[int], slack: int, budget: int) -> list[list[int]]:
         priced = relaxation.priced(np.array([0, *prices]) / 10, len(prices))
-        found = lives_within(relaxation.classes, priced, slack, budget, 3)
+        found = patterns_within(relaxation.classes, priced, slack, budget, 3)
         assert found is not None
-        return [[int(batch) for batch in life] for life in found[0].batch]
+        return [[int(batch) for batch in pattern] for pattern in found[0].batch]
 
-    assert lives([0, 0, 0], 9, 100) == [[1, 2], [1, 3], [2, 3]]
-    assert lives([0, 0, 0], 2, 100) == lives([0, 0, 0], 9, 32) == [[1, 2], [2, 3]]
-    assert lives([0, 9, 0], 25, 100) == [[1, 3]]
-    assert lives([0, 9, 0], 26, 100) == [[1, 3], [2, 3]]
-    assert lives_within(relaxation.classes, relaxation.priced(np.zeros(4), 3), 9, 100, 2) is None
+    assert patterns([0, 0, 0], 9, 100) == [[1, 2], [1, 3], [2, 3]]
+    assert patterns([0, 0, 0], 2, 100) == patterns([0, 0, 0], 9, 32) == [[1, 2], [2, 3]]
+    assert patterns([0, 9, 0], 25, 100) == [[1, 3]]
+    assert patterns([0, 9, 0], 26, 100) == [[1, 3], [2, 3]]
+    assert patterns_within(relaxation.classes, relaxation.priced(np.zeros(4), 3), 9, 100, 2) is None
 
 
 def test_turns_by_hand() -> None:

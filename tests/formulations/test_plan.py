@@ -19,9 +19,9 @@ from optsched.solvers.declaration import Declaration, Regime, Turn, declaration_
 FEW = [
     ("token_cpsat", 0.02),
     ("planner", 0.01),
-    ("free_pauses", 0.15),
-    ("last_arrivals", 0.15),
-    ("state_search", 0.8),
+    ("free_pauses", 0.08),
+    ("last_arrivals", 0.08),
+    ("state_search", 0.83),
     ("layer_search", 0.8),
     ("pattern_cg", 0.4),
     ("class_flow", 0.6),
@@ -30,7 +30,7 @@ FEW = [
 MANY = [
     ("token_cpsat", 0.02),
     ("planner", 0.01),
-    ("free_pauses", 0.15),
+    ("free_pauses", 0.35),
     ("last_arrivals", 0.15),
     ("state_search", 0.3),
     ("layer_search", 0.4),

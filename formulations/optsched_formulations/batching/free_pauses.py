@@ -85,7 +85,7 @@ from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
-from optsched.solvers.declaration import Declaration, Turn
+from optsched.solvers.declaration import Declaration, Regime, Turn
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
 from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
@@ -149,7 +149,7 @@ class FreePauses:
         Whether to search again with pauses that hold something.
     """
 
-    declaration = Declaration(turns=(Turn(25, 0.15),))
+    declaration = Declaration(turns=(Turn(25, 0.08, (Regime.FEW_RESIDENT,)), Turn(25, 0.35, (Regime.MANY_RESIDENT,))))
     """It takes little time wherever the memory hardly binds, and then ends the search."""
 
     def __init__(self, held: bool = True) -> None:

@@ -30,7 +30,7 @@ from typing import Any
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge
-from optsched.solvers.declaration import Declaration, Turn
+from optsched.solvers.declaration import Declaration, Regime, Turn
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, silent
 from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
@@ -45,7 +45,7 @@ _SHARE = 0.5
 class LastArrivals:
     """The method of this module, as `optsched.solvers.formulation.Formulation`; it finds bounds only."""
 
-    declaration = Declaration(turns=(Turn(30, 0.15),))
+    declaration = Declaration(turns=(Turn(30, 0.08, (Regime.FEW_RESIDENT,)), Turn(30, 0.15, (Regime.MANY_RESIDENT,))))
     """The last requests to arrive may decide alone."""
 
     def solve(self, task: Task) -> Outcome:

@@ -12,13 +12,14 @@ settled by itself:
    J + 1. They are of items on the merged graph of resident sets (`layers.walks`); where the cache holds many requests
    and there are too many such sets, of blocks in batches (`layers.pattern_layers`). They refute many J.
 2. *A beam* (`layers.search`) looks for schedules, guided by the same prices.
-3. *Lives*: where prices are of blocks, all that single requests may do in a better schedule is listed, and HiGHS packs
-   it into the batches (`layers.lives`).
+3. *Patterns*: where prices are of blocks, all that single requests may do in a better schedule is listed, and HiGHS
+   packs it into the batches (`layers.packed_patterns`).
 4. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first. Where it is not
    finished, the least bound of its last layer is one of J.
 
 The bound on the makespan is the least over all J, where a J that is settled is worth the best schedule's value. Prices
-are rounded, and what they prove is computed again in integers, as searches do; what HiGHS says of lives is its claim.
+are rounded, and what they prove is computed again in integers, as searches do; what HiGHS says of patterns is its
+claim.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from optsched_formulations.batching.flow.model import find_packing
 from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
-from optsched_formulations.batching.layers.lives import lives_within, packed_lives, tightened
+from optsched_formulations.batching.layers.packed_patterns import packed_patterns, patterns_within, tightened
 from optsched_formulations.batching.layers.pattern_layers import PatternPriced, PatternRelaxation
 from optsched_formulations.batching.layers.search import Priced, Relaxation, compile_rest, search_layers
 from optsched_formulations.batching.layers.walks import MOST_PAID, Walks, most_steps
@@ -69,10 +70,10 @@ _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
 """Shares of the time left that they may take."""
 _ROOM = 1.2
 """Times as many batches as needed: with room for more, schedules are looked for from below."""
-_LIVES, _LIVES_SHARE = 20_000, 0.6
+_PATTERNS, _PATTERNS_SHARE = 20_000, 0.6
 """Columns that HiGHS gets at most; share of the time left that packing them may take."""
-_WITHIN, _LEAST_LIVES_S = (0.25, 0.5, 1.0), 0.5
-"""Shares, one after the other, of what prices leave to the budget, within which lives are packed; its shortest time."""
+_WITHIN, _LEAST_PATTERNS_S = (0.25, 0.5, 1.0), 0.5
+"""Shares, one after the other, of what prices leave to the budget, within which patterns are packed; shortest time."""
 _PLACE_S = 1e-8
 """Seconds that a node takes for each batch in each round."""
 
@@ -139,7 +140,7 @@ def _compile_loops(relaxation: Callable[[Classes], Relaxation]) -> None:
     priced = tiny.priced(tiny.improved(tiny.first_prices(2), 2, math.inf, 3, lambda: False), 2)
     space = priced.space()
     if isinstance(priced, PatternPriced):
-        lives_within(priced.relaxation.classes, priced, 1, 3, 1)
+        patterns_within(priced.relaxation.classes, priced, 1, 3, 1)
     search_layers(space, 2, 3, None, lambda: False)
     compile_rest(space)
 
@@ -208,7 +209,7 @@ class _Solution:
             if self._affordable:
                 self._improve_all(most, _LONG, long, self._at(_LONG_SHARE))
                 if isinstance(self._relaxation, PatternRelaxation):
-                    self._pack_all(self._relaxation, self._at(_LIVES_SHARE))
+                    self._pack_all(self._relaxation, self._at(_PATTERNS_SHARE))
                 if len(self._open) <= self._relaxation.most_open:
                     self._search_all()
         except KeyboardInterrupt:
@@ -253,14 +254,14 @@ class _Solution:
                 self._search(priced, batches, width, self._over(until))
 
     def _pack_all(self, relaxation: PatternRelaxation, until: float) -> None:
-        """Pack lives for the numbers of batches that are open: first few, where HiGHS is quick, then all."""
+        """Pack patterns for the numbers of batches that are open: first few, where HiGHS is quick, then all."""
         seed, priced = self._task.seed, {}
         for batches in list(self._open):
             now = now_s()
             if batches not in self._open or now > until:
                 continue
             before, seconds = relaxation.priced(self._prices[batches], batches), (until - now) / len(self._open)
-            priced[batches] = tightened(before, self._budget, _LIVES, seconds, seed)
+            priced[batches] = tightened(before, self._budget, _PATTERNS, seconds, seed)
             self._prices[batches] = priced[batches].price / relaxation.base
             self._raise(batches, priced[batches].bound)
         for within in _WITHIN:
@@ -269,9 +270,9 @@ class _Solution:
                 seconds = (until - now_s()) / (len(order) - place)
                 if within < 1:
                     seconds /= 2
-                if batches not in self._open or batches not in priced or seconds < _LEAST_LIVES_S:
+                if batches not in self._open or batches not in priced or seconds < _LEAST_PATTERNS_S:
                     continue
-                packed = packed_lives(priced[batches], within, self._budget, _LIVES, seconds, seed)
+                packed = packed_patterns(priced[batches], within, self._budget, _PATTERNS, seconds, seed)
                 if packed is not None:
                     self._take(packed.steps)
                     self._raise(batches, packed.bound)

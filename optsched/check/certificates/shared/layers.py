@@ -106,7 +106,7 @@ class Layers:
         return [self._room(stretch) for stretch, width in enumerate(self._widths) for _ in range(width)]
 
     def first(self, output: int) -> int:
-        """Return the first layer by which a request may have so many tokens: one in each, or more in a repeated one."""
+        """Return the first layer by which a request may have all its tokens: one in each, more in a repeated one."""
         return output if self.repeated is None else min(output, sum(self._widths[: self.repeated]) + 1)
 
     def _room(self, stretch: int) -> int:

@@ -1,8 +1,8 @@
 r"""All that single requests may do in a schedule that is better, and a packing of it into the batches.
 
-A *life* of a request is the batch of each of its tokens, :math:`b_1 < … < b_O ≤ J`: where two follow each other, the
+A *pattern* of a request is the batch of each of its tokens, :math:`b_1 < … < b_O ≤ J`: where two follow each other, the
 second is decoded, else the request is evicted and refilled. Requests of a class c, alike in all that matters, are not
-told apart: :math:`x_l` is how many of them live the life l. A schedule of J batches without pauses, of which some
+told apart: :math:`x_l` is how many of them follow the pattern l. A schedule of J batches without pauses, of which some
 optimal one is (`resident_graph`), is a point of
 
 .. math:: \sum_{l ∈ c} x_l = n_c, \qquad \sum_l s_{lb} x_l ≤ M, \qquad x ≥ 0 \text{ whole},
@@ -13,13 +13,13 @@ batches.
 
 *Theorem.* Let prices :math:`π ≥ 0` of blocks prove the bound L on schedules of J batches (`pattern_layers`), and let
 :math:`r_l = e_l + \sum_b s_{lb} π_b - W_c ≥ 0`, with :math:`W_c` the least of these sums in the class of l. A schedule
-of J batches that costs less than :math:`L + δ` lives lives of :math:`r_l < δ` only.
+of J batches that costs less than :math:`L + δ` follows patterns of :math:`r_l < δ` only.
 
 *Proof.* It costs :math:`\mathrm{base} J + \sum e_l x_l ≥ \mathrm{base} J + \sum_l (e_l + \sum_b s_{lb} π_b) x_l -
 M \sum_b π_b = L + \sum_l r_l x_l`, and no term is negative. ∎
 
-So with the least cost v of the programme over lives of :math:`r_l < δ` (∞ if there is none), no schedule of J batches
-costs less than :math:`\min(v, L + δ)`. Of these lives also none costs more by itself than the budget leaves:
+So with the least cost v of the programme over patterns of :math:`r_l < δ` (∞ if there is none), no schedule of J
+batches costs less than :math:`\min(v, L + δ)`. Of these patterns also none costs more by itself than the budget leaves:
 :math:`e_l < B - \mathrm{base} J`. With a small δ the programme is small, and what it finds makes the next one smaller.
 
 Its linear relaxation has the dual prices that prove most: HiGHS finds them, they are rounded, and what they prove is
@@ -50,13 +50,13 @@ _CLAIM = 1e-6
 
 
 @dataclass(frozen=True)
-class Lives:
-    """Lives of a class.
+class Patterns:
+    """Patterns of a class.
 
     Parameters
     ----------
     batch
-        Of every token, from 1; shape (lives, O).
+        Of every token, from 1; shape (patterns, O).
     extra
         What refills cost.
     """
@@ -67,7 +67,7 @@ class Lives:
 
 @dataclass
 class Packed:
-    """What a programme of lives proves and finds.
+    """What a programme of patterns proves and finds.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class Packed:
 
 
 @compiled
-def _list_lives(  # noqa: PLR0917 - compiled functions take positions
+def _list_patterns(  # noqa: PLR0917 - compiled functions take positions
     facts: ItemFacts,
     price: Ints,
     due: Ints,
@@ -93,7 +93,7 @@ def _list_lives(  # noqa: PLR0917 - compiled functions take positions
     batch: Ints,
     extra: Ints,
 ) -> int:
-    """Write the lives of the class with item ``first``; return how many there are, or one more than fit."""
+    """Write the patterns of the class with item ``first``; return how many there are, or one more than fit."""
     size, _, evictable, fill, _ = facts
     tokens, last, found = batch.shape[1], len(price) - 1, 0
     # Of the tokens decided: batches, the next one to try, costs with prices, and without.
@@ -127,51 +127,53 @@ def _list_lives(  # noqa: PLR0917 - compiled functions take positions
     return found
 
 
-def lives_within(classes: Classes, priced: PatternPriced, slack: int, budget: int, most: int) -> list[Lives] | None:
-    """Return the lives of reduced cost below ``slack`` of each class, None if there are more than ``most``."""
+def patterns_within(
+    classes: Classes, priced: PatternPriced, slack: int, budget: int, most: int
+) -> list[Patterns] | None:
+    """Return the patterns of reduced cost below ``slack`` of each class, None if there are more than ``most``."""
     relaxation, found = priced.relaxation, []
     for first, (_, tokens, _) in zip(classes.first, classes.kinds, strict=True):
         batch: Ints = np.zeros((most, tokens), dtype=np.int64)
         extra: Ints = np.zeros(most, dtype=np.int64)
         most_extra = budget - priced.batches * relaxation.base
         tables = priced.price, priced.due, priced.waits
-        count = _list_lives(relaxation.facts, *tables, first, slack, most_extra, batch, extra)
+        count = _list_patterns(relaxation.facts, *tables, first, slack, most_extra, batch, extra)
         if count > most:
             return None
-        found.append(Lives(batch[:count].copy(), extra[:count].copy()))
+        found.append(Patterns(batch[:count].copy(), extra[:count].copy()))
         most -= count
     return found
 
 
-class LifeProgramme:
-    """The programme of this module for some lives.
+class PatternProgramme:
+    """The programme of this module for some patterns.
 
     Parameters
     ----------
     classes, priced
         The requests, and the prices of the number of batches.
-    lives
+    patterns
         Of each class, at least one.
     """
 
-    def __init__(self, classes: Classes, priced: PatternPriced, lives: list[Lives]) -> None:
-        self._classes, self._priced, self._lives = classes, priced, lives
+    def __init__(self, classes: Classes, priced: PatternPriced, patterns: list[Patterns]) -> None:
+        self._classes, self._priced, self._patterns = classes, priced, patterns
         relaxation, batches = priced.relaxation, priced.batches
         requests = np.array([len(members) for members in classes.members], dtype=np.float64)
         index, value, starts = [], [], [np.zeros(1, dtype=np.int64)]
-        for number, (first, of_class) in enumerate(zip(classes.first, lives, strict=True)):
+        for number, (first, of_class) in enumerate(zip(classes.first, patterns, strict=True)):
             count, tokens = of_class.batch.shape
             rows = np.full((count, tokens + 1), number)
-            rows[:, 1:] = len(lives) + of_class.batch - 1
+            rows[:, 1:] = len(patterns) + of_class.batch - 1
             blocks = np.ones((count, tokens + 1))
             blocks[:, 1:] = relaxation.facts.size[first : first + tokens]
             index.append(rows.ravel())
             value.append(blocks.ravel())
             starts.append(np.full(count, tokens + 1))
-        self._owner = np.repeat(np.arange(len(lives)), [len(of_class.extra) for of_class in lives])
-        shape = len(lives) + batches, len(self._owner)
+        self._owner = np.repeat(np.arange(len(patterns)), [len(of_class.extra) for of_class in patterns])
+        shape = len(patterns) + batches, len(self._owner)
         matrix = csc_array((np.concatenate(value), np.concatenate(index), np.cumsum(np.concatenate(starts))), shape)
-        cost = np.concatenate([of_class.extra for of_class in lives]) / relaxation.base
+        cost = np.concatenate([of_class.extra for of_class in patterns]) / relaxation.base
         free, full = np.full(batches, -highspy.kHighsInf), np.full(batches, float(relaxation.capacity))
         sides = np.concatenate([requests, free]), np.concatenate([requests, full])
         self._programme = programme_of(cost, (np.zeros(len(cost)), requests[self._owner]), matrix, sides)
@@ -184,11 +186,11 @@ class LifeProgramme:
             raise KeyboardInterrupt
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
-        duals = np.asarray(solver.getSolution().row_dual, dtype=np.float64)[len(self._lives) :]
+        duals = np.asarray(solver.getSolution().row_dual, dtype=np.float64)[len(self._patterns) :]
         return np.concatenate([[0.0], np.maximum(0.0, -duals[::-1])])
 
     def pack(self, budget: int, beyond: int, seconds: float, seed: int) -> Packed:
-        """Look for a schedule that costs less than the budget; those of other lives cost ``beyond`` and more."""
+        """Look for a schedule that costs less than the budget; those of other patterns cost ``beyond`` and more."""
         relaxation, batches = self._priced.relaxation, self._priced.batches
         solver = quiet_solver(seconds, 1, seed)
         room = budget / relaxation.base - batches
@@ -229,15 +231,15 @@ class LifeProgramme:
         held: Counter[int] = Counter()
         fills: dict[int, list[tuple[int, int]]] = {}
         cost = self._priced.batches * relaxation.base
-        for first, members, of_class in zip(classes.first, classes.members, self._lives, strict=True):
+        for first, members, of_class in zip(classes.first, classes.members, self._patterns, strict=True):
             counts = np.rint(values[number : number + len(of_class.extra)]).astype(np.int64)
             number += len(of_class.extra)
             if counts.sum() != len(members) or counts.min() < 0:
                 return budget, []
-            for life in np.flatnonzero(counts).tolist():
-                several, last = int(counts[life]), 0
-                cost += several * int(of_class.extra[life])
-                for item, batch in enumerate(of_class.batch[life].tolist(), start=first):
+            for pattern in np.flatnonzero(counts).tolist():
+                several, last = int(counts[pattern]), 0
+                cost += several * int(of_class.extra[pattern])
+                for item, batch in enumerate(of_class.batch[pattern].tolist(), start=first):
                     held[batch] += several * int(relaxation.facts.size[item])
                     if batch > last + 1 or item == first:
                         fills.setdefault(batch, []).extend([(FILL, item)] * several)
@@ -262,30 +264,30 @@ class LifeProgramme:
 def tightened(priced: PatternPriced, budget: int, most: int, seconds: float, seed: int) -> PatternPriced:
     """Return what the dual prices of the linear relaxation prove, where that is more."""
     classes = priced.relaxation.classes
-    slack, lives = budget - priced.bound, None
-    # Any prices prove something: where there are too many lives, those of fewer will do.
-    while lives is None and slack > 0:
-        lives = lives_within(classes, priced, slack, budget, most)
+    slack, patterns = budget - priced.bound, None
+    # Any prices prove something: where there are too many patterns, those of fewer will do.
+    while patterns is None and slack > 0:
+        patterns = patterns_within(classes, priced, slack, budget, most)
         slack //= 2
-    if lives is None or not all(len(of_class.extra) for of_class in lives):
+    if patterns is None or not all(len(of_class.extra) for of_class in patterns):
         return priced
-    price = LifeProgramme(classes, priced, lives).prices(seconds, seed)
+    price = PatternProgramme(classes, priced, patterns).prices(seconds, seed)
     if price is None:
         return priced
     other = priced.relaxation.priced(price, priced.batches)
     return max(priced, other, key=lambda either: either.bound)
 
 
-def packed_lives(  # noqa: PLR0917
+def packed_patterns(  # noqa: PLR0917
     priced: PatternPriced, share: float, budget: int, most: int, seconds: float, seed: int
 ) -> Packed | None:
-    """Pack the lives within a share of what prices leave to the budget; None if there are more than ``most``."""
+    """Pack the patterns within a share of what prices leave to the budget; None if there are more than ``most``."""
     classes = priced.relaxation.classes
     slack = int(share * (budget - priced.bound)) if share < 1 else budget - priced.bound
-    lives = lives_within(classes, priced, slack, budget, most)
-    if lives is None:
+    patterns = patterns_within(classes, priced, slack, budget, most)
+    if patterns is None:
         return None
     beyond = priced.bound + slack
-    if not all(len(of_class.extra) for of_class in lives):
+    if not all(len(of_class.extra) for of_class in patterns):
         return Packed(beyond)
-    return LifeProgramme(classes, priced, lives).pack(budget, beyond, seconds, seed)
+    return PatternProgramme(classes, priced, patterns).pack(budget, beyond, seconds, seed)
