@@ -296,6 +296,13 @@ def requests(rng: Random, about: About) -> Certificate:
     return {"kind": "request_search", "bound": bound, "shares": shares, "states": states}
 
 
+def pauses(rng: Random, about: About) -> Certificate:
+    """Draw a bound near the optimum, and a number of steps."""
+    best = about.best
+    bound = rng.choice((best + 1, best + 1, best, best, 2 * best + 3, max(1, best - 1), max(1, _part(rng, best))))
+    return {"kind": "free_pauses", "bound": bound, "steps": rng.choice((1, 10, 1_000, 3_000_000, 3_000_000))}
+
+
 def patterns(rng: Random, about: About) -> Certificate:
     """Prices of batches, and packings."""
     case = about.case
@@ -480,6 +487,7 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "resident_search, arrivals": Grammar(search, _MAKESPAN, _FEW_LATER),
         "request_search": Grammar(requests, _SEARCHED, _FEW),
         "request_search, arrivals": Grammar(requests, ("makespan", "mean_e2e"), _FEW_LATER),
+        "free_pauses": Grammar(pauses, _MAKESPAN, _FEW_LATER),
         "patterns": Grammar(patterns, _MAKESPAN, Wanted(whole=True, arrivals=False)),
         "last_arrivals": Grammar(last_arrivals, _MAKESPAN, Wanted(arrivals=True, swap=False)),
         "last_arrivals, memory": Grammar(last_arrivals, _MAKESPAN, Wanted(memory_only=True, arrivals=True, swap=False)),

@@ -20,6 +20,7 @@ from test_check_search import MEETING, MET
 from test_check_search import stated as searched
 from test_check_walk import TIGHT
 from test_congestion import busy, crowded_bound
+from test_free_pauses import TWO
 from test_last_arrivals import QUEUE
 from test_last_arrivals import ask as ask_last_arrivals
 from test_ramp import RAMP, SPIKE, memory_bound
@@ -73,6 +74,7 @@ def witnesses() -> dict[str, Witness]:
         "resident_walk": Witness(PAIR, MAKESPAN, TIGHT | {"scale": 1, "tracked": []}, BEST),
         "resident_search": Witness(MEETING, MAKESPAN, searched(MET, 0, 0, 0, 0, 0, 0), MET),
         "request_search": Witness(MEETING, MAKESPAN, by_request(MET, 0, 0, 0, 0, 0, 0), MET),
+        "free_pauses": Witness(TWO, MAKESPAN, {"kind": "free_pauses", "bound": 35, "steps": 99}, 35),
         "patterns": Witness(PAIR_OF_PATTERNS, MAKESPAN, patterns(MEMORY, PACKED, packings=WEIGHTS), BEST_OF_PATTERNS),
         "last_arrivals": Witness(QUEUE, MAKESPAN, last, optimum(QUEUE)),
     }

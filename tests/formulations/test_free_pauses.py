@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from outcomes import legal_value
 from strategies import memory_only
 
-from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace
+from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace, solve
+from optsched.check import UnprovedError, proved_bound
 from optsched.model.cost import CostModel
-from optsched.model.result import Badge
+from optsched.model.result import Badge, Status
 from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.free_pauses import FreePauses
@@ -143,6 +144,59 @@ def tight(draw: st.DrawFn) -> Instance:
     cost = CostModel(base=base, token=token, prefill_req=fill, decode_req=draw(st.integers(0, fill)))
     limits = Limits(draw(st.integers(most, most + 4)), 99, 99)
     return Instance("tight", limits, Rules(chunked_prefill=False, eviction=draw(st.booleans())), cost, requests)
+
+
+def proved(instance: Instance, bound: object, steps: object = 1_000_000, **changes: object) -> int:
+    certificate = {"kind": "free_pauses", "bound": bound, "steps": steps, **changes}
+    return proved_bound(instance, Restrictions(), Objective.MAKESPAN, certificate)
+
+
+@QUICK
+@given(st.one_of(tight(), memory_only(online=True, most_requests=4)))
+def test_the_checker_proves_what_the_relaxation_takes_and_no_more(instance: Instance) -> None:
+    covered(instance)
+    least = relaxed(instance)
+    assert least <= optimum(instance)
+    if least > 0:
+        assert proved(instance, least) == least
+    with pytest.raises(UnprovedError, match=f"all requests may end at {least}, below the bound"):
+        proved(instance, least + 1)
+
+
+TWO = Instance("two", Limits(4, 9, 9), WHOLE, TEN, (Request(1, 2), Request(1, 2, arrival_ps=15)))
+
+
+def test_the_checker_by_hand() -> None:
+    """The first request runs at 0, both at 15, and the second at 25. Without the wait it would end at 20 + 2·10."""
+    assert proved(TWO, 35) == 35 == optimum(TWO)
+    with pytest.raises(UnprovedError, match="all requests may end at 35"):
+        proved(TWO, 36)
+
+
+@pytest.mark.parametrize(
+    ("instance", "terms", "message"),
+    [
+        (TWO, {"bound": 0}, "bound is 0"),
+        (TWO, {"bound": 35.0}, "bound is 35.0"),
+        (TWO, {"bound": 35, "steps": 0}, "steps is 0"),
+        (TWO, {"bound": 35, "steps": 10**9}, "steps is 1000000000"),
+        (TWO, {"bound": 35, "steps": 1}, "more than 1 steps"),
+        (replace(TWO, rules=Rules()), {"bound": 35}, "needs whole prefills"),
+        (replace(TWO, rules=Rules(hybrid=False, chunked_prefill=False)), {"bound": 35}, "hybrid batches"),
+        (replace(TWO, limits=Limits(4, 3, 3)), {"bound": 35}, "batch_tokens"),
+        (replace(TWO, limits=Limits(4, 9, 9, 1)), {"bound": 35}, "batches of all 2 requests"),
+        (replace(TWO, cost=CostModel(10, 0, decode_req=5)), {"bound": 35}, "refills that take no less time"),
+        (replace(TWO, rules=Rules(chunked_prefill=False, swap=True)), {"bound": 35}, "does not cover swapping"),
+    ],
+)
+def test_the_checker_refuses(instance: Instance, terms: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnprovedError, match=message):
+        proved(instance, **terms)
+
+
+def test_solve_certifies_what_it_proves() -> None:
+    found = solve(LADDER["ladder-n08-SILO+LISO-k8-poisson"], "makespan", time_limit=20, workers=1)
+    assert (found.status, found.badge) == (Status.OPTIMAL, Badge.CERTIFIED)
 
 
 @pytest.mark.slow

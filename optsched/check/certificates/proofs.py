@@ -10,6 +10,7 @@ from typing import Any
 from optsched.check.certificates.alone import alone_bound, alone_bound_of_several
 from optsched.check.certificates.assignment import assignment_bound
 from optsched.check.certificates.chains import chains_bound
+from optsched.check.certificates.free_pauses import free_pauses_bound
 from optsched.check.certificates.last_arrivals import Proof, last_arrivals_bound
 from optsched.check.certificates.late import late_bound
 from optsched.check.certificates.machine import machine_bound
@@ -121,6 +122,7 @@ PROOFS: Mapping[str, Proof] = MappingProxyType(
         "resident_search": _resident_search_bound,
         "request_search": _request_search_bound,
         "patterns": patterns_bound,
+        "free_pauses": free_pauses_bound,
         "last_arrivals": partial(last_arrivals_bound, prove=_prove),
     }
 )
@@ -159,7 +161,9 @@ _WITH_ROLES = "roles"
 _MOST_PLACES = 10_000_000
 """Machines times requests that the checker is ready to list."""
 
-_WITHOUT_SWAPS = frozenset({"ramp", "resident_walk", "resident_search", "request_search", "patterns", "last_arrivals"})
+_WITHOUT_SWAPS = frozenset(
+    {"ramp", "resident_walk", "resident_search", "request_search", "patterns", "free_pauses", "last_arrivals"}
+)
 """Kinds whose theorems say that a request either keeps its KV or is filled again, or that leave batches out.
 
 The others look at every token by itself: how many tokens a request holds in the batch that generates it, and what it

@@ -25,6 +25,8 @@ _STATES_A_SECOND = 30_000
 """States that the checker looks at in a second, about."""
 _FEW_STATES, _MOST_STATES = 20_000, 4_000_000
 """States that the checker tries before prices, and at most."""
+_PAUSE_STEPS_A_SECOND, _MOST_PAUSE_STEPS = 20_000, 200_000
+"""Steps of a search with free pauses that the checker takes in a second, about, a third of the time; and at most."""
 _PACKING_SHARE, _GRAPH_SHARE, _PRICE_SHARE = 0.1, 0.3, 0.6
 """Shares of the time left for weights, for the graph, and for prices on it."""
 _MOST_PAUSING = 800_000
@@ -40,6 +42,9 @@ def optimum_certificates(
     if len(instance.cost.affine) > 1 or instance.rules.chunked_prefill or not instance.rules.hybrid:
         return
     deadline = now_s() + seconds
+    if objective == Objective.MAKESPAN and not instance.offline:
+        steps = min(_MOST_PAUSE_STEPS, int(seconds * _PAUSE_STEPS_A_SECOND) + 1)
+        yield {"kind": "free_pauses", "bound": bound, "steps": steps}
     classes = Classes(instance, objective)
     by_request = request_certificate(classes, bound, _FEW_STATES, seconds * _PACKING_SHARE)
     if not classes.weighted:
