@@ -399,7 +399,8 @@ def _solve(
 # Hill-climbing -----------------------------------------------------------------------------------------------
 
 _OFFLINE = ("class_flow", "class_flow_mip", "layer_search", _NO_GRAPH, "pattern_cg")
-_CLIMBED = (*_OFFLINE, "token_cpsat", "state_search", "last_arrivals", _PAPER)
+_ONLINE = ("free_pauses", "last_arrivals")
+_CLIMBED = (*_OFFLINE, *_ONLINE, "token_cpsat", "state_search", _PAPER)
 
 
 def climb_bounds(rng: Random, tally: Tally) -> None:
@@ -413,7 +414,7 @@ def climb_formulations(rng: Random, tally: Tally) -> None:
     """Change problems a little wherever bound / optimum does not fall, for each formulation."""
     name = rng.choice(_CLIMBED)
     wanted = Wanted(most=3, swap=False)
-    if name == "last_arrivals":
+    if name in _ONLINE:
         wanted = Wanted(most=3, whole=True, arrivals=True, swap=False)
     if name in _OFFLINE:
         wanted = Wanted(most=3, whole=True, arrivals=False, swap=False)
