@@ -178,6 +178,7 @@ def test_ramps_by_hand() -> None:
         ({"ramps": []}, "ramp is 0"),
         ({"ramps": [{**RAMP, "widths": []}]}, "widths is"),
         ({"ramps": [{**RAMP, "repeated": None}]}, "of which none repeats"),
+        ({"ramps": [{**RAMP, "widths": [10**13, 1, 1]}]}, "ramps have 10000000000002 layers"),
         ({"ramps": [{**RAMP, "memory": [0, 3, 3]}]}, "more than the bases"),
         ({"ramps": [{**RAMP, "prefill_step_ps": 1}]}, "prefill_step_ps is"),
         ({"ramps": [{**RAMP, "prompts": [2]}]}, "prompts is"),

@@ -199,7 +199,7 @@ class _Ramp:
         self._ends = {self._end(last) for _, last, _ in ranges}
         lasts = [last for _, last, _ in ranges]
         self._longest = None if None in lasts else max((last for last in lasts if last is not None), default=0)
-        self._left = list(accumulate(self._layers.rooms()))
+        self._left: list[int] = []
         self._sizes: list[int] = []
         self._paid: dict[tuple[int, int], list[int]] = {}
 
@@ -207,8 +207,9 @@ class _Ramp:
         return self.count if last is None else min(last, self.count)
 
     def compute(self, counts: Mapping[tuple[int, int, int], int], room: int) -> int:
-        """Compute what requests pay; return for how many tokens in layers, at most ``room``."""
+        """Compute what layers leave and requests pay; return for how many tokens in layers, at most ``room``."""
         problem = self._problem
+        self._left = list(accumulate(self._layers.rooms()))
         shapes = {
             (prompt, output): 1
             for prompt, output, _ in counts
