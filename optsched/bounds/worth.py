@@ -97,6 +97,8 @@ _FEW = 0.02
 """Machines of a range for which no prices of layers are sought."""
 _MULTIPLES = 0.0, 1.0, 4.0
 """Prices of memory that are tried, as multiples of the base: the last is only for a range with an end."""
+_MOST_RAMPED = 4_000
+"""With more requests ramps are a small part of the time, and what each pays takes long to list."""
 _RAMPS, _NEAR = 3, 20
 """Ramps of a range for not fewer batches than its first less a part of it."""
 _MOST = 1 << 60
@@ -372,6 +374,8 @@ class _Search:
 
     def _add_ramps(self, dual: Dual, kind_of: Ints) -> None:
         """Look for prices of layers where there are machines, for what these serve."""
+        if self._machine.rules.swap or len(self._requests) > _MOST_RAMPED:
+            return
         for place, number, shares in zip(self._places, dual.machines.tolist(), dual.shares, strict=True):
             if number < _FEW or not place.wants_ramp():
                 continue

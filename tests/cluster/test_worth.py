@@ -199,6 +199,18 @@ def test_ramps_do_not_cover_swaps() -> None:
         proved(cluster, RAMPED)
 
 
+def test_where_swaps_are_allowed_there_are_no_ramps() -> None:
+    cost = CostModel(base=900, token=2, pieces=((740, 5), (180, 12)), decode_kv=1)
+    machine = MachineGroup(3, limits=Limits(1_000, 1_000, 1_000), rules=Rules(swap=True), cost=cost)
+    cluster = cluster_of((machine,), [Request(20, output) for output in range(2, 100)])
+    known = chains_bound(cluster.on(0), 3)
+    assert known is not None
+    found = worth_bound(cluster.on(0), 3, 0, known.value)
+    assert found is not None
+    assert "ramps" not in found.certificate
+    assert proved(cluster, found.certificate) == found.value
+
+
 def test_machines_ramp_up() -> None:
     """Requests that are alike are all young at first and few at last, on every machine: tokens alone do not say so."""
     limits, cost = Limits(6_000, 8_000, 8_000), CostModel(base=9_000, token=1)
