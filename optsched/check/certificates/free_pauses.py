@@ -46,8 +46,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
+from optsched.check.certificates.shared.contents import require_memory_only
 from optsched.check.certificates.shared.refills import require_dear_refills
-from optsched.check.problem import Problem, feasible, pieces_of
+from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError, shown
 from optsched.model.objectives import Objective
 
@@ -74,18 +75,10 @@ def free_pauses_bound(problem: Problem, objective: Objective, certificate: Mappi
 
 def _require_covered(problem: Problem, objective: Objective) -> None:
     """Refuse problems and objectives of which the theorem does not speak."""
-    requests, limits = problem.requests, problem.limits
+    requests = problem.requests
     if objective is not Objective.MAKESPAN:
         raise UnprovedError(f"kind {_KIND} bounds the makespan, the objective is {objective.value}")
-    if problem.chunked or not problem.hybrid or len(pieces_of(problem.cost)) > 1:
-        raise UnprovedError(f"kind {_KIND} needs whole prefills, hybrid batches and a batch time of 1 affine piece")
-    tokens = sum(request.input + request.output - 1 for request in requests)
-    if min(limits.batch_tokens, limits.prefill_tokens) < tokens:
-        raise UnprovedError(f"kind {_KIND} needs batch_tokens and prefill_tokens of at least {tokens}")
-    if problem.runs is not None and problem.runs < len(requests):
-        raise UnprovedError(f"kind {_KIND} needs batches of all {len(requests)} requests, {problem.runs} may run")
-    if not feasible(problem):
-        raise UnprovedError(f"kind {_KIND} needs a request to fit the KV cache alone, some request does not")
+    require_memory_only(_KIND, problem)
     if len(requests) > _MOST_REQUESTS or sum(request.output for request in requests) > _MOST_TOKENS:
         raise UnprovedError(f"kind {_KIND} covers {_MOST_REQUESTS} requests and {_MOST_TOKENS} output tokens at most")
     require_dear_refills(_KIND, problem)
