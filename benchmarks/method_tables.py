@@ -207,6 +207,6 @@ def provenance(runs: Runs) -> str:
     return (
         f"Machine: {all_of([record.machine for record in records])}. "
         f"Commit: {all_of([record.commit for record in records])}. "
-        f"Date: {all_of([record.date for record in records])}. "
+        f"Date: {all_of([record.date[:10] for record in records])}. "
         f"Versions: {all_of([f'{name} {number}' for record in records for name, number in record.versions.items()])}."
     )
