@@ -73,7 +73,7 @@ from optsched.bounds.chains import chains_bound, has_equal_machines, rates
 from optsched.bounds.worths.programme import Dual, Floats, Offer, solve
 from optsched.bounds.worths.ramps import Ramp, find_ramp
 from optsched.bounds.worths.rules import Demand, Range, Rule
-from optsched.model.instance import Instance, Request
+from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 from optsched.model.objectives import Objective
 
@@ -136,13 +136,15 @@ class _Place:
         What every line has for each batch, for all together, and for requests; the last of shape (lines, requests).
     """
 
-    def __init__(self, range_: Range, demand: Demand, requests: Sequence[Request], ramps: Sequence[_Numbered]) -> None:
+    def __init__(self, range_: Range, demand: Demand, ramps: Sequence[_Numbered]) -> None:
         self.range_, self.ramps = range_, ramps
-        found = [(ramp.line(range_, requests), number) for ramp, number in ramps]
+        found = [(ramp.line(range_), number) for ramp, number in ramps]
         self.lines = [(line, number) for line, number in found if line is not None]
         self.bases: Floats = np.array([*demand.bases, *(line.base for line, _ in self.lines)], dtype=np.float64)
         self.left: Floats = np.array([*[0] * len(demand.bases), *(line.left for line, _ in self.lines)], np.float64)
-        self.own: Floats = np.vstack([demand.own, *(np.array(line.taken) for line, _ in self.lines)]).astype(np.float64)
+        # Requests that no machine of the range serves take nothing of its ramps.
+        fits = demand.batches <= (inf if range_.last is None else range_.last)
+        self.own: Floats = np.vstack([demand.own, *(line.taken * fits for line, _ in self.lines)]).astype(np.float64)
 
     def like(self, row: _Row, other: _Place) -> _Row:
         """Return the weights that lines have in a row of another place, as far as they hold here."""
@@ -212,7 +214,7 @@ class _Search:
         self._places = [self._place(range_) for range_ in ranges]
 
     def _place(self, range_: Range) -> _Place:
-        return _Place(range_, self._demand, self._requests, self._ramps)
+        return _Place(range_, self._demand, self._ramps)
 
     def bound(self, known_ps: int) -> Bound | None:
         """Return what is proved, if it is more than what is known."""

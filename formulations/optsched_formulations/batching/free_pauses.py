@@ -96,7 +96,6 @@ from optsched_formulations.batching.search.free_pauses_kernel import (
     BASE,
     COUNT,
     ENDED,
-    EXPANDED,
     FINISHED,
     LIMIT,
     MOST_TOKENS,
@@ -405,7 +404,7 @@ class _States:
         self._requests, self._prices = requests, prices
         words = -(-requests.request.shape[1] // 8) + (prices is not None)
         self._store = _empty(_FIRST_STATES, words)
-        self._progress: Ints = np.zeros(7, dtype=np.int64)
+        self._progress: Ints = np.zeros(6, dtype=np.int64)
         self._progress[[COUNT, WAITING, LIMIT, FINISHED, PRUNED]] = 1, 1, threshold, -1, _MOST_TIME
         self._store.parent[0] = -1
         enter_all(self._store, 1)
@@ -434,11 +433,6 @@ class _States:
     def pruned(self) -> int:
         """The least bound of states that were left out."""
         return int(self._progress[PRUNED])
-
-    @property
-    def expanded(self) -> int:
-        """Number of states looked at."""
-        return int(self._progress[EXPANDED])
 
     @property
     def finished(self) -> _Found | None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from operator import mul
 from typing import Any
 
-from optsched.bounds.own import fewest_steps
+import numpy as np
+
 from optsched.bounds.priced import search
 from optsched.bounds.priced.demand import Demand, between, each, sketch
 from optsched.bounds.priced.prompt_paths import Prices
@@ -19,8 +20,6 @@ _MOST_KINDS = 12
 """Kinds of requests for which prices are sought."""
 _MOST_STEPS = 2_000_000
 """Tokens in layers, of all prompts, of one ramp."""
-
-
 _LOST = 2_000
 """Part of the time that may be lost from the first to the last number of batches of a range."""
 _EFFORT = search.Effort(32, 8)
@@ -49,27 +48,24 @@ class Ramp:
         self.layers, self._prices, self._part = prices.layers, prices, part
         self._gap, self._prompts = demand.gap, [prompt.tokens for prompt in demand.numbers]
         rooms = part.rooms(prices)
-        self._each = rooms[prices.repeated]
-        self._left = sum(map(mul, rooms, prices.widths))
         self._paid = {
             (prompt.tokens, output): int(ends.min())
             for prompt, paths in part.paths(demand, prices).items()
             for output, ends in paths.ends.items()
         }
-
-    def line(self, range_: Range, requests: Sequence[Request]) -> Line | None:
-        """Return what it proves of a machine in a range, 0 for requests beyond it; None if that begins too soon."""
-        first, last = range_
-        if first < self.layers or (last is None and self._each < 0):
-            return None
-        scale, instance = self._prices.scale, self._part.instance
         taken = [
-            self._part.attention_ps(request.input, request.output) + self._least(request) // scale
-            if last is None or fewest_steps(instance, request.input) + request.output - 1 <= last
-            else 0
-            for request in requests
+            part.attention_ps(request.input, request.output) + self._least(request) // prices.scale
+            for request in part.instance.requests
+            if request.arrival_ps >= part.release_ps
         ]
-        return Line(self._each // scale, self._left // scale - self.layers * (self._each // scale), taken)
+        each = rooms[prices.repeated] // prices.scale
+        left = sum(map(mul, rooms, prices.widths)) // prices.scale - self.layers * each
+        self._line = Line(each, left, np.array(taken, dtype=np.int64))
+
+    def line(self, range_: Range) -> Line | None:
+        """Return what it proves of a machine in a range; None if that begins too soon, or loses without an end."""
+        first, last = range_
+        return None if first < self.layers or (last is None and self._line.base < 0) else self._line
 
     def _least(self, request: Request) -> int:
         """Return the least that a request pays, × scale, rounded down."""

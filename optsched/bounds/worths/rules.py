@@ -35,12 +35,12 @@ class Line(NamedTuple):
     left
         What all together take whatever it serves, in ps.
     taken
-        What every request takes besides, in ps.
+        What every request takes besides, in ps, shape (requests,).
     """
 
     base: int
     left: int
-    taken: list[int]
+    taken: Ints
 
 
 class Demand:
@@ -112,7 +112,9 @@ class Rule:
             return None
         spent = slope * (first if slope >= 0 or last is None else last)
         spent += sum(weight * line.left for weight, line, _ in self.ramps)
-        ramped = [sum(weight * line.taken[r] for weight, line, _ in self.ramps) for r in range(len(worths))]
+        ramped = [0] * len(worths)
+        for weight, line, _ in self.ramps:
+            ramped = [more + weight * taken for more, taken in zip(ramped, line.taken.tolist(), strict=True)]
         columns = zip(*(own.tolist() for own in demand.own), strict=True)
         spare = 0
         rows = zip(worths, columns, demand.batches.tolist(), demand.volumes, ramped, strict=True)

@@ -68,13 +68,11 @@ def worth_bound(machines: Sequence[Instance], objective: Objective, certificate:
     terms = len(counts) * sum(1 + len(range_.stated["rates"]) for range_ in ranges)
     if terms > MOST_TERMS:
         raise UnprovedError(f"ranges concern {terms} terms of requests, more than {MOST_TERMS}")
-    ramps = _ramps(problem, counts, ranges, certificate.get("ramps", []))
-    listed = sum(
-        max(0, ramps[place].count - range_.first) for range_ in ranges for _, place in _used(range_, len(ramps))
-    )
+    used = _ramps(problem, counts, ranges, certificate.get("ramps", []))
+    listed = sum(max(0, ramp.count - range_.first) for range_, of in zip(ranges, used, strict=True) for _, ramp in of)
     if listed > MOST_TERMS:
         raise UnprovedError(f"ranges concern {listed} layers of ramps, more than {MOST_TERMS}")
-    times = [_least_time(problem, counts, len(machines), range_, ramps) for range_ in ranges]
+    times = [_least_time(problem, counts, len(machines), range_, of) for range_, of in zip(ranges, used, strict=True)]
     known = [time for time in times if time is not None]
     if not known:
         raise UnprovedError("ranges leave no number of batches, expected a bound from one of them")
@@ -129,7 +127,7 @@ def _least_time(
     counts: Mapping[tuple[int, int, int], int],
     machines: int,
     range_: _Range,
-    ramps: Sequence[_Ramp],
+    used: Sequence[tuple[int, _Ramp]],
 ) -> int | None:
     """Return the least Z of a range; None if no machine with that many batches serves what is worth enough."""
     first, last, entry = range_
@@ -144,7 +142,6 @@ def _least_time(
         rates.append(
             (int(stated["weight"]), rate_of(problem, stated.get("piece_weights"), stated.get("prefill_step_ps")))
         )
-    used = [(weight, ramps[place]) for weight, place in _used(range_, len(ramps))]
     each = sum(weight * (rate.base // rate.scale) for weight, rate in rates) - memory
     if last is None and each + sum(weight * ramp.each for weight, ramp in used) < 0:
         raise UnprovedError(f"memory_ps is {memory} in the range without an end, more than the bases of its rates")
@@ -194,6 +191,7 @@ class _Ramp:
         self._problem, self._step = problem, step_of(problem, stated.get("prefill_step_ps"))
         self._prompts, self._layers = stated.get("prompts"), Layers(problem, stated, self._step)
         self.count = self._layers.count
+        self.each = self._layers.of_repeated() // self._layers.scale
         if any(last is None or last > self.count for _, last, _ in ranges) and self._layers.repeated is None:
             raise UnprovedError(f"ramps has one of {self.count} layers, of which none repeats, for a longer range")
         self._ends = {self._end(last) for _, last, _ in ranges}
@@ -233,11 +231,6 @@ class _Ramp:
         scale, more = self._layers.scale, max(0, batches - self.count)
         return self._left[min(batches, self.count) - 1] // scale + more * self.each
 
-    @property
-    def each(self) -> int:
-        """What a batch beyond all layers leaves."""
-        return self._layers.of_repeated() // self._layers.scale
-
     def taken(self, prompt: int, output: int, last: int | None) -> int:
         """Return what a request takes, at least, by the last number of batches of a range."""
         place, layer = bisect_left(self._sizes, prompt), self._end(last)
@@ -252,18 +245,18 @@ class _Ramp:
 
 def _ramps(
     problem: Problem, counts: Mapping[tuple[int, int, int], int], ranges: Sequence[_Range], stated: object
-) -> list[_Ramp]:
-    """Return what is stated of ramps, with what requests pay in the ranges that use each."""
+) -> list[list[tuple[int, _Ramp]]]:
+    """Return the ramps of every range with their weights, and with what requests pay there."""
     if not isinstance(stated, list) or not all(isinstance(entry, dict) for entry in stated):
         raise UnprovedError(f"ramps is {shown(stated)}, expected a list of objects")
-    if not stated:
-        return []
-    if problem.swap:
+    used = [_used(range_, len(stated)) for range_ in ranges]
+    if stated and problem.swap:
         raise UnprovedError("ramps do not cover swapping, which is allowed")
-    require_size("ramp", problem)
+    if stated:
+        require_size("ramp", problem)
     users: list[list[_Range]] = [[] for _ in stated]
-    for range_ in ranges:
-        for place in {place for _, place in _used(range_, len(stated))}:
+    for range_, of in zip(ranges, used, strict=True):
+        for place in {place for _, place in of}:
             users[place].append(range_)
     found, room = [_Ramp(problem, entry, of) for entry, of in zip(stated, users, strict=True)], MOST_STEPS
     layers = sum(ramp.count for ramp in found)
@@ -271,7 +264,7 @@ def _ramps(
         raise UnprovedError(f"ramps have {layers} layers, more than {MOST_LAYERS}")
     for ramp in found:
         room -= ramp.compute(counts, room)
-    return found
+    return [[(weight, found[place]) for weight, place in of] for of in used]
 
 
 def _is_amount(stated: object) -> bool:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from optsched.compiled import compiled
 from optsched.model.ints import Ints
+from optsched_formulations.batching.search.state_kernel import NONE, place_of
 from optsched_formulations.batching.search.state_steps import Words
 
 Numbers = npt.NDArray[np.int32]
@@ -22,15 +23,14 @@ MOST_TOKENS = 127
 """The highest bit of a byte stays free, for comparisons of eight at once."""
 ARRIVAL, KIND, PROMPT, OUTPUT = range(4)
 CAPACITY, BASE, WORK = range(3)
-COUNT, WAITING, FRONT, LIMIT, FINISHED, PRUNED, EXPANDED = range(7)
+COUNT, WAITING, FRONT, LIMIT, FINISHED, PRUNED = range(6)
 """Places in ``progress``: states; those in the heap; those of the front; the makespan from which on nothing matters;
-the finished state, or −1; the least bound of what was left out for its bound; states expanded."""
+the finished state, or −1; the least bound of what was left out for its bound."""
 ENDED, STOPPED, FULL, WIDE = range(4)
 """Why a search returns: nothing is left to look at, the limit of expansions, the store is full, or there is more to
 choose from after one state than can be looked at; then it cannot go on."""
 MOST_CHOICES = 500_000
 """Choices that are looked at after one state, a second or so, and from which on a search returns."""
-NONE = -1
 
 
 class Requests(NamedTuple):
@@ -128,33 +128,10 @@ def pop(heap: Numbers, waste: Ints, work: Ints, waiting: int) -> int:
 
 
 @compiled
-def place_of(words: Words, table: Numbers, wanted: Words, row: int) -> int:
-    """Return where a row of ``wanted`` is in the hash table, or would be."""
-    mixed = np.uint64(0x9E3779B97F4A7C15)
-    for w in range(words.shape[1]):
-        mixed ^= wanted[row, w]
-        mixed ^= mixed >> np.uint64(33)
-        mixed *= np.uint64(0xFF51AFD7ED558CCD)
-        mixed ^= mixed >> np.uint64(33)
-        mixed *= np.uint64(0xC4CEB9FE1A85EC53)
-        mixed ^= mixed >> np.uint64(33)
-    mask = np.uint64(len(table) - 1)
-    place = mixed & mask
-    while table[place] != NONE:
-        same = True
-        for w in range(words.shape[1]):
-            same = same and words[table[place], w] == wanted[row, w]
-        if same:
-            break
-        place = (place + np.uint64(1)) & mask
-    return int(np.int64(place))
-
-
-@compiled
 def enter_all(store: Store, count: int) -> None:
     """Fill an empty hash table with the first states, of equal ones the last."""
     for state in range(count):
-        store.table[place_of(store.words, store.table, store.words, state)] = state
+        store.table[place_of(store.words, store.table, store.words, state, NONE)] = state
 
 
 @compiled
@@ -344,7 +321,7 @@ def search(requests: Requests, store: Store, progress: Ints, limit: int) -> int:
                     if least >= bound:
                         progress[PRUNED] = min(progress[PRUNED], least)
                     elif not _covered(words, front, high, row, 0):
-                        slot = place_of(words, table, row, 0)
+                        slot = place_of(words, table, row, 0, NONE)
                         known = table[slot]
                         if known == NONE or wasted < waste[known]:
                             if count == len(waste):
@@ -395,5 +372,4 @@ def search(requests: Requests, store: Store, progress: Ints, limit: int) -> int:
             waiting += 1
             break
     progress[COUNT], progress[WAITING], progress[FRONT], progress[LIMIT] = count, waiting, high, bound
-    progress[EXPANDED] += expanded
     return outcome

@@ -15,14 +15,12 @@ from optsched_formulations.batching.search.free_pauses_kernel import (
     CAPACITY,
     COUNT,
     ENDED,
-    EXPANDED,
     FINISHED,
     FRONT,
     FULL,
     KIND,
     LIMIT,
     MOST_CHOICES,
-    NONE,
     OUTPUT,
     PRUNED,
     STOPPED,
@@ -33,11 +31,11 @@ from optsched_formulations.batching.search.free_pauses_kernel import (
     Requests,
     Store,
     least_makespan,
-    place_of,
     pop,
     push,
     read,
 )
+from optsched_formulations.batching.search.state_kernel import NONE, place_of
 from optsched_formulations.batching.search.state_steps import Words
 
 MOST_REQUESTS = 64
@@ -235,7 +233,7 @@ def search_holding(  # noqa: PLR0917 - one loop over what a batch may do
                     continue
                 if _covered(price, words, waste, front, high, row, 0, wasted):
                     continue
-                slot = place_of(words, table, row, 0)
+                slot = place_of(words, table, row, 0, NONE)
                 known = table[slot]
                 if known != NONE and wasted >= waste[known]:
                     continue
@@ -277,5 +275,4 @@ def search_holding(  # noqa: PLR0917 - one loop over what a batch may do
             waiting += 1
             break
     progress[COUNT], progress[WAITING], progress[FRONT], progress[LIMIT] = count, waiting, high, bound
-    progress[EXPANDED] += expanded
     return outcome

@@ -56,7 +56,7 @@ class Store(NamedTuple):
 
 
 @compiled
-def _place(words: Words, table: Numbers, wanted: Words, row: int, clock: int) -> int:
+def place_of(words: Words, table: Numbers, wanted: Words, row: int, clock: int) -> int:
     """Return where the words of a row of ``wanted``, without that of the clock, are in the hash table, or would be."""
     mixed = np.uint64(0x9E3779B97F4A7C15)
     for w in range(words.shape[1]):
@@ -89,7 +89,7 @@ def enter_all(store: Store, count: int, clock: int) -> None:
     """Fill an empty hash table with the first states."""
     words, twin, table = store.words, store.twin, store.table
     for row in range(count):
-        place = _place(words, table, words, row, clock)
+        place = place_of(words, table, words, row, clock)
         twin[row] = table[place]
         table[place] = row
 
@@ -172,7 +172,7 @@ def search(  # noqa: PLR0917 - compiled functions take positions
             total = found_cost[row]
             if total >= budget:
                 continue
-            place = _place(words, table, found_words, row, clock)
+            place = place_of(words, table, found_words, row, clock)
             reached = table[place]
             if clock >= 0 and reached != NONE:
                 # A state reached earlier, whose completions sum up to no more, can wait.
@@ -267,7 +267,7 @@ def beam(  # noqa: PLR0917
         for row in range(successors):
             if found_cost[row] >= budget:
                 continue
-            place = _place(words, table, found_words, row, NONE)
+            place = place_of(words, table, found_words, row, NONE)
             reached = table[place]
             if reached == NONE:
                 reached = count

@@ -95,7 +95,7 @@ class Layers:
 
     def endless(self) -> bool:
         """Return whether a layer stands for any number of batches in a row, so that any number is covered."""
-        return self.repeated is not None and self._room(self.repeated) >= 0
+        return self.repeated is not None and self.of_repeated() >= 0
 
     def of_repeated(self) -> int:
         """Return G of the repeated layer, × scale; 0 if there is none."""
