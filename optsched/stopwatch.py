@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from threading import get_ident
 
 _LOG = logging.getLogger(__name__)
+_BEYOND_S = 1e9
+"""Later than every deadline, and small enough to be added and subtracted exactly to the microsecond."""
 
 
 class Stopwatch:
@@ -20,10 +23,24 @@ class Stopwatch:
         self._since_s = 0.0
         self._depth = 0
         self._told = False
+        self._over = set[int]()
 
     def now_s(self) -> float:
-        """Return the seconds of ``time.perf_counter`` that were not spent compiling."""
-        return (self._since_s if self._depth else time.perf_counter()) - self._compiled_s
+        """Return the seconds of ``time.perf_counter`` that were not spent compiling; in a thread that is over, more."""
+        now = (self._since_s if self._depth else time.perf_counter()) - self._compiled_s
+        return now + _BEYOND_S if self.is_over() else now
+
+    def is_over(self) -> bool:
+        """Return whether time is up for this thread, by `end`."""
+        return get_ident() in self._over
+
+    def end(self, thread: int) -> None:
+        """Let time be up for what a thread does, by its ``ident``, whatever the limit is that it looks at."""
+        self._over.add(thread)
+
+    def forget(self, thread: int) -> None:
+        """Take note that a thread has ended; another may get its ``ident``."""
+        self._over.discard(thread)
 
     def compiling(self) -> None:
         """Take note that the compiler starts."""

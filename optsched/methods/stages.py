@@ -5,17 +5,19 @@ Each stage works on a `SolveRun` and offers what it finds to the run's `Best`, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 from optsched.bounds.catalogue import BOUNDS
 from optsched.methods.best import Best
 from optsched.methods.bound import BoundRun, run_bounds
 from optsched.methods.checked import IllegalScheduleError
+from optsched.methods.lanes import ask_side_by_side
 from optsched.methods.plan import AUTO, SolvePlan, Step
 from optsched.methods.question import Question
 from optsched.methods.simulate import served_alone
@@ -24,9 +26,9 @@ from optsched.model.result import Badge
 from optsched.model.schedule import one_after_another
 from optsched.policies import STARTING
 from optsched.simulator.replica import PolicyFailureError
-from optsched.solvers.formulation import Progress, ProgressEvent, Task, UnsupportedError, require_covered
+from optsched.solvers.formulation import Outcome, Progress, ProgressEvent, Task, UnsupportedError, require_covered
 from optsched.solvers.interrupt import until_interrupted
-from optsched.stopwatch import now_s
+from optsched.stopwatch import STOPWATCH, now_s
 
 _START_SHARE = 0.3
 """Share of the time limit after which no further bound and no further policy is tried for a start."""
@@ -53,6 +55,8 @@ class SolveRun:
         As `optsched.methods.solve.solve` takes them.
     started_s
         When it started, on the clock of `optsched.stopwatch`.
+    reporting
+        Lets one formulation at a time report progress.
     """
 
     question: Question
@@ -64,6 +68,7 @@ class SolveRun:
     seed: int
     progress: Progress
     started_s: float = field(default_factory=now_s)
+    reporting: Lock = field(default_factory=Lock)
 
     def elapsed_s(self) -> float:
         """Return the seconds since the start, without those spent compiling."""
@@ -72,11 +77,15 @@ class SolveRun:
     def report(self, event: ProgressEvent) -> None:
         """Pass on what a formulation says of itself: on the clock of the whole search, and nothing worse than is known.
 
-        Formulations count from their own start, and may know less than the stages before them.
+        Formulations count from their own start, and may know less than the stages before them. Several may speak at a
+        time; one whose time is up no longer does.
         """
+        if STOPWATCH.is_over():
+            return
         values = [value for value in (event.incumbent, self.best.value) if value is not None]
         bounds = [bound for bound in (event.bound, self.best.bound) if bound is not None]
-        self.progress(ProgressEvent(self.elapsed_s(), min(values, default=None), max(bounds, default=None)))
+        with self.reporting:
+            self.progress(ProgressEvent(self.elapsed_s(), min(values, default=None), max(bounds, default=None)))
 
     def over(self, interrupted: Event) -> bool:
         """Return whether nothing more is to be tried."""
@@ -143,21 +152,35 @@ def _play_policies(run: SolveRun) -> None:
 
 
 def _ask_formulations(run: SolveRun, steps: tuple[Step, ...], interrupted: Event) -> None:
-    """Let formulations search between the best schedule and the best bound."""
-    for step in steps:
-        if run.over(interrupted):
-            break
+    """Let formulations search between the best schedule and the best bound: side by side if there are several cores.
+
+    Limits in deterministic time are for one after the other, each of which knows what all before it have found.
+    """
+
+    def ask(step: Step, cores: int) -> Outcome:
+        require_covered(step.formulation, run.question.restricted)
+        return step.formulation.solve(_task(run, step, cores))
+
+    def take(step: Step, answer: Callable[[], Outcome]) -> None:
         unsupported = None
         with run.best.surviving(step.name):
             try:
-                require_covered(step.formulation, run.question.restricted)
-                outcome = step.formulation.solve(_task(run, step))
+                run.best.offer_outcome(answer(), step.name)
             except UnsupportedError as error:
                 unsupported = error
-            else:
-                run.best.offer_outcome(outcome, step.name)
         if unsupported is not None and run.method != AUTO:
             raise InputError("method", run.method, f"a method that covers {unsupported}")
+
+    def over() -> bool:
+        return run.over(interrupted)
+
+    if run.workers > 1 and run.deterministic_limit is None and len(steps) > 1:
+        ask_side_by_side(steps, run.workers, ask, take, over)
+        return
+    for step in steps:
+        if over():
+            break
+        take(step, partial(ask, step, run.workers))
 
 
 def _certify(run: SolveRun, interrupted: Event) -> None:
@@ -189,7 +212,7 @@ def _named(target: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def _task(run: SolveRun, step: Step) -> Task:
+def _task(run: SolveRun, step: Step, cores: int) -> Task:
     return Task(
         instance=run.question.restricted,
         objective=run.question.objective,
@@ -199,7 +222,7 @@ def _task(run: SolveRun, step: Step) -> Task:
         bound=run.best.bound or 0,
         time_limit_s=step.share * (run.time_limit_s - run.elapsed_s()),
         deterministic_limit=run.deterministic_limit,
-        workers=run.workers,
+        workers=cores,
         seed=run.seed,
         progress=run.report,
     )

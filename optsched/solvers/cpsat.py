@@ -7,7 +7,6 @@ as integers; of what it reports as floats nothing is claimed.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import floor, inf, nextafter
@@ -17,6 +16,7 @@ from ortools.sat.python import cp_model
 
 from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError
 from optsched.solvers.interrupt import wait_interruptibly
+from optsched.stopwatch import now_s
 
 Values = Callable[[cp_model.LinearExprT], int]
 """Reads a variable's or an expression's value in the best solution."""
@@ -49,13 +49,13 @@ class _Watcher(cp_model.CpSolverSolutionCallback):
         self._task = task
         self._objective = objective
         self._to_value = to_value
-        self._started = time.perf_counter()
+        self._started = now_s()
         self._incumbent = task.incumbent_value
         self._bound: int | None = task.bound or None
         self._lock = Lock()
 
     def _report(self) -> None:
-        elapsed = time.perf_counter() - self._started
+        elapsed = now_s() - self._started
         self._task.progress(ProgressEvent(elapsed, self._incumbent, self._bound))
 
     def on_solution_callback(self) -> None:
@@ -114,12 +114,12 @@ def minimize_cpsat(
     solver.parameters.catch_sigint_signal = False
     watcher = _Watcher(task, objective, to_value)
     solver.best_bound_callback = watcher.on_bound
-    started = time.perf_counter()
+    started = now_s()
     status = _solved(solver, model, watcher)
     if status == cp_model.INFEASIBLE:
         # A presolve that errs calls feasible models infeasible; a proof without it has to confirm.
         solver.parameters.cp_model_presolve = False
-        solver.parameters.max_time_in_seconds = max(task.time_limit_s - (time.perf_counter() - started), 0.0)
+        solver.parameters.max_time_in_seconds = max(task.time_limit_s - (now_s() - started), 0.0)
         status = _solved(solver, model, watcher)
     if status == cp_model.MODEL_INVALID:
         reason = model.validate()

@@ -77,6 +77,8 @@ class Declaration:
     before_policies
         Whether it finds schedules sooner than the policies do. Where all formulations to be tried do, the policies are
         played after them.
+    sequential
+        Whether it uses one core, whatever the number of workers: ``auto`` lets others run beside it.
     turns
         When ``auto`` tries it, and for how long.
     """
@@ -84,6 +86,7 @@ class Declaration:
     covers: tuple[str, ...] = ()
     baseline: bool = False
     before_policies: bool = False
+    sequential: bool = False
     turns: tuple[Turn, ...] = (Turn(70, 0.5),)
 
 

@@ -14,19 +14,21 @@ from contextlib import nullcontext, suppress
 from itertools import count
 from types import FrameType
 
+from optsched.stopwatch import STOPWATCH
+
 _SPARED = 4
 """How many times Ctrl-C may come after the first and raise nothing: a result may be read then, or checked."""
 
 
 def wait_interruptibly(run: Callable[[], object], stop: Callable[[], None]) -> None:
-    """Run a solver in a thread of its own until it ends by itself or, asked to at Ctrl-C, early.
+    """Run a solver in a thread of its own until it ends by itself or, at Ctrl-C or when time is up for this one, early.
 
     Parameters
     ----------
     run
         Starts the solver and returns when it has ended; what it raises is raised here.
     stop
-        Asks the solver to end soon; called from Ctrl-C on until it does.
+        Asks the solver to end soon; called from then on until it does.
     """
     raised: list[BaseException] = []
     done, asked = threading.Event(), threading.Event()
@@ -44,7 +46,7 @@ def wait_interruptibly(run: Callable[[], object], stop: Callable[[], None]) -> N
     def wait() -> None:
         thread.start()
         while not done.wait(0.1):
-            if asked.is_set():
+            if asked.is_set() or STOPWATCH.is_over():
                 stop()
         thread.join()
 

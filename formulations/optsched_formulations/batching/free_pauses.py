@@ -148,7 +148,9 @@ class FreePauses:
         Whether to search again with pauses that hold something.
     """
 
-    declaration = Declaration(turns=(Turn(25, 0.08, (Regime.FEW_RESIDENT,)), Turn(25, 0.35, (Regime.MANY_RESIDENT,))))
+    declaration = Declaration(
+        sequential=True, turns=(Turn(25, 0.08, (Regime.FEW_RESIDENT,)), Turn(25, 0.35, (Regime.MANY_RESIDENT,)))
+    )
     """It takes little time wherever the memory hardly binds, and then ends the search."""
 
     def __init__(self, held: bool = True) -> None:

@@ -45,7 +45,9 @@ _SHARE = 0.5
 class LastArrivals:
     """The method of this module, as `optsched.solvers.formulation.Formulation`; it finds bounds only."""
 
-    declaration = Declaration(turns=(Turn(30, 0.08, (Regime.FEW_RESIDENT,)), Turn(30, 0.15, (Regime.MANY_RESIDENT,))))
+    declaration = Declaration(
+        sequential=True, turns=(Turn(30, 0.08, (Regime.FEW_RESIDENT,)), Turn(30, 0.15, (Regime.MANY_RESIDENT,)))
+    )
     """The last requests to arrive may decide alone."""
 
     def solve(self, task: Task) -> Outcome:

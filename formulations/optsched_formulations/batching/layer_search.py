@@ -87,7 +87,9 @@ class LayerSearch:
         Of the graph of resident sets: where it would have more, prices are of blocks in batches.
     """
 
-    declaration = Declaration(turns=(Turn(45, 0.8, (Regime.FEW_RESIDENT,)), Turn(45, 0.4, (Regime.MANY_RESIDENT,))))
+    declaration = Declaration(
+        sequential=True, turns=(Turn(45, 0.8, (Regime.FEW_RESIDENT,)), Turn(45, 0.6, (Regime.MANY_RESIDENT,)))
+    )
     """It comes after the state search, whose small proofs are certified."""
 
     def __init__(self, most_nodes: int = _MOST_NODES) -> None:

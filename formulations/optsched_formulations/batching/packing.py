@@ -17,7 +17,6 @@ whether it holds.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from scipy.sparse import csc_array
 
 from optsched.model.ints import Ints
 from optsched.solvers.highs import LpSolution, solve_equality_lp
+from optsched.stopwatch import now_s
 
 Item = tuple[int, int]
 """``(class, tokens)``, tokens counted from 1."""
@@ -87,7 +87,7 @@ def packing(classes: Sequence[HeldClass], capacity: int, seconds: float) -> Pack
     seconds
         Wall-clock limit; weights found until then are valid, if not the best.
     """
-    deadline = time.perf_counter() + seconds
+    deadline = now_s() + seconds
     fitting = [min(held.count, capacity // min(held.blocks)) for held in classes]
     if sum(fit * len(held.blocks) for fit, held in zip(fitting, classes, strict=True)) * capacity > _MOST_WORK:
         return None
@@ -98,7 +98,7 @@ def packing(classes: Sequence[HeldClass], capacity: int, seconds: float) -> Pack
     ]
     best: Packing | None = None
     for _ in range(_MOST_ROUNDS):
-        left = deadline - time.perf_counter()
+        left = deadline - now_s()
         if left <= 0:
             break
         solution = cover(patterns, items, demand, left)

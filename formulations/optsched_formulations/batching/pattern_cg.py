@@ -59,7 +59,6 @@ several pieces it knows only the one; schedules are timed exactly. Both are heur
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict, deque
 from collections.abc import Collection
 
@@ -72,6 +71,7 @@ from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.declaration import Declaration, Turn
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
+from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import Costs, Horizon, interchangeable, value_to_beat
 from optsched_formulations.batching.flow.model import find_packing, holdings, require_flows
 from optsched_formulations.batching.pattern.cuts import violated_packings
@@ -97,7 +97,7 @@ _MOST_NODES = 20_000_000
 class PatternCg:
     """The method of this module, as `optsched.solvers.formulation.Formulation`."""
 
-    declaration = Declaration(turns=(Turn(50, 0.4),))
+    declaration = Declaration(sequential=True, turns=(Turn(50, 0.4),))
     """Patterns bound best where many requests share the cache."""
 
     def solve(self, task: Task) -> Outcome:
@@ -138,7 +138,7 @@ class _Search:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._started = time.perf_counter()
+        self._started = now_s()
         self._members = interchangeable(task)
         self._schedule, self._value = task.incumbent, task.incumbent_value
         self._upper = value_to_beat(task)
@@ -194,10 +194,10 @@ class _Search:
 
     def raise_bound(self, seconds: float) -> None:
         """Generate patterns, for any number of batches and then for those whose bound is least."""
-        deadline = time.perf_counter() + seconds
+        deadline = now_s() + seconds
         if self._bound.fewest <= self._most:
             self._generate(self._bound.fewest, self._most, deadline)
-        while not self.settled and time.perf_counter() < deadline:
+        while not self.settled and now_s() < deadline:
             _, batches = self._bound.least()
             solution = self._generate(batches, batches, deadline)
             # Where another number of batches is the least now, that one is next.
@@ -220,7 +220,7 @@ class _Search:
         while new and not self.settled:
             master.add(new)
             patterns.update(dict.fromkeys(new))
-            duals = master.solve(deadline - time.perf_counter())
+            duals = master.solve(deadline - now_s())
             if duals is None:
                 break
             solution = [(pattern, times) for pattern, times in zip(patterns, duals.times, strict=True) if times > 0.0]
@@ -243,7 +243,7 @@ class _Search:
         bound, _ = self._bound.least()
         if bound > self._told:
             self._told = bound
-            self._task.progress(ProgressEvent(time.perf_counter() - self._started, self._value, bound))
+            self._task.progress(ProgressEvent(now_s() - self._started, self._value, bound))
         limits = ((served - _SMALL * network.unit) * scale).tolist()
         return [
             pattern
@@ -281,10 +281,10 @@ class _Search:
     def dive(self, share: float) -> None:
         """Look for schedules of few batches by diving, for numbers of batches by bisection."""
         task, network = self._task, self._network
-        left = task.time_limit_s - (time.perf_counter() - self._started)
-        deadline = time.perf_counter() + share * left
+        left = task.time_limit_s - (now_s() - self._started)
+        deadline = now_s() + share * left
         numbers = self._bound.below(self._goal, self._most) if network.hybrid else []
-        while numbers and time.perf_counter() < deadline:
+        while numbers and now_s() < deadline:
             middle = len(numbers) // 2
             batches = numbers[middle]
             start = [pattern for pattern in self._useful if pattern.batches[-1] < batches] or self._first(batches)
@@ -304,7 +304,7 @@ class _Search:
             return
         patterns = [pattern for pattern in self._useful if pattern.batches[-1] < numbers[-1]]
         start = self._known if set(self._known) <= set(patterns) else []
-        left = task.time_limit_s - (time.perf_counter() - self._started)
+        left = task.time_limit_s - (now_s() - self._started)
         shape = Shape(self._network, numbers[0], numbers[-1])
         self._offer(best_combination(shape, patterns, start, seconds=left, workers=task.workers, seed=task.seed))
 
@@ -322,7 +322,7 @@ class _Search:
         self._schedule, self._value, self._known = schedule, value, patterns
         self._useful.update(dict.fromkeys(patterns))
         bound, _ = self._bound.least()
-        self._task.progress(ProgressEvent(time.perf_counter() - self._started, value, bound))
+        self._task.progress(ProgressEvent(now_s() - self._started, value, bound))
         return True
 
 

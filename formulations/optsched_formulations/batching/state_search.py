@@ -83,7 +83,9 @@ Prove = Callable[[int], dict[str, Any]]
 class StateSearch:
     """The method of this module, as `optsched.solvers.formulation.Formulation`."""
 
-    declaration = Declaration(turns=(Turn(40, 0.83, (Regime.FEW_RESIDENT,)), Turn(40, 0.3, (Regime.MANY_RESIDENT,))))
+    declaration = Declaration(
+        sequential=True, turns=(Turn(40, 0.9, (Regime.FEW_RESIDENT,)), Turn(40, 0.3, (Regime.MANY_RESIDENT,)))
+    )
     """It proves most where few requests share the cache, and no other method proves as much for latencies."""
 
     def solve(self, task: Task) -> Outcome:

@@ -9,7 +9,6 @@ What its bound proves `optsched.solvers.claims` says, and `FlowModel.values` wha
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ from optsched.solvers.claims import FloatReading, admits, most_slack
 from optsched.solvers.cpsat import minimize_cpsat
 from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError
 from optsched.solvers.highs import HIGHS_TOLERANCE, programme_of, quiet_solver, run_interruptibly
+from optsched.stopwatch import now_s
 from optsched_formulations.batching.flow.model import FlowModel, Terms
 from optsched_formulations.batching.objective import Goal, bounded, require_range
 
@@ -107,7 +107,7 @@ class _Highs:
         for x in program.continuous:
             self._span[x] = max(program.upper[x], 1)
         self._unit = max((abs(factor) * int(self._span[x]) for factor, x in program.objective), default=1)
-        self._started = time.perf_counter()
+        self._started = now_s()
         self._told = task.incumbent_value, task.bound or None
         self._solver = solver = quiet_solver(task.time_limit_s, task.workers, task.seed)
         for option in ("mip_rel_gap", "mip_abs_gap"):
@@ -194,4 +194,4 @@ class _Highs:
             incumbent = found if incumbent is None else min(found, incumbent)
         if (incumbent, bound) != self._told:
             self._told = incumbent, bound
-            self._task.progress(ProgressEvent(time.perf_counter() - self._started, incumbent, bound))
+            self._task.progress(ProgressEvent(now_s() - self._started, incumbent, bound))

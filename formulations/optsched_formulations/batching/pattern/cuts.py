@@ -12,12 +12,12 @@ fewer of them, so the largest weight of the smaller items of a class leaves W as
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
+from optsched.stopwatch import now_s
 from optsched_formulations.batching.packing import HeldClass, Item, Packing, cover, heaviest, whole_weights
 from optsched_formulations.batching.pattern.network import Floats
 
@@ -42,14 +42,14 @@ def violated_packings(
     most
         Number of inequalities, the most violated ones.
     deadline
-        When to stop, on the clock of ``time.perf_counter``.
+        When to stop, on the clock of `optsched.stopwatch`.
     """
     found: list[tuple[float, Packing]] = []
     for batch in range(len(next(iter(held.values())))):
         amounts = {item: float(of_batches[batch]) for item, of_batches in held.items() if of_batches[batch] > 1e-9}
         if any(_excess(packing, amounts) > _VIOLATED for _, packing in found):
             continue
-        if time.perf_counter() > deadline:
+        if now_s() > deadline:
             break
         packing = _covering(classes, capacity, amounts, deadline)
         if packing is not None:
@@ -71,7 +71,7 @@ def _covering(
     contents = [Counter({(c, k): min(classes[c].count, capacity // classes[c].blocks[k - 1])}) for c, k in items]
     best: tuple[float, dict[Item, int]] | None = None
     for _ in range(_MOST_ROUNDS):
-        left = deadline - time.perf_counter()
+        left = deadline - now_s()
         if left <= 0:
             break
         solution = cover(contents, items, demand, left)

@@ -8,10 +8,10 @@ that all that is fractional are patterns.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from math import floor
 
+from optsched.stopwatch import now_s
 from optsched_formulations.batching.pattern.master import Duals, LinearMaster
 from optsched_formulations.batching.pattern.network import Pattern
 
@@ -42,7 +42,7 @@ def dive(
     requests
         Number of requests.
     deadline
-        When to give up, on the clock of ``time.perf_counter``.
+        When to give up, on the clock of `optsched.stopwatch`.
     """
     patterns = list(start)
     master.add(patterns)
@@ -50,7 +50,7 @@ def dive(
     raised: int | None = None
     for _ in range(_STEPS_A_REQUEST * requests):
         duals = _priced(master, patterns, offered, deadline)
-        if time.perf_counter() > deadline:
+        if now_s() > deadline:
             break
         if duals is None or duals.times.sum() < requests - _WHOLE:
             if raised is None:
@@ -85,7 +85,7 @@ def _priced(
     """Solve the master after some rounds of pricing; None if there is no solution."""
     duals = None
     for _ in range(_ROUNDS):
-        duals = master.solve(deadline - time.perf_counter())
+        duals = master.solve(deadline - now_s())
         new = [] if duals is None else offered(duals, set(patterns))
         if not new:
             break
