@@ -9,7 +9,7 @@ requests: of twelve, 0 to 1 % below the optimum, where bounds that share out the
 2. *CP-SAT* solves what is left, where prices leave little: it computes in integers, so that its optimum is exact.
 
 The horizon has a few batches more than the best schedule known. If the best solution has a request that is late, the
-bound holds, but there is no schedule to it.
+bound holds, but there is no schedule to it: then the horizon is doubled.
 """
 
 from __future__ import annotations
@@ -39,12 +39,15 @@ from optsched_formulations.batching.memory_only import Classes, require_memory_o
 from optsched_formulations.batching.objective import Goal, bounded
 from optsched_formulations.batching.packing import HeldClass, packing
 from optsched_formulations.batching.pairs.model import PairModel
-from optsched_formulations.batching.pairs.prices import Priced
+from optsched_formulations.batching.pairs.prices import Priced, Relaxed
 from optsched_formulations.batching.pattern.cuts import violated_packings
 
-_MOST_COEFFICIENTS = 2_000_000
+_MOST_COEFFICIENTS, _SMALL = 2_000_000, 50_000
+"""Of the programme; up to the latter CP-SAT is asked whatever the gap."""
 _PRICES_SHARE, _CUTS_SHARE = 0.5, 0.1
 """Shares of the time that prices may take, and of that each search for packing inequalities."""
+_BASIC_SHARE = 0.3
+"""Share of the time left that a basic solution, whose prices are exact but for rounding, may take."""
 _MOST_ROUNDS, _CUTS = 8, 12
 """Rounds of prices, and packing inequalities that each adds at most."""
 _PROGRESS = 0.03
@@ -78,33 +81,49 @@ class PairFlow:
             raise UnsupportedError("requests that arrive at different times, it is offline")
         if task.deterministic_limit is not None:
             raise UnsupportedError("a deterministic limit, it knows seconds only")
-        return _Solution(task).solve()
+        classes = Classes(task.instance, task.objective)
+        horizon, started = _horizon(task, classes), now_s()
+        if PairModel.size_of(classes, horizon) > _MOST_COEFFICIENTS:
+            raise UnsupportedError(f"{horizon} batches of its programme, which would be too large")
+        while True:
+            left = replace(task, time_limit_s=task.time_limit_s - (now_s() - started))
+            solution = _Solution(left, classes, horizon)
+            outcome = solution.solve()
+            horizon *= 2
+            if not solution.late or PairModel.size_of(classes, horizon) > _MOST_COEFFICIENTS:
+                return outcome
 
 
 class _Solution:
-    """One task: its programme, and what prices prove of it."""
+    """One task and horizon: the programme, and what prices prove of it.
 
-    def __init__(self, task: Task) -> None:
+    Attributes
+    ----------
+    late
+        Whether the best solution has a late request.
+    """
+
+    def __init__(self, task: Task, classes: Classes, horizon: int) -> None:
         self._task = task
         self._started = now_s()
-        self._classes = classes = Classes(task.instance, task.objective)
+        self._classes = classes
         self._upper = value_to_beat(task)
-        self._horizon = _horizon(task, classes)
-        if PairModel.size_of(classes, self._horizon) > _MOST_COEFFICIENTS:
-            raise UnsupportedError(f"{self._horizon} batches of its programme, which would be too large")
-        self._model = PairModel(classes, self._horizon)
+        self._small = PairModel.size_of(classes, horizon) < _SMALL
+        self._model = PairModel(classes, horizon)
         self._priced = Priced(self._model.program)
+        self.late = False
 
     def solve(self) -> Outcome:
         """Find prices, then ask CP-SAT."""
         try:
             self._price()
+            if self._upper - self._bound > _MOST_GAP * self._upper and not self._small:
+                return claim(self._task, [], self._bound)
+            self._take_prices(_BASIC_SHARE * self._left(), basic=True)
         except KeyboardInterrupt:
             return claim(self._task, [], self._bound)
         if self._bound > self._upper:
             return nothing_better(self._task)
-        if self._upper - self._bound > _MOST_GAP * self._upper:
-            return claim(self._task, [], self._bound)
         return self._solve_rest()
 
     @property
@@ -128,13 +147,9 @@ class _Solution:
             self._model.add_packing(all_held)
         for _ in range(_MOST_ROUNDS):
             before = self._bound
-            relaxed = self._priced.relaxed(until - (now_s() - self._started))
-            if relaxed is None:
-                return
-            self._priced.narrow(relaxed.prices, self._upper - self._model.constant)
-            self._task.progress(ProgressEvent(now_s() - self._started, self._task.incumbent_value, self._bound))
+            relaxed = self._take_prices(until - (now_s() - self._started))
             gap = self._upper - self._bound
-            if gap <= 0 or self._bound - before < _PROGRESS * gap:
+            if relaxed is None or gap <= 0 or self._bound - before < _PROGRESS * gap:
                 return
             amounts = {place: np.array(of) for place, of in self._model.held(relaxed.values.__getitem__).items()}
             deadline = time.perf_counter() + _CUTS_SHARE * until
@@ -143,6 +158,14 @@ class _Solution:
                 return
             for inequality in found:
                 self._model.add_packing(inequality)
+
+    def _take_prices(self, seconds: float, *, basic: bool = False) -> Relaxed | None:
+        """Solve the linear relaxation, and take what its prices prove."""
+        relaxed = self._priced.relaxed(seconds, basic=basic)
+        if relaxed is not None:
+            self._priced.narrow(relaxed.prices, self._upper - self._model.constant)
+            self._task.progress(ProgressEvent(now_s() - self._started, self._task.incumbent_value, self._bound))
+        return relaxed
 
     def _solve_rest(self) -> Outcome:
         """Solve what prices leave with CP-SAT."""
@@ -164,22 +187,21 @@ class _Solution:
         total = cp_model.LinearExpr.weighted_sum([variables[x] for _, x in objective], [cost for cost, _ in objective])
         known = replace(task, bound=max(task.bound, self._bound), time_limit_s=self._left())
         goal = bounded(cp, Goal(total, 1, self._model.constant), known, self._upper)
-        answer = minimize_cpsat(cp, goal.expression, known, goal.to_value)
+        answer = minimize_cpsat(cp, goal.expression, known, goal.to_value, linear=True)
         if answer.termination == Termination.INFEASIBLE:
             return nothing_better(task)
         value_of = answer.value_of
         schedule = None
         if value_of is not None:
             schedule = self._model.schedule(task.instance, lambda x: value_of(variables[x]))
+            self.late = schedule is None and answer.termination == Termination.OPTIMAL
         bound = self._bound if answer.bound is None else max(self._bound, goal.to_value(answer.bound))
         return claim(task, [schedule], bound)
 
 
 def _horizon(task: Task, classes: Classes) -> int:
     """Return a number of batches within which good schedules end."""
-    if task.incumbent is None:
-        least = volume_bound(task.instance).batches
-    else:
-        least = task.incumbent.length
+    known = task.incumbent
+    least = volume_bound(task.instance).batches if known is None else known.length
     longest = max(output for _, output, _ in classes.kinds)
     return max(least, longest) + max(_MORE_BATCHES, least // _SHARE_MORE)

@@ -32,10 +32,11 @@ and all refills of a class are there before its last completion.
 *Theorem.* For every H no schedule has a lower sum than the optimum of the programme, and a solution in which every
 request completes within H batches is a schedule of just that sum.
 
-*Proof.* Some best schedule has no pauses (`request_space`). What a request does is a flow. A request
-that has generated k < O tokens by batch H is *late*: it completes in batch H + O − k or later, and counts as much. The
-programme leaves out what it does behind H, by which others only wait less. What is left is the formula above, in which only the order of steps in time matters, not which of equal requests
-does them. Conversely flows without late requests say what each batch does. ∎
+*Proof.* Some best schedule has no pauses (`request_space`). What a request does is a flow. A request that has generated
+k < O tokens by batch H is *late*: it completes in batch H + O − k or later, and counts as much. The programme leaves
+out what it does behind H, by which others only wait less. What is left is the formula above, in which only the order of
+steps in time matters, not which of equal requests does them. Conversely flows without late requests say what each batch
+does. ∎
 """
 
 from __future__ import annotations

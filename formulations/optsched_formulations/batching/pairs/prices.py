@@ -7,8 +7,8 @@ Take :math:`\min c x`, :math:`a_i ≤ A_i x ≤ b_i`, :math:`l ≤ x ≤ u`, all
 .. math:: L = \sum_{y_i > 0} y_i a_i + \sum_{y_i < 0} y_i b_i + \sum_j \min(d_j l_j, d_j u_j)
 
 (Neumaier and Shcherbina 2004), and at least :math:`L + |d_j| δ` if :math:`x_j` is δ away from the side at which the
-minimum is. So in solutions of at most U, :math:`δ ≤ (U - L) / |d_j|`. Prices are HiGHS', rounded; with whole prices all
-is integer arithmetic, so that floating point decides how good the bound is, not whether it holds.
+minimum is. So in solutions of at most U, :math:`δ ≤ (U - L) / |d_j|`. Prices are HiGHS', rounded to shares of a unit;
+counted in these all is integer arithmetic, so that floating point decides how good the bound is, not whether it holds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 
 from optsched.model.ints import Ints
 from optsched.solvers.highs import programme_of, quiet_solver, run_interruptibly
@@ -28,8 +28,8 @@ Floats = npt.NDArray[np.float64]
 
 _NONE = 1 << 50
 """In place of a side that a row does not have."""
-_LARGEST = 2.0**61
-"""Sums stay below."""
+_LARGEST, _FINEST = 2.0**60, 1 << 12
+"""Sums stay below; prices are whole in shares of a unit, at most this many."""
 
 
 @dataclass(frozen=True)
@@ -77,25 +77,21 @@ class Priced:
         fresh = csr_array((value, (row, column)), shape=(len(rows), len(self.lower)))
         below = [-_NONE if flow.lower is None else flow.lower for flow in rows]
         above = [_NONE if flow.upper is None else flow.upper for flow in rows]
-        stacked = [(self._matrix.data, self._matrix.indices, self._matrix.indptr)]
-        data = np.concatenate([stacked[0][0], fresh.data])
-        indices = np.concatenate([stacked[0][1], fresh.indices])
-        indptr = np.concatenate([stacked[0][2], fresh.indptr[1:] + stacked[0][2][-1]])
-        self._matrix = csr_array((data, indices, indptr), shape=(known + len(rows), len(self.lower)))
+        self._matrix = csr_array(vstack([self._matrix, fresh]))
         self._sides = (
             np.concatenate([self._sides[0], np.array(below, dtype=np.int64)]),
             np.concatenate([self._sides[1], np.array(above, dtype=np.int64)]),
         )
 
-    def relaxed(self, seconds: float) -> Relaxed | None:
-        """Solve the linear relaxation; None if time runs out, or it has no solution."""
+    def relaxed(self, seconds: float, *, basic: bool = False) -> Relaxed | None:
+        """Solve the linear relaxation, to a basic solution or near it; None if time runs out, or there is none."""
         self._take_rows()
         below, above = self._sides
         kept = self._binding()
         unit = float(np.abs(self._cost).max(initial=1))
         solver = quiet_solver(seconds, 1)
         solver.setOptionValue("solver", "ipm")
-        solver.setOptionValue("run_crossover", "off")
+        solver.setOptionValue("run_crossover", "on" if basic else "off")
         infinite = highspy.kHighsInf
         sides = (
             np.where(below[kept] == -_NONE, -infinite, below[kept]),
@@ -115,24 +111,24 @@ class Priced:
     def narrow(self, prices: Floats, most: int) -> None:
         """Take what prices prove of all solutions that cost at most ``most``."""
         below, above = self._sides
-        whole = np.rint(prices)
-        whole[(below == -_NONE) & (whole > 0)] = 0
-        whole[(above == _NONE) & (whole < 0)] = 0
-        reach = abs(self._matrix).T.astype(np.float64) @ np.abs(whole) + np.abs(self._cost)
-        ends = np.maximum(np.abs(self.lower), np.abs(self.upper))
-        sides = np.abs(np.where(whole > 0, below, np.where(whole < 0, above, 0))).astype(np.float64)
-        if (np.abs(whole) * sides).sum() + (reach * ends).sum() > _LARGEST:
-            return
-        price = whole.astype(np.int64)
+        price = np.where(((below == -_NONE) & (prices > 0)) | ((above == _NONE) & (prices < 0)), 0.0, prices)
         paid = np.where(price > 0, below, np.where(price < 0, above, 0))
-        reduced = self._cost - self._matrix.T @ price
-        bound = int((price * paid).sum()) + int(np.minimum(reduced * self.lower, reduced * self.upper).sum())
-        self.bound = max(self.bound, bound)
-        room = most - bound
+        # As fine as 64 bits allow.
+        reach = abs(self._matrix).T.astype(np.float64) @ np.abs(price) + np.abs(self._cost)
+        ends = np.maximum(np.abs(self.lower), np.abs(self.upper))
+        largest = float((np.abs(price) * np.abs(paid)).sum() + (reach * ends).sum() + reach.max(initial=0) + 1)
+        fine = min(_FINEST, int(_LARGEST / largest))
+        if fine < 1:
+            return
+        whole = np.rint(price * fine).astype(np.int64)
+        reduced = self._cost * fine - self._matrix.T @ whole
+        least = int((whole * paid).sum()) + int(np.minimum(reduced * self.lower, reduced * self.upper).sum())
+        self.bound = max(self.bound, -(-least // fine))
+        room = most * fine - least
         if room < 0:
             return
         away = room // np.maximum(np.abs(reduced), 1)
-        lower, upper = self.lower.copy(), self.upper
+        lower, upper = self.lower.copy(), self.upper.copy()
         rising, falling = reduced > 0, reduced < 0
         self.lower[falling] = np.maximum(lower, upper - away)[falling]
         self.upper[rising] = np.minimum(upper, lower + away)[rising]
