@@ -9,7 +9,8 @@ requests: of twelve, 0 to 1 % below the optimum, where bounds that share out the
 2. *CP-SAT* solves what is left, where prices leave little: it computes in integers, so that its optimum is exact.
 
 The horizon has a few batches more than the best schedule known. If the best solution has a request that is late, the
-bound holds, but there is no schedule to it: then the horizon is doubled.
+bound holds, but there is no schedule to it: then the horizon is doubled, up to a batch for each token, beyond which no
+schedule goes.
 """
 
 from __future__ import annotations
@@ -82,16 +83,21 @@ class PairFlow:
         if task.deterministic_limit is not None:
             raise UnsupportedError("a deterministic limit, it knows seconds only")
         classes = Classes(task.instance, task.objective)
-        horizon, started = _horizon(task, classes), now_s()
+        if classes.base_ps == 0:
+            raise UnsupportedError("batches without a base, it counts batches")
+        most = sum(request.output for request in task.instance.requests)
+        horizon, started = min(_horizon(task, classes), most), now_s()
         if PairModel.size_of(classes, horizon) > _MOST_COEFFICIENTS:
             raise UnsupportedError(f"{horizon} batches of its programme, which would be too large")
         while True:
             left = replace(task, time_limit_s=task.time_limit_s - (now_s() - started))
             solution = _Solution(left, classes, horizon)
             outcome = solution.solve()
-            horizon *= 2
-            if not solution.late or PairModel.size_of(classes, horizon) > _MOST_COEFFICIENTS:
+            longer = min(2 * horizon, most)
+            large = PairModel.size_of(classes, longer) > _MOST_COEFFICIENTS
+            if not solution.late or longer <= horizon or large or now_s() - started > task.time_limit_s:
                 return outcome
+            horizon = longer
 
 
 class _Solution:
