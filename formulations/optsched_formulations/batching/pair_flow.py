@@ -45,7 +45,7 @@ from optsched_formulations.batching.pattern.cuts import violated_packings
 
 _MOST_COEFFICIENTS, _SMALL = 2_000_000, 50_000
 """Of the programme; up to the latter CP-SAT is asked whatever the gap."""
-_PRICES_SHARE, _CUTS_SHARE = 0.5, 0.1
+_PRICES_SHARE, _CUTS_SHARE = 0.7, 0.1
 """Shares of the time that prices may take, and of that each search for packing inequalities."""
 _BASIC_SHARE = 0.3
 """Share of the time left that a basic solution, whose prices are exact but for rounding, may take."""
@@ -53,8 +53,10 @@ _MOST_ROUNDS, _CUTS = 8, 12
 """Rounds of prices, and packing inequalities that each adds at most."""
 _PROGRESS = 0.03
 """Share of the gap that a round has to close for another one."""
-_MOST_GAP = 0.08
+_MOST_GAP = 0.03
 """Share of the value up to which CP-SAT is asked."""
+_FEWEST_RESIDENT = 4
+"""κ from which on the relaxation is strong."""
 _MORE_BATCHES, _SHARE_MORE = 3, 8
 """Batches beyond those of the best schedule known, at least, and what part of these."""
 
@@ -89,6 +91,10 @@ class PairFlow:
         horizon, started = min(_horizon(task, classes), most), now_s()
         if PairModel.size_of(classes, horizon) > _MOST_COEFFICIENTS:
             raise UnsupportedError(f"{horizon} batches of its programme, which would be too large")
+        if task.instance.kappa < _FEWEST_RESIDENT and PairModel.size_of(classes, horizon) > _SMALL:
+            raise UnsupportedError(
+                f"a cache of {task.instance.kappa:.3g} requests, of which its relaxation says little"
+            )
         while True:
             left = replace(task, time_limit_s=task.time_limit_s - (now_s() - started))
             solution = _Solution(left, classes, horizon)
@@ -122,10 +128,11 @@ class _Solution:
     def solve(self) -> Outcome:
         """Find prices, then ask CP-SAT."""
         try:
-            self._price()
+            ended = self._price()
             if self._upper - self._bound > _MOST_GAP * self._upper and not self._small:
                 return claim(self._task, [], self._bound)
-            self._take_prices(_BASIC_SHARE * self._left(), basic=True)
+            if ended:
+                self._take_prices(_BASIC_SHARE * self._left(), basic=True)
         except KeyboardInterrupt:
             return claim(self._task, [], self._bound)
         if self._bound > self._upper:
@@ -140,8 +147,8 @@ class _Solution:
     def _left(self) -> float:
         return self._task.time_limit_s - (now_s() - self._started)
 
-    def _price(self) -> None:
-        """Find prices and packing inequalities, round by round, while they help."""
+    def _price(self) -> bool:
+        """Find prices and packing inequalities, round by round, while they help; return whether there was time."""
         until = _PRICES_SHARE * self._left()
         classes = self._classes
         held = [
@@ -156,14 +163,15 @@ class _Solution:
             relaxed = self._take_prices(until - (now_s() - self._started))
             gap = self._upper - self._bound
             if relaxed is None or gap <= 0 or self._bound - before < _PROGRESS * gap:
-                return
+                return relaxed is not None
             amounts = {place: np.array(of) for place, of in self._model.held(relaxed.values.__getitem__).items()}
             deadline = time.perf_counter() + _CUTS_SHARE * until
             found = violated_packings(held, classes.capacity, amounts, _CUTS, deadline)
             if not found:
-                return
+                break
             for inequality in found:
                 self._model.add_packing(inequality)
+        return True
 
     def _take_prices(self, seconds: float, *, basic: bool = False) -> Relaxed | None:
         """Solve the linear relaxation, and take what its prices prove."""
