@@ -12,6 +12,7 @@ FORMULATIONS = MappingProxyType(
         "free_pauses": "optsched_formulations.batching.free_pauses:FreePauses",
         "last_arrivals": "optsched_formulations.batching.last_arrivals:LastArrivals",
         "planner": "optsched.planner.formulation:Planner",
+        "pair_flow": "optsched_formulations.batching.pair_flow:PairFlow",
         "layer_search": "optsched_formulations.batching.layer_search:LayerSearch",
         "pattern_cg": "optsched_formulations.batching.pattern_cg:PatternCg",
     }

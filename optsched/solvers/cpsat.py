@@ -75,7 +75,12 @@ class _Watcher(cp_model.CpSolverSolutionCallback):
 
 
 def minimize_cpsat(
-    model: cp_model.CpModel, objective: cp_model.LinearExprT, task: Task, to_value: Callable[[int], int]
+    model: cp_model.CpModel,
+    objective: cp_model.LinearExprT,
+    task: Task,
+    to_value: Callable[[int], int],
+    *,
+    linear: bool = False,
 ) -> CpSatAnswer:
     """Minimise an integer expression with CP-SAT.
 
@@ -89,6 +94,8 @@ def minimize_cpsat(
         Limits, workers, seed and progress.
     to_value
         Translates the model's objective to the task's unit, for progress.
+    linear
+        Whether the linear relaxation is strong: then all rows of Booleans are in it.
 
     Raises
     ------
@@ -104,6 +111,8 @@ def minimize_cpsat(
     solver.parameters.max_time_in_seconds = max(task.time_limit_s, 0.0)
     solver.parameters.num_workers = task.workers
     solver.parameters.random_seed = task.seed
+    if linear:
+        solver.parameters.linearization_level = 2
     # With coefficients of some 10**9, as times in ps have, the presolve of CP-SAT 9.15 "proves" wrong optima by either
     # of these steps (tests/formulations/test_token_cpsat.py, large coefficients).
     solver.parameters.presolve_inclusion_work_limit = 0

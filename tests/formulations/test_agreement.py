@@ -59,7 +59,9 @@ FLOWS = frozenset({"token_cpsat", "infermax_milp", "class_flow", "class_flow_mip
 GENERAL = frozenset({"token_cpsat", "infermax_milp"})
 KINDS = {
     "memory alone": Family(memory_only(), MAKESPAN, 100, FLOWS | {"state_search", "layer_search"}),
-    "memory alone, latencies": Family(memory_only(most_requests=3), LATENCIES, 40, GENERAL | {"state_search"}),
+    "memory alone, latencies": Family(
+        memory_only(most_requests=3), LATENCIES, 40, GENERAL | {"state_search", "pair_flow"}
+    ),
     "memory alone, arrivals": Family(
         memory_only(online=True, most_requests=3),
         MAKESPAN,

@@ -21,6 +21,7 @@ FEW = [
     ("planner", 0.01),
     ("free_pauses", 0.08),
     ("last_arrivals", 0.08),
+    ("pair_flow", 0.75),
     ("state_search", 0.9),
     ("layer_search", 0.8),
     ("pattern_cg", 0.4),

@@ -1,0 +1,221 @@
+r"""Sums of e2e latencies offline by an integer programme of flows and pairs, prices of its rows, and CP-SAT.
+
+The programme is that of `pairs.model`: whole requests flow through the batches, and for each step and each request a
+variable says whether the request waits for the step. Its linear relaxation is strong where the cache holds many
+requests: of twelve, 0 to 1 % below the optimum, where bounds that share out the machine's time are 20 to 40 %.
+
+1. *Prices* of rows, by HiGHS, prove a bound and narrow the domains of variables, in integers (`pairs.prices`).
+   Inequalities on what a batch holds (`pattern.cuts`) that the relaxation violates are added, round by round.
+2. *CP-SAT* solves what is left, where prices leave little: it computes in integers, so that its optimum is exact.
+
+The horizon has a few batches more than the best schedule known. If the best solution has a request that is late, the
+bound holds, but there is no schedule to it: then the horizon is doubled, up to a batch for each token, beyond which no
+schedule goes.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from optsched.bounds.volume import volume_bound
+from optsched.model.objectives import Objective
+from optsched.solvers.claims import claim
+from optsched.solvers.cpsat import minimize_cpsat
+from optsched.solvers.declaration import Declaration, Regime, Turn
+from optsched.solvers.formulation import (
+    Outcome,
+    ProgressEvent,
+    Task,
+    Termination,
+    UnsupportedError,
+    nothing_better,
+)
+from optsched.stopwatch import now_s
+from optsched_formulations.batching.costs import value_to_beat
+from optsched_formulations.batching.memory_only import Classes, require_memory_only
+from optsched_formulations.batching.objective import Goal, bounded
+from optsched_formulations.batching.packing import HeldClass, packing
+from optsched_formulations.batching.pairs.model import PairModel
+from optsched_formulations.batching.pairs.prices import Priced, Relaxed
+from optsched_formulations.batching.pattern.cuts import violated_packings
+
+_MOST_COEFFICIENTS, _SMALL = 2_000_000, 50_000
+"""Of the programme; up to the latter CP-SAT is asked whatever the gap."""
+_PRICES_SHARE, _CUTS_SHARE = 0.7, 0.1
+"""Shares of the time that prices may take, and of that each search for packing inequalities."""
+_BASIC_SHARE = 0.3
+"""Share of the time left that a basic solution, whose prices are exact but for rounding, may take."""
+_MOST_ROUNDS, _CUTS = 8, 12
+"""Rounds of prices, and packing inequalities that each adds at most."""
+_PROGRESS = 0.03
+"""Share of the gap that a round has to close for another one."""
+_MOST_GAP = 0.03
+"""Share of the value up to which CP-SAT is asked."""
+_FEWEST_RESIDENT = 4
+"""κ from which on the relaxation is strong."""
+_MORE_BATCHES, _SHARE_MORE = 3, 8
+"""Batches beyond those of the best schedule known, at least, and what part of these."""
+
+
+class PairFlow:
+    """The method of this module, as `optsched.solvers.formulation.Formulation`."""
+
+    declaration = Declaration(turns=(Turn(38, 0.75, (Regime.FEW_RESIDENT,)),))
+    """It comes before the state search, which makes use of all the time that it gets."""
+
+    def solve(self, task: Task) -> Outcome:
+        """Minimise a sum of e2e latencies of an offline instance in which only memory binds.
+
+        With the restriction ``at_most``, ``INFEASIBLE`` says that every schedule exceeds it.
+
+        Raises
+        ------
+        UnsupportedError
+            For any other task, a limit in deterministic time, or if the programme would be too large.
+        """
+        require_memory_only(task)
+        if task.objective not in {Objective.MEAN_E2E, Objective.WEIGHTED_E2E}:
+            raise UnsupportedError(f"objective {task.objective.value}, it minimises sums of e2e latencies")
+        if not task.instance.offline:
+            raise UnsupportedError("requests that arrive at different times, it is offline")
+        if task.deterministic_limit is not None:
+            raise UnsupportedError("a deterministic limit, it knows seconds only")
+        classes = Classes(task.instance, task.objective)
+        if classes.base_ps == 0:
+            raise UnsupportedError("batches without a base, it counts batches")
+        most = sum(request.output for request in task.instance.requests)
+        horizon, started = min(_horizon(task, classes), most), now_s()
+        if PairModel.size_of(classes, horizon) > _MOST_COEFFICIENTS:
+            raise UnsupportedError(f"{horizon} batches of its programme, which would be too large")
+        if task.instance.kappa < _FEWEST_RESIDENT and PairModel.size_of(classes, horizon) > _SMALL:
+            raise UnsupportedError(
+                f"a cache of {task.instance.kappa:.3g} requests, of which its relaxation says little"
+            )
+        while True:
+            left = replace(task, time_limit_s=task.time_limit_s - (now_s() - started))
+            solution = _Solution(left, classes, horizon)
+            outcome = solution.solve()
+            longer = min(2 * horizon, most)
+            large = PairModel.size_of(classes, longer) > _MOST_COEFFICIENTS
+            if not solution.late or longer <= horizon or large or now_s() - started > task.time_limit_s:
+                return outcome
+            horizon = longer
+
+
+class _Solution:
+    """One task and horizon: the programme, and what prices prove of it.
+
+    Attributes
+    ----------
+    late
+        Whether the best solution has a late request.
+    """
+
+    def __init__(self, task: Task, classes: Classes, horizon: int) -> None:
+        self._task = task
+        self._started = now_s()
+        self._classes = classes
+        self._upper = value_to_beat(task)
+        self._small = PairModel.size_of(classes, horizon) < _SMALL
+        self._model = PairModel(classes, horizon)
+        self._priced = Priced(self._model.program)
+        self.late = False
+
+    def solve(self) -> Outcome:
+        """Find prices, then ask CP-SAT."""
+        try:
+            ended = self._price()
+            if self._upper - self._bound > _MOST_GAP * self._upper and not self._small:
+                return claim(self._task, [], self._bound)
+            if ended:
+                self._take_prices(_BASIC_SHARE * self._left(), basic=True)
+        except KeyboardInterrupt:
+            return claim(self._task, [], self._bound)
+        if self._bound > self._upper:
+            return nothing_better(self._task)
+        return self._solve_rest()
+
+    @property
+    def _bound(self) -> int:
+        """No schedule is better than this, or than the value to beat."""
+        return self._model.constant + self._priced.bound
+
+    def _left(self) -> float:
+        return self._task.time_limit_s - (now_s() - self._started)
+
+    def _price(self) -> bool:
+        """Find prices and packing inequalities, round by round, while they help; return whether there was time."""
+        until = _PRICES_SHARE * self._left()
+        classes = self._classes
+        held = [
+            HeldClass(len(members), [classes.size[first + k] for k in range(kind[1])])
+            for first, members, kind in zip(classes.first, classes.members, classes.kinds, strict=True)
+        ]
+        all_held = packing(held, classes.capacity, _CUTS_SHARE * until)
+        if all_held is not None:
+            self._model.add_packing(all_held)
+        for _ in range(_MOST_ROUNDS):
+            before = self._bound
+            relaxed = self._take_prices(until - (now_s() - self._started))
+            gap = self._upper - self._bound
+            if relaxed is None or gap <= 0 or self._bound - before < _PROGRESS * gap:
+                return relaxed is not None
+            amounts = {place: np.array(of) for place, of in self._model.held(relaxed.values.__getitem__).items()}
+            deadline = time.perf_counter() + _CUTS_SHARE * until
+            found = violated_packings(held, classes.capacity, amounts, _CUTS, deadline)
+            if not found:
+                break
+            for inequality in found:
+                self._model.add_packing(inequality)
+        return True
+
+    def _take_prices(self, seconds: float, *, basic: bool = False) -> Relaxed | None:
+        """Solve the linear relaxation, and take what its prices prove."""
+        relaxed = self._priced.relaxed(seconds, basic=basic)
+        if relaxed is not None:
+            self._priced.narrow(relaxed.prices, self._upper - self._model.constant)
+            self._task.progress(ProgressEvent(now_s() - self._started, self._task.incumbent_value, self._bound))
+        return relaxed
+
+    def _solve_rest(self) -> Outcome:
+        """Solve what prices leave with CP-SAT."""
+        task, priced, cp = self._task, self._priced, cp_model.CpModel()
+        variables = [
+            cp.new_int_var(lower, upper, "")
+            for lower, upper in zip(priced.lower.tolist(), priced.upper.tolist(), strict=True)
+        ]
+        for row in priced.rows():
+            terms = [variables[x] for _, x in row.terms]
+            total = cp_model.LinearExpr.weighted_sum(terms, [factor for factor, _ in row.terms])
+            if row.lower == row.upper and row.lower is not None:
+                cp.add(total == row.lower)
+            elif row.lower is not None:
+                cp.add(total >= row.lower)
+            elif row.upper is not None:
+                cp.add(total <= row.upper)
+        objective = self._model.program.objective
+        total = cp_model.LinearExpr.weighted_sum([variables[x] for _, x in objective], [cost for cost, _ in objective])
+        known = replace(task, bound=max(task.bound, self._bound), time_limit_s=self._left())
+        goal = bounded(cp, Goal(total, 1, self._model.constant), known, self._upper)
+        answer = minimize_cpsat(cp, goal.expression, known, goal.to_value, linear=True)
+        if answer.termination == Termination.INFEASIBLE:
+            return nothing_better(task)
+        value_of = answer.value_of
+        schedule = None
+        if value_of is not None:
+            schedule = self._model.schedule(task.instance, lambda x: value_of(variables[x]))
+            self.late = schedule is None and answer.termination == Termination.OPTIMAL
+        bound = self._bound if answer.bound is None else max(self._bound, goal.to_value(answer.bound))
+        return claim(task, [schedule], bound)
+
+
+def _horizon(task: Task, classes: Classes) -> int:
+    """Return a number of batches within which good schedules end."""
+    known = task.incumbent
+    least = volume_bound(task.instance).batches if known is None else known.length
+    longest = max(output for _, output, _ in classes.kinds)
+    return max(least, longest) + max(_MORE_BATCHES, least // _SHARE_MORE)
