@@ -35,16 +35,24 @@ So :math:`N ≤ W Z`; if W = 0, there is no such machine. ∎
 .. math:: Z ≥ \sum_{j ≤ H} G_j + (J - H)\, G_p + \sum_{r ∈ S} (A_r + D_r(J)), \qquad J ≥ H,
 
 for any prices of layers of which p is the repeated one, where A is the attention of one request: in its proof the
-:math:`J - H` more batches in layer p leave :math:`G_p` each, of any sign. As D does not increase in J it is no less
-than at the end of a range. So such *lines* take their part in W Z besides rates: with a weight w they add
-:math:`w (\sum_j G_j + (J - H) G_p)` to what J batches take, and :math:`w (A_r + D_r)` to :math:`q_r`.
+:math:`J - H` more batches in layer p leave :math:`G_p` each, of any sign. Without p it takes
+
+.. math:: Z ≥ \sum_{j ≤ J} G_j + \sum_{r ∈ S} (A_r + D_r(J)), \qquad J ≤ H,
+
+which also knows that a request has at most one token in a batch, so that one with nearly J tokens starts at once. As D
+does not increase in J it is no less than at the end of a range. So such *lines* take their part in W Z besides rates:
+with a weight w they add what layers leave, times w, to what J batches take, and :math:`w (A_r + D_r)` to :math:`q_r`;
+Γ is the least over the range of all this together.
 
 Good worths and weights are the dual of a linear programme (`worths.programme`), whose duration is found in a few
 steps: at one that is too short its dual proves a longer one. Ranges that decide are cut each time, and prices of layers
-are sought for what its machines serve (`worths.ramps`). *Tight* as the single-machine bounds are that it combines:
-where it is worth while to group requests by output, 3 % more than `chains` for 400 conversations on 4 machines at once;
-for 1,024 requests of 32 + 1,024 tokens 3 % more by ramps. *Loose* in that machines of the programme share requests;
-and it says no more than `chains` where the last to arrive decide.
+are sought for what its machines serve (`worths.ramps`), with a layer for each batch in narrow ranges; narrow ranges
+nearby use the same prices, stretched to their own number of layers. So it is a method of cutting planes.
+
+*Tight* as the single-machine bounds are that it combines: where it is worth while to group requests by output, 4 % more
+than `chains` for 400 conversations on 4 machines at once; for 1,024 requests of 32 + 1,024 tokens 3 % more by ramps.
+*Loose* in that machines of the programme share requests; and it says no more than `chains` where the last to arrive
+decide.
 
 Conditions
 ----------
@@ -62,16 +70,18 @@ Dantzig-Wolfe decompositions of parallel machines), each configuration bounded i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 
 from optsched.bounds.bound import Bound
 from optsched.bounds.chains import chains_bound, has_equal_machines, rates
+from optsched.bounds.priced.proof import Part
+from optsched.bounds.worths.places import Numbered, Place, Row, Tuned, most_of, value_of
 from optsched.bounds.worths.programme import Dual, Floats, Offer, solve
-from optsched.bounds.worths.ramps import Ramp, find_ramp
+from optsched.bounds.worths.ramps import Ramp, find_ramp, is_narrow, resized
 from optsched.bounds.worths.rules import Demand, Range, Rule
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
@@ -79,7 +89,7 @@ from optsched.model.objectives import Objective
 
 _FEWEST_TOKENS = 1_000
 """With fewer output tokens joint optima say more."""
-_KINDS = 80
+_KINDS = 50
 """Kinds of requests in the linear programme."""
 _RANGES = 20
 """Ranges of numbers of batches to begin with."""
@@ -87,6 +97,16 @@ _PARTS = 4
 """Parts into which a range that decides is cut."""
 _ROUNDS = 8
 """Linear programmes at most; each cuts the ranges that decide."""
+_PATIENCE = 5
+"""Rounds without a better bound after which the search ends."""
+_MEMORY = 8
+"""Rounds after which a range or a ramp that has not decided is left out of the linear programme."""
+_SHORT = 256
+"""Ranges of this part of their first number are not cut."""
+_NEARLY = 0.002
+"""Share by which a range proves more than is wanted and still gets ramps from one nearby."""
+_SIMILAR = 8
+"""Prices are taken over where numbers of layers differ by this part."""
 _STEP = 2e-4
 """Share by which a duration is longer than what is proved: less is not worth another programme."""
 _FINE = 1 << 20
@@ -99,14 +119,8 @@ _MULTIPLES = 0.0, 1.0, 4.0
 """Prices of memory that are tried, as multiples of the base: the last is only for a range with an end."""
 _MOST_RAMPED = 4_000
 """With more requests ramps are a small part of the time, and what each pays takes long to list."""
-_RAMPS, _NEAR = 3, 20
-"""Ramps of a range for not fewer batches than its first less a part of it."""
 _MOST = 1 << 60
 """All times together stay below."""
-
-
-_Numbered = tuple[Ramp, int]
-"""A ramp and its place among all."""
 
 
 def makespan_bound(instance: Instance, objective: Objective) -> Bound | None:
@@ -127,76 +141,6 @@ def worth_bound(machine: Instance, machines: int, release_ps: int, known_ps: int
     return _Search(machine, machines, release_ps).bound(known_ps)
 
 
-class _Place:
-    """A range and the lines that hold in it: one for every rate, then ramps.
-
-    Attributes
-    ----------
-    bases, left, own
-        What every line has for each batch, for all together, and for requests; the last of shape (lines, requests).
-    """
-
-    def __init__(self, range_: Range, demand: Demand, ramps: Sequence[_Numbered]) -> None:
-        self.range_, self.ramps = range_, ramps
-        found = [(ramp.line(range_), number) for ramp, number in ramps]
-        self.lines = [(line, number) for line, number in found if line is not None]
-        self.bases: Floats = np.array([*demand.bases, *(line.base for line, _ in self.lines)], dtype=np.float64)
-        self.left: Floats = np.array([*[0] * len(demand.bases), *(line.left for line, _ in self.lines)], np.float64)
-        # Requests that no machine of the range serves take nothing of its ramps.
-        fits = demand.batches <= (inf if range_.last is None else range_.last)
-        self.own: Floats = np.vstack([demand.own, *(line.taken * fits for line, _ in self.lines)]).astype(np.float64)
-
-    def like(self, row: _Row, other: _Place) -> _Row:
-        """Return the weights that lines have in a row of another place, as far as they hold here."""
-        known = {number: at for at, (_, number) in enumerate(other.lines, start=len(other.bases) - len(other.lines))}
-        rates = row.weights[: len(self.bases) - len(self.lines)]
-        ramps = [row.weights[known[number]] if number in known else 0.0 for _, number in self.lines]
-        weights = np.array([*rates, *ramps])
-        slope = float(weights @ self.bases)
-        return _Row(weights, row.memory if self.range_.last is not None else min(row.memory, max(slope, 0.0)))
-
-    def wants_ramp(self) -> bool:
-        """Return whether prices for as many batches may prove more than those that there are."""
-        first = self.range_.first
-        return sum(ramp.layers * _NEAR > first * (_NEAR - 1) for ramp, _ in self.ramps) < _RAMPS
-
-
-class _Row(NamedTuple):
-    """Weights of lines and the price of all that a batch can hold."""
-
-    weights: Floats
-    memory: float
-
-    def costs(self, place: _Place, demand: Demand) -> Floats:
-        """Return what requests take."""
-        return np.asarray(self.weights @ place.own + self.memory * demand.held)
-
-
-class _Tuned(NamedTuple):
-    """A row whose weights add up to 1, a multiple of worths, and what a machine takes at least with them, in ps."""
-
-    row: _Row
-    multiple: float
-    value: float
-
-    def rule(self, place: _Place, unit: float) -> Rule:
-        """Return the rule in integers where worths are multiplied by ``unit``."""
-        scale = unit / self.multiple
-        weights = [int(weight * scale) for weight in self.row.weights]
-        rates = len(weights) - len(place.lines)
-        ramps = tuple((weight, *line) for weight, line in zip(weights[rates:], place.lines, strict=True) if weight)
-        return Rule(place.range_, tuple(weights[:rates]), int(self.row.memory * scale), ramps)
-
-
-def _value(tuned: _Tuned) -> float:
-    return tuned.value
-
-
-def _most(bases: Floats) -> float:
-    """Return the unit of memory in the linear programme: the largest base."""
-    return max(float(bases.max()), 1.0)
-
-
 class _Search:
     """Worths, and rules for ranges of numbers of batches."""
 
@@ -210,33 +154,53 @@ class _Search:
         most = max(longest, int(np.ceil(self._demand.held.sum())))
         ends = {longest, *np.geomspace(max(1, longest // 30), 2 * most, _RANGES).astype(int).tolist()}
         ranges = [*(Range(a + 1, b) for a, b in pairwise([0, *sorted(ends)])), Range(max(ends) + 1, None)]
-        self._requests, self._ramps = requests, list[_Numbered]()
-        self._places = [self._place(range_) for range_ in ranges]
+        self._requests, self._ramps = requests, list[Numbered]()
+        self._used: list[int] = []
+        self._critical = dict.fromkeys(ranges, 0)
+        self._places = [Place(range_, self._demand, ()) for range_ in ranges]
 
-    def _place(self, range_: Range) -> _Place:
-        return _Place(range_, self._demand, self._ramps)
+    @cached_property
+    def _part(self) -> Part:
+        return Part(self._machine, self._release_ps, 0)
 
     def bound(self, known_ps: int) -> Bound | None:
         """Return what is proved, if it is more than what is known."""
         later = self._release_ps - self._machine.start_ps
         best: tuple[int, list[int], list[Rule]] | None = None
-        duration = known_ps - later
+        duration, since = known_ps - later, 0
         self._unit = max(1.0, float(duration))
-        for _ in range(_ROUNDS):
+        for round_ in range(_ROUNDS):
             kind_of = self._kinds()
-            dual = self._dual(kind_of, duration * (1 + _STEP))
+            recent = (place for place in self._places if round_ - self._critical[place.range_] < _MEMORY)
+            active = list(recent) or self._places
+            wanted = duration * (1 + _STEP)
+            dual = self._dual(active, kind_of, wanted)
             if dual is None:
                 break
-            proved = None if dual.served >= 1 else self._proved(dual, kind_of)
+            self._note(active, dual, round_)
+            proved, weak = None, list[Range]()
+            rows = [self._row(place, found) for place, found in zip(active, dual.weights, strict=True)]
+            worths = self._worths(active, dual, kind_of, rows)
+            if dual.served < 1 and worths.any():
+                tuned = self._tuned(active, dual, rows, worths)
+                weak = [
+                    place.range_
+                    for place, each in zip(self._places, tuned, strict=True)
+                    if each.value < wanted * (1 + _NEARLY)
+                ]
+                self._critical |= dict.fromkeys(weak, round_)
+                proved = self._proved(tuned, worths)
             if proved is not None and proved[0] > duration:
-                best, duration = proved, proved[0]
-            self._add_ramps(dual, kind_of)
-            self._cut(dual.machines)
+                best, duration, since = proved, proved[0], round_
+            if round_ - since >= _PATIENCE:
+                break
+            self._add_ramps(active, dual, kind_of, weak, round_)
+            self._cut(active, dual, round_)
         if best is None:
             return None
-        value, worths, rules = best
+        value, stated, rules = best
         every = [0] * len(self._machine.requests)
-        for request, worth in zip(self._chosen, worths, strict=True):
+        for request, worth in zip(self._chosen, stated, strict=True):
             every[request] = worth
         used = sorted({number for rule in rules for _, _, number in rule.ramps})
         ranges = [rule.stated(self._demand.rates, used) for rule in rules]
@@ -261,7 +225,7 @@ class _Search:
                 kinds += 1
         return kind_of
 
-    def _dual(self, kind_of: Ints, duration: float) -> Dual | None:
+    def _dual(self, active: Sequence[Place], kind_of: Ints, duration: float) -> Dual | None:
         """Solve the linear programme for a duration; its rows are lines, and memory or rates with memory."""
         demand, counts = self._demand, np.bincount(kind_of).astype(np.float64)
         bases = np.array(demand.bases, dtype=np.float64)
@@ -270,11 +234,11 @@ class _Search:
             found: Floats = np.array([np.bincount(kind_of, weights=row) / counts for row in rows]) / self._unit
             return found
 
-        held, volume = means(demand.held[None] * _most(bases)), means(demand.held[None])
+        held, volume = means(demand.held[None] * most_of(bases)), means(demand.held[None])
         first_of = np.zeros(len(counts))
         np.maximum.at(first_of, kind_of, demand.batches)
         offers = []
-        for place in self._places:
+        for place in active:
             first, last = place.range_
             rooms, own = (duration - first * place.bases - place.left) / self._unit, means(place.own)
             if last is None:
@@ -282,23 +246,25 @@ class _Search:
                 rows = np.vstack((own, own[: len(bases)] + volume * bases[:, None]))
                 offers.append(Offer(np.append(rooms, left), rows, np.ones(len(counts), dtype=np.bool_)))
                 continue
-            memory = last * _most(bases) / self._unit
+            memory = last * most_of(bases) / self._unit
             offers.append(Offer(np.append(rooms, memory), np.vstack((own, held)), first_of <= last))
         return solve(self._machines, counts, offers)
 
-    def _proved(self, dual: Dual, kind_of: Ints) -> tuple[int, list[int], list[Rule]] | None:
-        """Return what the dual proves, with worths and rules in integers."""
-        rows = [self._row(place, found) for place, found in zip(self._places, dual.weights, strict=True)]
-        worths = self._worths(dual, kind_of, rows)
-        if not worths.any():
-            return None
+    def _tuned(self, active: Sequence[Place], dual: Dual, rows: Sequence[Row], worths: Floats) -> list[Tuned]:
+        """Return what worths prove of every range."""
         serving = [at for at, number in enumerate(dual.machines.tolist()) if number > _ALIKE]
-        tuned = []
-        for place, row in zip(self._places, rows, strict=True):
+        of = {place.range_: row for place, row in zip(active, rows, strict=True)}
+        found = []
+        for place in self._places:
             # Ranges without machines have prices that are as good as any: those of others may say more.
-            tried = [row, *self._singles(place), *(place.like(rows[at], self._places[at]) for at in serving)]
-            each = (self._tuned(place, one, worths) for one in tried if one.weights.any() or one.memory)
-            tuned.append(max(each, key=_value))
+            tried = [*self._singles(place), *(place.like(rows[at], active[at]) for at in serving)]
+            tried += [of[place.range_]] if place.range_ in of else []
+            each = (self._tune(place, one, worths) for one in tried if one.weights.any() or one.memory)
+            found.append(max(each, key=value_of))
+        return found
+
+    def _proved(self, tuned: Sequence[Tuned], worths: Floats) -> tuple[int, list[int], list[Rule]] | None:
+        """Return what is proved, with worths and rules in integers."""
         unit = _FINE * min(each.multiple for each in tuned)
         if unit == inf:
             return None
@@ -308,36 +274,36 @@ class _Search:
         known = [value for value in values if value is not None]
         return (min(known), whole, rules) if len(known) == len(values) else None
 
-    def _singles(self, place: _Place) -> Iterator[_Row]:
+    def _singles(self, place: Place) -> Iterator[Row]:
         """Yield every line by itself, with prices of memory that count for few batches."""
         rates, ends = len(self._demand.bases), place.range_.last is not None
         for at, weights in enumerate(np.eye(len(place.bases))):
             for multiple in _MULTIPLES if ends else _MULTIPLES[:2]:
                 if at < rates or not multiple:
-                    yield _Row(weights, multiple * float(place.bases[at]))
+                    yield Row(weights, multiple * float(place.bases[at]))
 
-    def _row(self, place: _Place, found: Floats) -> _Row:
+    def _row(self, place: Place, found: Floats) -> Row:
         """Return weights of lines and the price of memory from what the linear programme found for a range."""
         bases = np.array(self._demand.bases, dtype=np.float64)
         weights, rest = found[: len(place.bases)], found[len(place.bases) :]
         if place.range_.last is None:
             weights = weights.copy()
             weights[: len(bases)] += rest
-            return _Row(weights, float(rest @ bases))
-        return _Row(weights, float(rest[0]) * _most(bases))
+            return Row(weights, float(rest @ bases))
+        return Row(weights, float(rest[0]) * most_of(bases))
 
-    def _worths(self, dual: Dual, kind_of: Ints, rows: list[_Row]) -> Floats:
+    def _worths(self, active: Sequence[Place], dual: Dual, kind_of: Ints, rows: list[Row]) -> Floats:
         """Return worths of requests: of their kinds, but between the costs on which machines for them agree.
 
         A request is on the cheapest machines for it, of which there is one in all. If it were worth less than the last
         of these costs, it would not be there; if more than the next, it would be on others, too.
         """
         demand, machines, every = self._demand, dual.machines, np.arange(len(kind_of))
-        costs = np.array([row.costs(place, demand) for place, row in zip(self._places, rows, strict=True)]) / self._unit
+        costs = np.array([row.costs(place, demand) for place, row in zip(active, rows, strict=True)]) / self._unit
         reference = costs[int(np.argmax(machines))]
         mean = np.bincount(kind_of, weights=reference) / np.bincount(kind_of)
         worths = dual.worths[kind_of] * reference / np.where(mean > 0, mean, 1.0)[kind_of]
-        ends = [place.range_.last for place in self._places]
+        ends = [place.range_.last for place in active]
         lasts = np.array([inf if last is None else last for last in ends])
         costs[demand.batches > lasts[:, None]] = inf
         order = np.argsort(costs, axis=0, kind="stable")
@@ -348,19 +314,19 @@ class _Search:
         found: Floats = np.clip(worths, np.where(np.isfinite(least), least, 0.0), most)
         return found
 
-    def _tuned(self, place: _Place, row: _Row, worths: Floats) -> _Tuned:
+    def _tune(self, place: Place, row: Row, worths: Floats) -> Tuned:
         """Return a row with the multiple of worths with which it proves most of a range, and what it proves."""
         total, range_ = float(row.weights.sum()), place.range_
         # Memory alone may say that so few batches are not enough.
         known = total > 0 or row.memory == 0
-        scale = total if known else row.memory / _most(place.bases)
-        one = _Row(row.weights / scale, row.memory / scale)
+        scale = total if known else row.memory / most_of(place.bases)
+        one = Row(row.weights / scale, row.memory / scale)
         fits = self._demand.batches <= (inf if range_.last is None else range_.last)
         cost, worth = one.costs(place, self._demand)[fits], worths[fits]
         mean = float(worths.sum()) / self._machines
         if worth.sum() < mean * (1 - _ALIKE):
             # Such a machine never earns the mean, whatever requests cost.
-            return _Tuned(_Row(np.zeros_like(row.weights), 0.0), inf, inf)
+            return Tuned(Row(np.zeros_like(row.weights), 0.0), inf, inf)
         # The mean less what is left of worths rises up to where those whose worth exceeds their costs have it.
         ratio = np.full(len(cost), inf)
         np.divide(cost, worth, out=ratio, where=worth > 0)
@@ -372,30 +338,57 @@ class _Search:
         spent += float(one.weights @ place.left)
         left = np.maximum(0.0, multiple * worth - cost).sum()
         value = spent + multiple * mean - float(left)
-        return _Tuned(one, multiple, value if known else (inf if value > _ALIKE * multiple * mean else -inf))
+        return Tuned(one, multiple, value if known else (inf if value > _ALIKE * multiple * mean else -inf))
 
-    def _add_ramps(self, dual: Dual, kind_of: Ints) -> None:
-        """Look for prices of layers where there are machines, for what these serve."""
+    def _note(self, active: Sequence[Place], dual: Dual, round_: int) -> None:
+        """Note which ranges have machines, and which ramps weights."""
+        for place, number, weights in zip(active, dual.machines.tolist(), dual.weights, strict=True):
+            if number > _ALIKE:
+                self._critical[place.range_] = round_
+            rates = len(self._demand.bases)
+            for (_, ramp), weight in zip(place.lines, weights[rates:], strict=False):
+                if weight > 0:
+                    self._used[ramp] = round_
+
+    def _add_ramps(
+        self, active: Sequence[Place], dual: Dual, kind_of: Ints, weak: Sequence[Range], round_: int
+    ) -> None:
+        """Look for prices of layers where there are machines, for what these serve; others get those of one nearby."""
         if self._machine.rules.swap or len(self._requests) > _MOST_RAMPED:
             return
-        for place, number, shares in zip(self._places, dual.machines.tolist(), dual.shares, strict=True):
+        sought, found = set[Range](), list[Ramp]()
+        for place, number, shares in zip(active, dual.machines.tolist(), dual.shares, strict=True):
             if number < _FEW or not place.wants_ramp():
                 continue
             # Of every kind a machine serves a share; of requests in order as many as add up to it.
             upto = np.floor(np.cumsum(np.clip(shares / number, 0, 1)[kind_of]) + 0.5)
             mixture = [self._requests[r] for r in np.flatnonzero(np.diff(upto, prepend=0)).tolist()]
-            ramp = find_ramp(self._machine, self._release_ps, mixture, place.range_)
+            ramp = find_ramp(self._part, mixture, place.range_)
             if ramp is not None:
-                self._ramps.append((ramp, len(self._ramps)))
+                sought.add(place.range_)
+                found.append(ramp)
+        near = [ramp for ramp in found if not ramp.repeats]
+        for first, last in weak:
+            if last is None or Range(first, last) in sought or not near or not is_narrow(first, last):
+                continue
+            like = min(near, key=lambda ramp: abs(ramp.layers - last))
+            ramp = resized(self._part, like.prices, last) if abs(like.layers - last) * _SIMILAR <= last else None
+            found += [] if ramp is None else [ramp]
+        self._ramps += zip(found, range(len(self._ramps), len(self._ramps) + len(found)), strict=True)
+        self._used += [round_] * len(found)
 
-    def _cut(self, machines: Floats) -> None:
+    def _cut(self, active: Sequence[Place], dual: Dual, round_: int) -> None:
         """Cut the ranges that have machines."""
-        found = []
-        for place, number in zip(self._places, machines.tolist(), strict=True):
+        number_of = {place.range_: number for place, number in zip(active, dual.machines.tolist(), strict=True)}
+        ramps = [(ramp, number) for ramp, number in self._ramps if round_ - self._used[number] < _MEMORY]
+        found = list[Range]()
+        for place in self._places:
             first, last = place.range_
-            if last is None or number < 1e-6:
-                found.append(self._place(place.range_))
+            if last is None or number_of.get(place.range_, 0.0) <= _ALIKE or (last - first) * _SHORT <= first:
+                found.append(place.range_)
                 continue
             ends = np.unique(np.linspace(first - 1, last, _PARTS + 1).astype(int)).tolist()
-            found += [self._place(Range(begin + 1, end)) for begin, end in pairwise(ends)]
-        self._places = found
+            parts = [Range(begin + 1, end) for begin, end in pairwise(ends)]
+            self._critical |= dict.fromkeys(parts, round_)
+            found += parts
+        self._places = [Place(range_, self._demand, ramps) for range_ in found]

@@ -1,15 +1,22 @@
-"""The planner for several machines without moves: requests are assigned, and each machine's part is planned.
+r"""The planner for several machines without moves: requests are assigned, and each machine's part is planned.
 
 Assignments to begin with are lists of requests: by what they need or by arrival, dealt out to the machine with the
 least so far; and by output, cut into parts that take equally long, so that only one machine has as many batches as the
 longest output. Then requests move between machines, alone or in exchange for another, each part planned by the recipe
-that was best there, and what is worse is not kept.
+that was best there; now and then the recipe of one machine changes.
+
+*Late acceptance* (Burke and Bykov 2017) decides what is kept: what is no worse than what was current some changes ago.
+Machines that all end at about the same time leave nothing to gain for the last of them alone. So where the largest
+value counts, plans are compared by a smooth maximum, :math:`τ \log \sum_m \exp(v_m / τ)`, by which a machine that ends
+earlier makes room, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
+from math import exp, log
 
 import numpy as np
 
@@ -28,10 +35,16 @@ _KEPT = 3
 """Assignments to begin with that are improved."""
 _CUTS = 8
 """Cuts of a list, each by what the one before took."""
-_DEAL = 64
-"""Moves between machines before one machine's rule is changed."""
-_RULES = 16
-"""Changes of the rule then."""
+_FIRST = 1280
+"""Changes of each of these before the best goes on alone."""
+_DEAL = 8
+"""Changes from one of a recipe to the next; the others move requests."""
+_RULES = 4
+"""Changes of the recipe then."""
+_LATE = 100
+"""Changes after which a largest value is forgotten; a sum has no plateaus, and is not to get worse."""
+_SMOOTH = 2000
+"""The part of the largest value that is τ."""
 _ALIKE = 8
 """Requests that are taken to be like another."""
 
@@ -113,16 +126,11 @@ class FleetSearch:
         current = starts[0]
         for start in starts[:_KEPT]:
             last = start
-            for last in self._improved(start, 20 * _DEAL):
+            for last in islice(self._changed(start), _FIRST):
                 yield self._value(last)
             current = min(current, last, key=self._value)
-        while True:
-            for found in self._improved(current, _DEAL):
-                current = found
-                yield self._value(current)
-            current = self._retuned(current)
-            self._keep(current)
-            yield self._value(current)
+        for fleet in self._changed(current):
+            yield self._value(fleet)
 
     def schedule(self) -> Schedule:
         """Return the best plans as one schedule."""
@@ -136,6 +144,14 @@ class FleetSearch:
     def _value(self, fleet: Sequence[MachinePlan]) -> int:
         values = [plan.value for plan in fleet]
         return max(values) if self._largest else sum(values)
+
+    def _smooth(self, fleet: Fleet) -> float:
+        """Return what plans are compared by."""
+        if not self._largest:
+            return self._value(fleet)
+        largest = self._value(fleet)
+        unit = max(1.0, largest / _SMOOTH)
+        return largest + unit * log(sum(exp((plan.value - largest) / unit) for plan in fleet))
 
     def _keep(self, fleet: Fleet) -> None:
         if not self.best or self._value(fleet) < self._value(self.best):
@@ -199,8 +215,8 @@ class FleetSearch:
         return np.array(ranks, dtype=np.int64)
 
     def _retuned(self, fleet: Fleet) -> Fleet:
-        """Change the rule or the order of the machine that decides, or of any."""
-        machine = self._deciding(fleet)
+        """Change the rule or the order of a machine."""
+        machine = int(self._rng.integers(len(fleet)))
         plan = fleet[machine]
         if plan.candidate is None:
             return fleet
@@ -208,7 +224,7 @@ class FleetSearch:
         best = plan.candidate
         for _ in range(_RULES):
             found = search.attempt(search.changed(best.recipe))
-            if found is not None and found.value < best.value:
+            if found is not None and found.value <= best.value:
                 best = found
         return self._with(fleet, {machine: self._plan(plan.members, best)})
 
@@ -267,26 +283,27 @@ class FleetSearch:
 
     # Moves -------------------------------------------------------------------------------------------------
 
-    def _deciding(self, fleet: Fleet) -> int:
-        """Return the machine with the largest value, where that decides; any machine otherwise."""
-        if self._largest:
-            return max(range(len(fleet)), key=lambda machine: fleet[machine].value)
-        return int(self._rng.integers(len(fleet)))
-
-    def _improved(self, fleet: Fleet, tries: int) -> Iterator[Fleet]:
-        """Move requests between machines in ``tries`` tries; yield the plans after every try."""
-        for _ in range(tries):
-            giving = self._deciding(fleet)
-            others = [machine for machine in range(len(fleet)) if machine != giving]
-            if others and fleet[giving].members:
-                taking = int(self._rng.choice(others))
-                fleet = self._moved(fleet, giving, taking) or fleet
+    def _changed(self, fleet: Fleet) -> Iterator[Fleet]:
+        """Change plans without end; yield the current ones after every change."""
+        known = self._smooth(fleet)
+        history = [known] * (_LATE if self._largest else 1)
+        for change in count(1):
+            new = self._moved(fleet) if change % _DEAL else self._retuned(fleet)
+            value = known if new is None else self._smooth(new)
+            if new is not None and value <= max(known, history[change % len(history)]):
+                fleet, known = new, value
                 self._keep(fleet)
+            history[change % len(history)] = known
             yield fleet
 
-    def _moved(self, fleet: Fleet, giving: int, taking: int) -> Fleet | None:
-        """Return plans with a request moved, or two exchanged; None if that is worse."""
+    def _moved(self, fleet: Fleet) -> Fleet | None:
+        """Return plans with a request moved, or two exchanged; None if that cannot be."""
+        if len(fleet) == 1:
+            return None
+        giving, taking = self._rng.choice(len(fleet), 2, replace=False).tolist()
         giver, taker = fleet[giving], fleet[taking]
+        if not giver.members:
+            return None
         request = int(self._rng.choice(giver.members))
         if not self._fits[taking][request]:
             return None
@@ -302,12 +319,8 @@ class FleetSearch:
             giving: self._replanned(giving, giver, tuple(sorted(set(giver.members) ^ changed))),
             taking: self._replanned(taking, taker, tuple(sorted(set(taker.members) ^ changed))),
         }
-        if any(plan is None for plan in new.values()):
-            return None
         plans = {machine: plan for machine, plan in new.items() if plan is not None}
-        if self._value(list(plans.values())) > self._value([giver, taker]):
-            return None
-        return self._with(fleet, plans)
+        return self._with(fleet, plans) if len(plans) == len(new) else None
 
     def _like(self, machine: int, members: Members, request: int) -> Members:
         """Return the few of a machine's requests that are most like another."""

@@ -22,9 +22,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from optsched.compiled import compiled
 from optsched.model.ints import Ints
 
 Bools = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int32]
+"""Positions of batches, of which there are many."""
 
 NEVER = 1 << 61
 """The cost of what is not possible; dearer paths than this are taken to cost no more."""
@@ -32,20 +35,23 @@ NEVER = 1 << 61
 
 @dataclass(frozen=True)
 class TokenCosts:
-    """What the ways to generate one more token cost, by batch.
+    """What the ways to generate some more tokens, one after another, cost; shape (tokens, batches) but where noted.
 
     Parameters
     ----------
     held
         Sums of h up to each batch.
     decode, fill, filled
-        d, g and f; ``fill`` is None if no fill is possible.
+        d, g and f.
+    refillable
+        Whether a fill is possible, shape (tokens,).
     """
 
     held: Ints
     decode: Ints
-    fill: Ints | None
-    filled: Ints | int = 0
+    fill: Ints
+    filled: Ints
+    refillable: Bools
 
 
 class PathStep(NamedTuple):
@@ -69,7 +75,7 @@ class CheapestPaths:
     first
         What the first token costs in each batch.
     tokens
-        Costs of all further tokens, in order.
+        Costs of all further tokens, in order, some at a time.
     outputs
         All O that are asked for.
     pause
@@ -95,60 +101,78 @@ class CheapestPaths:
         chunked: bool = False,
         repeated: int | None = None,
     ) -> None:
-        self._repeated = repeated
-        self._came: list[Ints] = []
-        self._refills: dict[int, tuple[Bools, Ints]] = {}
+        self._came: list[Places] = []
+        self._refills: dict[int, tuple[Bools, Places]] = {}
         self.costs = {1: first} if 1 in outputs else {}
-        cost, every = first, np.arange(len(first))
-        for k, token in enumerate(tokens, start=1):
-            least, came = self._after(cost - token.held, 1)
-            least[1:] += token.held[:-1]
-            self._repeat(least, came, cost)
-            decoded = least + token.decode
-            if token.fill is not None:
-                least, since = self._after(cost, 1 + pause)
-                self._repeat(least, since, cost)
-                paid, ran = least + token.fill, every
-                if chunked:
-                    paid, ran = _running_minimum(paid)
-                    since = since[ran]
-                paid += token.filled
-                refilled = paid < decoded
-                if refilled.any():
-                    decoded, came = np.where(refilled, paid, decoded), np.where(refilled, since, came)
-                    self._refills[k] = refilled, ran
-            self._came.append(came)
-            cost = np.minimum(decoded, NEVER)
-            if k + 1 in outputs:
-                self.costs[k + 1] = cost
-
-    def _after(self, costs: Ints, later: int) -> tuple[Ints, Ints]:
-        """Return the least cost in a batch at a distance before each one, or earlier, and the last such batch."""
-        least, where = np.full(len(costs), NEVER), np.zeros(len(costs), dtype=np.int64)
-        found, place = _running_minimum(costs)
-        least[later:], where[later:] = found[:-later], place[:-later]
-        return least, where
-
-    def _repeat(self, least: Ints, where: Ints, cost: Ints) -> None:
-        """Let the repeated layer come after itself."""
-        layer = self._repeated
-        if layer is not None and cost[layer] <= least[layer]:
-            least[layer], where[layer] = cost[layer], layer
+        ways = pause, chunked, -1 if repeated is None else repeated
+        cost = first
+        for some in tokens:
+            made, came, refilled, ran = _generate(
+                cost, some.held, some.decode, some.fill, some.filled, some.refillable, ways
+            )
+            begin = len(self._came) + 1
+            self._came += list(came)
+            for place in np.flatnonzero(refilled.any(axis=1)).tolist():
+                self._refills[begin + place] = refilled[place], ran[place]
+            self.costs |= {k + 1: made[k - begin] for k in range(begin, begin + len(made)) if k + 1 in outputs}
+            cost = made[-1]
 
     def back(self, output: int, ends: Ints) -> Iterator[PathStep]:
         """Yield the steps of the cheapest paths with given last batches, from the last token back to the second."""
         here = ends
         for k in range(output - 1, 0, -1):
-            before, ran = self._came[k - 1][here], here
+            before, ran = self._came[k - 1][here].astype(np.int64), here
             refilled: Bools = np.zeros(len(ends), dtype=np.bool_)
             if k in self._refills:
                 refills, where = self._refills[k]
-                refilled, ran = refills[here], where[here]
+                refilled, ran = refills[here], where[here].astype(np.int64)
             yield PathStep(k, before, here, refilled, ran)
             here = before
 
 
-def _running_minimum(values: Ints) -> tuple[Ints, Ints]:
-    """Return the least value up to each position, and the last position that has it."""
-    least = np.minimum.accumulate(values)
-    return least, np.maximum.accumulate(np.where(values == least, np.arange(len(values)), 0))
+@compiled
+def _generate(  # noqa: PLR0917 - compiled functions take positions
+    first: Ints,
+    held: Ints,
+    decode: Ints,
+    fill: Ints,
+    filled: Ints,
+    refillable: Bools,
+    ways: tuple[int, bool, int],
+) -> tuple[Ints, Places, Bools, Places]:
+    """Return for tokens and batches what paths cost, the batch of the token before, and refills with where they run.
+
+    ``ways`` has the pause, whether fills are chunked, and the repeated layer, -1 if there is none. Of batches that are
+    equally good the last one counts.
+    """
+    pause, chunked, repeated = ways
+    tokens, batches = decode.shape
+    made, came = np.empty((tokens, batches), np.int64), np.zeros((tokens, batches), np.int32)
+    refilled, ran = np.zeros((tokens, batches), np.bool_), np.zeros((tokens, batches), np.int32)
+    cost = first
+    for k in range(tokens):
+        # The least cost of the token before less what is held so far, the least that is lost, and the least fill.
+        kept = lost = best = NEVER
+        kept_at = lost_at = best_since = best_at = 0
+        for j in range(batches):
+            least, where = kept + (held[k, j - 1] if j else 0), kept_at
+            if j == repeated and cost[j] <= least:
+                least, where = cost[j], j
+            paid = least + decode[k, j]
+            if refillable[k]:
+                since, least = lost_at, lost
+                if j == repeated and cost[j] <= least:
+                    least, since = cost[j], j
+                least += fill[k, j]
+                if not chunked or least <= best:
+                    best, best_since, best_at = least, since, j
+                if best + filled[k, j] < paid:
+                    paid, where = best + filled[k, j], best_since
+                    refilled[k, j], ran[k, j] = True, best_at
+            made[k, j], came[k, j] = min(paid, NEVER), where
+            if cost[j] - held[k, j] <= kept:
+                kept, kept_at = cost[j] - held[k, j], j
+            if j >= pause and cost[j - pause] <= lost:
+                lost, lost_at = cost[j - pause], j - pause
+        cost = made[k]
+    return made, came, refilled, ran

@@ -25,6 +25,9 @@ from optsched.bounds.priced.paths import CheapestPaths, TokenCosts
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 
+_TOGETHER = 1 << 18
+"""Tokens in layers of which costs are listed at a time."""
+
 
 @dataclass(frozen=True)
 class Prices:
@@ -160,19 +163,26 @@ class PromptPaths:
         fill = token + prices.by_layer(prices.prefill_tokens)
         until = np.cumsum(memory)
 
-        def costs(k: int) -> TokenCosts:
-            """Return what token k + 1 costs."""
-            size = prompt.tokens + k
-            generated, held = run + memory * blocks(size), blocks(size - 1) * until
-            if not prompt.may_refill(instance, k):
-                return TokenCosts(held, token + generated, None)
-            beyond = prices.scale * prompt.beyond_ps(instance, k, step_ps)
-            return TokenCosts(held, token + generated, size * fill, generated + beyond)
+        def costs(begin: int, end: int) -> TokenCosts:
+            """Return what tokens begin + 1 to end cost."""
+            some = range(begin, end)
+            sizes = np.array([prompt.tokens + k for k in some])[:, None]
+            after = np.array([blocks(prompt.tokens + k) for k in some])[:, None]
+            before = np.array([blocks(prompt.tokens + k - 1) for k in some])[:, None]
+            refillable = np.array([prompt.may_refill(instance, k) for k in some])
+            beyond = [
+                prices.scale * prompt.beyond_ps(instance, k, step_ps) if may else 0
+                for k, may in zip(some, refillable.tolist(), strict=True)
+            ]
+            generated = run + memory * after
+            filled = generated + np.array(beyond)[:, None]
+            return TokenCosts(before * until, token + generated, sizes * fill, filled, refillable)
 
+        most, together = max(outputs), max(1, _TOGETHER // prices.layers)
         first = prompt.tokens * fill
         self._paths = CheapestPaths(
             (np.minimum.accumulate(first) if chunked else first) + run + memory * blocks(prompt.tokens),
-            map(costs, range(1, max(outputs))),
+            (costs(k, min(k + together, most)) for k in range(1, most, together)),
             set(outputs),
             chunked=chunked,
             repeated=prices.repeated_layer,

@@ -69,7 +69,7 @@ def solve(machines: int, counts: Floats, offers: Sequence[Offer]) -> Dual | None
     matrix: Any = coo_array((value, (row, column)), shape=(most + 1 + kinds, theta + 1)).tocsr()
     sides, cost = np.zeros(most + 1 + kinds), np.zeros(theta + 1)
     sides[most], cost[theta] = machines, -1.0
-    found: Any = linprog(cost, A_ub=matrix, b_ub=sides, bounds=[(0.0, None)] * (theta + 1), method="highs")
+    found: Any = linprog(cost, A_ub=matrix, b_ub=sides, bounds=[(0.0, None)] * (theta + 1), method="highs-ipm")
     if found.status != 0:
         return None
     duals = np.maximum(-found.ineqlin.marginals, 0.0)

@@ -30,17 +30,30 @@ class Line(NamedTuple):
 
     Parameters
     ----------
+    first
+        The range's first number of batches.
     base
         What each batch takes, in ps.
-    left
-        What all together take whatever it serves, in ps.
+    lefts
+        What all together take besides, whatever the machine serves, in ps: for every number of batches from ``first``
+        to the range's end, or one for all.
     taken
         What every request takes besides, in ps, shape (requests,).
     """
 
+    first: int
     base: int
-    left: int
+    lefts: tuple[int, ...]
     taken: Ints
+
+    @property
+    def left(self) -> int:
+        """What all batches together take besides, at least."""
+        return min(self.lefts)
+
+    def spent(self, batches: int) -> int:
+        """Return what a number of batches in the range takes, whatever the machine serves."""
+        return self.base * batches + self.lefts[min(batches - self.first, len(self.lefts) - 1)]
 
 
 class Demand:
@@ -105,13 +118,14 @@ class Rule:
 
         It is `NEVER` where no machine can earn it, however long it takes.
         """
-        slope = sum(weight * base for weight, base in zip(self.weights, demand.bases, strict=True)) - self.memory
-        slope += sum(weight * line.base for weight, line, _ in self.ramps)
+        each = sum(weight * base for weight, base in zip(self.weights, demand.bases, strict=True)) - self.memory
         first, last = self.range_
-        if last is None and slope < 0:
+        if last is None and each + sum(weight * line.base for weight, line, _ in self.ramps) < 0:
             return None
-        spent = slope * (first if slope >= 0 or last is None else last)
-        spent += sum(weight * line.left for weight, line, _ in self.ramps)
+        # Between its ends it is affine, but for ramps with a layer for each batch.
+        listed = last is not None and any(len(line.lefts) > 1 for _, line, _ in self.ramps)
+        numbers = range(first, last + 1) if last is not None and listed else {first, last or first}
+        spent = min(each * J + sum(weight * line.spent(J) for weight, line, _ in self.ramps) for J in numbers)
         ramped = [0] * len(worths)
         for weight, line, _ in self.ramps:
             ramped = [more + weight * taken for more, taken in zip(ramped, line.taken.tolist(), strict=True)]

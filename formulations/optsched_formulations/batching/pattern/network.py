@@ -368,11 +368,9 @@ class Shortest:
         fills = kind.fill @ prices + scale * kind.fill_extra[:, None]
         decodes = kind.decode @ prices + scale * kind.decode_extra[:, None]
         idle = np.cumsum(kind.idle @ prices, axis=1)
-        later = (
-            TokenCosts(idle[k - 1], decodes[k], fills[k] if kind.fill_extra[k] >= 0 else None)
-            for k in range(1, kind.output)
-        )
-        self._paths = CheapestPaths(fills[0], later, {kind.output}, pause=1)
+        none = np.zeros_like(decodes[1:])
+        later = [TokenCosts(idle[: kind.output - 1], decodes[1:], fills[1:], none, kind.fill_extra[1:] >= 0)]
+        self._paths = CheapestPaths(fills[0], later if len(none) else (), {kind.output}, pause=1)
         self.cost = self._paths.costs[kind.output]
 
     def patterns(self, ends: Ints) -> list[Pattern]:
