@@ -23,6 +23,7 @@ from optsched.planner.first_tokens import first_tokens, may_drop
 from optsched.planner.forward import forward
 from optsched.planner.plan import ScheduleArrays
 from optsched.planner.ranking import Feature, Weights, features, ranking, weights
+from optsched.planner.responsive import may_respond, responsive
 from optsched.planner.sizes import LEAST_CHUNK, arrays_to_plan
 from optsched.planner.steps import ListRule
 
@@ -59,7 +60,8 @@ _BACKWARD = (weights(output=-_ONE, fill=-1), weights(fill=_ONE, output=-1), weig
 
 
 Scheme = Callable[[InstanceArrays, ListRule, Ints], ScheduleArrays | None]
-"""A scheme of list scheduling: `forward`, `backward`, `evicting` or `first_tokens`; None if it makes no plan of use."""
+"""A scheme of list scheduling: `forward`, `backward`, `evicting`, `responsive` or `first_tokens`; None if it makes no
+plan of use."""
 
 
 Ranks = list[tuple[Weights | None, Ints]]
@@ -204,6 +206,9 @@ class RuleSearch:
             yield first_tokens, ranks[:1]
         if may_refill(arrays):
             yield evicting, ranks
+        sums = self._objective in {Objective.MEAN_E2E, Objective.WEIGHTED_E2E}
+        if sums and may_respond(arrays) and (arrival != arrival[0]).any():
+            yield responsive, ranks
         if arrays.limits.hybrid and (arrival == arrival[0]).all() and not len(arrays.queue):
             mixed: Ranks = [(None, _interleaved(rows, share)) for share in _SHARES]
             yield backward, [*((chosen, ranking(rows, chosen)) for chosen in _BACKWARD), *mixed]
@@ -214,6 +219,9 @@ class RuleSearch:
             return ListRule(_ONE, _ONE, 0, 0), {"tries": [1, _ONE, 1000], "least": [8, 64, 128], "level": [8, 32, 64]}
         middle, least = self._levels[len(self._levels) // 2], 4 * LEAST_CHUNK
         choices = {"level": self._levels, "least": [LEAST_CHUNK, 8 * LEAST_CHUNK, 16 * LEAST_CHUNK]}
+        if scheme is responsive:
+            choices |= {"tries": [16, 24, 32, 1000], "ahead": [16, 32, 64, 128]}
+            return ListRule(middle, least, 1000, 0), choices
         if scheme is evicting:
             choices["ahead"] = [4, 16, 64, 256]
         return ListRule(middle, least, 1 if scheme is backward else 8, 0), choices | {"tries": [1, 8, 64]}
@@ -229,7 +237,7 @@ class RuleSearch:
                 least = int(rule.least * 2.0 ** rng.normal(0, 0.5))
                 return replace(recipe, rule=rule._replace(least=min(max(least, LEAST_CHUNK), self._levels[-1])))
             case 3:
-                if recipe.scheme is evicting and rng.integers(2):
+                if recipe.scheme in {evicting, responsive} and rng.integers(2):
                     return replace(recipe, rule=rule._replace(ahead=int(2.0 ** rng.uniform(0, 10)) - 1))
                 return replace(recipe, rule=rule._replace(tries=int(2 ** rng.integers(8))))
             case 4 if recipe.weights is not None:
@@ -291,6 +299,7 @@ def _shifted(rank: Ints, rng: np.random.Generator) -> Ints:
     begin, to = int(rng.integers(total - length + 1)), int(rng.integers(total - length + 1))
     rest = np.concatenate((order[:begin], order[begin + length :]))
     moved = np.concatenate((rest[:to], order[begin : begin + length], rest[to:]))
-    placed = np.empty(total, dtype=np.int64)
-    placed[moved] = np.arange(total)
+    # The same ranks, but for those that are equal.
+    placed, places = np.empty(total, dtype=np.int64), np.arange(total)
+    placed[moved] = np.maximum.accumulate(rank[order] - places) + places
     return placed
