@@ -60,11 +60,11 @@ is at least the least of them. Add up requests. ∎
 
 Roundings, all down: F in a window counts as its begin for the earliest window of a decode, and as its end for the
 latest. Z counts in parts εW: a window opens to a decode :math:`⌈kδ/(εW)⌉` windows after the one that follows F and Z/εW
-more. Decodes go by at most eight blocks of equal size, in which all may go wherever the first or the last may, and read
+more. Decodes go by a number of blocks of equal size, in which all may go wherever the first or the last may, and read
 what the first reads. u rises with m and is concave in it, so that it lies above its chords between 17 points.
 
 *Tight* where prompts queue (code completion); *loose* where requests spend their time in decodes, for which
-`congestion` also counts who is surely alive. Prices are those of mean busy times (`queued.prices`): θ falls by one for
+`congestion` also counts what is surely alive. Prices are those of mean busy times (`queued.prices`): θ falls by one for
 each request that ends its prompt, and rises again with arrivals that overtake.
 
 Conditions

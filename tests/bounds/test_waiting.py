@@ -57,7 +57,7 @@ PAIR = Instance(
     ],
 )
 def test_worked_prices(terms: tuple[int, int, int], prices: list[int], value: int) -> None:
-    named = dict(zip(("window_ps", "kept", "short_ps"), terms, strict=True))
+    named = dict(zip(("window_ps", "kept", "short_ps"), terms, strict=True)) | {"blocks": 8}
     assert proved(PAIR, {"kind": "waiting", **named, "prices": prices}) == value <= 2 * 60 == optimum(PAIR, E2E)
 
 
@@ -69,6 +69,7 @@ def _certificate(instance: Instance, data: st.DataObject) -> dict[str, Any]:
         "window_ps": data.draw(st.integers(1, 6 * single)),
         "kept": data.draw(st.integers(0, 64)),
         "short_ps": data.draw(st.integers(0, 4 * single)),
+        "blocks": data.draw(st.integers(1, 4)),
         "prices": data.draw(st.lists(price, max_size=16)),
     }
 
@@ -154,6 +155,7 @@ def test_prices_of_mean_busy_times() -> None:
         ({"window_ps": 0}, "window_ps is 0, expected an integer from 1"),
         ({"kept": 65}, "kept is 65, expected an integer from 0 to 64"),
         ({"short_ps": -1}, "short_ps is -1"),
+        ({"blocks": 0}, "blocks is 0, expected an integer from 1 to 1000"),
         ({"prices": None}, "prices is None"),
         ({"prices": [-1]}, "prices is"),
         ({"prices": [0.5]}, "prices is"),

@@ -11,9 +11,6 @@ from optsched.compiled import compiled, compiled_part
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 
-_BLOCKS = 8
-"""Blocks of a request's decodes that are placed together."""
-
 
 @dataclass(frozen=True)
 class Least:
@@ -54,18 +51,20 @@ class RequestCosts:
         self._rows = np.stack([self.arrival, self.need, prompt, output])
         self._single = instance.cost.linear_ps(1)
 
-    def least(self, worths: Worths, terms: Terms) -> Least:
-        """Return the bound of prices, and how it changes with them."""
+    def least(self, worths: Worths, terms: Terms, most: int) -> Least | None:
+        """Return the bound of prices, and how it changes; None if more windows than ``most`` are looked at."""
         later = tuple(np.minimum.accumulate(each[::-1])[::-1].copy() for each in (worths.decode, worths.refill))
         change = np.zeros(worths.price.size)
         room = int(self.need.max()) // terms.window + 4
         costs, visits = _cheapest(
             self._rows,
             (worths.price, worths.decode, worths.refill, worths.rise, later[0], later[1]),
-            (*terms, self._single, worths.step),
+            (*terms, self._single, worths.step, most),
             np.zeros((2, room), np.int64),
             change,
         )
+        if visits > most:
+            return None
         change[:-1] -= terms.window
         total = sum(costs.tolist()) - terms.window * int(worths.price.sum())
         return Least(max(total, 0) // UNIT, change, visits)
@@ -88,7 +87,7 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
     limit: int,
     request: tuple[int, int],
     worths: tuple[Ints, Ints, Ints, Floats, Ints, Ints],
-    terms: tuple[int, int, int, int, int],
+    terms: tuple[int, int, int, int, int, int, int],
     blocks: Ints,
 ) -> tuple[int, int, int]:
     """Return the least cost of decodes after a first token in a window, Z in windows, and how many were looked at.
@@ -97,8 +96,8 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
     """
     prompt, count = request
     _, decode, refill, _, decode_on, refill_on = worths
-    length, kept, short, single, step = terms
-    last, parts = decode.shape[0] - 1, min(_BLOCKS, count)
+    length, kept, short, most_parts, single, step, _ = terms
+    last, parts = decode.shape[0] - 1, min(most_parts, count)
     floor = 0
     for b in range(parts):
         first = count * b // parts + 1
@@ -142,25 +141,31 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
 def _cheapest(
     requests: Ints,
     worths: tuple[Ints, Ints, Ints, Floats, Ints, Ints],
-    terms: tuple[int, int, int, int, int],
+    terms: tuple[int, int, int, int, int, int, int],
     held: Ints,
     change: Floats,
 ) -> tuple[Ints, int]:
-    """Return the least cost of every request, and how many windows were looked at; ``held`` is room.
+    """Return the least cost of every request, and how many windows were looked at, until these are more than allowed.
 
-    For each end of the prompt's window the cheapest part of the time so far is kept: windows, and how much of each.
+    ``held`` is room. For each end of the prompt's window the cheapest part of the time so far is kept: windows, and how
+    much of each.
     """
     price, _, _, rise, _, _ = worths
-    length, _, _, _, step = terms
+    length, kept, _, most_parts, _, step, most = terms
     last, visits = price.size - 1, 0
     costs = np.full(requests.shape[1], LARGEST)
-    blocks, placed = np.zeros((_BLOCKS, 4), np.int64), np.zeros(_BLOCKS, np.int64)
+    blocks, placed = np.zeros((most_parts, 4), np.int64), np.zeros(most_parts, np.int64)
     chosen = np.zeros_like(held)
     for r in range(costs.size):
+        if visits > most:
+            break
         arrival, need, prompt, output = requests[:, r]
         w, size, filled, paid, members = min(arrival // length, last), 0, 0, 0, 0
+        # From one window to the next the cost of decodes falls by no more than one part of Z.
+        least_after = 0
         while w <= last and 64 * (w * length - arrival) < costs[r]:
             visits += 1
+            least_after -= kept * length
             start = max(w * length, arrival)
             room = (w + 1) * length - start if w < last else need
             taken = min(room, need - filled)
@@ -180,13 +185,13 @@ def _cheapest(
                         # Later ends in this window cost more than they save: this is the one that counts.
                         settled = True
                         cost += 64 * (end - arrival)
-                        if cost < costs[r]:
+                        if cost + max(least_after, 0) < costs[r]:
                             after = 0
                             if output > 1:
                                 after, _, seen = _later(
                                     w, start, costs[r] - cost, (prompt, output - 1), worths, terms, blocks
                                 )
-                                visits += seen
+                                least_after, visits = after, visits + seen
                             if cost + after < costs[r]:
                                 costs[r] = cost + after
                                 members = size + 1
@@ -210,7 +215,7 @@ def _cheapest(
             w += 1
         for k in range(members):
             change[chosen[0, k]] += chosen[1, k]
-        parts = min(_BLOCKS, output - 1)
+        parts = min(most_parts, output - 1)
         for b in range(parts):
             first, final = (output - 1) * b // parts + 1, (output - 1) * (b + 1) // parts
             point = (prompt + first - 1 + step // 2) // step

@@ -11,7 +11,7 @@ from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
 from optsched.bounds.queued.costs import RequestCosts
 from optsched.bounds.queued.served import busy_prices
-from optsched.bounds.queued.worths import LARGEST, POINTS, UNIT, DecodeWorths, Floats, Terms, Worths
+from optsched.bounds.queued.worths import LARGEST, POINTS, UNIT, DecodeWorths, Floats, Terms
 from optsched.bounds.volume import busy_ps
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
@@ -20,15 +20,21 @@ _GRAIN = 8
 """Prices are multiples of this, in 64ths of a request: of different ones there are fewer."""
 _WINDOWS = 6000
 """Most windows."""
-_SLOWER = (1.0, 1.05)
-"""How much more of a machine than they must requests take, at first guess."""
-_SCALES = (0.85, 0.95, 1.05)
+_SCALES = (0.9, 1.0)
 """What first prices are multiplied by."""
-_SHARES = ((32, 4), (40, 5), (56, 6))
+_SHARES = ((32, 5), (40, 5), (56, 6))
 """First guesses of ε in 64ths, and of δ / ε in batches of one token."""
-_STAGES = ((4, 60), (1, 30))
-"""Windows of the bound in one, and rounds, of the parts of the search."""
-_WORK = 1_500_000_000
+_STAGES = ((4, 1), (2, 100), (1, 60))
+"""Windows of the bound in one, and rounds at most, of the parts of the search."""
+_BLOCKS = 4, 32
+"""Blocks of a request's decodes, while prices are adjusted and in the bound."""
+_SOONER = 60
+"""Rounds after which steps would be as short as they are at the begin of a stage that goes on with prices."""
+_MEAN = 15
+"""Rounds of which the last one tries a mean of prices."""
+_FEWEST = 6
+"""Rounds of a stage at least; it is left out if that would take too much."""
+_WORK = 450_000_000
 """Windows that a stage may look at."""
 
 
@@ -51,26 +57,32 @@ def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
     dearest = _dearest(instance, requests, worths, end)
     if dearest < 4 * UNIT:
         return None
+    jobs = [(float(arrival), float(max(need, 1))) for arrival, need in zip(requests.arrival, needs, strict=True)]
+    jobs.sort()
     best: tuple[int, Terms, Floats] | None = None
     for parts, rounds in _STAGES:
         length = window * parts
         count = end // length + 1
-        search = _Search(requests, worths, dearest)
+        search, guess = _Search(requests, worths, dearest), busy_prices(jobs, length, count + 1)
         if best is None:
-            jobs = sorted(zip(requests.arrival.tolist(), needs, strict=True))
-            for slower, scale, (kept, short) in product(_SLOWER, _SCALES, _SHARES):
-                shares = [(float(arrival), max(1.0, slower * need)) for arrival, need in jobs]
-                guess = scale * busy_prices(shares, length, count + 1)
-                search.attempt(guess, Terms(length, kept, short * kept * single // UNIT))
+            for scale, (kept, short) in product(_SCALES, _SHARES):
+                search.attempt(scale * guess, Terms(length, kept, short * kept * single // UNIT, _BLOCKS[0]))
         else:
-            _, terms, coarse = best
-            places = np.minimum(np.arange(count + 1) * length // terms.window, coarse.size - 1)
-            guess = np.append(coarse[places][:-1], 0.0)
+            _, terms, longer = best
             search.attempt(guess, terms._replace(window=length))
-        best = search.climb(rounds)
-    assert best is not None, "there is a stage"
+            places = np.minimum(np.arange(count) * length // terms.window, longer.size - 2)
+            search.attempt(np.append(longer[places], 0.0), terms._replace(window=length))
+        found = search.climb(rounds, _SOONER if parts == 1 else 0)
+        if found is None:
+            break
+        best = found
+    if best is None:
+        return None
     value, terms, price = best
-    stated = {"window_ps": terms.window, "kept": terms.kept, "short_ps": terms.short}
+    finer = search.value(price, terms._replace(blocks=_BLOCKS[1]))
+    if finer is not None and finer > value:
+        value, terms = finer, terms._replace(blocks=_BLOCKS[1])
+    stated = {"window_ps": terms.window, "kept": terms.kept, "short_ps": terms.short, "blocks": terms.blocks}
     return Bound(value, {"kind": "waiting", **stated, "prices": _rounded(price, dearest)[:-1].tolist()})
 
 
@@ -120,29 +132,46 @@ class _Search:
         self._work = 0
         self._best: tuple[int, Terms, Floats] | None = None
 
-    def attempt(self, price: Floats, terms: Terms) -> Floats:
-        """Return how the bound changes with prices, per length of a window; keep them if they are the best so far."""
+    def attempt(self, price: Floats, terms: Terms) -> Floats | None:
+        """Return how the bound changes with prices, per length of a window; keep them if they are the best so far.
+
+        None if that takes too much.
+        """
         rounded = _rounded(price, self._dearest)
-        worths: Worths = self._worths.of(rounded, terms)
-        least = self._requests.least(worths, terms)
+        least = self._requests.least(self._worths.of(rounded, terms), terms, _WORK // _FEWEST)
+        if least is None:
+            self._work += _WORK
+            return None
         self._work += least.visits
         if self._best is None or least.value > self._best[0]:
             self._best = least.value, terms, price
         pull: Floats = least.change[:-1] / terms.window
         return pull
 
-    def climb(self, rounds: int) -> tuple[int, Terms, Floats]:
-        """Try some more prices, fewer if that takes too much; return the best value, its terms and prices."""
-        assert self._best is not None, "a first guess has been tried"
+    def value(self, price: Floats, terms: Terms) -> int | None:
+        """Return the bound of prices; None if that takes too much."""
+        least = self._requests.least(self._worths.of(_rounded(price, self._dearest), terms), terms, _WORK)
+        return None if least is None else least.value
+
+    def climb(self, rounds: int, sooner: int) -> tuple[int, Terms, Floats] | None:
+        """Try some more prices, fewer if that takes too much; return the best value, its terms and prices, if any."""
+        if self._best is None:
+            return None
         _, terms, price = self._best
         at = price[:-1].copy()
-        mean, square = np.zeros(at.size), np.zeros(at.size)
+        mean, square, smooth = np.zeros(at.size), np.zeros(at.size), at
         for turn in range(1, rounds + 1):
-            if self._work > _WORK:
+            if self._work >= _WORK:
                 break
-            pull = self.attempt(np.append(at, 0.0), terms)
+            # The mean of prices around a maximum is nearer to it than they are.
+            pull = self.attempt(np.append(smooth if turn % _MEAN == 0 else at, 0.0), terms)
+            if pull is None:
+                break
+            smooth = 0.9 * smooth + 0.1 * at
+            if turn % _MEAN == 0:
+                continue
             mean, square = 0.8 * mean + 0.2 * pull, 0.95 * square + 0.05 * pull**2
             step = mean / (1 - 0.8**turn) / np.sqrt(square / (1 - 0.95**turn) + 1e-3)
-            width = 0.1 * (np.minimum(1.5 * np.sqrt(at), 0.15 * at) + 0.15) / (1 + turn / 40)
+            width = 0.1 * (np.minimum(1.5 * np.sqrt(at), 0.15 * at) + 0.15) / (1 + (sooner + turn) / 40)
             at = np.maximum(at + width * step, 0)
         return self._best

@@ -23,11 +23,12 @@ Floats = npt.NDArray[np.float64]
 
 
 class Terms(NamedTuple):
-    """What a certificate states besides prices: window in ps, ε in 64ths, δ in ps."""
+    """What a certificate states besides prices: window in ps, ε in 64ths, δ in ps, and blocks of decodes."""
 
     window: int
     kept: int
     short: int
+    blocks: int
 
 
 class Worths(NamedTuple):

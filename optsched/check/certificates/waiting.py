@@ -18,22 +18,31 @@ from optsched.model.objectives import Objective
 
 _POINTS = 16
 """Stretches of tokens read, between whose ends a decode's worth is taken to be affine."""
-_PARTS = 8
-"""Parts of a request's decodes that count as one."""
 _MOST_WINDOWS = 100_000
 _MOST_BATCHES = 200_000_000
 """Different prices, times decodes in a batch."""
+_RANGES = {"window_ps": (1, 10**15), "kept": (0, 64), "short_ps": (0, 10**13), "blocks": (1, 1000)}
+"""The least and the greatest of what certificates state besides prices."""
 _NEVER = 2**62
 
 
 @dataclass(frozen=True)
 class _Stated:
-    """What a certificate states: ps, a share in 64ths, and prices in 64ths of a request; the last window has none."""
+    """What a certificate states: ps, a share in 64ths, and prices in 64ths of a request; the last window has none.
+
+    ``blocks`` is into how many parts the decodes of a request are cut, of which each counts as one place.
+    """
 
     window: int
     kept: int
     short: int
+    blocks: int
     prices: list[int]
+
+    @property
+    def terms(self) -> tuple[int, int, int, int]:
+        """All but the prices."""
+        return self.window, self.kept, self.short, self.blocks
 
 
 def waiting_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
@@ -95,7 +104,7 @@ def waiting_bound(problem: Problem, objective: Objective, certificate: Mapping[s
         rows,
         prices,
         (decodes, refills, later_decodes, later_refills),
-        (stated.window, stated.kept, stated.short, _time(problem, 1), _step(problem), int(problem.eviction)),
+        (*stated.terms, _time(problem, 1), _step(problem), int(problem.eviction)),
         int(rows[:, 1].max()) // stated.window + 4,
     )
     total: int = sum(costs.tolist()) - stated.window * sum(stated.prices)
@@ -103,14 +112,15 @@ def waiting_bound(problem: Problem, objective: Objective, certificate: Mapping[s
 
 
 def _read(certificate: Mapping[str, Any]) -> _Stated:
-    for name, (least, most) in {"window_ps": (1, 10**15), "kept": (0, 64), "short_ps": (0, 10**13)}.items():
+    for name, (least, most) in _RANGES.items():
         value = certificate.get(name)
         if type(value) is not int or not least <= value <= most:
             raise UnprovedError(f"{name} is {shown(value)}, expected an integer from {least} to {most}")
     prices = certificate.get("prices")
     if not isinstance(prices, list) or len(prices) > _MOST_WINDOWS or not all(map(_is_price, prices)):
         raise UnprovedError(f"prices is {shown(prices)}, expected at most {_MOST_WINDOWS} integers from 0 to 2^50")
-    return _Stated(certificate["window_ps"], certificate["kept"], certificate["short_ps"], prices)
+    window, kept, short, blocks = (certificate[name] for name in _RANGES)
+    return _Stated(window, kept, short, blocks, prices)
 
 
 def _is_price(price: object) -> bool:
@@ -215,7 +225,7 @@ def _after(  # noqa: PLR0917 - compiled functions take positions
     prompt: int,
     count: int,
     worths: tuple[Ints, Ints, Ints, Ints],
-    terms: tuple[int, int, int, int, int, int],
+    terms: tuple[int, int, int, int, int, int, int],
     most: int,
     least: Ints,
 ) -> int:
@@ -226,9 +236,9 @@ def _after(  # noqa: PLR0917 - compiled functions take positions
     K is taken to read what k reads, to begin as early as k may, and to end as late as K may.
     """
     decodes, refills, later_decodes, later_refills = worths
-    length, kept, short, single, step, eviction = terms
+    length, kept, short, blocks, single, step, eviction = terms
     last = decodes.shape[0] - 1
-    parts = min(_PARTS, count)
+    parts = min(blocks, count)
     cheapest = 0
     for part in range(parts):
         before, until = count * part // parts, count * (part + 1) // parts
@@ -263,12 +273,12 @@ def _least_costs(
     rows: Ints,
     prices: Ints,
     worths: tuple[Ints, Ints, Ints, Ints],
-    terms: tuple[int, int, int, int, int, int],
+    terms: tuple[int, int, int, int, int, int, int],
     room: int,
 ) -> Ints:
     """Return the least of F - T, Z and what runs are paid, for every request, in 64ths of ps."""
     costs = np.empty(len(rows), np.int64)
-    used, least = np.empty((room, 2), np.int64), np.empty((_PARTS, 2), np.int64)
+    used, least = np.empty((room, 2), np.int64), np.empty((terms[3], 2), np.int64)
     for r in range(len(rows)):
         costs[r] = _least_cost(rows[r], prices, worths, terms, used, least)
     return costs
@@ -279,7 +289,7 @@ def _least_cost(  # noqa: PLR0917 - compiled functions take positions
     row: Ints,
     prices: Ints,
     worths: tuple[Ints, Ints, Ints, Ints],
-    terms: tuple[int, int, int, int, int, int],
+    terms: tuple[int, int, int, int, int, int, int],
     used: Ints,
     least: Ints,
 ) -> int:
