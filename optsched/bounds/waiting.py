@@ -79,8 +79,9 @@ Mathematics 15); here its dual prices also pay for batches.
 
 from __future__ import annotations
 
+from optsched.bounds.alone import alone_bound
 from optsched.bounds.bound import Bound
-from optsched.bounds.machine import most_needs
+from optsched.bounds.machine import machine_bound, most_needs
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 
@@ -88,9 +89,20 @@ _FEWEST = 64
 """With fewer requests exact models, or `alone`, say more."""
 
 
+def queueing(instance: Instance) -> float:
+    """Return how long requests queue for their first tokens at least, in mean times that one takes alone."""
+    first, least = machine_bound(instance, Objective.MEAN_TTFT), alone_bound(instance, Objective.MEAN_E2E)
+    assert first is not None, "means are bounded"
+    assert least is not None, "means are bounded"
+    return first.value / max(least.value, 1)
+
+
 def waiting_bound(instance: Instance, objective: Objective) -> Bound | None:
-    """Bound the sum of e2e latencies; None for other objectives, few requests, or where numbers are too large."""
-    if objective != Objective.MEAN_E2E or len(instance.requests) < _FEWEST:
+    """Bound the sum of e2e latencies; None for other objectives, few requests, or where numbers are too large.
+
+    None also where requests queue for less than one takes alone.
+    """
+    if objective != Objective.MEAN_E2E or len(instance.requests) < _FEWEST or queueing(instance) < 1:
         return None
     from optsched.bounds.queued.prices import priced_bound  # noqa: PLC0415  # compiled code takes a while to load
 

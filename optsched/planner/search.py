@@ -33,6 +33,8 @@ _LATE = 30
 """Changes after which a value is forgotten."""
 _PATIENCE = 1000
 """Changes without a better plan after which the search starts anew from another scheme."""
+_NEAR, _HASTE = 400, 8
+"""A scheme whose best plan is worse than that of another by more than such a part has a fraction of this patience."""
 _PROPOSALS = 50_000_000
 """Runs in plans after which another order is proposed from outside: those of some hundred plans of 2,000 requests."""
 _SHARES = (0, 4, 8, 12)
@@ -169,11 +171,13 @@ class RuleSearch:
         Now and then ``propose`` says how the order changes.
         """
         due = self.work
-        for start in cycle(sorted(self._best_of.values(), key=lambda found: found.value)):
-            current = best = start
+        for scheme in cycle(sorted(self._best_of, key=lambda scheme: self._best_of[scheme].value)):
+            current = best = self._best_of[scheme]
+            far = self.best is not None and current.value * _NEAR > self.best.value * (_NEAR + 1)
+            patience = _PATIENCE // _HASTE if far else _PATIENCE
             history = [current.value] * _LATE
             fruitless = 0
-            while fruitless < _PATIENCE:
+            while fruitless < patience:
                 fruitless += 1
                 order = None
                 if propose is not None and self.work >= due:

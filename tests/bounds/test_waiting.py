@@ -16,7 +16,8 @@ from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, 
 from optsched.bounds.alone import alone_bound
 from optsched.bounds.bound import Bound
 from optsched.bounds.congestion import congestion_bound
-from optsched.bounds.machine import machine_bound
+from optsched.bounds.machine import machine_bound, most_needs
+from optsched.bounds.queued.prices import priced_bound
 from optsched.bounds.queued.served import busy_prices
 from optsched.bounds.waiting import waiting_bound
 from optsched.check import UnprovedError, proved_bound
@@ -88,7 +89,7 @@ def queued(count: int) -> Instance:
     """Return long prompts with few tokens, of which groups of ten come at once."""
     calm = busy(count)
     requests = tuple(
-        Request(200 + 70 * i % 400, 4 + 5 * i % 13, arrival_ps=1_200_000_000 * (i // 10)) for i in range(count)
+        Request(200 + 70 * i % 400, 2 + 5 * i % 7, arrival_ps=1_200_000_000 * (i // 10)) for i in range(count)
     )
     return replace(calm, requests=requests)
 
@@ -115,7 +116,7 @@ def test_whatever_is_chosen_can_be_proved(decode_req: int, prompt: int) -> None:
     cost = replace(busy(100).cost, decode_req=decode_req)
     requests = tuple(Request(prompt + i % 7, 3 + 5 * i % 20, arrival_ps=300_000_000 * i) for i in range(100))
     instance = replace(busy(100), cost=cost, requests=requests)
-    found = waiting_bound(instance, E2E)
+    found = priced_bound(instance, most_needs(instance))
     assert found is not None
     assert proved(instance, found.certificate) == found.value
 
@@ -123,16 +124,17 @@ def test_whatever_is_chosen_can_be_proved(decode_req: int, prompt: int) -> None:
 @pytest.mark.parametrize("decode_kv", [10**9, 10**12, 10**15])
 def test_prices_stay_in_64_bits_where_decodes_cost_far_more_than_a_base(decode_kv: int) -> None:
     costly = replace(busy(100), cost=CostModel(base=40, token=0, decode_kv=decode_kv))
-    found = waiting_bound(costly, E2E)
+    found = priced_bound(costly, most_needs(costly))
     if found is not None:
         served = simulate(costly, "sarathi", E2E).value
         assert served is not None
         assert proved(costly, found.certificate) == found.value <= served
 
 
-def test_it_says_nothing_of_few_requests_or_of_other_objectives() -> None:
-    assert waiting_bound(busy(20), E2E) is None
-    assert waiting_bound(busy(100), Objective.MAKESPAN) is None
+def test_it_says_nothing_of_few_requests_of_other_objectives_or_without_queues() -> None:
+    assert waiting_bound(queued(20), E2E) is None
+    assert waiting_bound(queued(100), Objective.MAKESPAN) is None
+    assert waiting_bound(busy(100), E2E) is None
 
 
 def test_prices_of_mean_busy_times() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -24,17 +25,19 @@ _SCALES = (0.9, 1.0)
 """What first prices are multiplied by."""
 _SHARES = ((32, 5), (40, 5), (56, 6))
 """First guesses of ε in 64ths, and of δ / ε in batches of one token."""
-_STAGES = ((4, 1), (2, 100), (1, 60))
+_STAGES = ((4, 1), (2, 130), (1, 80))
 """Windows of the bound in one, and rounds at most, of the parts of the search."""
-_BLOCKS = 4, 32
+_LONGER = (1, 4, 16)
+"""How much longer windows are where they have to be."""
+_BLOCKS = 4, 64
 """Blocks of a request's decodes, while prices are adjusted and in the bound."""
-_SOONER = 60
+_SOONER = 200
 """Rounds after which steps would be as short as they are at the begin of a stage that goes on with prices."""
 _MEAN = 15
 """Rounds of which the last one tries a mean of prices."""
 _FEWEST = 6
 """Rounds of a stage at least; it is left out if that would take too much."""
-_WORK = 450_000_000
+_WORK = 1_000_000_000
 """Windows that a stage may look at."""
 
 
@@ -48,42 +51,80 @@ def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
     needs
         What the requests take of the machine.
     """
-    end, single = _end(instance), instance.cost.linear_ps(1)
-    worths = DecodeWorths(instance)
+    single, worths = instance.cost.linear_ps(1), DecodeWorths(instance)
     if not single or not worths.token:
         return None
     requests = RequestCosts(instance, worths)
-    window = max(-(-end // _WINDOWS), int(np.median(requests.need)) // 2, single)
-    dearest = _dearest(instance, requests, worths, end)
+    dearest = _dearest(instance, requests, worths)
     if dearest < 4 * UNIT:
         return None
     jobs = [(float(arrival), float(max(need, 1))) for arrival, need in zip(requests.arrival, needs, strict=True)]
     jobs.sort()
+    guesses = _Guesses(jobs, single, _end(instance))
+    window = max(-(-guesses.end // _WINDOWS), int(np.median(requests.need)) // 2, single)
+    # Where requests queue for long, fewer windows fit the work.
+    found = (_searched(requests, worths, dearest, guesses, window * longer) for longer in _LONGER)
+    best = next((each for each in found if each is not None), None)
+    if best is None:
+        return None
+    value, terms, price = best
+    finer = _Search(requests, worths, dearest).value(price, terms._replace(blocks=_BLOCKS[1]))
+    if finer is not None and finer > value:
+        value, terms = finer, terms._replace(blocks=_BLOCKS[1])
+    stated = {"window_ps": terms.window, "kept": terms.kept, "short_ps": terms.short, "blocks": terms.blocks}
+    return Bound(value, {"kind": "waiting", **stated, "prices": _rounded(price, dearest)[:-1].tolist()})
+
+
+@dataclass(frozen=True)
+class _Guesses:
+    """First prices: those of mean busy times.
+
+    Parameters
+    ----------
+    jobs
+        Arrivals and needs, by arrival.
+    single
+        Time of a batch of one token, ps.
+    end
+        When the last window begins.
+    """
+
+    jobs: list[tuple[float, float]]
+    single: int
+    end: int
+
+    def prices(self, length: int) -> Floats:
+        """Return prices for windows of a length."""
+        return busy_prices(self.jobs, length, self.end // length + 2)
+
+    def terms(self, length: int) -> Iterator[Terms]:
+        """Yield windows, ε and δ."""
+        for kept, short in _SHARES:
+            yield Terms(length, kept, short * kept * self.single // UNIT, _BLOCKS[0])
+
+
+def _searched(
+    requests: RequestCosts, worths: DecodeWorths, dearest: int, guesses: _Guesses, window: int
+) -> tuple[int, Terms, Floats] | None:
+    """Return the best value that is found with windows of some length or longer, with its terms and prices, if any."""
     best: tuple[int, Terms, Floats] | None = None
     for parts, rounds in _STAGES:
         length = window * parts
-        count = end // length + 1
-        search, guess = _Search(requests, worths, dearest), busy_prices(jobs, length, count + 1)
+        search, guess = _Search(requests, worths, dearest), guesses.prices(length)
         if best is None:
-            for scale, (kept, short) in product(_SCALES, _SHARES):
-                search.attempt(scale * guess, Terms(length, kept, short * kept * single // UNIT, _BLOCKS[0]))
+            for scale, terms in product(_SCALES, guesses.terms(length)):
+                if search.attempt(scale * guess, terms) is None:
+                    return None
         else:
             _, terms, longer = best
             search.attempt(guess, terms._replace(window=length))
-            places = np.minimum(np.arange(count) * length // terms.window, longer.size - 2)
+            places = np.minimum(np.arange(guess.size - 1) * length // terms.window, longer.size - 2)
             search.attempt(np.append(longer[places], 0.0), terms._replace(window=length))
         found = search.climb(rounds, _SOONER if parts == 1 else 0)
         if found is None:
             break
         best = found
-    if best is None:
-        return None
-    value, terms, price = best
-    finer = search.value(price, terms._replace(blocks=_BLOCKS[1]))
-    if finer is not None and finer > value:
-        value, terms = finer, terms._replace(blocks=_BLOCKS[1])
-    stated = {"window_ps": terms.window, "kept": terms.kept, "short_ps": terms.short, "blocks": terms.blocks}
-    return Bound(value, {"kind": "waiting", **stated, "prices": _rounded(price, dearest)[:-1].tolist()})
+    return best
 
 
 def _end(instance: Instance) -> int:
@@ -92,9 +133,9 @@ def _end(instance: Instance) -> int:
     return max(span + max(alone(instance).e2e), busy_ps(instance) * 11 // 10)
 
 
-def _dearest(instance: Instance, requests: RequestCosts, worths: DecodeWorths, end: int) -> int:
+def _dearest(instance: Instance, requests: RequestCosts, worths: DecodeWorths) -> int:
     """Return a price, in 64ths of a request, up to which all numbers stay below `LARGEST`; ≤ 0 if there is none."""
-    cost, most = instance.cost, instance.limits.batch_tokens
+    cost, most, end = instance.cost, instance.limits.batch_tokens, _end(instance)
     read = cost.decode_ps(worths.step * POINTS)
     batch = cost.linear_ps(most) + cost.prefill_req + read
     output = max(request.output for request in instance.requests)
