@@ -18,6 +18,7 @@ BOUNDS: Mapping[str, str] = MappingProxyType(
         "machine": "optsched.bounds.machine:machine_bound",
         "late": "optsched.bounds.late:late_bound",
         "congestion": "optsched.bounds.congestion:congestion_bound",
+        "waiting": "optsched.bounds.waiting:waiting_bound",
         "percentile": "optsched.bounds.percentile:percentile_bound",
         "ramp": "optsched.bounds.ramp:ramp_bound",
     }

@@ -25,7 +25,7 @@ class Planner:
     """
 
     declaration = Declaration(
-        covers=("swap",), before_policies=True, turns=(Turn(20, 0.01), Turn(20, 0.6, (Regime.LARGE,)))
+        covers=("swap",), before_policies=True, turns=(Turn(20, 0.01), Turn(20, 0.8, (Regime.LARGE,)))
     )
     """First for a schedule to beat, and alone on large instances, where it leaves time to check the schedules."""
 

@@ -23,6 +23,7 @@ from optsched.planner.first_tokens import first_tokens, may_drop
 from optsched.planner.forward import forward
 from optsched.planner.plan import ScheduleArrays
 from optsched.planner.ranking import Feature, Weights, features, ranking, weights
+from optsched.planner.responsive import may_respond, responsive
 from optsched.planner.sizes import LEAST_CHUNK, arrays_to_plan
 from optsched.planner.steps import ListRule
 
@@ -32,6 +33,8 @@ _LATE = 30
 """Changes after which a value is forgotten."""
 _PATIENCE = 1000
 """Changes without a better plan after which the search starts anew from another scheme."""
+_NEAR, _HASTE = 400, 8
+"""A scheme whose best plan is worse than that of another by more than such a part has a fraction of this patience."""
 _PROPOSALS = 50_000_000
 """Runs in plans after which another order is proposed from outside: those of some hundred plans of 2,000 requests."""
 _SHARES = (0, 4, 8, 12)
@@ -59,7 +62,8 @@ _BACKWARD = (weights(output=-_ONE, fill=-1), weights(fill=_ONE, output=-1), weig
 
 
 Scheme = Callable[[InstanceArrays, ListRule, Ints], ScheduleArrays | None]
-"""A scheme of list scheduling: `forward`, `backward`, `evicting` or `first_tokens`; None if it makes no plan of use."""
+"""A scheme of list scheduling: `forward`, `backward`, `evicting`, `responsive` or `first_tokens`; None if it makes no
+plan of use."""
 
 
 Ranks = list[tuple[Weights | None, Ints]]
@@ -167,11 +171,13 @@ class RuleSearch:
         Now and then ``propose`` says how the order changes.
         """
         due = self.work
-        for start in cycle(sorted(self._best_of.values(), key=lambda found: found.value)):
-            current = best = start
+        for scheme in cycle(sorted(self._best_of, key=lambda scheme: self._best_of[scheme].value)):
+            current = best = self._best_of[scheme]
+            far = self.best is not None and current.value * _NEAR > self.best.value * (_NEAR + 1)
+            patience = _PATIENCE // _HASTE if far else _PATIENCE
             history = [current.value] * _LATE
             fruitless = 0
-            while fruitless < _PATIENCE:
+            while fruitless < patience:
                 fruitless += 1
                 order = None
                 if propose is not None and self.work >= due:
@@ -204,6 +210,9 @@ class RuleSearch:
             yield first_tokens, ranks[:1]
         if may_refill(arrays):
             yield evicting, ranks
+        sums = self._objective in {Objective.MEAN_E2E, Objective.WEIGHTED_E2E}
+        if sums and may_respond(arrays) and (arrival != arrival[0]).any():
+            yield responsive, ranks
         if arrays.limits.hybrid and (arrival == arrival[0]).all() and not len(arrays.queue):
             mixed: Ranks = [(None, _interleaved(rows, share)) for share in _SHARES]
             yield backward, [*((chosen, ranking(rows, chosen)) for chosen in _BACKWARD), *mixed]
@@ -214,6 +223,9 @@ class RuleSearch:
             return ListRule(_ONE, _ONE, 0, 0), {"tries": [1, _ONE, 1000], "least": [8, 64, 128], "level": [8, 32, 64]}
         middle, least = self._levels[len(self._levels) // 2], 4 * LEAST_CHUNK
         choices = {"level": self._levels, "least": [LEAST_CHUNK, 8 * LEAST_CHUNK, 16 * LEAST_CHUNK]}
+        if scheme is responsive:
+            choices |= {"tries": [16, 24, 32, 1000], "ahead": [16, 32, 64, 128]}
+            return ListRule(middle, least, 1000, 0), choices
         if scheme is evicting:
             choices["ahead"] = [4, 16, 64, 256]
         return ListRule(middle, least, 1 if scheme is backward else 8, 0), choices | {"tries": [1, 8, 64]}
@@ -229,7 +241,7 @@ class RuleSearch:
                 least = int(rule.least * 2.0 ** rng.normal(0, 0.5))
                 return replace(recipe, rule=rule._replace(least=min(max(least, LEAST_CHUNK), self._levels[-1])))
             case 3:
-                if recipe.scheme is evicting and rng.integers(2):
+                if recipe.scheme in {evicting, responsive} and rng.integers(2):
                     return replace(recipe, rule=rule._replace(ahead=int(2.0 ** rng.uniform(0, 10)) - 1))
                 return replace(recipe, rule=rule._replace(tries=int(2 ** rng.integers(8))))
             case 4 if recipe.weights is not None:
@@ -291,6 +303,7 @@ def _shifted(rank: Ints, rng: np.random.Generator) -> Ints:
     begin, to = int(rng.integers(total - length + 1)), int(rng.integers(total - length + 1))
     rest = np.concatenate((order[:begin], order[begin + length :]))
     moved = np.concatenate((rest[:to], order[begin : begin + length], rest[to:]))
-    placed = np.empty(total, dtype=np.int64)
-    placed[moved] = np.arange(total)
+    # The same ranks, but for those that are equal.
+    placed, places = np.empty(total, dtype=np.int64), np.arange(total)
+    placed[moved] = np.maximum.accumulate(rank[order] - places) + places
     return placed

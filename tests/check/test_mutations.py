@@ -24,6 +24,7 @@ from test_free_pauses import TWO
 from test_last_arrivals import QUEUE
 from test_last_arrivals import ask as ask_last_arrivals
 from test_ramp import RAMP, SPIKE, memory_bound
+from test_waiting import queued, queued_bound
 
 from optsched import Instance, Objective, Restrictions, replace, simulate
 from optsched.bounds.catalogue import bound_method
@@ -61,7 +62,9 @@ def witnesses() -> dict[str, Witness]:
     last = ask_last_arrivals()[0].certificate
     assert last is not None
     served = simulate(busy(100), "planner", SUM).value
+    queued_served = simulate(queued(100), "planner", SUM).value
     assert served is not None
+    assert queued_served is not None
     three, terms = memory_bound(3, 10), {"kind": "ramp", "release_ps": 0, "prefill_step_ps": 0}
     return {
         "volume": _of_bound("volume", QUEUE, MAKESPAN),
@@ -70,6 +73,7 @@ def witnesses() -> dict[str, Witness]:
         "late": _of_bound("late", hurried, Objective.SLO_MISSES),
         "percentile": _of_bound("percentile", QUEUE, Objective.P95_E2E),
         "congestion": Witness(busy(100), SUM, crowded_bound().certificate, served),
+        "waiting": Witness(queued(100), SUM, queued_bound().certificate, queued_served),
         "ramp": Witness(three, MAKESPAN, terms | {"prices": [SPIKE, RAMP]}, optimum(three)),
         "resident_walk": Witness(PAIR, MAKESPAN, TIGHT | {"scale": 1, "tracked": []}, BEST),
         "resident_search": Witness(MEETING, MAKESPAN, searched(MET, 0, 0, 0, 0, 0, 0), MET),

@@ -95,6 +95,13 @@ def _congestion_bound_of_several(
     return congestion_bound_of_several(machines, objective, certificate)
 
 
+def _waiting_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
+    """Call a proof with compiled loops, which take a while to load."""
+    from optsched.check.certificates.waiting import waiting_bound  # noqa: PLC0415 - numba
+
+    return waiting_bound(problem, objective, certificate)
+
+
 def _resident_search_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
     """Call a proof with compiled loops, which take a while to load."""
     from optsched.check.certificates.resident_search import resident_search_bound  # noqa: PLC0415 - numba
@@ -115,6 +122,7 @@ PROOFS: Mapping[str, Proof] = MappingProxyType(
         "machine": machine_bound,
         "late": late_bound,
         "congestion": _congestion_bound,
+        "waiting": _waiting_bound,
         "percentile": percentile_bound,
         "volume": volume_bound,
         "ramp": ramp_bound,

@@ -1,0 +1,150 @@
+"""What a decode is worth at a price of machine time: the function u of the theorem, and how it changes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from optsched.bounds.own import most_decodes, turns
+from optsched.compiled import compiled, compiled_part
+from optsched.model.instance import Instance
+from optsched.model.ints import Ints
+
+UNIT = 64
+"""Prices and shares are counted in parts of a request: 1/64."""
+LARGEST = 2**62
+"""Numbers stay below."""
+POINTS = 16
+"""Stretches of tokens read, between whose ends u is taken to be affine."""
+
+Floats = npt.NDArray[np.float64]
+
+
+class Terms(NamedTuple):
+    """What a certificate states besides prices: window in ps, ε in 64ths, δ in ps, and blocks of decodes."""
+
+    window: int
+    kept: int
+    short: int
+    blocks: int
+
+
+class Worths(NamedTuple):
+    """What runs are worth, in 64ths of ps.
+
+    Parameters
+    ----------
+    price
+        θ of each window, 64ths; the last one is 0.
+    decode
+        u at multiples of ``step`` tokens, shape (windows, points + 1), refills aside.
+    refill
+        (1 - ε + θ) β of each window, or `LARGEST` without eviction.
+    rise
+        How ``decode`` changes with θ.
+    step
+        Tokens between two points.
+    """
+
+    price: Ints
+    decode: Ints
+    refill: Ints
+    rise: Floats
+    step: int
+
+
+class DecodeWorths:
+    """What decodes are worth at any prices.
+
+    Parameters
+    ----------
+    instance
+        The problem.
+
+    Attributes
+    ----------
+    token
+        β, in ps.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        cost, most = instance.cost, instance.limits.batch_tokens
+        places = turns(instance, most)
+        self.token = min((cost.linear_ps(x) + cost.prefill_req) // x for x in places)
+        self.count = min(most_decodes(instance), len(instance.requests))
+        self._longest = max(request.peak_tokens for request in instance.requests)
+        self.step = -(-self._longest // POINTS)
+        read = self.step * np.arange(POINTS + 1, dtype=np.int64)
+        self._attention = cost.decode_kv * read + cost.decode_req
+        self._places = np.array([(x, cost.linear_ps(x) + cost.prefill_req) for x in places], np.int64)
+        self._pieces = np.array(cost.affine, np.int64)
+        self._charge, self._most, self._eviction = cost.prefill_req, most, instance.rules.eviction
+
+    def of(self, price: Ints, terms: Terms) -> Worths:
+        """Return what runs are worth in windows of some prices."""
+        different, which = np.unique(price, return_inverse=True)
+        decode, rise = np.full((different.size, POINTS + 1), LARGEST), np.zeros((different.size, POINTS + 1))
+        _lower(
+            (different, UNIT - terms.kept, UNIT * terms.short),
+            (self._places, self._pieces, self._attention),
+            (self.token, self._charge, min(self.count, self._most), self._most),
+            decode,
+            rise,
+        )
+        refill = (UNIT - terms.kept + price) * self.token if self._eviction else np.full_like(price, LARGEST)
+        return Worths(price, decode[which], refill, rise[which], self.step)
+
+
+@compiled_part
+def _linear(pieces: Ints, tokens: int) -> int:
+    """Return f."""
+    time = 0
+    for piece in range(pieces.shape[0]):
+        time = max(time, pieces[piece, 0] + pieces[piece, 1] * tokens)
+    return time
+
+
+@compiled
+def _lower(
+    prices: tuple[Ints, int, int],
+    times: tuple[Ints, Ints, Ints],
+    constants: tuple[int, int, int, int],
+    decode: Ints,
+    rise: Floats,
+) -> None:
+    """Lower what decodes are worth to what batches with any number of them pay.
+
+    With y decodes and more each is worth at least what f(y) and its own attention are, however cheap prompts are.
+    """
+    different, given, granted = prices
+    places, pieces, attention = times
+    token, charge, count, most = constants
+    for w in range(different.size):
+        price = different[w]
+        for y in range(1, count + 1):
+            alone = _linear(pieces, y)
+            more = False
+            for long in range(2):
+                factor = (given if long else 64) * y + price
+                extra = granted if long else 0
+                flat = (given if long else 64) * alone + extra
+                for j in range(attention.size):
+                    more |= flat + factor * attention[j] < decode[w, j]
+                least, change = factor * alone // y, alone / y
+                for option in range(places.shape[0] + 1):
+                    if option < places.shape[0]:
+                        x, time = places[option, 0], places[option, 1]
+                    else:
+                        x, time = y + 1, _linear(pieces, y + 1) + charge
+                    if y < x <= most:
+                        pays = (factor * time - price * token * (x - y)) // y
+                        if pays < least:
+                            least, change = pays, (time - token * (x - y)) / y
+                for j in range(attention.size):
+                    value = least + extra + factor * attention[j]
+                    if value < decode[w, j]:
+                        decode[w, j], rise[w, j] = value, change + attention[j]
+            if not more:
+                break
