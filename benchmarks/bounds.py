@@ -104,6 +104,12 @@ def conversations(load: Fraction, outputs: Fraction = Fraction(1)) -> Instance:
     return trace_instance(Trace(requests, ()), "conversations", cost_model(PROFILE), load=load)
 
 
+def prompts(load: Fraction) -> Instance:
+    """Return Azure-like completions of code at a load: long prompts, short outputs."""
+    requests = tuple(stand_in("azure-code").requests[:COUNT])
+    return trace_instance(Trace(requests, ()), "code", cost_model(PROFILE), load=load)
+
+
 def alike(count: Fraction) -> Instance:
     """Return ``count`` requests of 64 and 256 tokens, together."""
     return Instance("alike", _LIMITS, _WHOLE, cost_model(PROFILE), (Request(64, 256),) * int(count))
@@ -132,9 +138,9 @@ _COUNTS = ("4", "8", "16", "32", "64", "128", "256", "512", "1024")
 _FACTORS = ("1/4", "1/2", "1", "2", "4", "8")
 
 
-def _over_load(*drawn: tuple[str, Objective, str]) -> Panel:
-    curves = [Curve(bound, objective, label, conversations) for bound, objective, label in drawn]
-    return Panel("Conversations", "load", LOADS, curves)
+def _over_load(*drawn: tuple[str, Objective, str], title: str = "Conversations", make: Make = conversations) -> Panel:
+    curves = [Curve(bound, objective, label, make) for bound, objective, label in drawn]
+    return Panel(title, "load", LOADS, curves)
 
 
 def _over_outputs(load: str, *drawn: tuple[str, Objective, str]) -> Panel:
@@ -165,6 +171,15 @@ FIGURES: Mapping[str, tuple[Panel, ...]] = MappingProxyType(
         "congestion": (
             _over_load(("congestion", _E2E, "congestion"), ("machine", _E2E, "machine"), ("alone", _E2E, "alone")),
             _over_outputs("1/2", ("congestion", _E2E, "congestion"), ("alone", _E2E, "alone")),
+        ),
+        "waiting": (
+            _over_load(
+                ("waiting", _E2E, "waiting"),
+                ("machine", _E2E, "machine"),
+                ("alone", _E2E, "alone"),
+                title="Code",
+                make=prompts,
+            ),
         ),
         "late": tuple(
             Panel(

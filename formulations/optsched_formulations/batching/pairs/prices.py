@@ -136,8 +136,8 @@ class Priced:
     def _binding(self) -> Ints:
         """Return the rows that domains do not imply."""
         raising, falling = self._matrix.maximum(0), self._matrix.minimum(0)
-        least = raising @ self.lower + falling @ self.upper
-        most = raising @ self.upper + falling @ self.lower
+        least: Ints = np.asarray(raising @ self.lower + falling @ self.upper)
+        most: Ints = np.asarray(raising @ self.upper + falling @ self.lower)
         below, above = self._sides
         found: Ints = np.flatnonzero((least < below) | (most > above))
         return found
