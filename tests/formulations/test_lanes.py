@@ -91,7 +91,7 @@ def test_with_one_worker_or_a_deterministic_limit_one_knows_what_the_other_has_f
     least = solve(HARD, time_limit=0).bound
     assert least is not None
     for options in ({"workers": 1}, {"workers": 2, "deterministic_limit": 1.0}):
-        assert solve(HARD, time_limit=PATIENCE_S, **options).bound == least + 2  # type: ignore[arg-type]
+        assert solve(HARD, time_limit=PATIENCE_S, **options).bound == least + 2
 
 
 def test_when_one_has_settled_the_question_time_is_up_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
