@@ -25,7 +25,7 @@ from optsched.model.schedule import one_after_another
 from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
 
 HARD, HARD_ONLINE = "ladder-n16-I4-O8-k2", "ladder-n16-LILO+SISO-k2-poisson"
-HARD_MIXED = "ladder-n16-LILO+SISO-k2"
+HARD_MIXED, HARD_TOGETHER = "ladder-n16-LILO+SISO-k2", "ladder-n16-LILO+SILO-k8"
 """No method proves them in less than minutes."""
 ENGINES = (*((name,) for name in entries(FORMULATION_GROUP)), ("infermax_milp", "cbc"))
 """All formulations, with a solver if not their own choice."""
@@ -81,7 +81,8 @@ instance = load_instance(sys.argv[1])
 formulation = make_formulation(sys.argv[3], {"solver": name for name in sys.argv[4:]})
 with interrupts(float(sys.argv[2])) as progress:
     sys.addaudithook(lambda event, _: progress(event) if event == "subprocess.Popen" else None)
-    outcome = formulation.solve(Task(instance, Objective.MAKESPAN, workers=1, time_limit_s=1000, progress=progress))
+    objective = Objective.MEAN_E2E if sys.argv[3] == "pair_flow" else Objective.MAKESPAN
+    outcome = formulation.solve(Task(instance, objective, workers=1, time_limit_s=1000, progress=progress))
 assert outcome.schedule is None or not check_schedule(instance, outcome.schedule)[0]
 assert (outcome.bound is None) == (sys.argv[3] == "planner")
 print(outcome.termination.value, outcome.bound)
@@ -90,7 +91,8 @@ print(outcome.termination.value, outcome.bound)
 
 def hard_for(method: str) -> str:
     """Return an instance that the method covers."""
-    return {"free_pauses": HARD_ONLINE, "last_arrivals": HARD_ONLINE, "layer_search": HARD_MIXED}.get(method, HARD)
+    hard = {"free_pauses": HARD_ONLINE, "last_arrivals": HARD_ONLINE, "layer_search": HARD_MIXED}
+    return (hard | {"pair_flow": HARD_TOGETHER}).get(method, HARD)
 
 
 @pytest.mark.slow
