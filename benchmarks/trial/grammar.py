@@ -165,6 +165,25 @@ def congestion(rng: Random, about: About) -> Certificate:
     }
 
 
+def waiting(rng: Random, about: About) -> Certificate:
+    """Prices of windows, which begin with as much as requests can earn and fall, as mean busy times do, or any."""
+    case = about.case
+    unit = max(1, rng.choice([_fill(case, job) for job in case.jobs]))
+    window = max(1, min(10**15, rng.choice((1, unit // 4, unit // 2, unit, unit, 3 * unit, about.best // 20))))
+    count, most = rng.choice((0, 1, 2, 5, 20)), 64 * len(case.jobs)
+    prices = [rng.choice((0, 16, 64, most, rng.randint(0, 2 * most), 10**6)) for _ in range(count)]
+    if rng.random() < 0.6:
+        prices = sorted((rng.randint(0, most) for _ in range(count)), reverse=True)
+    return {
+        "kind": "waiting",
+        "window_ps": window,
+        "kept": rng.choice((0, 1, 32, 63, 64, rng.randint(0, 64))),
+        "short_ps": min(10**13, rng.choice((0, 0, unit // 2, unit, _non_attention(case, 1), rng.randint(0, 2 * unit)))),
+        "blocks": rng.choice((1, 1, 2, 3, 1000)),
+        "prices": prices,
+    }
+
+
 def ramp(rng: Random, about: About) -> Certificate:
     """Prices of layers."""
     case, release = about.case, _moment(rng, about.case)
@@ -480,6 +499,8 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "percentile": Grammar(percentile, _PERCENTILES),
         "congestion": Grammar(congestion, ("mean_e2e",)),
         "congestion, long": Grammar(congestion, ("mean_e2e",), Wanted(long=True, shared=True)),
+        "waiting": Grammar(waiting, ("mean_e2e",)),
+        "waiting, long": Grammar(waiting, ("mean_e2e",), Wanted(long=True)),
         "volume": Grammar(volume, _MAKESPAN),
         "ramp": Grammar(ramp, _MAKESPAN),
         "resident_walk": Grammar(walk, _MAKESPAN, Wanted(memory_only=True, arrivals=False)),

@@ -105,7 +105,7 @@ def waiting_bound(problem: Problem, objective: Objective, certificate: Mapping[s
         prices,
         (decodes, refills, later_decodes, later_refills),
         (*stated.terms, _time(problem, 1), _step(problem), int(problem.eviction)),
-        int(rows[:, 1].max()) // stated.window + 4,
+        min(int(rows[:, 1].max()) // stated.window, len(stated.prices)) + 4,
     )
     total: int = sum(costs.tolist()) - stated.window * sum(stated.prices)
     return max(total // 64, 0)
