@@ -15,7 +15,6 @@ schedule goes.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -36,6 +35,7 @@ from optsched.solvers.formulation import (
 )
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import value_to_beat
+from optsched_formulations.batching.flow.engines import add_row
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
 from optsched_formulations.batching.objective import Goal, bounded
 from optsched_formulations.batching.packing import HeldClass, packing
@@ -165,7 +165,7 @@ class _Solution:
             if relaxed is None or gap <= 0 or self._bound - before < _PROGRESS * gap:
                 return relaxed is not None
             amounts = {place: np.array(of) for place, of in self._model.held(relaxed.values.__getitem__).items()}
-            deadline = time.perf_counter() + _CUTS_SHARE * until
+            deadline = now_s() + _CUTS_SHARE * until
             found = violated_packings(held, classes.capacity, amounts, _CUTS, deadline)
             if not found:
                 break
@@ -190,13 +190,7 @@ class _Solution:
         ]
         for row in priced.rows():
             terms = [variables[x] for _, x in row.terms]
-            total = cp_model.LinearExpr.weighted_sum(terms, [factor for factor, _ in row.terms])
-            if row.lower == row.upper and row.lower is not None:
-                cp.add(total == row.lower)
-            elif row.lower is not None:
-                cp.add(total >= row.lower)
-            elif row.upper is not None:
-                cp.add(total <= row.upper)
+            add_row(cp, row, cp_model.LinearExpr.weighted_sum(terms, [factor for factor, _ in row.terms]))
         objective = self._model.program.objective
         total = cp_model.LinearExpr.weighted_sum([variables[x] for _, x in objective], [cost for cost, _ in objective])
         known = replace(task, bound=max(task.bound, self._bound), time_limit_s=self._left())

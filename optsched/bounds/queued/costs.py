@@ -89,8 +89,8 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
     worths: tuple[Ints, Ints, Ints, Floats, Ints, Ints],
     terms: tuple[int, int, int, int, int, int, int],
     blocks: Ints,
-) -> tuple[int, int, int]:
-    """Return the least cost of decodes after a first token in a window, Z in windows, and how many were looked at.
+) -> tuple[int, int]:
+    """Return the least cost of decodes after a first token in a window, and how many windows were looked at.
 
     ``blocks`` receives for each block where it goes. Costs of ``limit`` or more do not count.
     """
@@ -107,7 +107,6 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
         )
         blocks[b, 0], blocks[b, 1], blocks[b, 2] = low, LARGEST, low
     best, visits, pause = limit, 0, 0
-    where = -1
     while pause * kept * length + floor < best:
         total, opens = pause * kept * length, False
         for b in range(parts):
@@ -128,13 +127,13 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
             else:
                 total += (final - first + 1) * blocks[b, 1]
         if total < best:
-            best, where = total, pause
+            best = total
             for b in range(parts):
                 blocks[b, 3] = blocks[b, 2]
         if not opens:
             break
         pause += 1
-    return best, where, visits
+    return best, visits
 
 
 @compiled
@@ -188,7 +187,7 @@ def _cheapest(
                         if cost + max(least_after, 0) < costs[r]:
                             after = 0
                             if output > 1:
-                                after, _, seen = _later(
+                                after, seen = _later(
                                     w, start, costs[r] - cost, (prompt, output - 1), worths, terms, blocks
                                 )
                                 least_after, visits = after, visits + seen

@@ -23,7 +23,7 @@ from optsched.solvers.cpsat import minimize_cpsat
 from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError
 from optsched.solvers.highs import HIGHS_TOLERANCE, programme_of, quiet_solver, run_interruptibly
 from optsched.stopwatch import now_s
-from optsched_formulations.batching.flow.model import FlowModel, Terms
+from optsched_formulations.batching.flow.model import FlowModel, FlowRow, Terms
 from optsched_formulations.batching.objective import Goal, bounded, require_range
 
 
@@ -63,13 +63,7 @@ def minimize_with_cpsat(model: FlowModel, task: Task, upper: int) -> Answer:
         return cp_model.LinearExpr.weighted_sum([variables[x] for _, x in terms], [factor for factor, _ in terms])
 
     for row in program.rows:
-        total = expression(row.terms)
-        if row.lower == row.upper and row.lower is not None:
-            cp.add(total == row.lower)
-        elif row.lower is not None:
-            cp.add(total >= row.lower)
-        elif row.upper is not None:
-            cp.add(total <= row.upper)
+        add_row(cp, row, expression(row.terms))
     flows = None if task.incumbent is None else model.flows_of(task.incumbent)
     if flows is not None:
         for variable, value in zip(variables, flows, strict=True):
@@ -80,6 +74,16 @@ def minimize_with_cpsat(model: FlowModel, task: Task, upper: int) -> Answer:
     schedule = None if value_of is None else model.schedule(lambda x: value_of(variables[x]))
     infeasible = answer.termination == Termination.INFEASIBLE
     return Answer(infeasible, schedule, None if answer.bound is None else goal.to_value(answer.bound))
+
+
+def add_row(cp: cp_model.CpModel, row: FlowRow, total: cp_model.LinearExpr) -> None:
+    """Add a row, of which ``total`` is the sum of its terms."""
+    if row.lower == row.upper and row.lower is not None:
+        cp.add(total == row.lower)
+    elif row.lower is not None:
+        cp.add(total >= row.lower)
+    elif row.upper is not None:
+        cp.add(total <= row.upper)
 
 
 def minimize_with_highs(model: FlowModel, task: Task, upper: int) -> Answer:
