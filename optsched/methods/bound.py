@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,19 +47,18 @@ def bound_names() -> tuple[str, ...]:
     return (BEST, ALL, *BOUNDS)
 
 
-def run_bounds(instance: Instance, objective: Objective, names: tuple[str, ...]) -> Iterator[BoundRun]:
-    """Yield what bounds say of an instance, restrictions applied, one after the other.
+def run_bound(instance: Instance, objective: Objective, name: str) -> BoundRun:
+    """Return what a bound says of an instance, restrictions applied.
 
     A method whose code raises says nothing but that.
     """
-    for name in names:
-        started = time.perf_counter()
-        found, failure = None, None
-        try:
-            found = (bound_of_several if instance.is_cluster else bound_method)(name)(instance, objective)
-        except FAILURES as error:
-            failure = f"{name}: {failure_text(error)}"
-        yield BoundRun(name, found, time.perf_counter() - started, failure)
+    started = time.perf_counter()
+    found, failure = None, None
+    try:
+        found = (bound_of_several if instance.is_cluster else bound_method)(name)(instance, objective)
+    except FAILURES as error:
+        failure = f"{name}: {failure_text(error)}"
+    return BoundRun(name, found, time.perf_counter() - started, failure)
 
 
 def bound(
@@ -133,7 +131,7 @@ def best_bound(
     if question.infeasibility is not None:
         return ended(status=Status.INFEASIBLE, message=question.infeasibility.message), []
     names = tuple(known) if method in {BEST, ALL} else (method,)
-    runs = list(run_bounds(question.restricted, objective, names))
+    runs = [run_bound(question.restricted, objective, name) for name in names]
     failures = [run.failure for run in runs if run.failure is not None]
     found = [(run.name, run.bound) for run in runs if run.bound is not None]
     if not found and not failures:

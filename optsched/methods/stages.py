@@ -5,7 +5,8 @@ Each stage works on a `SolveRun` and offers what it finds to the run's `Best`, t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,9 +16,9 @@ from typing import Any
 
 from optsched.bounds.catalogue import BOUNDS
 from optsched.methods.best import Best
-from optsched.methods.bound import BoundRun, run_bounds
+from optsched.methods.bound import BoundRun, run_bound
 from optsched.methods.checked import IllegalScheduleError
-from optsched.methods.lanes import ask_side_by_side
+from optsched.methods.lanes import Job, search_side_by_side
 from optsched.methods.plan import AUTO, SolvePlan, Step
 from optsched.methods.question import Question
 from optsched.methods.simulate import served_alone
@@ -26,6 +27,7 @@ from optsched.model.result import Badge
 from optsched.model.schedule import one_after_another
 from optsched.policies import STARTING
 from optsched.simulator.replica import PolicyFailureError
+from optsched.solvers.declaration import declaration_of
 from optsched.solvers.formulation import Outcome, Progress, ProgressEvent, Task, UnsupportedError, require_covered
 from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import STOPWATCH, now_s
@@ -33,7 +35,8 @@ from optsched.stopwatch import STOPWATCH, now_s
 _START_SHARE = 0.3
 """Share of the time limit after which no further bound and no further policy is tried for a start."""
 _QUICK_SHARE = 0.05
-"""Share of the time limit after which no bound begins before formulations that need no start have had their turn."""
+"""Share of the time limit after which no bound begins before formulations that need no start have had their turn;
+beside them they all can."""
 _CERTIFICATES = "optsched_formulations.batching.search.optimum_certificates:optimum_certificates"
 _CERTIFY_LEAST_S = 1.0
 """Seconds for certificates of an answer that took less."""
@@ -70,6 +73,14 @@ class SolveRun:
     started_s: float = field(default_factory=now_s)
     reporting: Lock = field(default_factory=Lock)
 
+    @property
+    def side_by_side(self) -> bool:
+        """Whether methods search beside each other.
+
+        Limits in deterministic time are for one after the other, each of which knows what all before it have found.
+        """
+        return self.method == AUTO and self.workers > 1 and self.deterministic_limit is None
+
     def elapsed_s(self) -> float:
         """Return the seconds since the start, without those spent compiling."""
         return now_s() - self.started_s
@@ -100,18 +111,17 @@ def search(run: SolveRun, plan: SolvePlan) -> bool:
     InputError
         If the one formulation that was asked for does not cover the question.
     """
-    bounds = run_bounds(run.question.restricted, run.question.objective, tuple(BOUNDS))
+    bounds = deque(BOUNDS)
 
     def stages(interrupted: Event) -> None:
         # Such formulations are quicker than the policies, and better, and than bounds that take long.
         first = plan.before_policies
-        _prove_bounds(run, bounds, _QUICK_SHARE if first else _START_SHARE)
+        quick = 0.0 if run.side_by_side else _QUICK_SHARE
+        _prove_bounds(run, bounds, quick if first else _START_SHARE)
         if not first:
             _play_policies(run)
             run.progress(ProgressEvent(run.elapsed_s(), run.best.value, run.best.bound))
-        _ask_formulations(run, plan.steps, interrupted)
-        if not run.over(interrupted):
-            _prove_bounds(run, bounds, 1.0)
+        _search_on(run, plan.steps, bounds, interrupted)
         if first and not interrupted.is_set():
             _play_policies(run)
         _certify(run, interrupted)
@@ -119,16 +129,20 @@ def search(run: SolveRun, plan: SolvePlan) -> bool:
     return until_interrupted(stages) and not run.best.settled
 
 
-def _prove_bounds(run: SolveRun, bounds: Iterator[BoundRun], share: float) -> None:
-    """Take bounds one after the other until a share of the time limit has passed; at least one that is proved."""
-    for found in bounds:
-        if found.failure is not None:
-            run.best.failures.append(found.failure)
-        with run.best.surviving(found.name):
-            if found.bound is not None:
-                run.best.offer_proof(found.bound, found.name)
+def _prove_bounds(run: SolveRun, names: deque[str], share: float) -> None:
+    """Take bounds off a list until a share of the time limit has passed; at least one that is proved."""
+    while names:
+        _take_bound(run, run_bound(run.question.restricted, run.question.objective, names.popleft()))
         if run.best.bound is not None and run.elapsed_s() > share * run.time_limit_s:
             break
+
+
+def _take_bound(run: SolveRun, found: BoundRun) -> None:
+    if found.failure is not None:
+        run.best.failures.append(found.failure)
+    with run.best.surviving(found.name):
+        if found.bound is not None:
+            run.best.offer_proof(found.bound, found.name)
 
 
 def _play_policies(run: SolveRun) -> None:
@@ -151,36 +165,54 @@ def _play_policies(run: SolveRun) -> None:
             best.offer_schedule(schedule, name, tally)
 
 
-def _ask_formulations(run: SolveRun, steps: tuple[Step, ...], interrupted: Event) -> None:
-    """Let formulations search between the best schedule and the best bound: side by side if there are several cores.
+def _search_on(run: SolveRun, steps: tuple[Step, ...], bounds: deque[str], interrupted: Event) -> None:
+    """Let formulations search between the best schedule and the best bound, and try the bounds that are left.
 
-    Limits in deterministic time are for one after the other, each of which knows what all before it have found.
+    They do so side by side where that is possible (`SolveRun.side_by_side`).
     """
-
-    def ask(step: Step, cores: int) -> Outcome:
-        require_covered(step.formulation, run.question.restricted)
-        return step.formulation.solve(_task(run, step, cores))
-
-    def take(step: Step, answer: Callable[[], Outcome]) -> None:
-        unsupported = None
-        with run.best.surviving(step.name):
-            try:
-                run.best.offer_outcome(answer(), step.name)
-            except UnsupportedError as error:
-                unsupported = error
-        if unsupported is not None and run.method != AUTO:
-            raise InputError("method", run.method, f"a method that covers {unsupported}")
 
     def over() -> bool:
         return run.over(interrupted)
 
-    if run.workers > 1 and run.deterministic_limit is None and len(steps) > 1:
-        ask_side_by_side(steps, run.workers, ask, take, over)
+    if run.side_by_side:
+        jobs = [_job_of_step(run, step) for step in steps]
+        search_side_by_side([*jobs, *(_job_of_bound(run, name) for name in bounds)], run.workers, over)
         return
     for step in steps:
         if over():
             break
-        take(step, partial(ask, step, run.workers))
+        _take_outcome(run, step, partial(_ask, run, step, run.workers))
+    if not over():
+        _prove_bounds(run, bounds, 1.0)
+
+
+def _job_of_step(run: SolveRun, step: Step) -> Job[Outcome]:
+    sequential = declaration_of(step.formulation).sequential
+    return Job(sequential, partial(_ask, run, step), partial(_take_outcome, run, step))
+
+
+def _job_of_bound(run: SolveRun, name: str) -> Job[BoundRun]:
+    def prove(_: int) -> BoundRun:
+        return run_bound(run.question.restricted, run.question.objective, name)
+
+    return Job(True, prove, lambda answer: _take_bound(run, answer()))
+
+
+def _ask(run: SolveRun, step: Step, cores: int) -> Outcome:
+    require_covered(step.formulation, run.question.restricted)
+    return step.formulation.solve(_task(run, step, cores))
+
+
+def _take_outcome(run: SolveRun, step: Step, answer: Callable[[], Outcome]) -> None:
+    """Take what a formulation has found; that it does not cover the question matters only if it was asked for."""
+    unsupported = None
+    with run.best.surviving(step.name):
+        try:
+            run.best.offer_outcome(answer(), step.name)
+        except UnsupportedError as error:
+            unsupported = error
+    if unsupported is not None and run.method != AUTO:
+        raise InputError("method", run.method, f"a method that covers {unsupported}")
 
 
 def _certify(run: SolveRun, interrupted: Event) -> None:

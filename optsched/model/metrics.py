@@ -69,6 +69,10 @@ def evaluate(instance: Instance, schedule: Schedule) -> dict[str, Any]:
 
 def tally_of(instance: Instance, schedule: Schedule) -> Tally:
     """Follow a legal schedule and count."""
+    if schedule.tables is not None:
+        from optsched.model.batch_tally import tally_tables  # noqa: PLC0415  # compiled code takes a while to load
+
+        return tally_tables(instance, schedule.tables)
     times, sums, swapped = TokenTimes(len(instance.requests)), _Sums(), 0
     waiting, kv_tokens, batch_tokens = Counter[int](), Counter[int](), Counter[int]()
     ramps: list[Ramp] = []

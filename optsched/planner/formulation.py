@@ -25,7 +25,10 @@ class Planner:
     """
 
     declaration = Declaration(
-        covers=("swap",), before_policies=True, turns=(Turn(20, 0.01), Turn(20, 0.8, (Regime.LARGE,)))
+        covers=("swap",),
+        before_policies=True,
+        sequential=True,
+        turns=(Turn(20, 0.01), Turn(20, 0.85, (Regime.LARGE,))),
     )
     """First for a schedule to beat, and alone on large instances, where it leaves time to check the schedules."""
 
@@ -51,7 +54,7 @@ class Planner:
         best = search.best
         if best is None or (task.incumbent_value is not None and task.incumbent_value <= best.value):
             return Outcome(Termination.LIMIT, task.incumbent, None, Badge.HEURISTIC)
-        return Outcome(Termination.LIMIT, best.plan.schedule(task.instance), None, Badge.HEURISTIC)
+        return Outcome(Termination.LIMIT, best.plan.schedule(), None, Badge.HEURISTIC)
 
 
 def _search(task: Task, search: RuleSearch, started: float, stopped: Event) -> None:

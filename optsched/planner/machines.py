@@ -139,7 +139,7 @@ class FleetSearch:
     def _own(self, machine: int, plan: MachinePlan) -> Schedule | None:
         if plan.candidate is None:
             return None
-        return plan.candidate.plan.schedule(self._part(machine, plan.members))
+        return plan.candidate.plan.schedule()
 
     def _value(self, fleet: Sequence[MachinePlan]) -> int:
         values = [plan.value for plan in fleet]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from optsched.compiled import compiled, compiled_part
-from optsched.model.instance import Instance
 from optsched.model.ints import Ints
-from optsched.model.schedule import Assignment, Schedule, timed
+from optsched.model.schedule import Schedule
+from optsched.model.table import BatchTable
 
 
 class ScheduleArrays(NamedTuple):
@@ -62,19 +60,22 @@ class ScheduleArrays(NamedTuple):
             end_ps=self.end_ps[:batches],
         )
 
-    def schedule(self, instance: Instance) -> Schedule:
-        """Return the schedule, timed anew: the loops add durations of their own, and start batches just as early."""
-        return timed(instance, self._assignments())
-
-    def _assignments(self) -> Iterator[Assignment]:
-        """Return what every batch does, prefill steps first."""
+    def schedule(self) -> Schedule:
+        """Return the schedule, prefill steps first in every batch."""
         offsets, requests, tokens = _by_batch(len(self.start_ps), self.chunks, self.spans, self.steps)
-        evicted: list[list[int]] = [[] for _ in self.start_ps]
-        for request, batch in self.evictions.tolist():
-            evicted[batch].append(request)
-        runs = list(zip(requests.tolist(), tokens.tolist(), strict=True))
-        for (begin, end), leaving in zip(pairwise(offsets.tolist()), evicted, strict=True):
-            yield Assignment(runs[begin:end], sorted(leaving))
+        evictions = self.evictions[np.lexsort((self.evictions[:, 0], self.evictions[:, 1]))]
+        batches = np.arange(len(self.start_ps) + 1)
+        table = BatchTable(
+            self.start_ps,
+            self.end_ps,
+            np.ones_like(self.start_ps),
+            offsets,
+            requests.astype(np.int32),
+            tokens.astype(np.int32),
+            np.searchsorted(evictions[:, 1], batches),
+            evictions[:, 0].astype(np.int32),
+        )
+        return Schedule.of_tables((table,))
 
 
 CHUNKS, SPANS, STEPS, EVICTIONS, BATCHES = range(5)

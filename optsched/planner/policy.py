@@ -36,7 +36,7 @@ class PlannerPolicy:
         for _ in search.start():
             pass
         assert search.best is not None, "there is always a list to schedule by"
-        return _PlanFollower(search.best.plan.schedule(instance))
+        return _PlanFollower(search.best.plan.schedule())
 
     def planned(self, occasion: Occasion) -> Schedule:
         """Return a schedule of several machines without caches and moves, unrestricted."""

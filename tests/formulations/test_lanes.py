@@ -10,9 +10,10 @@ from collections.abc import Callable
 import pytest
 from patience import PATIENCE_S
 
-from optsched import Instance, Limits, Request, Rules, Status, solve
-from optsched.methods import lanes
+from optsched import Instance, Limits, Objective, Request, Rules, Status, solve
+from optsched.methods import lanes, stages
 from optsched.methods import plan as planning
+from optsched.methods.bound import BoundRun, run_bound
 from optsched.methods.formulations import make_formulation
 from optsched.methods.solve import was_interrupted
 from optsched.model.cost import CostModel
@@ -30,19 +31,23 @@ NOTHING = Outcome(Termination.LIMIT, None, None, Badge.HEURISTIC)
 Search = Callable[[Task], Outcome]
 
 
-def only(monkeypatch: pytest.MonkeyPatch, searches: dict[str, Search], *, sequential: bool = True) -> None:
+ONE_CORE = Declaration(sequential=True)
+
+
+def only(monkeypatch: pytest.MonkeyPatch, searches: dict[str, Search], declared: Declaration = ONE_CORE) -> None:
     """Let ``auto`` have these formulations, and no others."""
 
     class Mine:
+        declaration = declared
+
         def __init__(self, search: Search) -> None:
-            self.declaration = Declaration(sequential=sequential)
             self.solve = search
 
     def make(name: str, options: dict[str, str]) -> Formulation:
         return Mine(searches[name])
 
     monkeypatch.setattr(planning, "entries", lambda group: tuple(searches))
-    monkeypatch.setattr(planning, "declaration_named", lambda name: Declaration(sequential=sequential))
+    monkeypatch.setattr(planning, "declaration_named", lambda name: declared)
     monkeypatch.setattr(planning, "make_formulation", make)
 
 
@@ -73,7 +78,7 @@ def test_others_take_all_cores_that_are_free_and_wait_for_one(monkeypatch: pytes
         running.release()
         return NOTHING
 
-    only(monkeypatch, {"a": alone, "b": alone}, sequential=False)
+    only(monkeypatch, {"a": alone, "b": alone}, Declaration())
     assert solve(HARD, time_limit=PATIENCE_S, workers=3).message is None
     assert cores == [3, 3]
 
@@ -128,6 +133,24 @@ def test_what_is_found_when_time_is_up_counts(monkeypatch: pytest.MonkeyPatch) -
     before = solve(HARD, time_limit=0).bound
     assert before is not None
     assert solve(HARD, time_limit=2, workers=2).bound == before + 1
+
+
+def test_bounds_that_are_left_are_tried_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+
+    def later(instance: Instance, objective: Objective, name: str) -> BoundRun:
+        if name == "machine":
+            both.wait(PATIENCE_S)
+        return run_bound(instance, objective, name)
+
+    def meets(task: Task) -> Outcome:
+        both.wait(PATIENCE_S)
+        return NOTHING
+
+    only(monkeypatch, {"meets": meets}, Declaration(sequential=True, before_policies=True))
+    monkeypatch.setattr(stages, "run_bound", later)
+    result = solve(HARD, Objective.MEAN_E2E, time_limit=PATIENCE_S, workers=2)
+    assert result.found_by["bound"] == "machine"
 
 
 def test_one_that_raises_costs_nothing_that_the_others_find(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ MANY = [
     ("class_flow", 0.85),
     ("token_cpsat", 1.0),
 ]
-LARGE = [("planner", 0.8)]
+LARGE = [("planner", 0.85)]
 
 
 def problem(memory: int, *requests: Request) -> Instance:

@@ -34,6 +34,7 @@ from optsched import (
 from optsched.methods.simulate import policy_names
 from optsched.model.cost import CostModel
 from optsched.model.metrics import evaluate
+from optsched.model.schedule import Schedule, timed
 from optsched.planner.backward import backward
 from optsched.planner.first_tokens import first_tokens
 from optsched.planner.formulation import Planner
@@ -53,11 +54,13 @@ def searched(instance: Instance, objective: Objective, allowed: Restrictions = F
     """Return a search that has made its start and a few changes, every plan of which is legal and of its value."""
     search = RuleSearch(allowed.apply(instance), objective, allowed, np.random.default_rng(0))
     for found in chain(search.start(), islice(search.improve(), turns)):
-        schedule = found.plan.schedule(instance)
-        # The compiled loops' own clock, by which plans are compared, agrees.
-        times = [(batch.start_ps, batch.end_ps) for batch in schedule.batches]
-        assert times == list(zip(found.plan.start_ps.tolist(), found.plan.end_ps.tolist(), strict=True))
+        schedule = found.plan.schedule()
+        objects = Schedule(schedule.batches)
+        # The compiled loops' own clock, by which plans are compared, agrees: they start batches just as early.
+        assert timed(instance, objects.assignments()) == objects
+        assert check_schedule(instance, schedule, allowed) == check_schedule(instance, objects, allowed)
         assert check_schedule(instance, schedule, allowed)[0] == []
+        assert evaluate(instance, schedule) == evaluate(instance, objects)
         assert evaluate(instance, schedule)["objectives"][objective.value] == found.value
     return search
 
@@ -260,7 +263,7 @@ def listed(instance: Instance, scheme: Scheme, rank: list[int], objective: Objec
     rule, ranks = ListRule(64, 16, 1, 0), np.array(rank, dtype=np.int64)
     plan = scheme(arrays_to_plan(instance, FREE), rule, ranks)
     assert plan is not None
-    return Candidate(Recipe(scheme, rule, ranks), plan, legal_value(instance, plan.schedule(instance), objective))
+    return Candidate(Recipe(scheme, rule, ranks), plan, legal_value(instance, plan.schedule(), objective))
 
 
 def test_a_neighbourhood_is_placed_anew() -> None:
