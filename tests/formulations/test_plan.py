@@ -33,7 +33,7 @@ MANY = [
     ("planner", 0.01),
     ("free_pauses", 0.35),
     ("last_arrivals", 0.15),
-    ("state_search", 0.3),
+    ("state_search", 0.5),
     ("layer_search", 0.6),
     ("pattern_cg", 0.4),
     ("class_flow", 0.85),
