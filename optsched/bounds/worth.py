@@ -71,7 +71,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import count, islice, pairwise
 from math import inf
 
 import numpy as np
@@ -95,12 +95,12 @@ _RANGES = 20
 """Ranges of numbers of batches to begin with."""
 _PARTS = 4
 """Parts into which a range that decides is cut."""
-_ROUNDS = 8
-"""Linear programmes at most; each cuts the ranges that decide."""
-_PATIENCE = 5
+ROUNDS = 8
+"""Linear programmes where nothing runs beside them; each cuts the ranges that decide."""
+_MOST_ROUNDS = 16
+"""The same at most: further ones take ever longer, and prove little more."""
+_PATIENCE = 6
 """Rounds without a better bound after which the search ends."""
-_MEMORY = 8
-"""Rounds after which a range or a ramp that has not decided is left out of the linear programme."""
 _SHORT = 256
 """Ranges of this part of their first number are not cut."""
 _NEARLY = 0.002
@@ -125,20 +125,38 @@ _MOST = 1 << 60
 
 def makespan_bound(instance: Instance, objective: Objective) -> Bound | None:
     """Bound the makespan of several equal machines; None for other objectives, few tokens, or if `chains` says more."""
-    if objective is not Objective.MAKESPAN or not has_equal_machines(instance) or len(instance.machines) == 1:
-        return None
-    if sum(request.output for request in instance.requests) < _FEWEST_TOKENS:
-        return None
+    return _last(islice(makespan_bounds(instance, objective), ROUNDS))
+
+
+def makespan_bounds(instance: Instance, objective: Objective) -> Iterator[Bound | None]:
+    """Yield for every round a better bound, or None if it found none; nothing where `makespan_bound` says nothing."""
+    if not says_something(instance, objective):
+        return
     machine, machines = instance.on(0), len(instance.machines)
     known = chains_bound(machine, machines)
-    if known is None or machines * known.value >= _MOST:
-        return None
-    return worth_bound(machine, machines, known.certificate["release_ps"], known.value)
+    if known is not None and machines * known.value < _MOST:
+        search = _Search(machine, machines, known.certificate["release_ps"])
+        yield from islice(search.bounds(known.value), _MOST_ROUNDS)
+
+
+def says_something(instance: Instance, objective: Objective) -> bool:
+    """Return whether worths are sought: for the makespan, equal machines, and tokens that are not few."""
+    if objective is not Objective.MAKESPAN or not has_equal_machines(instance) or len(instance.machines) == 1:
+        return False
+    return sum(request.output for request in instance.requests) >= _FEWEST_TOKENS
 
 
 def worth_bound(machine: Instance, machines: int, release_ps: int, known_ps: int) -> Bound | None:
     """Bound the makespan of ``machines`` machines; None if that is no more than ``known_ps``."""
-    return _Search(machine, machines, release_ps).bound(known_ps)
+    return _last(islice(_Search(machine, machines, release_ps).bounds(known_ps), ROUNDS))
+
+
+def _last(found: Iterator[Bound | None]) -> Bound | None:
+    """Return the last bound."""
+    best = None
+    for bound in found:
+        best = bound or best
+    return best
 
 
 class _Search:
@@ -155,50 +173,46 @@ class _Search:
         ends = {longest, *np.geomspace(max(1, longest // 30), 2 * most, _RANGES).astype(int).tolist()}
         ranges = [*(Range(a + 1, b) for a, b in pairwise([0, *sorted(ends)])), Range(max(ends) + 1, None)]
         self._requests, self._ramps = requests, list[Numbered]()
-        self._used: list[int] = []
-        self._critical = dict.fromkeys(ranges, 0)
         self._places = [Place(range_, self._demand, ()) for range_ in ranges]
 
     @cached_property
     def _part(self) -> Part:
         return Part(self._machine, self._release_ps, 0)
 
-    def bound(self, known_ps: int) -> Bound | None:
-        """Return what is proved, if it is more than what is known."""
+    def bounds(self, known_ps: int) -> Iterator[Bound | None]:
+        """Yield for every round what is proved, if it is more than what is known, or else None."""
         later = self._release_ps - self._machine.start_ps
-        best: tuple[int, list[int], list[Rule]] | None = None
         duration, since = known_ps - later, 0
         self._unit = max(1.0, float(duration))
-        for round_ in range(_ROUNDS):
-            kind_of = self._kinds()
-            recent = (place for place in self._places if round_ - self._critical[place.range_] < _MEMORY)
-            active = list(recent) or self._places
-            wanted = duration * (1 + _STEP)
-            dual = self._dual(active, kind_of, wanted)
+        for round_ in count():
+            kind_of, wanted = self._kinds(), duration * (1 + _STEP)
+            dual = self._dual(kind_of, wanted)
             if dual is None:
-                break
-            self._note(active, dual, round_)
+                return
             proved, weak = None, list[Range]()
-            rows = [self._row(place, found) for place, found in zip(active, dual.weights, strict=True)]
-            worths = self._worths(active, dual, kind_of, rows)
+            rows = [self._row(place, found) for place, found in zip(self._places, dual.weights, strict=True)]
+            worths = self._worths(dual, kind_of, rows)
             if dual.served < 1 and worths.any():
-                tuned = self._tuned(active, dual, rows, worths)
+                tuned = self._tuned(dual, rows, worths)
                 weak = [
                     place.range_
                     for place, each in zip(self._places, tuned, strict=True)
                     if each.value < wanted * (1 + _NEARLY)
                 ]
-                self._critical |= dict.fromkeys(weak, round_)
                 proved = self._proved(tuned, worths)
             if proved is not None and proved[0] > duration:
-                best, duration, since = proved, proved[0], round_
+                duration, since = proved[0], round_
+                yield self._stated(*proved)
+            else:
+                yield None
             if round_ - since >= _PATIENCE:
-                break
-            self._add_ramps(active, dual, kind_of, weak, round_)
-            self._cut(active, dual, round_)
-        if best is None:
-            return None
-        value, stated, rules = best
+                return
+            self._add_ramps(dual, kind_of, weak)
+            self._cut(dual)
+
+    def _stated(self, value: int, stated: Sequence[int], rules: Sequence[Rule]) -> Bound:
+        """Return the bound of a duration, with worths and rules that prove it."""
+        later = self._release_ps - self._machine.start_ps
         every = [0] * len(self._machine.requests)
         for request, worth in zip(self._chosen, stated, strict=True):
             every[request] = worth
@@ -225,7 +239,7 @@ class _Search:
                 kinds += 1
         return kind_of
 
-    def _dual(self, active: Sequence[Place], kind_of: Ints, duration: float) -> Dual | None:
+    def _dual(self, kind_of: Ints, duration: float) -> Dual | None:
         """Solve the linear programme for a duration; its rows are lines, and memory or rates with memory."""
         demand, counts = self._demand, np.bincount(kind_of).astype(np.float64)
         bases = np.array(demand.bases, dtype=np.float64)
@@ -238,7 +252,7 @@ class _Search:
         first_of = np.zeros(len(counts))
         np.maximum.at(first_of, kind_of, demand.batches)
         offers = []
-        for place in active:
+        for place in self._places:
             first, last = place.range_
             rooms, own = (duration - first * place.bases - place.left) / self._unit, means(place.own)
             if last is None:
@@ -250,15 +264,13 @@ class _Search:
             offers.append(Offer(np.append(rooms, memory), np.vstack((own, held)), first_of <= last))
         return solve(self._machines, counts, offers)
 
-    def _tuned(self, active: Sequence[Place], dual: Dual, rows: Sequence[Row], worths: Floats) -> list[Tuned]:
+    def _tuned(self, dual: Dual, rows: Sequence[Row], worths: Floats) -> list[Tuned]:
         """Return what worths prove of every range."""
         serving = [at for at, number in enumerate(dual.machines.tolist()) if number > _ALIKE]
-        of = {place.range_: row for place, row in zip(active, rows, strict=True)}
         found = []
-        for place in self._places:
+        for place, row in zip(self._places, rows, strict=True):
             # Ranges without machines have prices that are as good as any: those of others may say more.
-            tried = [*self._singles(place), *(place.like(rows[at], active[at]) for at in serving)]
-            tried += [of[place.range_]] if place.range_ in of else []
+            tried = [*self._singles(place), *(place.like(rows[at], self._places[at]) for at in serving), row]
             each = (self._tune(place, one, worths) for one in tried if one.weights.any() or one.memory)
             found.append(max(each, key=value_of))
         return found
@@ -292,18 +304,18 @@ class _Search:
             return Row(weights, float(rest @ bases))
         return Row(weights, float(rest[0]) * most_of(bases))
 
-    def _worths(self, active: Sequence[Place], dual: Dual, kind_of: Ints, rows: list[Row]) -> Floats:
+    def _worths(self, dual: Dual, kind_of: Ints, rows: list[Row]) -> Floats:
         """Return worths of requests: of their kinds, but between the costs on which machines for them agree.
 
         A request is on the cheapest machines for it, of which there is one in all. If it were worth less than the last
         of these costs, it would not be there; if more than the next, it would be on others, too.
         """
         demand, machines, every = self._demand, dual.machines, np.arange(len(kind_of))
-        costs = np.array([row.costs(place, demand) for place, row in zip(active, rows, strict=True)]) / self._unit
+        costs = np.array([row.costs(place, demand) for place, row in zip(self._places, rows, strict=True)]) / self._unit
         reference = costs[int(np.argmax(machines))]
         mean = np.bincount(kind_of, weights=reference) / np.bincount(kind_of)
         worths = dual.worths[kind_of] * reference / np.where(mean > 0, mean, 1.0)[kind_of]
-        ends = [place.range_.last for place in active]
+        ends = [place.range_.last for place in self._places]
         lasts = np.array([inf if last is None else last for last in ends])
         costs[demand.batches > lasts[:, None]] = inf
         order = np.argsort(costs, axis=0, kind="stable")
@@ -340,24 +352,12 @@ class _Search:
         value = spent + multiple * mean - float(left)
         return Tuned(one, multiple, value if known else (inf if value > _ALIKE * multiple * mean else -inf))
 
-    def _note(self, active: Sequence[Place], dual: Dual, round_: int) -> None:
-        """Note which ranges have machines, and which ramps weights."""
-        for place, number, weights in zip(active, dual.machines.tolist(), dual.weights, strict=True):
-            if number > _ALIKE:
-                self._critical[place.range_] = round_
-            rates = len(self._demand.bases)
-            for (_, ramp), weight in zip(place.lines, weights[rates:], strict=False):
-                if weight > 0:
-                    self._used[ramp] = round_
-
-    def _add_ramps(
-        self, active: Sequence[Place], dual: Dual, kind_of: Ints, weak: Sequence[Range], round_: int
-    ) -> None:
+    def _add_ramps(self, dual: Dual, kind_of: Ints, weak: Sequence[Range]) -> None:
         """Look for prices of layers where there are machines, for what these serve; others get those of one nearby."""
         if self._machine.rules.swap or len(self._requests) > _MOST_RAMPED:
             return
         sought, found = set[Range](), list[Ramp]()
-        for place, number, shares in zip(active, dual.machines.tolist(), dual.shares, strict=True):
+        for place, number, shares in zip(self._places, dual.machines.tolist(), dual.shares, strict=True):
             if number < _FEW or not place.wants_ramp():
                 continue
             # Of every kind a machine serves a share; of requests in order as many as add up to it.
@@ -375,20 +375,15 @@ class _Search:
             ramp = resized(self._part, like.prices, last) if abs(like.layers - last) * _SIMILAR <= last else None
             found += [] if ramp is None else [ramp]
         self._ramps += zip(found, range(len(self._ramps), len(self._ramps) + len(found)), strict=True)
-        self._used += [round_] * len(found)
 
-    def _cut(self, active: Sequence[Place], dual: Dual, round_: int) -> None:
+    def _cut(self, dual: Dual) -> None:
         """Cut the ranges that have machines."""
-        number_of = {place.range_: number for place, number in zip(active, dual.machines.tolist(), strict=True)}
-        ramps = [(ramp, number) for ramp, number in self._ramps if round_ - self._used[number] < _MEMORY]
         found = list[Range]()
-        for place in self._places:
+        for place, number in zip(self._places, dual.machines.tolist(), strict=True):
             first, last = place.range_
-            if last is None or number_of.get(place.range_, 0.0) <= _ALIKE or (last - first) * _SHORT <= first:
+            if last is None or number <= _ALIKE or (last - first) * _SHORT <= first:
                 found.append(place.range_)
                 continue
             ends = np.unique(np.linspace(first - 1, last, _PARTS + 1).astype(int)).tolist()
-            parts = [Range(begin + 1, end) for begin, end in pairwise(ends)]
-            self._critical |= dict.fromkeys(parts, round_)
-            found += parts
-        self._places = [Place(range_, self._demand, ramps) for range_ in found]
+            found += [Range(begin + 1, end) for begin, end in pairwise(ends)]
+        self._places = [Place(range_, self._demand, self._ramps) for range_ in found]

@@ -8,7 +8,7 @@ Question, best answer so far (`Best`, which is checked), and result are those of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -19,9 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from optsched.bounds import worth
 from optsched.bounds.bound import Bound
 from optsched.bounds.catalogue import bound_of_several, bounds_for
 from optsched.failures import FAILURES
+from optsched.methods.apart import BoundsApart
 from optsched.methods.checked import checked_cluster_metrics
 from optsched.methods.simulate import simulate
 from optsched.methods.stages import SolveRun
@@ -36,6 +38,8 @@ from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
 _JOINT = "optsched_formulations.routing.joint:solve_jointly"
 _SLOW = ("congestion",)
 """Bounds that take as long as the planner, and run beside it."""
+_APART, _BOUNDS_APART = "worth", "optsched.bounds.worth:makespan_bounds"
+"""A bound that gets better for as long, on another core if there is one."""
 _MOST_TOKENS, _MOST_SETS = 500, 20_000
 """Output tokens, and different sets of requests, beyond which no joint optimum is sought."""
 _ROUTERS, _POLICIES = ("e2", "least_tokens", "cache_aware", "round_robin"), ("vllm", "sarathi", "lpm", "sjf")
@@ -44,6 +48,8 @@ _PAIRS = ("disaggregated", "splitwise", "round_robin", "least_tokens", "least_kv
 """What routes where machines have roles."""
 _COVERED_RULES = frozenset({"swap", "migration"})
 """Added rules with which joint optima and the planner are right: these allow more, and neither needs it."""
+_LOOK_S = 0.1
+"""Seconds between two looks at whether Ctrl-C has come."""
 _JOINT_SHARE = 0.8
 """Share of the time for joint optima, where they are sought; the planner has the rest."""
 
@@ -51,23 +57,27 @@ _JOINT_SHARE = 0.8
 def search_several(run: SolveRun) -> bool:
     """Let bounds, the exact method and the planner search; return whether an interrupt has left it unfinished."""
     best, question = run.best, run.question
+    covered = not question.instance.has_roles and _covers_rules(question.instance)
+    planned = covered and not question.instance.is_cached
+    apart = planned and run.workers > 1 and worth.says_something(question.instance, question.objective)
 
     def stages(interrupted: Event) -> None:
+        later = (*_SLOW, _APART) if apart else _SLOW
         for name in bounds_for(question.instance):
-            if name not in _SLOW:
+            if name not in later:
                 with best.surviving(name):
                     _offer_proof(run, name, bound_of_several(name)(question.instance, question.objective))
         run.progress(ProgressEvent(run.elapsed_s(), best.value, best.bound))
-        covered = not question.instance.has_roles and _covers_rules(question.instance)
-        if question.instance.is_cached or not covered:
+        if not planned:
             _play(run, interrupted)
         combined = question.objective.is_largest or question.objective.is_sum
         if covered and combined and _is_small(question.instance) and not run.over(interrupted):
             with best.surviving("joint"):
                 _solve_jointly(run)
-        if covered and not question.instance.is_cached and (best.value is None or not run.over(interrupted)):
-            with _slow_bounds(run, interrupted), best.surviving("planner"):
-                _plan(run)
+        if planned and (best.value is None or not run.over(interrupted)):
+            beside = _slow_bounds(run, interrupted), _bounds_apart(run, interrupted, wanted=apart)
+            with beside[0], beside[1] as known, best.surviving("planner"):
+                _plan(run, known)
 
     return until_interrupted(stages) and not best.settled
 
@@ -89,12 +99,39 @@ def _slow_bounds(run: SolveRun, interrupted: Event) -> Iterator[None]:
     beside.start()
     yield
     while beside.is_alive() and not interrupted.is_set():
-        beside.join(0.1)
+        beside.join(_LOOK_S)
     for name, bound in list(found.items()):
         with run.best.surviving(name):
             if isinstance(bound, BaseException):
                 raise bound
             _offer_proof(run, name, bound)
+
+
+@contextmanager
+def _bounds_apart(run: SolveRun, interrupted: Event, *, wanted: bool) -> Iterator[Callable[[], int]]:
+    """Let a process look for bounds while a block runs, in which what is returned says how much is claimed by then.
+
+    At the end it is waited for until it has had as many rounds as where nothing runs beside.
+    """
+    if not wanted:
+        yield lambda: 0
+        return
+    process = BoundsApart(_BOUNDS_APART, run.question.instance, run.question.objective)
+
+    def known() -> int:
+        process.look()
+        return 0 if process.best is None else process.best.value
+
+    try:
+        yield known
+        while not (process.has_ended or process.rounds >= worth.ROUNDS or interrupted.is_set()):
+            process.look(_LOOK_S)
+    finally:
+        process.end()
+    if process.failure:
+        run.best.failures.append(f"{_APART}: {process.failure}")
+    with run.best.surviving(_APART):
+        _offer_proof(run, _APART, process.best)
 
 
 def _offer_proof(run: SolveRun, name: str, bound: Bound | None) -> None:
@@ -134,8 +171,8 @@ def _play(run: SolveRun, interrupted: Event) -> None:
                 run.progress(ProgressEvent(run.elapsed_s(), best.value, best.bound))
 
 
-def _plan(run: SolveRun) -> None:
-    """Look for better schedules until time is up, or one meets the bound."""
+def _plan(run: SolveRun, known: Callable[[], int]) -> None:
+    """Look for better schedules until time is up, or one meets the bound, or what is ``known``."""
     question, best = run.question, run.best
     try:
         search = FleetSearch(question.instance, question.objective, np.random.default_rng(run.seed))
@@ -144,17 +181,18 @@ def _plan(run: SolveRun) -> None:
         return
     stopped = Event()
     # Ctrl-C on the way into compiled code, which the search enters all the time, may crash the process.
-    wait_interruptibly(partial(_search, run, search, stopped), stopped.set)
+    wait_interruptibly(partial(_search, run, search, stopped, known), stopped.set)
     _offer(run, search.schedule(), "planner")
 
 
-def _search(run: SolveRun, search: FleetSearch, stopped: Event) -> None:
+def _search(run: SolveRun, search: FleetSearch, stopped: Event, known: Callable[[], int]) -> None:
     value = None
     for _ in search.search():
         if value is None or search.value < value:
             value = search.value
             run.progress(ProgressEvent(run.elapsed_s(), value, run.best.bound))
-        if stopped.is_set() or value <= (run.best.bound or 0) or run.elapsed_s() > run.time_limit_s:
+        least = max(run.best.bound or 0, known())
+        if stopped.is_set() or value <= least or run.elapsed_s() > run.time_limit_s:
             return
 
 
