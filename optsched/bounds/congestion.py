@@ -100,7 +100,7 @@ from optsched.bounds.bound import Bound
 from optsched.bounds.chains import has_equal_machines
 from optsched.bounds.machine import most_needs
 from optsched.bounds.volume import busy_ps
-from optsched.bounds.waiting import queueing
+from optsched.bounds.waiting import prompts_lead, queueing
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 
@@ -110,8 +110,8 @@ _LONG = 100
 """Where machines are busy for longer than requests arrive by this multiple of the mean time that a request takes alone,
 queues are so long that `machine` or `assignment` say more."""
 _QUEUEING = 4
-"""Where requests queue for their first tokens for longer by this multiple of the mean time that one takes alone,
-`waiting` says more."""
+"""Where requests queue for their first tokens for longer by this multiple of the mean time that one takes alone, and
+prompts take most of the machine's time, `waiting` says more."""
 _MANY, _BUSY = 4000, 0.9
 """With more requests prices of long queues are not found in time, where machines are busy for more of the time in which
 requests arrive."""
@@ -131,7 +131,7 @@ def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
     long = busy - span > _LONG * sum(alone(one).e2e) / len(requests)
     if long or (len(requests) > _MANY and busy > _BUSY * span):
         return None
-    if not instance.is_distributed and queueing(instance) > _QUEUEING:
+    if not instance.is_distributed and queueing(instance) > _QUEUEING and prompts_lead(instance):
         return None
     from optsched.bounds.congested.prices import priced_bound  # noqa: PLC0415  # compiled code takes a while to load
 

@@ -81,12 +81,25 @@ from __future__ import annotations
 
 from optsched.bounds.alone import alone_bound
 from optsched.bounds.bound import Bound
-from optsched.bounds.machine import machine_bound, most_needs
+from optsched.bounds.machine import Needs, machine_bound, most_needs
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 
 _FEWEST = 64
 """With fewer requests exact models, or `alone`, say more."""
+_MOSTLY = 2, 3
+"""Where prompts need less than this share of what requests need of the machine, `congestion` says more, however long
+queues are."""
+
+
+def prompts_lead(instance: Instance) -> bool:
+    """Return whether prompts take most of the machine's time."""
+    requests = instance.requests
+    first = Needs(instance, [1] * len(requests))
+    whole = Needs(instance, [request.output for request in requests])
+    rate, split, needed = max(whole.shares(), key=lambda share: sum(share[2]))
+    part, of = _MOSTLY
+    return of * sum(first.of(rate, split)) >= part * sum(needed)
 
 
 def queueing(instance: Instance) -> float:
@@ -100,9 +113,11 @@ def queueing(instance: Instance) -> float:
 def waiting_bound(instance: Instance, objective: Objective) -> Bound | None:
     """Bound the sum of e2e latencies; None for other objectives, few requests, or where numbers are too large.
 
-    None also where requests queue for less than one takes alone.
+    None also where requests queue for less than one takes alone, and where most of the machine's time goes to decodes.
     """
-    if objective != Objective.MEAN_E2E or len(instance.requests) < _FEWEST or queueing(instance) < 1:
+    if objective != Objective.MEAN_E2E or len(instance.requests) < _FEWEST:
+        return None
+    if queueing(instance) < 1 or not prompts_lead(instance):
         return None
     from optsched.bounds.queued.prices import priced_bound  # noqa: PLC0415  # compiled code takes a while to load
 
