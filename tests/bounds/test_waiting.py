@@ -19,7 +19,7 @@ from optsched.bounds.congestion import congestion_bound
 from optsched.bounds.machine import machine_bound, most_needs
 from optsched.bounds.queued.prices import priced_bound
 from optsched.bounds.queued.served import busy_prices
-from optsched.bounds.waiting import waiting_bound
+from optsched.bounds.waiting import prompts_lead, queueing, waiting_bound
 from optsched.check import UnprovedError, proved_bound
 from optsched.model.cost import CostModel
 
@@ -135,6 +135,19 @@ def test_it_says_nothing_of_few_requests_of_other_objectives_or_without_queues()
     assert waiting_bound(queued(20), E2E) is None
     assert waiting_bound(queued(100), Objective.MAKESPAN) is None
     assert waiting_bound(busy(100), E2E) is None
+
+
+def test_where_decodes_take_most_of_the_time_congestion_bounds_queues() -> None:
+    """Each is found where it proves most: both together would take the planner's time."""
+    at_once = replace(busy(100), requests=tuple(replace(request, arrival_ps=0) for request in busy(100).requests))
+    assert queueing(at_once) > 1
+    assert (prompts_lead(at_once), prompts_lead(queued(100))) == (False, True)
+    found = congestion_bound(at_once, E2E)
+    assert waiting_bound(at_once, E2E) is None
+    assert found is not None
+    apart = priced_bound(at_once, most_needs(at_once))
+    assert apart is not None
+    assert found.value > apart.value
 
 
 def test_prices_of_mean_busy_times() -> None:
