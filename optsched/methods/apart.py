@@ -85,7 +85,7 @@ class BoundsApart:
 def main() -> None:
     """Send bounds to standard input, which is a socket; at last a text, empty if nothing has failed."""
     connection = Connection(os.dup(sys.stdin.fileno()))
-    with suppress(OSError):  # nobody listens any more
+    with suppress(OSError):  # what started it has ended
         try:
             target, instance, objective = connection.recv()
             module, _, name = target.partition(":")
