@@ -1,7 +1,8 @@
 """The gap of R machines beside that of one, on the stand-in for Azure's conversations.
 
 ``python benchmarks/machines.py --requests 400 --machines 4 --seconds 60``: for the makespan and the mean e2e latency,
-all requests at once and as they arrive (R times as fast on R machines), what `optsched.solve` finds and proves.
+all requests at once and as they arrive (R times as fast on R machines), what `optsched.solve` finds and proves. One
+machine serves all of them, and then every R-th, as fast as R machines would get it: as much work as each of the R has.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ def cut(requests: int, machines: int, *, offline: bool) -> Instance:
     return replace(whole, name=f"{requests} on {machines}, {when}", requests=chosen, replicas=machines)
 
 
+def share(instance: Instance) -> Instance:
+    """Return one of the machines with its share of the requests."""
+    machines = instance.replicas
+    requests = instance.requests[::machines]
+    return replace(instance, name=f"1 in {machines} of {instance.name}", requests=requests, replicas=1)
+
+
 def main(arguments: list[str]) -> None:
     """Print a row for each instance, objective and number of machines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -36,13 +44,13 @@ def main(arguments: list[str]) -> None:
     for requests in given.requests:
         for objective in given.objectives:
             for offline in (True, False):
-                for machines in (1, given.machines):
-                    instance = cut(requests, machines, offline=offline)
+                several = cut(requests, given.machines, offline=offline)
+                for instance in (cut(requests, 1, offline=offline), several, share(several)):
                     found = solve(instance, objective, time_limit=given.seconds)
                     value, bound = (0.0 if each is None else each for each in (found.value_s, found.bound_s))
                     gap = "" if found.gap is None else f"{found.gap:.2%}"
                     origin = ", ".join(found.found_by.values())
-                    row = instance.name, objective, machines, f"{value:.4f}", f"{bound:.4f}", gap, origin
+                    row = instance.name, objective, instance.replicas, f"{value:.4f}", f"{bound:.4f}", gap, origin
                     print("|", " | ".join(map(str, row)), "|", flush=True)
 
 
