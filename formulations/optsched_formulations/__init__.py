@@ -10,6 +10,7 @@ FORMULATIONS = MappingProxyType(
         "class_flow": "optsched_formulations.batching.class_flow:ClassFlow",
         "class_flow_mip": "optsched_formulations.batching.class_flow:ClassFlowMip",
         "free_pauses": "optsched_formulations.batching.free_pauses:FreePauses",
+        "clock_beam": "optsched_formulations.batching.clock_beam:ClockBeam",
         "last_arrivals": "optsched_formulations.batching.last_arrivals:LastArrivals",
         "planner": "optsched.planner.formulation:Planner",
         "pair_flow": "optsched_formulations.batching.pair_flow:PairFlow",

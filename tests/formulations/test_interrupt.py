@@ -84,14 +84,14 @@ with interrupts(float(sys.argv[2])) as progress:
     objective = Objective.MEAN_E2E if sys.argv[3] == "pair_flow" else Objective.MAKESPAN
     outcome = formulation.solve(Task(instance, objective, workers=1, time_limit_s=1000, progress=progress))
 assert outcome.schedule is None or not check_schedule(instance, outcome.schedule)[0]
-assert (outcome.bound is None) == (sys.argv[3] == "planner")
+assert (outcome.bound is None) == (sys.argv[3] in {"planner", "clock_beam"})
 print(outcome.termination.value, outcome.bound)
 """
 
 
 def hard_for(method: str) -> str:
     """Return an instance that the method covers."""
-    hard = {"free_pauses": HARD_ONLINE, "last_arrivals": HARD_ONLINE, "layer_search": HARD_MIXED}
+    hard = dict.fromkeys(("free_pauses", "last_arrivals", "clock_beam"), HARD_ONLINE) | {"layer_search": HARD_MIXED}
     return (hard | {"pair_flow": HARD_TOGETHER}).get(method, HARD)
 
 

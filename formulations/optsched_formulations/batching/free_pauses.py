@@ -89,8 +89,8 @@ from optsched.solvers.declaration import Declaration, Regime, Turn
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
 from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
-from optsched_formulations.batching.memory_only import Classes, require_memory_only
-from optsched_formulations.batching.packing import HeldClass, packing
+from optsched_formulations.batching.memory_only import require_memory_only
+from optsched_formulations.batching.search.arriving_requests import MOST_TIME, arriving_requests, refill_prices
 from optsched_formulations.batching.search.free_pauses_kernel import (
     ARRIVAL,
     BASE,
@@ -98,7 +98,6 @@ from optsched_formulations.batching.search.free_pauses_kernel import (
     ENDED,
     FINISHED,
     LIMIT,
-    MOST_TOKENS,
     OUTPUT,
     PRUNED,
     STOPPED,
@@ -135,8 +134,6 @@ _QUICK_SHARE = 0.03
 _STEP, _FEW = 5_000, 200
 """States between two looks at the clock, in the first search and in the second."""
 _FIRST_STATES, _MOST_STATES = 1 << 12, 1 << 23
-_MOST_TIME = 1 << 60
-"""Times that are added up stay below 64 bits."""
 
 
 class FreePauses:
@@ -198,8 +195,8 @@ class _Solution:
         instance = task.instance
         self._order = sorted(range(len(instance.requests)), key=lambda r: instance.requests[r].arrival_ps)
         self._in_time = True
-        self._price = _prices(instance, self._order)
-        self._requests = _arrays(instance, self._order, _WEIGHTS_SHARE * task.time_limit_s)
+        self._price = _least_prices(instance, self._order)
+        self._requests = arriving_requests(instance, self._order, _WEIGHTS_SHARE * task.time_limit_s)
         self._bound, self._schedule, self._value = 0, task.incumbent, task.incumbent_value
         at_most = task.restrictions.at_most
         enough = [] if self._value is None else [self._value]
@@ -281,72 +278,11 @@ class _Solution:
         self._task.progress(ProgressEvent(now_s() - self._started, self._value, self._bound))
 
 
-def _arrays(instance: Instance, order: list[int], seconds: float) -> Requests:
-    """Return the requests in order of arrival."""
-    classes = Classes(instance)
-    owner = {request: c for c, members in enumerate(classes.members) for request in members}
-    requests = [instance.requests[r] for r in order]
-    outputs = [request.output for request in requests]
-    if max(outputs) > MOST_TOKENS:
-        raise UnsupportedError(f"more than {MOST_TOKENS} output tokens")
-    volume = sum(len(m) * sum(classes.size[f : f + kind[1]]) for f, m, kind in _by_class(classes))
-    weights, most = [classes.size], [min(classes.capacity, volume)]
-    held = [HeldClass(len(m), [classes.size[f + k] for k in range(kind[1])]) for f, m, kind in _by_class(classes)]
-    found = packing(held, classes.capacity, seconds)
-    if found is not None and found.most > 0:
-        pairs = zip(classes.owner, classes.token, strict=True)
-        weights.append([found.weights.get((c, k), 0) for c, k in pairs])
-        most.append(found.most)
-    number, longest = len(order), max(outputs)
-    size = np.zeros((number, longest + 2), dtype=np.int64)
-    done = np.zeros((number, longest + 1), dtype=np.int64)
-    weight = np.zeros((len(weights), number, longest + 1), dtype=np.int64)
-    arrival = [request.arrival_ps - instance.start_ps for request in requests]
-    steps = [
-        [classes.fill_ps[item] if k == 1 else classes.decode_ps[item] for item, k in _items(classes, owner[r])]
-        for r in order
-    ]
-    work = sum(map(sum, steps))
-    total = max(classes.base_ps * number * MOST_TOKENS + work + max(arrival), volume * max(most) * number * MOST_TOKENS)
-    if total > _MOST_TIME or max(map(sum, weights)) * max(most) * number * MOST_TOKENS > _MOST_TIME:
-        raise UnsupportedError("times beyond 64 bits")
-    for place, r in enumerate(order):
-        for item, k in _items(classes, owner[r]):
-            size[place, k] = classes.size[item]
-            done[place, k] = done[place, k - 1] + steps[place][k - 1]
-            for v, each in enumerate(weights):
-                weight[v, place, k] = weight[v, place, k - 1] + each[item]
-    prompts = [request.input for request in requests]
-    return Requests(
-        request=np.array([arrival, [owner[r] for r in order], prompts, outputs], dtype=np.int64),
-        size=size,
-        done=done,
-        weight=weight,
-        most=np.array(most, dtype=np.int64),
-        limits=np.array([min(classes.capacity, volume), classes.base_ps, work], dtype=np.int64),
-    )
-
-
-def _prices(instance: Instance, order: list[int]) -> Ints:
+def _least_prices(instance: Instance, order: list[int]) -> Ints:
     """Return the least that a refill of each request takes beyond the decode in its place."""
-    classes = Classes(instance)
-    least = {
-        r: min((classes.extra_ps(first + k) for k in range(1, output)), default=0)
-        for first, members, (_, output, _) in _by_class(classes)
-        for r in members
-    }
-    return np.array([least[r] for r in order], dtype=np.int64)
-
-
-def _by_class(classes: Classes) -> Iterator[tuple[int, list[int], tuple[int, int, int]]]:
-    """Yield the first item, the members and the kind of every class."""
-    return zip(classes.first, classes.members, classes.kinds, strict=True)
-
-
-def _items(classes: Classes, owner: int) -> Iterator[tuple[int, int]]:
-    """Yield the items of a class with their token counts."""
-    first = classes.first[owner]
-    return ((first + k - 1, k) for k in range(1, classes.kinds[owner][1] + 1))
+    price = refill_prices(instance, order)
+    outputs = (instance.requests[r].output for r in order)
+    return np.array([min(row[1:output], default=0) for row, output in zip(price, outputs, strict=True)], dtype=np.int64)
 
 
 def _from(requests: Requests, first: int) -> Requests:
@@ -407,7 +343,7 @@ class _States:
         words = -(-requests.request.shape[1] // 8) + (prices is not None)
         self._store = _empty(_FIRST_STATES, words)
         self._progress: Ints = np.zeros(6, dtype=np.int64)
-        self._progress[[COUNT, WAITING, LIMIT, FINISHED, PRUNED]] = 1, 1, threshold, -1, _MOST_TIME
+        self._progress[[COUNT, WAITING, LIMIT, FINISHED, PRUNED]] = 1, 1, threshold, -1, MOST_TIME
         self._store.parent[0] = -1
         enter_all(self._store, 1)
 
@@ -427,7 +363,7 @@ class _States:
         prices = self._prices
         if prices is None:
             return search(self._requests, self._store, self._progress, _STEP)
-        price = prices.price if prices.evictions else np.full_like(prices.price, _MOST_TIME)
+        price = prices.price if prices.evictions else np.full_like(prices.price, MOST_TIME)
         store, progress = self._store, self._progress
         return search_holding(self._requests, price, prices.hold, prices.evictions, store, progress, _FEW)
 

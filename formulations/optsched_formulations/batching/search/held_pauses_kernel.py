@@ -95,6 +95,35 @@ def _write(request: Ints, at: Ints, resident: Ints, row: Words) -> None:
 
 
 @compiled
+def in_order(request: Ints, at: Ints, resident: Ints, start: int, found: Ints) -> int:
+    """Write the unfinished requests that have arrived, resident ones first, equal ones together.
+
+    Return their number.
+    """
+    count = 0
+    for r in range(len(at)):
+        if request[ARRIVAL, r] > start:
+            break
+        if at[r] == request[OUTPUT, r]:
+            continue
+        place = count
+        while place > 0:
+            other = found[place - 1]
+            if resident[other] != resident[r]:
+                if resident[other] == 1:
+                    break
+            elif request[KIND, other] < request[KIND, r] or (
+                request[KIND, other] == request[KIND, r] and at[other] >= at[r]
+            ):
+                break
+            found[place] = other
+            place -= 1
+        found[place] = r
+        count += 1
+    return count
+
+
+@compiled
 def search_holding(  # noqa: PLR0917 - one loop over what a batch may do
     requests: Requests, price: Ints, hold: Ints, evictions: bool, store: Store, progress: Ints, limit: int
 ) -> int:
@@ -135,13 +164,7 @@ def search_holding(  # noqa: PLR0917 - one loop over what a batch may do
         clock = waste[state] + work[state]
         start, earliest = clock, np.int64(_MUCH)
         while True:
-            # Those that are there and unfinished, resident ones first.
-            available = 0
-            for first in range(2):
-                for r in range(number):
-                    if request[ARRIVAL, r] <= start and at[r] < request[OUTPUT, r] and resident[r] == 1 - first:
-                        found[available] = r
-                        available += 1
+            available = in_order(request, at, resident, start, found)
             before = earliest
             for a in range(available):
                 # Could it run alone, while the residents pause, and take no memory afterwards that it does not have?

@@ -1,0 +1,227 @@
+"""A beam on the clock: schedules of short makespan with arrivals, where only memory binds (`memory_only`).
+
+A state is what requests have generated and which of them are resident, after a batch; everything in it is as in the
+problem, so that what it finishes in is a schedule of the problem. States are compared with those whose batches end at
+about the same time, within a base: the machine may have waited in some of them for the next arrival, so that those
+after equally many batches are far apart. Since a batch takes more than a base, what follows on a state comes in a
+later group. Of every group the best are kept,
+
+- by their waste (`free_pauses`), the refills that they owe, and a base for as many batches as what is left needs by
+  weights of which a batch holds at most so much (`packing`);
+- in every other beam none that another is as good as, by the rule of `free_pauses` for residents at a price. Here
+  prices grow with the tokens and pauses hold all that they have, so that the rule is a guess, as a beam is; it helps
+  where large requests share the cache and small ones come. In the others only the best of equal states.
+
+A batch runs what fits: no resident pauses, and nothing is evicted, where there is room for more. First fills and
+refills may wait for later batches. Beams get wider until time is up, or nothing is cut, or a bound is met.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+
+from optsched.model.instance import Instance
+from optsched.model.ints import Ints
+from optsched.model.metrics import evaluate
+from optsched.model.objectives import Objective
+from optsched.model.result import Badge
+from optsched.model.schedule import Assignment, Schedule, timed
+from optsched.solvers.declaration import Declaration, Regime, Turn
+from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
+from optsched.solvers.interrupt import until_interrupted
+from optsched.stopwatch import now_s
+from optsched_formulations.batching.memory_only import require_memory_only
+from optsched_formulations.batching.search.arriving_requests import arriving_requests, refill_prices
+from optsched_formulations.batching.search.clock_beam_kernel import FINISHED, States, follow, not_worse, sort_equal
+from optsched_formulations.batching.search.free_pauses_kernel import BASE, KIND
+
+_WEIGHTS_SHARE = 0.05
+"""Share of the time left that weights may take."""
+_NARROWEST, _WIDER, _WIDEST = 50, 3, 50_000
+"""States of a group that the first beam keeps, times as many that the next one keeps, and most."""
+_CHOICES, _WRITTEN = 1_000, 20_000
+"""Choices after one state, and states that are written at a time."""
+_MOST, _KEPT, _COMPARED = 20, 3, 6
+"""Times its width that a group grows to, is then cut to, and is compared at its end."""
+
+
+class ClockBeam:
+    """The method of this module, as `optsched.solvers.formulation.Formulation`."""
+
+    declaration = Declaration(
+        sequential=True, turns=(Turn(31, 0.3, (Regime.FEW_RESIDENT,)), Turn(31, 0.4, (Regime.MANY_RESIDENT,)))
+    )
+    """What it finds often meets the bound of `free_pauses` or `last_arrivals`, and then ends the search."""
+
+    def solve(self, task: Task) -> Outcome:
+        """Look for schedules of an instance with arrivals in which only memory binds; it bounds nothing.
+
+        Raises
+        ------
+        UnsupportedError
+            For any other instance or objective, a limit in deterministic time, or if numbers are too large.
+        """
+        if task.objective != Objective.MAKESPAN:
+            raise UnsupportedError(f"objective {task.objective.value}, it minimises the makespan")
+        if task.instance.offline:
+            raise UnsupportedError("requests that arrive together, it is for arrivals")
+        if task.deterministic_limit is not None:
+            raise UnsupportedError("a deterministic limit, it knows seconds only")
+        if task.instance.cost.affine[0][0] == 0:
+            raise UnsupportedError("batches without a base, which is how far apart its groups are")
+        require_memory_only(task)
+        return _Solution(task).solve()
+
+
+class _Solution:
+    """One task: beam after beam, with the best schedule so far."""
+
+    def __init__(self, task: Task) -> None:
+        self._task, instance = task, task.instance
+        self._started = now_s()
+        self._until = self._started + task.time_limit_s
+        self._order = sorted(range(len(instance.requests)), key=lambda r: instance.requests[r].arrival_ps)
+        self._requests = arriving_requests(instance, self._order, _WEIGHTS_SHARE * task.time_limit_s)
+        self._price = refill_prices(instance, self._order)
+        self._schedule, self._value = task.incumbent, task.incumbent_value
+        at_most = task.restrictions.at_most
+        beyond = [] if self._value is None else [self._value]
+        # Only schedules of less matter.
+        self._beyond = min(beyond if at_most is None else [*beyond, at_most + 1], default=(1 << 60))
+
+    def solve(self) -> Outcome:
+        """Widen the beam."""
+        until_interrupted(self._search)
+        return Outcome(Termination.LIMIT, self._schedule, None, Badge.HEURISTIC)
+
+    def _search(self, interrupted: threading.Event) -> None:
+        width = _NARROWEST
+        while width <= _WIDEST and not self._over(interrupted):
+            for guess in (True, False):
+                if not self._beam(width, guess, interrupted):
+                    return
+            width *= _WIDER
+
+    def _over(self, interrupted: threading.Event) -> bool:
+        return interrupted.is_set() or now_s() > self._until or self._beyond <= self._task.bound
+
+    def _beam(self, width: int, guess: bool, interrupted: threading.Event) -> bool:
+        """Go through all groups; return whether a wider beam may find more."""
+        requests, base = self._requests, int(self._requests.limits[BASE])
+        kind = requests.request[KIND]
+        there = _empty(_WRITTEN, len(kind))
+        groups: dict[int, list[States]] = defaultdict(list)
+        groups[0].append(_empty(1, len(kind))._replace(parent=np.array([-1])))
+        past: list[States] = []
+        before, cut = 0, guess
+        while groups and not self._over(interrupted):
+            here, some_cut = self._best(_joined(groups.pop(min(groups))), width, guess)
+            past.append(here)
+            first, cut = 0, cut or some_cut
+            while first < len(here.waste) and not self._over(interrupted):
+                first, count = follow(
+                    requests, self._price, self._evictions, here, first, there, _CHOICES, self._beyond
+                )
+                for state in np.flatnonzero(there.key[:count] == FINISHED).tolist():
+                    self._take(_taken(there, np.array([state])), past)
+                open_ones = np.flatnonzero(there.key[:count] != FINISHED)
+                group = there.clock[open_ones] // base
+                for number in np.unique(group).tolist():
+                    states = _taken(there, open_ones[group == number])
+                    states.parent[:] += before
+                    groups[number].append(states)
+                    if sum(len(part.waste) for part in groups[number]) > _MOST * width:
+                        states, some_cut = self._best(_joined(groups[number]), _KEPT * width, guess)
+                        groups[number], cut = [states], cut or some_cut
+            before += len(here.waste)
+        return cut
+
+    @property
+    def _evictions(self) -> bool:
+        return self._task.instance.rules.eviction
+
+    def _best(self, states: States, width: int, guess: bool) -> tuple[States, bool]:
+        """Return the best states, and whether others were cut that may be no worse."""
+        chosen, most = np.arange(len(states.waste)), _COMPARED * width
+        cut = len(chosen) > most
+        if cut:
+            chosen = np.argpartition(states.key, most)[:most]
+        tokens, resident = states.tokens[chosen], states.resident[chosen]
+        sort_equal(self._requests.request[KIND], tokens, resident)
+        owed = np.where(resident == 0, self._price[np.arange(tokens.shape[1]), tokens], 0).sum(axis=1)
+        paid = states.waste[chosen] + owed
+        order = np.argsort(paid, kind="stable")
+        tokens, resident = tokens[order], resident[order]
+        if guess:
+            chosen = chosen[order[not_worse(self._price, tokens, resident, paid[order])]]
+        else:
+            chosen = chosen[order[np.unique(np.hstack([tokens, resident]), axis=0, return_index=True)[1]]]
+        if len(chosen) > width:
+            chosen, cut = chosen[np.argpartition(states.key[chosen], width)[:width]], True
+        return _taken(states, chosen), cut
+
+    def _take(self, finished: States, past: list[States]) -> None:
+        """Take the schedule that ends in a finished state, if it is better; the state before is in the last group."""
+        if finished.clock[0] >= self._beyond:
+            return
+        ends = np.cumsum([len(states.waste) for states in past])
+        chain, number = [finished], int(ends[-1]) - len(past[-1].waste) + int(finished.parent[0])
+        while number >= 0:
+            place = int(np.searchsorted(ends, number, side="right"))
+            state = number - int(ends[place]) + len(past[place].waste)
+            chain.append(_taken(past[place], np.array([state])))
+            number = int(chain[-1].parent[0])
+        chain.reverse()
+        schedule = _schedule(self._task.instance, self._order, chain)
+        value = int(evaluate(self._task.instance, schedule)["objectives"][Objective.MAKESPAN.value])
+        if value < self._beyond:
+            self._schedule = schedule
+            self._value = self._beyond = value
+            self._task.progress(ProgressEvent(now_s() - self._started, value, None))
+
+
+def _schedule(instance: Instance, order: list[int], chain: list[States]) -> Schedule:
+    """Return the schedule that leads from state to state, one batch after the other."""
+    assignments = []
+    for here, there in pairwise(chain):
+        ran = there.tokens[0] > here.tokens[0]
+        gone = (here.resident[0] > there.resident[0]) & ~ran
+        run = [
+            (order[r], 1 if here.resident[0, r] else instance.requests[order[r]].input + int(here.tokens[0, r]))
+            for r in np.flatnonzero(ran).tolist()
+        ]
+        assignments.append(Assignment(sorted(run), sorted(order[r] for r in np.flatnonzero(gone).tolist())))
+    return timed(instance, assignments)
+
+
+def _empty(room: int, number: int) -> States:
+    return States(
+        tokens=np.zeros((room, number), dtype=np.uint8),
+        resident=np.zeros((room, number), dtype=np.uint8),
+        waste=np.zeros(room, dtype=np.int64),
+        clock=np.zeros(room, dtype=np.int64),
+        parent=np.zeros(room, dtype=np.int64),
+        key=np.zeros(room, dtype=np.int64),
+    )
+
+
+def _joined(parts: list[States]) -> States:
+    if len(parts) == 1:
+        return parts[0]
+    return States(
+        tokens=np.concatenate([part.tokens for part in parts]),
+        resident=np.concatenate([part.resident for part in parts]),
+        waste=np.concatenate([part.waste for part in parts]),
+        clock=np.concatenate([part.clock for part in parts]),
+        parent=np.concatenate([part.parent for part in parts]),
+        key=np.concatenate([part.key for part in parts]),
+    )
+
+
+def _taken(states: States, chosen: Ints) -> States:
+    tokens, resident, waste, clock, parent, key = states
+    return States(tokens[chosen], resident[chosen], waste[chosen], clock[chosen], parent[chosen], key[chosen])
