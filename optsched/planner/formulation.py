@@ -28,7 +28,7 @@ class Planner:
         covers=("swap",),
         before_policies=True,
         sequential=True,
-        turns=(Turn(20, 0.01), Turn(20, 0.85, (Regime.LARGE,))),
+        turns=(Turn(20, 0.03), Turn(20, 0.85, (Regime.LARGE,))),
     )
     """First for a schedule to beat, and alone on large instances, where it leaves time to check the schedules."""
 

@@ -18,7 +18,7 @@ from optsched.solvers.declaration import Declaration, Regime, Turn, declaration_
 
 FEW = [
     ("token_cpsat", 0.02),
-    ("planner", 0.01),
+    ("planner", 0.03),
     ("free_pauses", 0.08),
     ("last_arrivals", 0.08),
     ("clock_beam", 0.3),
@@ -31,7 +31,7 @@ FEW = [
 ]
 MANY = [
     ("token_cpsat", 0.02),
-    ("planner", 0.01),
+    ("planner", 0.03),
     ("free_pauses", 0.35),
     ("last_arrivals", 0.15),
     ("clock_beam", 0.4),

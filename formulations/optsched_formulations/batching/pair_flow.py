@@ -5,7 +5,8 @@ variable says whether the request waits for the step. Its linear relaxation is s
 requests: of twelve, 0 to 1 % below the optimum, where bounds that share out the machine's time are 20 to 40 %.
 
 1. *Prices* of rows, by HiGHS, prove a bound and narrow the domains of variables, in integers (`pairs.prices`).
-   Inequalities on what a batch holds (`pattern.cuts`) that the relaxation violates are added, round by round.
+   Inequalities on what a batch holds (`pattern.cuts`) that the relaxation violates are added, round by round. Most rows
+   of pairs do not bind: a row is priced once a solution has violated it.
 2. *CP-SAT* solves what is left, where prices leave little: it computes in integers, so that its optimum is exact.
 
 The horizon has a few batches more than the best schedule known. If the best solution has a request that is late, the
@@ -45,14 +46,16 @@ from optsched_formulations.batching.pattern.cuts import violated_packings
 
 _MOST_COEFFICIENTS, _SMALL = 2_000_000, 50_000
 """Of the programme; up to the latter CP-SAT is asked whatever the gap."""
-_PRICES_SHARE, _CUTS_SHARE = 0.7, 0.1
+_PRICES_SHARE, _CUTS_SHARE = 0.8, 0.1
 """Shares of the time that prices may take, and of that each search for packing inequalities."""
 _BASIC_SHARE = 0.3
 """Share of the time left that a basic solution, whose prices are exact but for rounding, may take."""
-_MOST_ROUNDS, _CUTS = 8, 12
+_MOST_ROUNDS, _CUTS = 24, 12
 """Rounds of prices, and packing inequalities that each adds at most."""
-_PROGRESS = 0.03
+_PROGRESS = 0.01
 """Share of the gap that a round has to close for another one."""
+_FEW = 0.15
+"""Violated rows, as a share of the pairs, up to which the rows that are priced say nearly all."""
 _MOST_GAP = 0.03
 """Share of the value up to which CP-SAT is asked."""
 _FEWEST_RESIDENT = 4
@@ -122,7 +125,7 @@ class _Solution:
         self._upper = value_to_beat(task)
         self._small = PairModel.size_of(classes, horizon) < _SMALL
         self._model = PairModel(classes, horizon)
-        self._priced = Priced(self._model.program)
+        self._priced = Priced(self._model.program, self._model.pairs)
         self.late = False
 
     def solve(self) -> Outcome:
@@ -167,19 +170,22 @@ class _Solution:
             amounts = {place: np.array(of) for place, of in self._model.held(relaxed.values.__getitem__).items()}
             deadline = now_s() + _CUTS_SHARE * until
             found = violated_packings(held, classes.capacity, amounts, _CUTS, deadline)
-            if not found:
-                break
             for inequality in found:
                 self._model.add_packing(inequality)
         return True
 
     def _take_prices(self, seconds: float, *, basic: bool = False) -> Relaxed | None:
-        """Solve the linear relaxation, and take what its prices prove."""
-        relaxed = self._priced.relaxed(seconds, basic=basic)
-        if relaxed is not None:
+        """Solve the linear relaxation, more and more of its rows, and take what prices prove."""
+        until = now_s() + seconds
+        while True:
+            relaxed = self._priced.relaxed(until - now_s(), basic=basic)
+            if relaxed is None:
+                return None
             self._priced.narrow(relaxed.prices, self._upper - self._model.constant)
             self._task.progress(ProgressEvent(now_s() - self._started, self._task.incumbent_value, self._bound))
-        return relaxed
+            few = self._priced.price_violated(relaxed.values) <= _FEW * len(self._model.pairs)
+            if few or basic or self._bound > self._upper:
+                return relaxed
 
     def _solve_rest(self) -> Outcome:
         """Solve what prices leave with CP-SAT."""

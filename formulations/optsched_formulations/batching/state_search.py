@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from optsched.bounds.volume import volume_bound
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge
@@ -40,6 +41,7 @@ from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import value_to_beat
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
+from optsched_formulations.batching.pairs.batch_prices import BatchPrices, batch_prices
 from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.node_space import node_space
 from optsched_formulations.batching.search.request_space import request_space, shares_of, too_large
@@ -58,6 +60,8 @@ _GRAPH_SHARE, _PRICE_SHARE = 0.2, 0.92
 """Shares of the time left that building graphs, and the prices of each, may take."""
 _WEIGHTS_SHARE = 0.05
 """Share of the time left that weights of items may take."""
+_BATCH_PRICES_SHARE, _MORE_BATCHES, _MOST_PLACES = 0.15, 3, 20_000
+"""Share of the time left for prices of batches; batches beyond those of the best schedule; items × batches at most."""
 _FIRST_SHARE, _WIDE_SHARE = 0.06, 0.9
 """Shares of the time left for a search that another follows, and for the last, before a wide beam."""
 _NARROW, _WIDE = (30, 300), 10_000
@@ -66,11 +70,13 @@ _MOST_IN_BEAM = 4_000_000
 """Expansions of a beam, some seconds."""
 _MOST_PROVED, _MOST_PROVED_NODES = 200_000, 20_000
 """Expansions, and nodes of the graph of resident sets, up to which the checker can search anew in some seconds."""
+_MOST_PROVED_SUMS = 10_000
+"""Expansions likewise where latencies are summed: the checker's estimates are weaker there, so it expands far more."""
 _MOST_PROVED_ON_NODES = 3_000_000
 """Expansions on nodes, of whose graph and prices the checker has a compiled search, too."""
 _MOST_PAUSING = 800_000
 """Nodes of a graph with pauses, which needs no linear programme."""
-_STEP = 100_000
+_STEP = 20_000
 """States between two looks at the clock."""
 _MOST_TIME = 1 << 60
 """In units of cost; the compiled loops add up a few of them."""
@@ -158,7 +164,8 @@ class _Solution:
         graphs: list[ResidentGraph] = []
         if not classes.weighted:
             graphs += growing_graphs(classes, self._at(_GRAPH_SHARE), track=task.instance.offline)
-        space = request_space(task.instance, classes, _WEIGHTS_SHARE * (self._deadline - now_s()))
+        weights = _WEIGHTS_SHARE * (self._deadline - now_s())
+        space = request_space(task.instance, classes, weights, self._batch_prices())
         self._bounded(space.value_of(0), None)
         _compile(space)
         prove: Prove | None = None
@@ -182,6 +189,18 @@ class _Solution:
             return True
         self._beam(space, _WIDE)
         return False
+
+    def _batch_prices(self) -> BatchPrices | None:
+        """Return prices for sums of latencies of equal weights, offline; None for others, or if time is short."""
+        classes, known = self._classes, self._task.incumbent
+        weights = {weight for *_, weight in classes.kinds}
+        if not classes.weighted or not self._task.instance.offline or len(weights) > 1 or classes.base_ps == 0:
+            return None
+        least = volume_bound(self._task.instance).batches if known is None else known.length
+        horizon = max(least, *(output for _, output, _ in classes.kinds)) + _MORE_BATCHES
+        if horizon * len(classes.owner) > _MOST_PLACES:
+            return None
+        return batch_prices(classes, horizon, _BATCH_PRICES_SHARE * (self._deadline - now_s()))
 
     def _on_nodes(self, graph: ResidentGraph, prices: Prices) -> tuple[Space, Prove] | None:
         """Return the space of a graph; with arrivals of one with pauses, where none is tracked."""
@@ -217,7 +236,8 @@ class _Solution:
     def _search(self, space: Space, states: States, prove: Prove | None, until: float) -> bool:
         """Search a space; return whether the search ends."""
         certain = _on_nodes(space)
-        most_proved = _MOST_PROVED_ON_NODES if certain else _MOST_PROVED
+        most_proved = _MOST_PROVED_SUMS if self._classes.weighted else _MOST_PROVED
+        most_proved = _MOST_PROVED_ON_NODES if certain else most_proved
         while states.expand(_STEP if self._expansions is None else min(_STEP, self._expansions)):
             self._look_at(space, states)
             proof = prove if states.expanded <= most_proved else None
@@ -235,7 +255,7 @@ class _Solution:
         states = States(space, space.budget(self._beyond))
         layer = np.zeros(1, dtype=np.int64)
         while len(layer) and now_s() < self._deadline and not states.finished:
-            layer = states.through_a_batch(layer, width, _MOST_IN_BEAM)
+            layer = states.through_a_batch(layer, width, _MOST_IN_BEAM, self._deadline)
         self._look_at(space, states)
         return states.expanded
 

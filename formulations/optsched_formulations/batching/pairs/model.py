@@ -46,19 +46,17 @@ from itertools import accumulate, pairwise
 
 from optsched.model.instance import Instance
 from optsched.model.schedule import Schedule
-from optsched_formulations.batching.flow.model import Program, Terms
+from optsched_formulations.batching.flow.model import Terms
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.packing import Packing
+from optsched_formulations.batching.pairs.flows import Flows, some_terms
 from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.state_steps import EVICT, FILL, RUN
 
-Place = tuple[int, int]
-"""``(item, batch)``: what a request that is due for an item does in a batch, counted from 1."""
 Step = tuple[int, int]
 """``(item, m)``: the m-th of a class, from 0, to generate the item."""
 
 
-class PairModel:
+class PairModel(Flows):
     """The programme of an instance for some number of batches.
 
     Parameters
@@ -74,23 +72,18 @@ class PairModel:
         Variables, rows and objective.
     constant
         What the objective leaves out of the weighted sum of completions, in ps after the arrival of all.
+    pairs
+        The rows of every pair.
     """
 
     def __init__(self, classes: Classes, horizon: int) -> None:
-        self.program = Program()
+        super().__init__(classes, horizon)
         self.constant = 0
-        self._classes = classes
-        self._number = [len(members) for members in classes.members]
-        self._batches = range(1, horizon + 1)
-        self._fill: dict[Place, int] = {}
-        self._decode: dict[Place, int] = {}
-        self._evict: dict[Place, int] = {}
-        self._wait: dict[Place, int] = {}
+        self.pairs: list[range] = []
         self._done: dict[Step, list[int | None]] = {}
         for item in range(len(classes.owner)):
-            self._add_flows(item)
             self._add_done(item)
-        self._add_capacity(classes.size, classes.capacity)
+        self.add_capacity(classes.size, classes.capacity)
         self._add_pairs()
 
     @staticmethod
@@ -99,33 +92,7 @@ class PairModel:
         steps = sum(len(classes.members[owner]) for owner in classes.owner)
         return 3 * horizon * steps * sum(map(len, classes.members))
 
-    # Flows ----------------------------------------------------------------------------------------------------
-
-    def _add_flows(self, item: int) -> None:
-        """Add what requests that are due for an item may do: run or wait, or run or be evicted."""
-        classes, number, row = self._classes, self._number[self._classes.owner[item]], self.program.row
-        first = classes.token[item] == 1
-        waits = first or classes.evictable[item - 1]
-        for batch in self._batches[classes.token[item] - 1 :]:
-            here, before = (item, batch), (item, batch - 1)
-            if waits:
-                self._fill[here] = self.program.variable(0, number)
-                self._wait[here] = self.program.variable(0, number)
-            if not first:
-                self._decode[here] = self.program.variable(0, number)
-                if waits:
-                    self._evict[here] = self.program.variable(0, number)
-                token_before = (item - 1, batch - 1)
-                come = _terms(1, token_before, self._fill, self._decode)
-                row(come + _terms(-1, here, self._decode, self._evict), 0, 0)
-            if waits:
-                source = number if first and batch == 1 else 0
-                come = _terms(1, before, self._wait, self._evict)
-                row(come + _terms(-1, here, self._fill, self._wait), -source, -source)
-
-    def _runs(self, item: int, batch: int) -> list[int]:
-        """Return the variables of steps that generate an item in a batch."""
-        return [flows[item, batch] for flows in (self._fill, self._decode) if (item, batch) in flows]
+    # What is done ----------------------------------------------------------------------------------------------
 
     def _add_done(self, item: int) -> None:
         """Say of the m-th step of an item by which batch it is done."""
@@ -133,7 +100,7 @@ class PairModel:
         for m in members:
             self._done[item, m] = [None]
         for batch in self._batches:
-            runs = self._runs(item, batch)
+            runs = self.runs(item, batch)
             for m in members:
                 known = self._done[item, m]
                 known.append(self.program.variable(0, 1) if runs or known[-1] is not None else None)
@@ -147,17 +114,6 @@ class PairModel:
             for later, earlier in zip(now, past, strict=True):
                 if earlier is not None:
                     row(_some(1, [later]) + _some(-1, [earlier]), 0, None)
-
-    def _add_capacity(self, weights: list[int], most: int) -> None:
-        """Let the items of every batch weigh no more than ``most``."""
-        for batch in self._batches:
-            held = [(weight, run) for item, weight in enumerate(weights) if weight for run in self._runs(item, batch)]
-            self.program.row(held, None, most)
-
-    def add_packing(self, packing: Packing) -> None:
-        """Add an inequality on what a batch holds to all batches."""
-        items = zip(self._classes.owner, self._classes.token, strict=True)
-        self._add_capacity([packing.weights.get(item, 0) for item in items], packing.most)
 
     # Objective ------------------------------------------------------------------------------------------------
 
@@ -187,7 +143,7 @@ class PairModel:
                     elif own:
                         steps = [_some(-1, [known]) for known in self._done[item, m][1:]]
                         self._add_pair(steps, 1, completed, weight * own)
-                fills = [_terms(-1, (item, batch), self._fill) for batch in self._batches]
+                fills = [some_terms(-1, (item, batch), self._fill) for batch in self._batches]
                 if extra and owner == c and place == self._number[c] - 1:
                     objective += [(extra, fill) for terms in fills for _, fill in terms]
                 elif extra:
@@ -199,19 +155,13 @@ class PairModel:
             return
         pair = self.program.variable(0, most)
         self.program.objective.append((cost, pair))
+        before = len(self.program.rows)
         for batch, steps in zip(self._batches, done, strict=True):
             if steps:
                 self.program.row([(1, pair), *steps, *_some(most, [completed[batch - 1]])], 0, None)
+        self.pairs.append(range(before, len(self.program.rows)))
 
     # Solutions ------------------------------------------------------------------------------------------------
-
-    def held(self, value_of: Callable[[int], float]) -> dict[tuple[int, int], list[float]]:
-        """Return how many requests hold each (class, tokens) in every batch of a solution."""
-        items = zip(self._classes.owner, self._classes.token, strict=True)
-        return {
-            place: [sum(map(value_of, self._runs(item, batch))) for batch in self._batches]
-            for item, place in enumerate(items)
-        }
 
     def schedule(self, instance: Instance, value_of: Callable[[int], int]) -> Schedule | None:
         """Read a whole solution; None if a request is late."""
@@ -222,7 +172,7 @@ class PairModel:
             for kind, flows in ((EVICT, self._evict), (FILL, self._fill)):
                 for item in range(len(self._classes.owner)):
                     steps += [(kind, item)] * (value_of(flows[item, batch]) if (item, batch) in flows else 0)
-            if any(value_of(run) for item in range(len(self._classes.owner)) for run in self._runs(item, batch)):
+            if any(value_of(run) for item in range(len(self._classes.owner)) for run in self.runs(item, batch)):
                 steps.append((RUN, -1))
         return schedule_of_steps(instance, self._classes, steps)
 
@@ -234,10 +184,6 @@ class PairModel:
             if classes.following[item] < 0
             for m in range(self._number[owner])
         )
-
-
-def _terms(coefficient: int, place: Place, *flows: dict[Place, int]) -> Terms:
-    return [(coefficient, flow[place]) for flow in flows if place in flow]
 
 
 def _some(coefficient: int, variables: list[int | None]) -> Terms:

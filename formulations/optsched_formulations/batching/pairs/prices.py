@@ -9,10 +9,13 @@ Take :math:`\min c x`, :math:`a_i ≤ A_i x ≤ b_i`, :math:`l ≤ x ≤ u`, all
 (Neumaier and Shcherbina 2004), and at least :math:`L + |d_j| δ` if :math:`x_j` is δ away from the side at which the
 minimum is. So in solutions of at most U, :math:`δ ≤ (U - L) / |d_j|`. Prices are HiGHS', rounded to shares of a unit;
 counted in these all is integer arithmetic, so that floating point decides how good the bound is, not whether it holds.
+
+Where most rows do not bind, few of them are priced, those that solutions have violated; the price of another is 0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import highspy
@@ -30,6 +33,8 @@ _NONE = 1 << 50
 """In place of a side that a row does not have."""
 _LARGEST, _FINEST = 2.0**60, 1 << 12
 """Sums stay below; prices are whole in shares of a unit, at most this many."""
+_VIOLATED, _AT_ONCE = 1e-3, 3
+"""How far a solution is from a row that is worth pricing; rows of a group that are priced at once."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,9 @@ class Priced:
     ----------
     program
         Variables, rows and objective.
+    groups
+        Rows without an upper side that are priced only when a solution violates them, those that say much the same
+        together.
 
     Attributes
     ----------
@@ -56,17 +64,20 @@ class Priced:
         No such solution costs less.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, groups: Sequence[range] = ()) -> None:
         self._program = program
         self.lower: Ints = np.array(program.lower, dtype=np.int64)
         self.upper: Ints = np.array(program.upper, dtype=np.int64)
-        self._cost: Ints = np.zeros(len(program.lower), dtype=np.int64)
+        self.cost: Ints = np.zeros(len(program.lower), dtype=np.int64)
         for factor, x in program.objective:
-            self._cost[x] += factor
+            self.cost[x] += factor
         self._matrix = csr_array((0, len(program.lower)), dtype=np.int64)
         self._sides: tuple[Ints, Ints] = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        self.bound = int(np.minimum(self._cost * self.lower, self._cost * self.upper).sum())
+        self.bound = int(np.minimum(self.cost * self.lower, self.cost * self.upper).sum())
         self._take_rows()
+        # Rows that are not priced yet, and their groups.
+        self._waiting: Ints = np.array([row for rows in groups for row in rows], dtype=np.int64)
+        self._group: Ints = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])
 
     def _take_rows(self) -> None:
         """Read the rows that have been added."""
@@ -87,8 +98,8 @@ class Priced:
         """Solve the linear relaxation, to a basic solution or near it; None if time runs out, or there is none."""
         self._take_rows()
         below, above = self._sides
-        kept = self._binding()
-        unit = float(np.abs(self._cost).max(initial=1))
+        kept = np.setdiff1d(self._binding(), self._waiting)
+        unit = float(np.abs(self.cost).max(initial=1))
         solver = quiet_solver(seconds, 1)
         solver.setOptionValue("solver", "ipm")
         solver.setOptionValue("run_crossover", "on" if basic else "off")
@@ -99,7 +110,7 @@ class Priced:
         )
         matrix = self._matrix[kept].astype(np.float64).tocsc()
         bounds = self.lower.astype(np.float64), self.upper.astype(np.float64)
-        solver.passModel(programme_of(self._cost / unit, bounds, matrix, sides))
+        solver.passModel(programme_of(self.cost / unit, bounds, matrix, sides))
         if run_interruptibly(solver):
             raise KeyboardInterrupt
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
@@ -108,20 +119,30 @@ class Priced:
         prices[kept] = np.asarray(solution.row_dual) * unit
         return Relaxed(np.asarray(solution.col_value), prices)
 
+    def price_violated(self, values: Floats) -> int:
+        """Let the rows be priced that a solution violates most, a few of every group; return their number."""
+        short = self._sides[0][self._waiting] - self._matrix[self._waiting] @ values
+        worst = np.lexsort((-short, self._group))
+        violated = worst[short[worst] > _VIOLATED]
+        place = np.arange(len(violated)) - np.searchsorted(self._group[violated], self._group[violated])
+        chosen = violated[place < _AT_ONCE]
+        self._waiting, self._group = np.delete(self._waiting, chosen), np.delete(self._group, chosen)
+        return len(chosen)
+
     def narrow(self, prices: Floats, most: int) -> None:
         """Take what prices prove of all solutions that cost at most ``most``."""
         below, above = self._sides
         price = np.where(((below == -_NONE) & (prices > 0)) | ((above == _NONE) & (prices < 0)), 0.0, prices)
         paid = np.where(price > 0, below, np.where(price < 0, above, 0))
         # As fine as 64 bits allow.
-        reach = abs(self._matrix).T.astype(np.float64) @ np.abs(price) + np.abs(self._cost)
+        reach = abs(self._matrix).T.astype(np.float64) @ np.abs(price) + np.abs(self.cost)
         ends = np.maximum(np.abs(self.lower), np.abs(self.upper))
         largest = float((np.abs(price) * np.abs(paid)).sum() + (reach * ends).sum() + reach.max(initial=0) + 1)
         fine = min(_FINEST, int(_LARGEST / largest))
         if fine < 1:
             return
         whole = np.rint(price * fine).astype(np.int64)
-        reduced = self._cost * fine - self._matrix.T @ whole
+        reduced = self.cost * fine - self._matrix.T @ whole
         least = int((whole * paid).sum()) + int(np.minimum(reduced * self.lower, reduced * self.upper).sum())
         self.bound = max(self.bound, -(-least // fine))
         room = most * fine - least

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from optsched.compiled import compiled
 from optsched.model.ints import Ints
+from optsched_formulations.batching.pairs.batch_prices import UNIT
 from optsched_formulations.batching.search.state_steps import (
     BEGIN,
     EVICT,
@@ -51,12 +52,16 @@ class Requests(NamedTuple):
         `SIZE` (blocks), `SHARE` (of a batch's base), `EXTRA` (of a refill beyond the decode), `FILL`, `DECODE`,
         `REFILLABLE` and `ITEM` (number) of every token k, shape (7, classes, tokens + 2).
     byte
-        `REST`, the machine time that a request with some byte still needs at least, and `CHAIN`, the time that it takes
-        if it runs alone, shape (2, classes, 256).
+        `REST`, the machine time that a request with some byte still needs at least, `CHAIN`, the time that it takes if
+        it runs alone, and of both the `WORK`, without bases, shape (3, classes, 256).
     arrival
         `TIME`, ascending, and `COMER`, the class, shape (2, requests); empty if all are there at the start.
     place
         ``place[c, i]`` is the place in that order of the i-th last arrival of class c.
+    batches
+        What a request of every class and byte costs with the prices of `pairs.batch_prices`, in batches / `UNIT`, for
+        every first batch of these; and in the last place of the first axis, at byte 0, what all batches pay. Shape
+        (classes + 1, 256, batches), no batches if there are no prices.
     limits
         `CAPACITY` of the cache in blocks, `BASE`, whether weights are `SUMMED`, the `BOUND` that costs are counted
         from, and the weight if all have the `SAME`, else 0.
@@ -68,17 +73,18 @@ class Requests(NamedTuple):
     byte: Ints
     arrival: Ints
     place: Ints
+    batches: Ints
     limits: Ints
 
 
 OWNER, OUTPUT, WEIGHT = range(3)
 SIZE, SHARE, EXTRA, FILL_TIME, DECODE_TIME, REFILLABLE, ITEM = range(7)
-REST, CHAIN = range(2)
+REST, CHAIN, WORK = range(3)
 TIME, COMER = range(2)
 CAPACITY, BASE, SUMMED, BOUND, SAME = range(5)
 
 _NONE, _PAIRS, _TABLE = (np.zeros((0,) * dimensions, dtype=np.int64) for dimensions in (1, 2, 3))
-NO_REQUESTS = Requests(_PAIRS, _NONE, _TABLE, _TABLE, _PAIRS, _PAIRS, _NONE)
+NO_REQUESTS = Requests(_PAIRS, _NONE, _TABLE, _TABLE, _PAIRS, _PAIRS, _TABLE, _NONE)
 
 
 @compiled
@@ -97,7 +103,7 @@ def time_to_come(requests: Requests, at: Bytes, clock: int, order: Ints, left: I
 @compiled
 def _last(requests: Requests, at: Bytes, clock: int) -> int:
     """Return the least time until all jobs are done, and no chain goes on."""
-    _, first, _, byte, arrival, place, _ = requests
+    _, first, _, byte, arrival, place, _, _ = requests
     now, longest, future = 0, 0, 0
     for c in range(len(first) - 1):
         fresh = 0
@@ -156,12 +162,18 @@ def _insert(ascending: Ints, begin: int, end: int, value: int) -> None:
 
 @compiled
 def _shortest_first(requests: Requests, at: Bytes, clock: int, alone: Ints, left: Ints) -> int:
-    """Return the least sum of completions, i-th by i-th of those by shortest remaining time and those of chains."""
-    request, first, _, byte, arrival, place, _ = requests
+    """Return the least sum of completions, i-th by i-th: by shortest remaining time, of chains, and in whole batches.
+
+    The last count batches: those that the least shares need, or the longest of the shortest chains.
+    """
+    request, first, _, byte, arrival, place, _, limits = requests
     count, number, future = 0, 0, 0
+    base = limits[BASE]
+    shares, works, chains = np.empty_like(alone), np.empty_like(alone), np.empty_like(alone)
     for c in range(len(first) - 1):
         fresh = 0
-        for r in range(first[c], first[c + 1]):
+        # What a request needs mostly rises from the last one on.
+        for r in range(first[c + 1] - 1, first[c] - 1, -1):
             if at[r] == request[OUTPUT, r]:
                 continue
             release = 0
@@ -169,13 +181,23 @@ def _shortest_first(requests: Requests, at: Bytes, clock: int, alone: Ints, left
                 # Equal ones start in the order of their arrivals: of those left these are the last.
                 fresh += 1
                 release = max(0, arrival[TIME, place[c, fresh]] - clock)
-            _insert(alone, 0, number, release + byte[CHAIN, c, at[r]])
+            rest, chain, work = byte[REST, c, at[r]], byte[CHAIN, c, at[r]], byte[WORK, c, at[r]]
+            _insert(alone, 0, number, release + chain)
+            _insert(shares, 0, number, rest - work)
+            _insert(chains, 0, number, chain - work)
+            _insert(works, 0, number, work)
             number += 1
             if release > 0:
                 future += 1
             else:
-                _insert(left, 0, count, byte[REST, c, at[r]])
+                _insert(left, 0, count, rest)
                 count += 1
+    share, worked, all_worked = np.int64(0), np.int64(0), np.int64(0)
+    for i in range(number):
+        share, worked = share + shares[i], worked + works[i]
+        all_worked += worked
+        whole = base * -(-share // base) if base > 0 else np.int64(0)
+        alone[i] = max(alone[i], max(whole, chains[i]) + worked)
     total, now, done, begun, upcoming = np.int64(0), np.int64(0), 0, 0, arrival.shape[1] - future
     while done < number:
         # ``left[begun:count]`` are the needs of those that are there, ascending.
@@ -192,25 +214,41 @@ def _shortest_first(requests: Requests, at: Bytes, clock: int, alone: Ints, left
         _insert(left, begun, count, byte[REST, arrival[COMER, upcoming], 0])
         count += 1
         upcoming += 1
-    return int(total)
+    return int(max(total, base * _batches(requests, at) + all_worked))
+
+
+@compiled
+def _batches(requests: Requests, at: Bytes) -> int:
+    """Return the least number of batches, each counted for every request that waits for it, that prices prove."""
+    owner, batches = requests.request[OWNER], requests.batches
+    least = np.int64(0)
+    for m in range(batches.shape[2]):
+        found = -batches[-1, 0, m]
+        for r in range(len(at)):
+            found += batches[owner[r], at[r], m]
+        least = max(least, found)
+    return int(-(-least // UNIT))
 
 
 @compiled
 def _write(  # noqa: PLR0917
-    request: Ints, first: Ints, at: Bytes, control: int, words: Words, row: int
+    first: Ints, at: Bytes, ordered: Bytes, control: int, words: Words, row: int
 ) -> None:
-    """Write bytes, equal requests in order, and the last word into a row."""
+    """Write bytes, equal requests in order, and the last word into a row; ``ordered`` is room to work in."""
     last = words.shape[1] - 1
     for w in range(last):
         words[row, w] = np.uint64(0)
     words[row, last] = np.uint64(control)
+    for c in range(len(first) - 1):
+        for r in range(first[c], first[c + 1]):
+            # Mostly in order: all before it stand where they belong, those that are larger move up.
+            place = r
+            while place > first[c] and ordered[place - 1] > at[r]:
+                ordered[place] = ordered[place - 1]
+                place -= 1
+            ordered[place] = at[r]
     for r in range(len(at)):
-        # The place of its byte among its class's: members are few, and mostly in order.
-        place = first[request[OWNER, r]]
-        for other in range(first[request[OWNER, r]], first[request[OWNER, r] + 1]):
-            if at[other] < at[r] or (at[other] == at[r] and other < r):
-                place += 1
-        words[row, place >> 3] |= np.uint64(at[r]) << np.uint64(8 * (place & 7))
+        words[row, r >> 3] |= np.uint64(ordered[r]) << np.uint64(8 * (r & 7))
 
 
 @compiled
@@ -261,11 +299,11 @@ def expand_requests(  # noqa: PLR0917 - one loop over what a batch may do
     requests: Requests, words: Words, state: int, cost: int, label: int, buffer: Buffer
 ) -> int:
     """Write a state's successors into the buffer; return their number."""
-    request, first, token, _, arrival, place, limits = requests
+    request, first, token, _, arrival, place, _, limits = requests
     found_words, found_cost, found_label, found_step = buffer
     capacity, base, weighted = limits[CAPACITY], limits[BASE], limits[SUMMED] > 0
     online, last = arrival.shape[1] > 0, words.shape[1] - 1
-    at = np.empty(request.shape[1], dtype=np.int64)
+    at, ordered = np.empty(request.shape[1], dtype=np.int64), np.empty(request.shape[1], dtype=np.int64)
     _read(words, state, at)
     control = int(np.int64(words[state, last]))
     clock = int(np.int64(words[state, last - 1])) if online and weighted else label
@@ -295,7 +333,7 @@ def expand_requests(  # noqa: PLR0917 - one loop over what a batch may do
                 if place[c, fresh] >= upper:
                     continue
             at[r] = RUNS + k + 1
-            _write(request, first, at, control, found_words, count)
+            _write(first, at, ordered, control, found_words, count)
             found_cost[count], found_label[count] = 0, token[FILL_TIME, c, k + 1]
             found_step[count] = step_of(FILL, token[ITEM, c, k + 1])
             at[r] = k
@@ -305,7 +343,7 @@ def expand_requests(  # noqa: PLR0917 - one loop over what a batch may do
                 if at[r] >= RUNS:
                     k = at[r] & 63
                     at[r] = k if k == request[OUTPUT, r] else RESTS + k
-            _write(request, first, at, 0, found_words, count)
+            _write(first, at, ordered, 0, found_words, count)
             found_cost[count], found_label[count] = base - shares, base
             found_step[count] = step_of(RUN, -1)
             count += 1
@@ -324,13 +362,13 @@ def expand_requests(  # noqa: PLR0917 - one loop over what a batch may do
                     continue
                 if token[REFILLABLE, c, k + 1]:
                     at[r] = WAITS + k
-                    _write(request, first, at, 0, found_words, count)
+                    _write(first, at, ordered, 0, found_words, count)
                     found_cost[count], found_label[count] = token[EXTRA, c, k + 1], 0
                     found_step[count] = step_of(EVICT, token[ITEM, c, k + 1])
                     count += 1
                 if online:
                     at[r] = PAUSES + k
-                    _write(request, first, at, 0, found_words, count)
+                    _write(first, at, ordered, 0, found_words, count)
                     found_cost[count], found_label[count] = 0, 0
                     found_step[count] = step_of(PAUSE, token[ITEM, c, k])
                     count += 1
@@ -341,7 +379,7 @@ def expand_requests(  # noqa: PLR0917 - one loop over what a batch may do
                     at[r] += 1 + RUNS - RESTS
             upper, idle, more = arrived(arrival[TIME], clock), 0, True
             while more:
-                _write(request, first, at, 1 + (upper << _ARRIVED), found_words, count)
+                _write(first, at, ordered, 1 + (upper << _ARRIVED), found_words, count)
                 found_cost[count], found_label[count] = idle, idle + work
                 found_step[count] = step_of(BEGIN, -1)
                 count += 1

@@ -18,6 +18,17 @@ to the one that has the least left to do: then by any moment as many as possible
 the i-th completion is the earliest possible for every i. No request completes before its *chain*, either: all its
 tokens, each in a batch of its own. So the i-th completion of any schedule is at least the later one of the i-th by
 shortest remaining time and the i-th of the chains' ends, and both are summed up to the least sum that is still to come.
+
+*Whole batches.* Let the i-th completion be at the end of the J-th batch from now. All that i requests still need is in
+these J batches: at least the sum of the i least shares, of which a batch gives at most its base, and at least the sum
+of the i least own times. One of the i needs as many batches as the i-th fewest tokens that a request has left, or more.
+So with b the base the i-th completion is no earlier than b × max(⌈the sum of i least shares / b⌉, i-th fewest tokens
+left) and the sum of the i least own times. This holds with arrivals as well, which only come in between.
+
+*Prices of batches*, for equal weights, offline. The sum of completions is that of the i least own times over all i, or
+more, and b × the number of batches, each counted for every request that waits for it; of that number
+`pairs.batch_prices` has a lower bound, a sum of what each request costs by itself.
+
 The cost is the label and this bound, and at least the cost of the state before. With arrivals the clock is part of the
 state.
 
@@ -33,6 +44,7 @@ from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.packing import HeldClass, packing
+from optsched_formulations.batching.pairs.batch_prices import UNIT, BatchPrices, least_batches
 from optsched_formulations.batching.search.arrivals import arrivals
 from optsched_formulations.batching.search.node_kernel import NO_ARCS
 from optsched_formulations.batching.search.request_kernel import (
@@ -50,6 +62,7 @@ from optsched_formulations.batching.search.request_kernel import (
     RUNS,
     SHARE,
     SIZE,
+    WAITS,
     Requests,
     time_to_come,
 )
@@ -66,8 +79,11 @@ def too_large(instance: Instance) -> bool:
     return len(instance.requests) > MOST_REQUESTS or max(request.output for request in instance.requests) > MOST_TOKENS
 
 
-def request_space(instance: Instance, classes: Classes, seconds: float) -> Space:
-    """Return the space of an instance that is not `too_large`; weights of items are sought for some time."""
+def request_space(instance: Instance, classes: Classes, seconds: float, prices: BatchPrices | None = None) -> Space:
+    """Return the space of an instance that is not `too_large`; weights of items are sought for some time.
+
+    ``prices`` are for instances in which all requests are there from the start.
+    """
     scale = scale_of(classes)
     base = classes.base_ps * scale
     token = np.zeros((7, len(classes.kinds), MOST_TOKENS + 3), dtype=np.int64)
@@ -95,10 +111,14 @@ def request_space(instance: Instance, classes: Classes, seconds: float) -> Space
         first=np.cumsum([0, *map(len, classes.members)]).astype(np.int64),
         token=token,
         byte=np.array(
-            [_time_left(classes, token, share) for share in (token[SHARE], np.full_like(token[SHARE], base))]
+            [
+                _time_left(classes, token, share)
+                for share in (token[SHARE], np.full_like(token[SHARE], base), np.zeros_like(token[SHARE]))
+            ]
         ),
         arrival=arrival,
         place=place,
+        batches=_batches_left(classes, prices),
         limits=np.array([classes.capacity, base, classes.weighted, 0, same], dtype=np.int64),
     )
     bound = sum(int(requests.byte[REST, c, 0]) for c in owner)
@@ -136,6 +156,21 @@ def _weights(classes: Classes, seconds: float) -> tuple[list[int], int]:
     if found is None:
         return classes.size, classes.capacity
     return [found.weights.get((c, k), 0) for c, k in zip(classes.owner, classes.token, strict=True)], found.most
+
+
+def _batches_left(classes: Classes, prices: BatchPrices | None) -> Ints:
+    """Return what requests of every class and byte cost with prices, and what all batches pay, from every batch on."""
+    if prices is None:
+        return np.zeros((0, 0, 0), dtype=np.int64)
+    wait, rest = least_batches(classes, prices)
+    horizon = len(prices.batch)
+    left = np.zeros((len(classes.kinds) + 1, 256, horizon), dtype=np.int64)
+    left[-1, 0] = np.cumsum(prices.batch[::-1])[::-1]
+    for item, (c, k) in enumerate(zip(classes.owner, classes.token, strict=True)):
+        left[c, WAITS + k - 1], left[c, RESTS + k - 1] = wait[:horizon, item], rest[:horizon, item]
+        after = rest[1:, item + 1] if classes.following[item] >= 0 else 0
+        left[c, RUNS + k] = UNIT + prices.item[:, item] + after
+    return left
 
 
 def _time_left(classes: Classes, token: Ints, share: Ints) -> Ints:

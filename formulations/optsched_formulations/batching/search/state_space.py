@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optsched.model.ints import Ints
+from optsched.stopwatch import now_s
 from optsched_formulations.batching.search.node_kernel import Arcs
 from optsched_formulations.batching.search.request_kernel import OWNER, REST, Requests
 from optsched_formulations.batching.search.state_kernel import (
@@ -26,6 +27,8 @@ from optsched_formulations.batching.search.state_steps import RUN, Buffer, Words
 _BUCKETS = 1 << 14
 _FIRST_STATES = 1 << 16
 _MOST_BYTES = 4 << 30
+_LOOK = 20_000
+"""States of a beam between two looks at the clock."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +150,11 @@ class States:
             if not self._grow():
                 return True
 
-    def through_a_batch(self, layer: Ints, width: int, limit: int) -> Ints:
-        """Run one batch from every state of a layer; return the best states after it, none beyond ``limit`` in all."""
+    def through_a_batch(self, layer: Ints, width: int, limit: int, deadline: float) -> Ints:
+        """Run one batch from every state of a layer; return the best states after it.
+
+        There are none if ``limit`` expansions in all or the deadline, on the clock of `optsched.stopwatch`, come first.
+        """
         space, room = self._space, len(self._store.cost)
         waiting, following = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
         waiting[: len(layer)] = layer
@@ -164,8 +170,10 @@ class States:
                 heights,
                 self._progress,
                 self._buffer,
-                limit - self.expanded,
+                min(limit - self.expanded, _LOOK),
             )
+            if outcome == PAUSED and self.expanded < limit and now_s() < deadline:
+                continue
             if outcome != FULL or not self._grow():
                 break
             waiting, following = (np.resize(stack, len(self._store.cost)) for stack in (waiting, following))
@@ -208,7 +216,7 @@ def compile_loops(space: Space) -> None:
     """Compile what a search needs, some seconds the first time on a machine; to be stopped by nothing."""
     states = States(space, 1)
     states.expand(0)
-    states.through_a_batch(np.zeros(0, dtype=np.int64), 1, 1)
+    states.through_a_batch(np.zeros(0, dtype=np.int64), 1, 1, 0.0)
 
 
 def _empty(room: int, words: int) -> Store:
