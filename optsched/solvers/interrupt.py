@@ -18,6 +18,8 @@ from optsched.stopwatch import STOPWATCH
 
 _SPARED = 4
 """How many times Ctrl-C may come after the first and raise nothing: a result may be read then, or checked."""
+_FINALISED_S = 0.01
+"""Time after which Ctrl-C is sent again that came while an object was finalised."""
 
 
 def wait_interruptibly(run: Callable[[], object], stop: Callable[[], None]) -> None:
@@ -86,6 +88,11 @@ def _noting(came: threading.Event, raises: Callable[[int], bool], block: Callabl
 
     def note(number: int, frame: FrameType | None) -> None:
         came.set()
+        if _is_finalising(frame):
+            again = threading.Timer(_FINALISED_S, signal.raise_signal, (number,))
+            again.daemon = True
+            again.start()
+            return
         with nullcontext() if not over and raises(next(times)) else suppress(KeyboardInterrupt):
             former(number, frame)
 
@@ -98,3 +105,10 @@ def _noting(came: threading.Event, raises: Callable[[int], bool], block: Callabl
             over = True
     finally:
         signal.signal(signal.SIGINT, former)
+
+
+def _is_finalising(frame: FrameType | None) -> bool:
+    """Return whether a ``__del__`` is running: Python prints what is raised in one, and goes on."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
