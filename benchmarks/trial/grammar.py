@@ -312,7 +312,14 @@ def requests(rng: Random, about: About) -> Certificate:
         shares = [_part(rng, base) for _ in shares]
     bound = rng.choice((best + 1, best + 1, best, 2 * best + 3, max(0, best - 1), _part(rng, best), 10**20))
     states = rng.choice((1, 10, 1_000, 100_000, 4_000_000))
-    return {"kind": "request_search", "bound": bound, "shares": shares, "states": states}
+    stated: Certificate = {"kind": "request_search", "bound": bound, "shares": shares, "states": states}
+    if about.objective not in {"mean_e2e", "weighted_e2e"} or len(set(weights)) > 1 or rng.random() < 0.3:
+        return stated
+    unit = rng.choice((1, 1, 2, 60, 10**6))
+    prices = [
+        [rng.choice((0, 0, unit, 2 * unit, rng.randint(0, unit))) for _ in shares] for _ in range(rng.randint(1, 6))
+    ]
+    return stated | {"unit": unit, "prices": prices}
 
 
 def pauses(rng: Random, about: About) -> Certificate:

@@ -137,9 +137,10 @@ def test_it_says_nothing_of_few_requests_of_other_objectives_or_without_queues()
     assert waiting_bound(busy(100), E2E) is None
 
 
+@pytest.mark.slow
 def test_where_decodes_take_most_of_the_time_congestion_bounds_queues() -> None:
     """Each is found where it proves most: both together would take the planner's time."""
-    at_once = replace(busy(100), requests=tuple(replace(request, arrival_ps=0) for request in busy(100).requests))
+    at_once = replace(busy(75), requests=tuple(replace(request, arrival_ps=0) for request in busy(75).requests))
     assert queueing(at_once) > 1
     assert (prompts_lead(at_once), prompts_lead(queued(100))) == (False, True)
     found = congestion_bound(at_once, E2E)

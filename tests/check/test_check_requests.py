@@ -15,7 +15,7 @@ from test_check_search import ALONE, MEETING, MET, SUM_ALONE, SUM_EVICTED, cover
 
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace, solve
 from optsched.check import UnprovedError, proved_bound
-from optsched.check.certificates import resident_search
+from optsched.check.certificates import request_search, resident_search
 from optsched.check.certificates.shared import contents
 from optsched.check.problem import problem_of
 from optsched.model.cost import CostModel
@@ -161,6 +161,61 @@ def test_restrictions_only_remove_schedules() -> None:
     assert proves(stated(2 * ALONE, 0, 0), restrictions=Restrictions(("eviction",)))
 
 
+# A batch has room for both first tokens, 4 blocks, or for one second token, 3. Both wait for two batches, in which one
+# request ends at most, and one of them for a third one: 2 + 2 + 1. A second token in the second batch costs a batch.
+COUNTED = replace(PAIR, cost=CostModel(base=1, token=0))
+IN_TURN = {"unit": 1, "prices": [[0, 0], [0, 1]]}
+
+
+def test_prices_of_batches_count_those_that_requests_wait_for() -> None:
+    assert optimum(COUNTED, SUM) == 5
+    assert proves(stated(5, 0, 0, states=1) | IN_TURN, COUNTED, SUM)
+    assert not proves(stated(6, 0, 0) | IN_TURN, COUNTED, SUM)
+    # Without them only that each takes two batches is known before anything is searched.
+    assert proves(stated(4, 0, 0, states=1), COUNTED, SUM)
+    assert not proves(stated(5, 0, 0, states=1), COUNTED, SUM)
+    assert not proves(stated(5, 0, 0, states=1) | {"prices": [[0, 0], [0, 0]]}, COUNTED, SUM)
+    # Twice the weight is twice the sum.
+    heavy = replace(COUNTED, requests=(Request(2, 2, weight=2), Request(2, 2, weight=2)))
+    assert proves(stated(10, 0, 0, states=1) | IN_TURN, heavy, WEIGHTED)
+
+
+PRICES_REFUSED = {
+    "unit": ({"unit": 0}, SUM, "unit is 0, expected an integer ≥ 1"),
+    "no list": ({"prices": 3}, SUM, "prices is 3, expected a list of lists"),
+    "no lists": ({"prices": [3]}, SUM, "expected a list of lists"),
+    "number": ({"prices": [[0, 0], [0]]}, SUM, "expected 2 integers ≥ 0, one for each item"),
+    "negative": ({"prices": [[0, -1]]}, SUM, "expected 2 integers ≥ 0"),
+    "large": ({"prices": [[0, 2**80]]}, SUM, "too large to be verified in 64 bits: paid"),
+    "objective": (IN_TURN, MAKESPAN, "prices are for sums of equal weights"),
+}
+
+
+@pytest.mark.parametrize(("prices", "objective", "reason"), PRICES_REFUSED.values(), ids=PRICES_REFUSED)
+def test_prices_are_read_strictly(prices: dict[str, Any], objective: Objective, reason: str) -> None:
+    with pytest.raises(UnprovedError, match=reason):
+        proved_bound(PAIR, UNRESTRICTED, objective, stated(1, 0, 0) | prices)
+
+
+def test_knapsacks_of_many_batches_are_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for shares and one for each batch, of 4 blocks × 4 tokens."""
+    monkeypatch.setattr(request_search, "_MOST_WORK", 47)
+    with pytest.raises(UnprovedError, match="are 48, at most 47"):
+        proved_bound(PAIR, UNRESTRICTED, SUM, stated(1, 0, 0) | IN_TURN)
+    assert proves(stated(1, 0, 0), PAIR, SUM)
+
+
+def test_prices_need_equal_weights_and_one_arrival() -> None:
+    differ = replace(PAIR, requests=(Request(2, 2, weight=2), Request(2, 2)))
+    proofs = (
+        (APART, SUM, stated(1, 0, 0) | IN_TURN),
+        (differ, WEIGHTED, stated(1, 0, 0, 0, 0) | {"prices": [[0] * 4]}),
+    )
+    for instance, objective, proof in proofs:
+        with pytest.raises(UnprovedError, match="sums of equal weights"):
+            proved_bound(instance, UNRESTRICTED, objective, proof)
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Instance, Objective]:
     """Draw a tiny instance that the theorem covers, with an objective."""
@@ -186,6 +241,13 @@ def test_the_optimum_is_proved_and_no_more(case: tuple[Instance, Objective], dat
     share = st.integers(0, instance.cost.base + instance.cost.cpu_batch)
     other = proof | {"shares": [data.draw(share) for _ in proof["shares"]]}
     assert not proves(other | {"bound": best + 1}, instance, objective)
+    # And so do any prices of batches.
+    if instance.offline and objective == SUM:
+        unit = data.draw(st.integers(1, 4))
+        batch = st.lists(st.integers(0, 2 * unit), min_size=len(proof["shares"]), max_size=len(proof["shares"]))
+        priced = proof | {"unit": unit, "prices": data.draw(st.lists(batch, min_size=1, max_size=6))}
+        assert proves(priced, instance, objective)
+        assert not proves(priced | {"bound": best + 1}, instance, objective)
 
 
 # The compiled form of `resident_search` --------------------------------------------------------------------

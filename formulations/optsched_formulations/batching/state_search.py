@@ -60,8 +60,8 @@ _GRAPH_SHARE, _PRICE_SHARE = 0.2, 0.92
 """Shares of the time left that building graphs, and the prices of each, may take."""
 _WEIGHTS_SHARE = 0.05
 """Share of the time left that weights of items may take."""
-_BATCH_PRICES_SHARE, _MORE_BATCHES, _MOST_PLACES = 0.15, 3, 20_000
-"""Share of the time left for prices of batches; batches beyond those of the best schedule; items × batches at most."""
+_BATCH_PRICES_SHARE = 0.15
+"""Share of the time left that prices of batches may take."""
 _FIRST_SHARE, _WIDE_SHARE = 0.06, 0.9
 """Shares of the time left for a search that another follows, and for the last, before a wide beam."""
 _NARROW, _WIDE = (30, 300), 10_000
@@ -193,14 +193,10 @@ class _Solution:
     def _batch_prices(self) -> BatchPrices | None:
         """Return prices for sums of latencies of equal weights, offline; None for others, or if time is short."""
         classes, known = self._classes, self._task.incumbent
-        weights = {weight for *_, weight in classes.kinds}
-        if not classes.weighted or not self._task.instance.offline or len(weights) > 1 or classes.base_ps == 0:
+        if not classes.weighted or not self._task.instance.offline:
             return None
-        least = volume_bound(self._task.instance).batches if known is None else known.length
-        horizon = max(least, *(output for _, output, _ in classes.kinds)) + _MORE_BATCHES
-        if horizon * len(classes.owner) > _MOST_PLACES:
-            return None
-        return batch_prices(classes, horizon, _BATCH_PRICES_SHARE * (self._deadline - now_s()))
+        batches = volume_bound(self._task.instance).batches if known is None else known.length
+        return batch_prices(classes, batches, _BATCH_PRICES_SHARE * (self._deadline - now_s()))
 
     def _on_nodes(self, graph: ResidentGraph, prices: Prices) -> tuple[Space, Prove] | None:
         """Return the space of a graph; with arrivals of one with pauses, where none is tracked."""

@@ -31,10 +31,28 @@ or longer. A step of token k thus needs its share and a fill or decode of a mach
 - a request completes no earlier than all its tokens, each alone in a batch. The i-th completion is no earlier than the
   i-th of these, ascending, and the i-th by the shortest need first.
 
+*Whole batches*, where completions of equal weight are summed. Let the i-th completion be at the end of the J-th batch
+from now. What i requests still need is in these J batches: at least the sum of the i least shares, of which a batch
+gives at most its base b, at least the sum of the i least works, and as many batches as one of them has tokens left. So
+it is no earlier than b × max(⌈sum of i least shares / b⌉, i-th fewest tokens left) and the sum of the i least works.
+
+*Prices of batches*, for sums of equal weights without arrivals. The certificate may have ``unit`` ≥ 1 and ``prices``,
+an integer ≥ 0 for every item and each of some batches m = 1, …, H. Let :math:`C_m` be the most that what one batch
+holds can pay at the prices of m (`_most_shared`). Let a request pay ``unit`` for every batch until it is completed, and
+the price of its item for every one that holds it, the batches from now on having the prices of m, m + 1, …, H, and
+none after H. It pays at least :math:`V_r(m)` from what it is now on, the least over all it may do. So all that are
+unfinished wait for
+
+.. math:: N = ⌈(\sum_r V_r(m) - C_m - … - C_H) / \mathrm{unit}⌉
+
+batches or more, each counted for every request that is unfinished when it begins; and the sum of completions is at
+least b N and the sum, over i, of the i least works.
+
 *Bound.* The certificate has ``bound``, and ``states``, the most labels that the search may keep. The search follows all
 batches from all labels whose estimate is less than ``bound``, smallest first. If none of them is finished, ``bound`` is
-proved; else, or if more labels than ``states`` would be kept, the estimate of the label that has come that far, which
-no other is below. Numbers are kept in 64 bits; what the largest can be is computed first (`require_64_bits`).
+proved; else, or if more labels than ``states`` would be kept, or 16 times as many batches have been looked at, the
+estimate of the label that has come that far, which no other is below. Numbers are kept in 64 bits; what the largest can
+be is computed first (`require_64_bits`).
 """
 
 from __future__ import annotations
@@ -55,6 +73,7 @@ from optsched.check.certificates.shared.request_states import (
     MOST_TOKENS,
     RESIDENT,
     SUM,
+    Priced,
     Searched,
     search_requests,
 )
@@ -65,8 +84,8 @@ from optsched.model.objectives import Objective
 
 MOST_STATES = 4_000_000
 """A search keeps no more labels; these take up to a gigabyte."""
-_MOST_WORK = 50_000_000
-"""Blocks × tokens of all requests for which the knapsack is solved."""
+_MOST_WORK = 200_000_000
+"""Blocks × tokens of all requests, summed over the knapsacks that are solved."""
 _KIND = "request_search"
 
 
@@ -75,6 +94,8 @@ def request_search_bound(problem: Problem, objective: Objective, certificate: Ma
     _require_covered(problem, objective)
     items = items_of(problem, objective)
     bound, shares, states = _stated(certificate, items)
+    unit, prices = _stated_prices(certificate, items)
+    _require_little_work(problem, items, len(prices))
     [(base, _)] = pieces_of(problem.cost)
     shared = _most_shared(problem, items, shares)
     if shared[-1] > base:
@@ -88,12 +109,15 @@ def request_search_bound(problem: Problem, objective: Objective, certificate: Ma
     weights = [group_of(problem, objective, request)[2] for request in order]
     start = min(arrivals)
     # With arrivals the search adds up completions from the first arrival on, of equal weights.
-    unit, waited = (weights[0], sum(arrivals) - len(order) * start) if aim == DATED_SUM else (1, 0)
-    below = -(-bound // unit) + waited
+    equal, waited = (weights[0], sum(arrivals) - len(order) * start) if aim == DATED_SUM else (1, 0)
+    below = -(-bound // equal) + waited
     _require_64_bits(problem, items, below, max(arrivals) - start)
-    searched = _searched(items, shares, base, [arrival - start for arrival in arrivals])
+    if prices and (aim != SUM or len(set(weights)) > 1):
+        raise UnprovedError("prices are for sums of equal weights, and requests that arrive at the same time")
+    priced = _priced(problem, items, unit, prices)
+    searched = _searched(items, shares, base, [arrival - start for arrival in arrivals], priced)
     found = search_requests(searched, aim, base, shared, problem.eviction, not offline(problem), below, states)
-    return min(bound, unit * (found - waited))
+    return min(bound, equal * (found - waited))
 
 
 def _require_covered(problem: Problem, objective: Objective) -> None:
@@ -135,11 +159,55 @@ def _stated(certificate: Mapping[str, Any], items: Sequence[Item]) -> tuple[int,
     return bound, shares, states
 
 
+def _stated_prices(certificate: Mapping[str, Any], items: Sequence[Item]) -> tuple[int, list[list[int]]]:
+    """Read ``unit`` and ``prices``; 1 and none if there are none."""
+    unit, prices = certificate.get("unit", 1), certificate.get("prices", [])
+    if type(unit) is not int or unit < 1:
+        raise UnprovedError(f"unit is {shown(unit)}, expected an integer ≥ 1")
+    if not isinstance(prices, list) or not all(isinstance(batch, list) for batch in prices):
+        raise UnprovedError(f"prices is {shown(prices)}, expected a list of lists")
+    for batch in prices:
+        if len(batch) != len(items) or not all(type(price) is int and price >= 0 for price in batch):
+            raise UnprovedError(f"prices has {shown(batch)}, expected {len(items)} integers ≥ 0, one for each item")
+    return unit, prices
+
+
+def _require_little_work(problem: Problem, items: Sequence[Item], batches: int) -> None:
+    tokens, blocks = sum(item.requests for item in items), problem.blocks
+    if blocks * tokens * (1 + batches) > _MOST_WORK:
+        work = (
+            f"blocks × output tokens of all requests × (1 + batches with prices) are {blocks * tokens * (1 + batches)}"
+        )
+        raise UnprovedError(f"{work}, at most {_MOST_WORK}")
+
+
+def _priced(problem: Problem, items: Sequence[Item], unit: int, prices: Sequence[Sequence[int]]) -> Priced:
+    """Return prices of batches, and of all later ones, and what requests pay at least; no batches for no prices."""
+    batches, groups = len(prices) + 1 if prices else 0, 1 + items[-1].group
+    require_64_bits(paid=(unit * (batches + MOST_TOKENS) + sum(map(max, prices))) * 4 * MOST_REQUESTS)
+    price = np.zeros((batches, groups, MOST_TOKENS + 2), dtype=np.int64)
+    paid = np.zeros((batches, groups, 2 * RESIDENT), dtype=np.int64)
+    most = np.zeros((batches, problem.blocks + 1), dtype=np.int64)
+    for m, of_items in enumerate(prices):
+        most[m] = _most_shared(problem, items, of_items)
+        for item, pays in zip(items, of_items, strict=True):
+            price[m, item.group, item.k] = pays
+    for m in reversed(range(batches)):
+        for item in reversed(items):
+            then = min(m + 1, batches - 1)
+            after = 0 if item.last else int(paid[then, item.group, RESIDENT + item.k])
+            runs = unit + int(price[m, item.group, item.k]) + after
+            waits = runs if then == m else min(runs, unit + int(paid[then, item.group, item.k - 1]))
+            paid[m, item.group, item.k - 1] = waits
+            if item.k > 1:
+                # What holds the token before runs, or is evicted.
+                paid[m, item.group, RESIDENT + item.k - 1] = waits if problem.eviction else runs
+    return Priced(unit, price, paid, most, most[::-1, -1].cumsum()[::-1].copy())
+
+
 def _most_shared(problem: Problem, items: Sequence[Item], shares: Sequence[int]) -> Ints:
     """Return the largest sum of shares of requests that hold 0, 1, … blocks or less, each with one token or none."""
-    tokens, blocks = sum(item.requests for item in items), problem.blocks
-    if blocks * tokens > _MOST_WORK:
-        raise UnprovedError(f"blocks × output tokens of all requests are {blocks * tokens}, at most {_MOST_WORK}")
+    blocks = problem.blocks
     require_64_bits(shares=sum(item.requests * share for item, share in zip(items, shares, strict=True)))
     most = np.zeros(blocks + 1, dtype=np.int64)
     for _, group in groupby(zip(items, shares, strict=True), key=lambda pair: pair[0].group):
@@ -161,7 +229,9 @@ def _require_64_bits(problem: Problem, items: Sequence[Item], below: int, latest
     require_64_bits(largest_sum=(below + latest + 3 * alone) * (weight + 1) * MOST_REQUESTS)
 
 
-def _searched(items: Sequence[Item], shares: Sequence[int], base: int, arrivals: Sequence[int]) -> Searched:
+def _searched(
+    items: Sequence[Item], shares: Sequence[int], base: int, arrivals: Sequence[int], priced: Priced
+) -> Searched:
     """Return the arrays of a problem; needs and chains are summed up from the last token."""
     groups = [list(group) for _, group in groupby(zip(items, shares, strict=True), key=lambda pair: pair[0].group)]
     shape = len(groups), MOST_TOKENS + 2
@@ -192,4 +262,5 @@ def _searched(items: Sequence[Item], shares: Sequence[int], base: int, arrivals:
         work=work,
         share=share_of,
         moments=np.unique(np.array(arrivals, dtype=np.int64)),
+        priced=priced,
     )

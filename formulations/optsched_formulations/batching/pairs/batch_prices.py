@@ -41,6 +41,8 @@ _CUTS_SHARE, _PACKING_SHARE = 0.3, 0.1
 """Shares of the time left for inequalities."""
 _PROGRESS = 0.002
 """Share of the bound that a round has to add for another one."""
+_MORE_BATCHES, _MOST_PLACES = 3, 20_000
+"""Batches beyond those of a good schedule that have prices; items × batches at most."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,28 @@ class BatchPrices:
     batch: Ints
 
 
-def batch_prices(classes: Classes, horizon: int, seconds: float) -> BatchPrices | None:
-    """Return the best prices that are found in some time for a number of batches; None if there are none."""
+def batch_prices(classes: Classes, batches: int, seconds: float) -> BatchPrices | None:
+    """Return the best prices that are found in some time, for a sum of latencies of requests that are there at first.
+
+    None if there are none, weights differ, batches cost nothing, or there are too many.
+
+    Parameters
+    ----------
+    classes
+        The instance and its items.
+    batches
+        The number of batches of a good schedule.
+    seconds
+        Time limit.
+    """
+    if len({weight for *_, weight in classes.kinds}) > 1 or classes.base_ps == 0:
+        return None
+    horizon = max(batches, *(output for _, output, _ in classes.kinds)) + _MORE_BATCHES
+    return _found(classes, horizon, seconds) if horizon * len(classes.owner) <= _MOST_PLACES else None
+
+
+def _found(classes: Classes, horizon: int, seconds: float) -> BatchPrices | None:
+    """Return the best prices of a number of batches that are found in some time; None if there are none."""
     deadline = now_s() + seconds
     flows = Flows(classes, horizon)
     for item, following in enumerate(classes.following):

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from optsched.bounds.volume import volume_bound
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.memory_only import Classes
+from optsched_formulations.batching.pairs.batch_prices import batch_prices
 from optsched_formulations.batching.search.request_search import request_certificate
 from optsched_formulations.batching.search.resident_graph import TooLargeError, build_graph, growing_graphs
 from optsched_formulations.batching.search.resident_search import priced_certificate
@@ -30,6 +32,8 @@ _PAUSE_STEPS_A_SECOND, _MOST_PAUSE_STEPS = 20_000, 200_000
 _PACKING_SHARE, _GRAPH_SHARE, _PRICE_SHARE = 0.1, 0.3, 0.6
 """Shares of the time left for weights, for the graph, and for prices on it."""
 _MOST_PAUSING = 800_000
+_PART_MORE = 8
+"""By this part there may be more batches than volume needs."""
 
 
 def optimum_certificates(
@@ -46,7 +50,11 @@ def optimum_certificates(
         steps = min(_MOST_PAUSE_STEPS, int(seconds * _PAUSE_STEPS_A_SECOND) + 1)
         yield {"kind": "free_pauses", "bound": bound, "steps": steps}
     classes = Classes(instance, objective)
-    by_request = request_certificate(classes, bound, _FEW_STATES, seconds * _PACKING_SHARE)
+    prices = None
+    if classes.weighted and instance.offline:
+        batches = volume_bound(instance).batches
+        prices = batch_prices(classes, batches + batches // _PART_MORE, seconds * _PACKING_SHARE)
+    by_request = request_certificate(classes, bound, _FEW_STATES, seconds * _PACKING_SHARE, prices)
     if not classes.weighted:
         yield by_request
         priced = _priced(instance, classes, bound, deadline, workers) if now_s() < deadline else None

@@ -26,6 +26,33 @@ LAST, SUM, DATED_SUM = range(3)
 _RUN, _STAY, _EVICT = range(3)
 """What a request does in a batch: a fill or a decode; nothing, it waits or pauses; it loses its KV."""
 _FIRST_ROOM = 1 << 12
+_BATCHES_A_LABEL = 16
+"""Complete batches that a search looks at, at most, for each label that it may keep."""
+
+
+class Priced(NamedTuple):
+    """What requests pay with prices of batches.
+
+    Parameters
+    ----------
+    unit
+        For every batch until they are completed.
+    price
+        For token k of every group in some batch; in the last one, which stands for all later ones, nothing. Shape
+        (batches, groups, tokens + 1).
+    paid
+        At least from a batch on, by group and byte, shape (batches, groups, 2 × `RESIDENT`).
+    most
+        By those that hold 0, 1, … blocks or less in some batch, shape (batches, blocks + 1).
+    later
+        By all that batches from one on hold, at most, shape (batches,).
+    """
+
+    unit: int
+    price: Ints
+    paid: Ints
+    most: Ints
+    later: Ints
 
 
 class Searched(NamedTuple):
@@ -49,6 +76,8 @@ class Searched(NamedTuple):
         Of a batch's base, of the token k of every group.
     moments
         The arrivals, ascending, each once.
+    priced
+        No batches, if there are no prices.
     """
 
     group: Ints
@@ -64,6 +93,7 @@ class Searched(NamedTuple):
     work: Ints
     share: Ints
     moments: Ints
+    priced: Priced
 
 
 # What is still to come -------------------------------------------------------------------------------------
@@ -112,20 +142,46 @@ def _last_to_come(searched: Searched, at: Ints, release: Ints, later: Ints) -> i
 
 
 @compiled_helper
-def _sum_to_come(searched: Searched, at: Ints, release: Ints, left: Ints, ends: Ints) -> int:
+def _most_paid(priced: Priced, group: Ints, at: Ints) -> tuple[int, np.int64]:
+    """Return the batch from which on requests pay most beyond what batches hold pays, and how much that is."""
+    best, most = 0, np.int64(0)
+    for m in range(len(priced.later)):
+        paid = -priced.later[m]
+        for request in range(len(at)):
+            paid += priced.paid[m, group[request], at[request]]
+        if m == 0 or paid > most:
+            best, most = m, paid
+    return best, most
+
+
+@compiled_helper
+def _sum_to_come(searched: Searched, base: int, at: Ints, room: Ints) -> int:
     """Return the least sum of times to completions, of jobs on one machine that may be preempted.
 
     The i-th by the shortest remaining time first is no later than the i-th of any schedule, and neither is the i-th of
-    those that are alone.
+    those that are alone, nor the end of as many batches as i requests need. ``room[0]`` has their releases.
     """
+    release, left, ends, shares, works, tokens = room[0], room[1], room[2], room[3], room[4], room[5]
     jobs, future = 0, False
     for request in range(len(at)):
         if at[request] != searched.output[request]:
             group = searched.group[request]
+            work = searched.work[group, at[request]]
             _insert(ends, jobs, release[request] + searched.chain[group, at[request]])
+            _insert(shares, jobs, searched.need[group, at[request]] - work)
+            _insert(works, jobs, work)
+            _insert(tokens, jobs, searched.output[request] - at[request] % RESIDENT)
             left[jobs], release[jobs] = searched.need[group, at[request]], release[request]
             future = future or release[jobs] > 0
             jobs += 1
+    shared, worked, waited = np.int64(0), np.int64(0), np.int64(0)
+    for done in range(jobs):
+        shared, worked = shared + shares[done], worked + works[done]
+        waited += worked
+        batches = max(tokens[done], -(-shared // base) if base > 0 else 0)
+        ends[done] = max(ends[done], base * batches + worked)
+    _, paid = _most_paid(searched.priced, searched.group, at)
+    waited += base * -(-paid // searched.priced.unit)
     now, total = np.int64(0), np.int64(0)
     if not future:
         for job in range(jobs):
@@ -133,7 +189,7 @@ def _sum_to_come(searched: Searched, at: Ints, release: Ints, left: Ints, ends: 
         for job in range(jobs):
             now += left[job]
             total += max(now, ends[job])
-        return int(total)
+        return int(max(total, waited))
     for done in range(jobs):
         while True:
             # The shortest that is there runs until it ends, or until the next arrival.
@@ -155,7 +211,7 @@ def _sum_to_come(searched: Searched, at: Ints, release: Ints, left: Ints, ends: 
                 left[shortest] -= until - now
                 now = until
         total += max(now, ends[done])
-    return int(total)
+    return int(max(total, waited))
 
 
 @compiled_helper
@@ -198,7 +254,7 @@ def _left(searched: Searched, at: Ints) -> tuple[int, int, int]:
 def _estimate(  # noqa: PLR0917 - compiled functions take positions
     searched: Searched, aim: int, base: int, at: Ints, clock: int, spent: int, room: Ints
 ) -> int:
-    """Return a lower bound on the value of all schedules through a state; ``room`` is for three arrays."""
+    """Return a lower bound on the value of all schedules through a state; ``room`` is for six arrays."""
     if aim == SUM:
         weight, alone = searched.weight[0], np.int64(0)
         equal = True
@@ -208,7 +264,7 @@ def _estimate(  # noqa: PLR0917 - compiled functions take positions
         if not equal:
             return spent + max(int(alone), _weighted_to_come(searched, at))
         room[0, :] = 0
-        return int(spent + weight * _sum_to_come(searched, at, room[0], room[1], room[2]))
+        return int(spent + weight * _sum_to_come(searched, base, at, room))
     _releases(searched, at, clock, room[0])
     if aim == LAST:
         work, shares, batches = _left(searched, at)
@@ -219,7 +275,21 @@ def _estimate(  # noqa: PLR0917 - compiled functions take positions
     unfinished = 0
     for request in range(len(at)):
         unfinished += at[request] != searched.output[request]
-    return spent + unfinished * clock + _sum_to_come(searched, at, room[0], room[1], room[2])
+    return spent + unfinished * clock + _sum_to_come(searched, base, at, room)
+
+
+@compiled_helper
+def _most_to_pay(searched: Searched, base: int, at: Ints, most: int, works: Ints) -> int:
+    """Return what requests may pay, for batches and beyond what these hold pays, if the sum is at most ``most``."""
+    waited, worked, jobs = np.int64(0), np.int64(0), 0
+    for request in range(len(at)):
+        if at[request] != searched.output[request]:
+            _insert(works, jobs, searched.work[searched.group[request], at[request]])
+            jobs += 1
+    for job in range(jobs):
+        worked += works[job]
+        waited += worked
+    return int((most - waited) // base * searched.priced.unit)
 
 
 # Batches ---------------------------------------------------------------------------------------------------
@@ -316,14 +386,16 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
 ) -> int:
     """Search for a schedule of less than ``bound``, smallest estimates first; return what no schedule is below.
 
-    That is ``bound``, or the estimate of a label that is finished, or where ``most`` labels are kept. Values are
-    last completions, or sums of completions, from the earliest arrival on.
+    That is ``bound``, or the estimate of a label that is finished, or where ``most`` labels are kept or
+    `_BATCHES_A_LABEL` times as many batches have been looked at. Values are last completions, or sums of completions,
+    from the earliest arrival on.
     ``shared`` says of how much of a batch's base the requests have shares at most that hold this number of blocks.
 
     A batch that cannot give away enough of its base is left out before it is complete. For the last completion: what
     is left after it needs a number of batches. For sums without arrivals: had the batch lasted only as long as its
     steps need, to go on then as jobs on one machine would be one way to run them, so that the sum was at least
-    `_weighted_to_come`; and all that are unfinished wait for what is lost.
+    `_weighted_to_come`; and all that are unfinished wait for what is lost. With prices of batches: what requests pay
+    by what they do in it beyond what they pay at least, and what its room could have paid, adds to what all pay.
     """
     capacity = len(shared) - 1
     requests, size = len(searched.group), (len(searched.group) + 7) // 8
@@ -337,11 +409,15 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
     # that they have of the base, and what refills of those that are evicted take beyond decodes.
     actions, held = np.zeros(requests, dtype=np.int64), np.zeros(requests + 1, dtype=np.int64)
     work, runs = np.zeros(requests + 1, dtype=np.int64), np.zeros(requests + 1, dtype=np.int64)
+    # What requests pay beyond the least, and for what they hold.
+    beyond, pays = np.zeros(requests + 1, dtype=np.int64), np.zeros(requests + 1, dtype=np.int64)
+    priced = searched.priced
+    has_prices = aim == SUM and len(priced.later) > 0 and base > 0
     used, lost = np.zeros(requests + 1, dtype=np.int64), np.zeros(requests + 1, dtype=np.int64)
-    room, wanted = np.zeros((3, requests), dtype=np.int64), np.zeros(size, dtype=np.uint64)
+    room, wanted = np.zeros((6, requests), dtype=np.int64), np.zeros(size, dtype=np.uint64)
     table = table_of(words, 1)
     twin[0], alive[0] = NONE, 1
-    count = 1
+    count, looked = 1, 0
     queue = [(np.int64(_estimate(searched, aim, base, at, 0, 0, room)), np.int64(0))]
     if queue[0][0] >= bound:
         return bound
@@ -357,6 +433,11 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                 finished = False
         if finished:
             return int(least)
+        first, paid, to_pay = 0, np.int64(0), 0
+        if has_prices:
+            first, paid = _most_paid(priced, searched.group, at)
+            to_pay = _most_to_pay(searched, base, at, (bound - 1 - sums[label]) // searched.weight[0], room[0])
+        then = min(first + 1, len(priced.later) - 1)
         for moment in range(NONE, len(moments)):
             # A batch begins at once, or at a later arrival.
             now = clocks[label]
@@ -389,8 +470,9 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                 actions[request] = action
                 group, token = searched.group[request], at[request] % RESIDENT
                 holds, takes, gives = np.int64(0), np.int64(0), np.int64(0)
-                loses, ran = np.int64(0), np.int64(0)
+                loses, ran, becomes = np.int64(0), np.int64(0), at[request]
                 if action == _RUN:
+                    becomes = token + 1 if token + 1 == searched.output[request] else RESIDENT + token + 1
                     holds, gives = searched.blocks[group, token + 1], searched.share[group, token + 1]
                     if at[request] >= RESIDENT:
                         takes = searched.decode[group, token + 1]
@@ -400,7 +482,7 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                 elif action == _STAY and at[request] >= RESIDENT:
                     holds = searched.blocks[group, token]
                 elif action == _EVICT:
-                    loses = searched.fill[group, token + 1] - searched.decode[group, token + 1]
+                    loses, becomes = searched.fill[group, token + 1] - searched.decode[group, token + 1], token
                 if held[request] + holds > capacity:
                     continue
                 used[request + 1] = used[request] + gives
@@ -413,6 +495,23 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                     or (base > 0 and base * ((spare - lost[request + 1]) // base) < base + shares_left - most_used)
                 ):
                     continue
+                if has_prices and at[request] != searched.output[request]:
+                    price = priced.price[first, group, token + 1] if action == _RUN else np.int64(0)
+                    more = (
+                        priced.unit + price + priced.paid[then, group, becomes] - priced.paid[first, group, at[request]]
+                    )
+                    beyond[request + 1], pays[request + 1] = beyond[request] + more, pays[request] + price
+                else:
+                    beyond[request + 1], pays[request + 1] = beyond[request], pays[request]
+                if has_prices and (
+                    paid
+                    + beyond[request + 1]
+                    + priced.most[first, capacity]
+                    - pays[request + 1]
+                    - priced.most[first, capacity - held[request] - holds]
+                    > to_pay
+                ):
+                    continue
                 held[request + 1], work[request + 1] = held[request] + holds, work[request] + takes
                 runs[request + 1] = runs[request] + ran
                 if request + 1 < requests:
@@ -421,6 +520,9 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                     continue
                 if runs[requests] == 0 or (moment != NONE and not _waited_for(searched, at, actions, now)):
                     continue
+                if looked == _BATCHES_A_LABEL * most:
+                    return int(least)
+                looked += 1
                 _after(searched, at, actions, after)
                 clock, spent = np.int64(0), sums[label]
                 if aim == SUM:
