@@ -180,6 +180,21 @@ def test_prices_of_batches_count_those_that_requests_wait_for() -> None:
     assert proves(stated(10, 0, 0, states=1) | IN_TURN, heavy, WEIGHTED)
 
 
+def test_a_far_bound_with_dear_batches_does_not_wrap() -> None:
+    """What may be paid is 2 × 10^13 batches of 10^6 here, more than 64 bits hold; found by the soundness trial."""
+    dear = replace(PAIR, cost=CostModel(base=10, token=0, prefill_sq=10**12))
+    proof = {"unit": 10**6, "prices": [[0, 502_633]]}
+    best = optimum(dear, SUM)
+    assert proves(stated(best, 0, 0) | proof, dear, SUM)
+    assert not proves(stated(20 * best, 0, 0) | proof, dear, SUM)
+
+
+def test_nothing_that_weighs_nothing_is_paid_for() -> None:
+    light = replace(PAIR, requests=(Request(2, 2, weight=0), Request(2, 2, weight=0)))
+    assert proves(stated(0, 0, 0) | IN_TURN, light, WEIGHTED)
+    assert not proves(stated(1, 0, 0) | IN_TURN, light, WEIGHTED)
+
+
 PRICES_REFUSED = {
     "unit": ({"unit": 0}, SUM, "unit is 0, expected an integer ≥ 1"),
     "no list": ({"prices": 3}, SUM, "prices is 3, expected a list of lists"),

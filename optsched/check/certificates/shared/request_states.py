@@ -25,6 +25,7 @@ LAST, SUM, DATED_SUM = range(3)
 """What is bounded: the last completion; the weighted sum of completions, all there at 0; their sum with arrivals."""
 _RUN, _STAY, _EVICT = range(3)
 """What a request does in a batch: a fill or a decode; nothing, it waits or pauses; it loses its KV."""
+_MOST_NUMBER = 1 << 62
 _FIRST_ROOM = 1 << 12
 _BATCHES_A_LABEL = 16
 """Complete batches that a search looks at, at most, for each label that it may keep."""
@@ -280,7 +281,7 @@ def _estimate(  # noqa: PLR0917 - compiled functions take positions
 
 @compiled_helper
 def _most_to_pay(searched: Searched, base: int, at: Ints, most: int, works: Ints) -> int:
-    """Return what requests may pay, for batches and beyond what these hold pays, if the sum is at most ``most``."""
+    """Return what requests may pay, beyond what batches hold pays at most, if the sum to come is at most ``most``."""
     waited, worked, jobs = np.int64(0), np.int64(0), 0
     for request in range(len(at)):
         if at[request] != searched.output[request]:
@@ -289,7 +290,9 @@ def _most_to_pay(searched: Searched, base: int, at: Ints, most: int, works: Ints
     for job in range(jobs):
         worked += works[job]
         waited += worked
-    return int((most - waited) // base * searched.priced.unit)
+    # Nothing is paid that is as much as `_MOST_NUMBER`.
+    unit = searched.priced.unit
+    return int(min((most - waited) // base, _MOST_NUMBER // unit) * unit)
 
 
 # Batches ---------------------------------------------------------------------------------------------------
@@ -412,7 +415,7 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
     # What requests pay beyond the least, and for what they hold.
     beyond, pays = np.zeros(requests + 1, dtype=np.int64), np.zeros(requests + 1, dtype=np.int64)
     priced = searched.priced
-    has_prices = aim == SUM and len(priced.later) > 0 and base > 0
+    has_prices = aim == SUM and len(priced.later) > 0 and base > 0 and searched.weight[0] > 0
     used, lost = np.zeros(requests + 1, dtype=np.int64), np.zeros(requests + 1, dtype=np.int64)
     room, wanted = np.zeros((6, requests), dtype=np.int64), np.zeros(size, dtype=np.uint64)
     table = table_of(words, 1)
