@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
@@ -49,6 +50,12 @@ def suite_files() -> Mapping[str, Path]:
 def suite_names() -> tuple[str, ...]:
     """Return the names of the shipped suites."""
     return tuple(suite_files())
+
+
+def suite_overview() -> Mapping[str, tuple[int, str]]:
+    """Return of every shipped suite how many instances it has, and its description; no instance is built."""
+    found = {name: json.loads(read_bytes(path)) for name, path in suite_files().items()}
+    return {name: (len(suite["instances"]), suite["description"]) for name, suite in found.items()}
 
 
 @cache

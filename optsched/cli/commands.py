@@ -772,10 +772,7 @@ def list_instances(suite: str | None, objective: str) -> None:
     """List the suites, or the instances of one with the best value and bound of the shipped ledger."""
     goal = read_objective(objective)
     if suite is None:
-        rows = []
-        for name in library.suite_names():
-            loaded = library.load_suite(name)
-            rows.append([name, str(len(loaded.instances)), loaded.description])
+        rows = [[name, str(number), about] for name, (number, about) in library.suite_overview().items()]
         click.echo(simple_table(["suite", "instances", "what it is"], rows, terminal_width(), left=(0, 1, 2)), nl=False)
         return
     known = ledgers.shipped()
