@@ -69,10 +69,11 @@ _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
 """Shares of the time left that they may take."""
 _ROOM = 1.2
 """Times as many batches as needed: with room for more, schedules are looked for from below."""
-_ARCS_SHARE, _LEAST_ARCS_S = 0.8, 0.5
+_ARCS_SHARE, _LEAST_ARCS_S = 0.9, 0.5
 """Share of the time left that packing arcs may take, and the shortest time for one number of batches."""
-_RISE, _EARLY_SHARE = 0.2, 0.5
-"""Batches by which the budget of arcs rises at a time; share of the time left for all but the last budget."""
+_RISE, _MORE, _EARLY_SHARE = 0.2, 1.5, 0.6
+"""Batches by which the budget of arcs rises at first, and times as many at a time; share of the time left for each
+number of batches but with the last budget."""
 _PLACE_S = 1e-8
 """Seconds that a node takes for each batch in each round."""
 
@@ -265,12 +266,13 @@ class _Solution:
                 priced[batches] = tightened(before, self._budget, (until - now) / len(self._open), seed)
                 self._prices[batches] = priced[batches].price / relaxation.base
                 self._raise(batches, priced[batches].bound)
-        settled = True
+        settled, rise = True, _RISE * self._base
         while settled and priced.keys() >= self._open.keys() and self._open:
-            budget = min(self._budget, min(self._open.values()) + int(_RISE * self._base))
+            budget = min(self._budget, min(self._open.values()) + int(rise))
             order = sorted(self._open, key=lambda batches: self._open[batches])
+            rise *= _MORE
             while order and settled:
-                share, batches = (1.0 if budget == self._budget else _EARLY_SHARE) / len(order), order.pop()
+                share, batches = (1 / len(order) if budget == self._budget else _EARLY_SHARE), order.pop()
                 budget, seconds = min(budget, self._budget), share * (until - now_s())
                 if self._open.get(batches, budget) < budget:
                     settled = seconds > _LEAST_ARCS_S and self._pack(priced[batches], budget, seconds)
