@@ -71,6 +71,8 @@ _ROOM = 1.2
 """Times as many batches as needed: with room for more, schedules are looked for from below."""
 _ARCS_SHARE, _LEAST_ARCS_S = 0.9, 0.5
 """Share of the time left that packing arcs may take, and the shortest time for one number of batches."""
+_MOST_ARCS = 20_000
+"""Items × batches, of which each has up to three arcs, that are packed."""
 _RISE, _MORE, _EARLY_SHARE = 0.2, 1.5, 0.6
 """Batches by which the budget of arcs rises at first, and times as many at a time; share of the time left for each
 number of batches but with the last budget."""
@@ -261,7 +263,7 @@ class _Solution:
         seed, priced = self._task.seed, {}
         for batches in list(self._open):
             now = now_s()
-            if batches in self._open and now < until:
+            if batches in self._open and now < until and batches * len(self._classes.size) <= _MOST_ARCS:
                 before = relaxation.priced(self._prices[batches], batches)
                 priced[batches] = tightened(before, self._budget, (until - now) / len(self._open), seed)
                 self._prices[batches] = priced[batches].price / relaxation.base
