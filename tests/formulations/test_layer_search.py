@@ -19,9 +19,16 @@ from optsched.model.metrics import evaluate
 from optsched.solvers.formulation import Task, Termination, UnsupportedError
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.layer_search import LayerSearch
+from optsched_formulations.batching.layers.arc_programme import (
+    EVICTED,
+    FILLED,
+    RUNS,
+    ArcProgramme,
+    beyond_least,
+    tightened,
+)
 from optsched_formulations.batching.layers.bundle import Floats, maximise
 from optsched_formulations.batching.layers.graph import merged_graph
-from optsched_formulations.batching.layers.packed_patterns import packed_patterns, patterns_within, tightened
 from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
 from optsched_formulations.batching.layers.walks import Walks
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
@@ -89,8 +96,8 @@ def test_no_prices_of_blocks_prove_more_than_the_optimum(instance: Instance, dat
 @pytest.mark.slow
 @QUICK
 @given(memory_only(), st.data())
-def test_packing_all_patterns_is_exact_and_some_prove_no_more(instance: Instance, data: st.DataObject) -> None:
-    """At any prices: the least over all numbers of batches is the optimum, and what is found is a schedule of it."""
+def test_packing_arcs_is_exact(instance: Instance, data: st.DataObject) -> None:
+    """At any prices: the least over all numbers of batches is the optimum or the budget; what is found is one."""
     covered(instance)
     classes, best = Classes(instance), optimum(instance)
     most = (best - classes.constant_ps) // classes.base_ps
@@ -100,17 +107,14 @@ def test_packing_all_patterns_is_exact_and_some_prove_no_more(instance: Instance
         bounds, found = [budget], []
         for batches in range(1, most + 1):
             start = relaxation.priced(drawn, batches)
-            priced = tightened(start, budget, 9999, 9, 0)
+            priced = tightened(start, budget, 9, 0)
             assert priced.bound >= start.bound
-            some, every = (
-                packed_patterns(priced, share, budget, 9999, 9, 0) if priced.bound < budget else None
-                for share in (0.4, 1)
-            )
-            for packed in (some, every):
-                found += [packed.steps] if packed is not None and packed.steps else []
-            bounds.append(priced.bound if every is None else every.bound)
-            if some is not None and every is not None:
-                assert some.bound <= max(every.bound, priced.bound)
+            bounds.append(priced.bound)
+            for prices in (start, priced):
+                if prices.bound < budget:
+                    packed = ArcProgramme(prices, budget).pack(9, 0)
+                    bounds[-1] = max(bounds[-1], packed.bound)
+                    found += [packed.steps] if packed.steps else []
         assert min(bounds) + classes.constant_ps == best
         assert bool(found) == (budget + classes.constant_ps > best)
         for steps in found:
@@ -153,25 +157,39 @@ def test_prices_of_blocks_by_hand() -> None:
     assert bound(0, 1, 1, 0) == 40 + 4 - 8
 
 
-def test_patterns_by_hand() -> None:
-    """As below: without prices the patterns of two tokens in three batches are three; a refill of 2 more makes it two.
+def test_what_arcs_cost_beyond_the_least_by_hand() -> None:
+    """As below: a request is filled with 3 tokens, then with 4; to wait in between costs a refill of 2 more.
 
-    Three batches, of which two take 20 + 10: patterns that go on cost 0, those that wait for one batch 2. A price of 9
-    in the middle makes the first ones cost 3 · 9 or 4 · 9, and the last one, of least cost, 2.
+    Three batches of which the middle one has a price of 9 for each block: the least is to leave it out, at 2. To be
+    filled in it costs 27, in all 25 more, and so does to run in it, at 36, 34 more; in other batches that costs as
+    much as the way through the middle that it is part of. Evicted in it, and filled in the last: 0 more.
     """
     relaxation = PatternRelaxation(Classes(TURNS), 1, 100, 0)
+    beyond = beyond_least(relaxation.priced(np.array([0, 0, 9, 0]) / 10, 3))
+    first, second = beyond[:, 1:, 0].T.tolist(), beyond[:, 1:, 1].T.tolist()
+    assert [fill for _, fill, _ in first[:2]] == [0, 25]
+    assert [step[RUNS] for step in second[1:]] == [34, 25]
+    assert second[1][EVICTED] == second[2][FILLED] == 0
+    # A first token cannot be evicted or decoded, and one in the last batch leaves no time for the second.
+    assert min(beyond[[RUNS, EVICTED], :, 0].min(), beyond[FILLED, 3, 0], beyond[:, :2, 1].min()) > 1 << 49
 
-    def patterns(prices: list[int], slack: int, budget: int) -> list[list[int]]:
-        priced = relaxation.priced(np.array([0, *prices]) / 10, len(prices))
-        found = patterns_within(relaxation.classes, priced, slack, budget, 3)
-        assert found is not None
-        return [[int(batch) for batch in pattern] for pattern in found[0].batch]
 
-    assert patterns([0, 0, 0], 9, 100) == [[1, 2], [1, 3], [2, 3]]
-    assert patterns([0, 0, 0], 2, 100) == patterns([0, 0, 0], 9, 32) == [[1, 2], [2, 3]]
-    assert patterns([0, 9, 0], 25, 100) == [[1, 3]]
-    assert patterns([0, 9, 0], 26, 100) == [[1, 3], [2, 3]]
-    assert patterns_within(relaxation.classes, relaxation.priced(np.zeros(4), 3), 9, 100, 2) is None
+def test_requests_of_equal_prompts_need_their_outputs_only_at_the_end() -> None:
+    """Prompts of 3, outputs 1, 2 and 3, M = 9: as columns there are exits after 1 and 2 tokens, 1 for each batch.
+
+    All three are filled in the first batch, and run on as far as they go: 3 batches.
+    """
+    instance = replace(
+        TURNS, limits=replace(TURNS.limits, kv_tokens=9), requests=(Request(3, 1), Request(3, 2), Request(3, 3))
+    )
+    classes = Classes(instance)
+    programme = ArcProgramme(PatternRelaxation(classes, 1, 31, 0).priced(np.zeros(4), 3), 31)
+    packed = programme.pack(9, 0)
+    # Runs of 2 and 3 tokens, fills of one, and what follows: refills would cost 2 and more.
+    assert packed.bound == 30
+    schedule = schedule_of_steps(instance, classes, packed.steps)
+    assert check_schedule(instance, schedule)[0] == []
+    assert schedule.length == 3
 
 
 def test_turns_by_hand() -> None:

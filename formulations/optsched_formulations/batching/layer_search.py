@@ -12,14 +12,13 @@ settled by itself:
    J + 1. They are of items on the merged graph of resident sets (`layers.walks`); where the cache holds many requests
    and there are too many such sets, of blocks in batches (`layers.pattern_layers`). They refute many J.
 2. *A beam* (`layers.search`) looks for schedules, guided by the same prices.
-3. *Patterns*: where prices are of blocks, all that single requests may do in a better schedule is listed, and HiGHS
-   packs it into the batches (`layers.packed_patterns`).
+3. *Arcs*: where prices are of blocks, all steps that requests may do in a better schedule are listed, and HiGHS packs
+   them into the batches (`layers.arc_programme`).
 4. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first. Where it is not
    finished, the least bound of its last layer is one of J.
 
 The bound on the makespan is the least over all J, where a J that is settled is worth the best schedule's value. Prices
-are rounded, and what they prove is computed again in integers, as searches do; what HiGHS says of patterns is its
-claim.
+are rounded, and what they prove is computed again in integers, as searches do; what HiGHS says of arcs is its claim.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import value_to_beat
 from optsched_formulations.batching.flow.model import find_packing
+from optsched_formulations.batching.layers.arc_programme import ArcProgramme, tightened
 from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
-from optsched_formulations.batching.layers.packed_patterns import packed_patterns, patterns_within, tightened
 from optsched_formulations.batching.layers.pattern_layers import PatternPriced, PatternRelaxation
 from optsched_formulations.batching.layers.search import Priced, Relaxation, compile_rest, search_layers
 from optsched_formulations.batching.layers.walks import MOST_PAID, Walks, most_steps
@@ -70,10 +69,13 @@ _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
 """Shares of the time left that they may take."""
 _ROOM = 1.2
 """Times as many batches as needed: with room for more, schedules are looked for from below."""
-_PATTERNS, _PATTERNS_SHARE = 20_000, 0.6
-"""Columns that HiGHS gets at most; share of the time left that packing them may take."""
-_WITHIN, _LEAST_PATTERNS_S = (0.25, 0.5, 1.0), 0.5
-"""Shares, one after the other, of what prices leave to the budget, within which patterns are packed; shortest time."""
+_ARCS_SHARE, _LEAST_ARCS_S = 0.9, 0.5
+"""Share of the time left that packing arcs may take, and the shortest time for one number of batches."""
+_MOST_ARCS = 20_000
+"""Items × batches, of which each has up to three arcs, that are packed."""
+_RISE, _MORE, _EARLY_SHARE = 0.2, 1.5, 0.6
+"""Batches by which the budget of arcs rises at first, and times as many at a time; share of the time left for each
+number of batches but with the last budget."""
 _PLACE_S = 1e-8
 """Seconds that a node takes for each batch in each round."""
 
@@ -88,7 +90,7 @@ class LayerSearch:
     """
 
     declaration = Declaration(
-        sequential=True, turns=(Turn(45, 0.8, (Regime.FEW_RESIDENT,)), Turn(45, 0.6, (Regime.MANY_RESIDENT,)))
+        sequential=True, turns=(Turn(45, 0.8, (Regime.FEW_RESIDENT,)), Turn(45, 0.9, (Regime.MANY_RESIDENT,)))
     )
     """It comes after the state search, whose small proofs are certified."""
 
@@ -141,8 +143,6 @@ def _compile_loops(relaxation: Callable[[Classes], Relaxation]) -> None:
     tiny = relaxation(Classes(Instance("compiled", limits, rules, cost, (Request(1, 2),))))
     priced = tiny.priced(tiny.improved(tiny.first_prices(2), 2, math.inf, 3, lambda: False), 2)
     space = priced.space()
-    if isinstance(priced, PatternPriced):
-        patterns_within(priced.relaxation.classes, priced, 1, 3, 1)
     search_layers(space, 2, 3, None, lambda: False)
     compile_rest(space)
 
@@ -209,9 +209,9 @@ class _Solution:
             quick, long = self._relaxation.widths
             self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
             if self._affordable:
-                self._improve_all(most, _LONG, long, self._at(_LONG_SHARE))
                 if isinstance(self._relaxation, PatternRelaxation):
-                    self._pack_all(self._relaxation, self._at(_PATTERNS_SHARE))
+                    self._pack_all(self._relaxation, self._at(_ARCS_SHARE))
+                self._improve_all(most, _LONG, long, self._at(_LONG_SHARE))
                 if len(self._open) <= self._relaxation.most_open:
                     self._search_all()
         except KeyboardInterrupt:
@@ -256,28 +256,35 @@ class _Solution:
                 self._search(priced, batches, width, self._over(until))
 
     def _pack_all(self, relaxation: PatternRelaxation, until: float) -> None:
-        """Pack patterns for the numbers of batches that are open: first few, where HiGHS is quick, then all."""
+        """Pack arcs for the numbers of batches that are open, with budgets that rise from the bound.
+
+        Arcs within a small budget are few: it is refuted soon, or HiGHS finds what ends the search.
+        """
         seed, priced = self._task.seed, {}
         for batches in list(self._open):
             now = now_s()
-            if batches not in self._open or now > until:
-                continue
-            before, seconds = relaxation.priced(self._prices[batches], batches), (until - now) / len(self._open)
-            priced[batches] = tightened(before, self._budget, _PATTERNS, seconds, seed)
-            self._prices[batches] = priced[batches].price / relaxation.base
-            self._raise(batches, priced[batches].bound)
-        for within in _WITHIN:
-            order = sorted(self._open, key=lambda batches: -self._open[batches])
-            for place, batches in enumerate(order):
-                seconds = (until - now_s()) / (len(order) - place)
-                if within < 1:
-                    seconds /= 2
-                if batches not in self._open or batches not in priced or seconds < _LEAST_PATTERNS_S:
-                    continue
-                packed = packed_patterns(priced[batches], within, self._budget, _PATTERNS, seconds, seed)
-                if packed is not None:
-                    self._take(packed.steps)
-                    self._raise(batches, packed.bound)
+            if batches in self._open and now < until and batches * len(self._classes.size) <= _MOST_ARCS:
+                before = relaxation.priced(self._prices[batches], batches)
+                priced[batches] = tightened(before, self._budget, (until - now) / len(self._open), seed)
+                self._prices[batches] = priced[batches].price / relaxation.base
+                self._raise(batches, priced[batches].bound)
+        settled, rise = True, _RISE * self._base
+        while settled and priced.keys() >= self._open.keys() and self._open:
+            budget = min(self._budget, min(self._open.values()) + int(rise))
+            order = sorted(self._open, key=lambda batches: self._open[batches])
+            rise *= _MORE
+            while order and settled:
+                share, batches = (1 / len(order) if budget == self._budget else _EARLY_SHARE), order.pop()
+                budget, seconds = min(budget, self._budget), share * (until - now_s())
+                if self._open.get(batches, budget) < budget:
+                    settled = seconds > _LEAST_ARCS_S and self._pack(priced[batches], budget, seconds)
+
+    def _pack(self, priced: PatternPriced, budget: int, seconds: float) -> bool:
+        """Pack the arcs of a number of batches; return whether none costs less than the budget, or one was found."""
+        packed = ArcProgramme(priced, budget).pack(seconds, self._task.seed)
+        self._take(packed.steps)
+        self._raise(priced.batches, packed.bound)
+        return self._budget < budget or self._open.get(priced.batches, budget) >= budget
 
     def _search_all(self) -> None:
         """Search the numbers of batches that are open, those of the best bounds first."""
