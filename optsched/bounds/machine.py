@@ -15,6 +15,18 @@ So any schedule is a preemptive schedule of one machine, on which r needs
 from its arrival :math:`T_r` on, and completes no later there than in the schedule. For first tokens alike, with what
 token 1 needs. Rounded down, :math:`p_r` is an integer.
 
+*Batches without prefill steps.* With φ below prefill_req, base and the τ of `own` hold for batches with prefill steps,
+and a decode is made cheaper than τ so that they hold for others, too. Instead take another piece (β', τ') of f, or a
+combination of pieces, for these others: one with q decodes lasts at least β' + τ' q and their attention. Shares of
+either kind of batch add up to at most 1. So a decode with the share s needs at least
+
+.. math:: \min(τ + \mathrm{base}\, s,\; τ' + β' s)
+
+and its attention, whichever batch it is in, and a refill what it takes by `own` and base s, as it is a prefill step.
+Where batches that only decode are short of decodes, as few requests fit the cache, these are dear, and all decodes
+count at τ. Where the least refill of a request is cheaper than its last decode by τ, all its later tokens count as the
+cheapest of the three for the second one.
+
 *Makespan.* A machine that is never idle while there is work ends first.
 
 *Sums.* The i-th completion is earliest, for all i at once, if the request with the least work left goes first (Schrage
@@ -31,8 +43,8 @@ al. 2002, section 2, SIAM Journal on Discrete Mathematics 15).
 *Conditions.* None on rules or costs: a refill cheaper than the decode in its place is the token's own time (`own`), and
 a pause, a chunk, time on the link or an empty moment of the machine only add to what it has. The checker
 (`optsched.check.certificates.machine.machine_bound`) tests weights of pieces and of shares (`work.rate_of`, which
-refuses rates that leave less than nothing for decodes, and `machine.needs_of`, which refuses a share by runs without a
-limit on them), and the price of a prefill step (`work.step_of`).
+refuses rates that leave less than nothing for decodes, `machine.needs_of`, which refuses a share by runs without a
+limit on them, and `work.combination_of`, of other batches), and the price of a prefill step (`work.step_of`).
 """
 
 from __future__ import annotations
@@ -49,7 +61,16 @@ from typing import Any
 
 from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
-from optsched.bounds.own import OwnTimes, Rate, fewest_steps, held_blocks, plain_rate, single_pieces, with_steps_in_base
+from optsched.bounds.own import (
+    OwnTimes,
+    Rate,
+    fewest_steps,
+    held_blocks,
+    may_refill,
+    plain_rate,
+    single_pieces,
+    with_steps_in_base,
+)
 from optsched.model.instance import Instance
 from optsched.model.objectives import Latency, Objective
 
@@ -100,6 +121,8 @@ class Needs:
 
     def of(self, rate: Rate, split: Split) -> list[int]:
         """Return the needs of all requests under a rate and a split, in ps."""
+        if rate.decode_weights:
+            return self._of_kinds(rate, split)
         if rate not in self._own:
             times = OwnTimes(self._instance, rate)
             self._own[rate] = {shape: times.of(*shape) for shape in self._used}
@@ -115,13 +138,66 @@ class Needs:
         }
         return [known[shape] for shape in self._shapes]
 
+    def _of_kinds(self, rate: Rate, split: Split) -> list[int]:
+        """Return the needs where batches without prefill steps have a combination of pieces of their own."""
+        instance, cost, limits = self._instance, self._instance.cost, self._instance.limits
+        other = plain_rate(instance, rate.decode_weights)
+        parts = split.memory, split.tokens, split.runs if limits.batch_requests is not None else 0
+        most = limits.kv_blocks, limits.batch_tokens, limits.batch_requests or 1
+        below = prod(most) * (split.memory + split.tokens + split.runs)
+        block, token, run = (part * prod(most) // all_of for part, all_of in zip(parts, most, strict=True))
+        # Times in ps × unit; what a decode takes with either kind of batch is affine in its blocks.
+        unit = rate.scale * other.scale * below
+        pairs = []
+        for kind, beside in ((rate, other), (other, rate)):
+            flat = kind.prompt * below + kind.base * (token + run)
+            pairs.append((beside.scale * flat, beside.scale * kind.base * block))
+        (flat, slope), (decode_flat, decode_slope) = pairs
+        # Up to so many blocks the one with the larger slope is less; of equal slopes the second is less throughout.
+        steep, even = sorted(pairs, key=lambda pair: (-pair[1], -pair[0]))
+        turn = (even[0] - steep[0]) // (steep[1] - even[1]) if steep[1] > even[1] else 0
+        turn = max(turn, 0) * limits.kv_block
+
+        def fill(tokens: int) -> int:
+            own = rate.prompt * tokens + rate.scale * cost.prefill_sq * tokens**2
+            return own + rate.scale * rate.step_ps * fewest_steps(instance, tokens)
+
+        def need(prompt: int, output: int) -> int:
+            steps, many = fewest_steps(instance, prompt), output - 1
+            held = block * held_blocks(instance, prompt, 1) + token * prompt + run * steps
+            total = other.scale * (fill(prompt) * below + rate.base * held)
+            if not many:
+                return total // unit
+            last = prompt + many
+            if may_refill(instance, prompt + 1):
+                refill = fill(prompt + 1)
+                if refill < rate.prompt + rate.scale * cost.decode_ps(last - 1):
+                    blocks = held_blocks(instance, prompt + 1, 1)
+                    decode = min(flat + slope * blocks, decode_flat + decode_slope * blocks)
+                    decode += unit * cost.decode_ps(prompt)
+                    refilled = refill * below + rate.base * (block * blocks + token + run)
+                    return (total + many * min(decode, other.scale * refilled)) // unit
+            middle = min(max(turn, prompt), last)
+            for (constant, rise), first, end in ((steep, prompt + 1, middle), (even, middle + 1, last)):
+                if first <= end:
+                    total += (end - first + 1) * constant + rise * held_blocks(instance, first, end - first + 1)
+            read = many * prompt + many * (many - 1) // 2
+            return (total + unit * (many * cost.decode_req + cost.decode_kv * read)) // unit
+
+        known = {shape: need(*shape) for shape in self._used}
+        return [known[shape] for shape in self._shapes]
+
     def shares(self) -> Iterator[tuple[Rate, Split, list[int]]]:
-        """Yield a few rates and splits, with what is needed: for each combination of pieces the φ with most needs."""
+        """Yield a few rates and splits, with what is needed: for each combination of pieces the one with most needs.
+
+        With φ = prefill_req, with φ = 0, or with φ = 0 and another piece for batches without prefill steps.
+        """
         for weights in _rates(self._instance):
             plain = plain_rate(self._instance, weights)
             stepped = with_steps_in_base(self._instance, plain) if plain.step_ps else None
+            rates = (plain, stepped, _of_two_kinds(self._instance, plain))
             for split in _splits(self._instance):
-                found = [(rate, split, self.of(rate, split)) for rate in (plain, stepped) if rate is not None]
+                found = [(rate, split, self.of(rate, split)) for rate in rates if rate is not None]
                 yield max(found, key=lambda share: sum(share[2]))
 
 
@@ -156,7 +232,9 @@ def best_share(needs: Needs, kind: str, value_of: Callable[[list[int]], int]) ->
 
 def share_certificate(kind: str, rate: Rate, split: Split) -> dict[str, Any]:
     """Return a certificate that names a rate and a split."""
-    weights = {"piece_weights": list(rate.weights), "share_weights": asdict(split)}
+    weights: dict[str, Any] = {"piece_weights": list(rate.weights), "share_weights": asdict(split)}
+    if rate.decode_weights:
+        weights["decode_weights"] = list(rate.decode_weights)
     return {"kind": kind, **weights, "prefill_step_ps": rate.step_ps}
 
 
@@ -248,6 +326,17 @@ def _rates(instance: Instance) -> list[tuple[int, ...]]:
     """Return the weights of each piece alone, and halves of two that follow each other."""
     singles = single_pieces(instance)
     return singles + [tuple(map(add, one, other)) for one, other in pairwise(singles)]
+
+
+def _of_two_kinds(instance: Instance, plain: Rate) -> Rate | None:
+    """Return the rate of a piece alone with φ = 0, and the next flatter piece for batches without prefill steps."""
+    if not plain.step_ps or plain.scale > 1:
+        return None
+    flatter = [weights for weights in single_pieces(instance) if plain_rate(instance, weights).prompt < plain.prompt]
+    if not flatter:
+        return None
+    other = max(flatter, key=lambda weights: plain_rate(instance, weights).prompt)
+    return Rate(plain.weights, plain.base + plain.step_ps, plain.prompt, plain.prompt, 0, other)
 
 
 def _splits(instance: Instance) -> list[Split]:

@@ -5,11 +5,21 @@ from __future__ import annotations
 from bisect import insort_left
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from functools import partial
 from math import floor
 from typing import Any, NamedTuple
 
 from optsched.check.certificates.alone import latencies_alone
-from optsched.check.certificates.shared.work import Rate, are_weights, blocks_held, own_ps, rate_of, require_blocks
+from optsched.check.certificates.shared.work import (
+    Rate,
+    are_weights,
+    blocks_held,
+    combination_of,
+    own_ps,
+    prefill_rate_of,
+    rate_of,
+    require_blocks,
+)
 from optsched.check.problem import Problem
 from optsched.check.reading import UnprovedError, shown
 from optsched.model.objectives import Latency, Objective
@@ -36,6 +46,8 @@ def machine_bound(problem: Problem, objective: Objective, certificate: Mapping[s
     the blocks that requests hold which generate a token, of all blocks there are; a share b in proportion to tokens
     that are run for the first time, of C; and c in proportion to runs, of the N that are allowed; a + b + c = 1. It
     never gives more than it has. A request is given in all what `_need` says or more, and none of it before it arrives.
+    With ``decode_weights`` batches without prefill steps are taken to last as another combination of pieces says, which
+    they do, whatever the first leaves them; what a decode is given is then the lesser of two (`_need_of_kinds`).
     So one machine that is preempted at will can give each request its need until it ends in the schedule, for TTFT
     until its first token.
 
@@ -72,12 +84,18 @@ def machine_bound(problem: Problem, objective: Objective, certificate: Mapping[s
 
 def needs_of(problem: Problem, certificate: Mapping[str, Any], outputs: list[int]) -> list[int]:
     """Return what every request needs until it has generated ``outputs`` tokens, by the weights that are stated."""
-    rate = rate_of(problem, certificate.get("piece_weights"), certificate.get("prefill_step_ps"))
+    pieces, step = certificate.get("piece_weights"), certificate.get("prefill_step_ps")
     shares = _shares(problem, certificate.get("share_weights"))
+    if "decode_weights" in certificate:
+        base, token, scale = combination_of(problem, certificate["decode_weights"], "decode_weights")
+        rates = prefill_rate_of(problem, pieces, step), Rate(base, token, token, 0, scale)
+        need = partial(_need_of_kinds, problem, rates, shares)
+    else:
+        need = partial(_need, problem, rate_of(problem, pieces, step), shares)
     known: dict[tuple[int, int], int] = {}
     for request, output in zip(problem.requests, outputs, strict=True):
         if (request.input, output) not in known:
-            known[request.input, output] = _need(problem, request.input, output, rate, shares)
+            known[request.input, output] = need(request.input, output)
     return [known[request.input, output] for request, output in zip(problem.requests, outputs, strict=True)]
 
 
@@ -91,7 +109,7 @@ def _shares(problem: Problem, stated: object) -> tuple[Fraction, ...]:
     return tuple(Fraction(weight, sum(listed) * limit) for weight, limit in zip(listed, most, strict=True))
 
 
-def _need(problem: Problem, prompt: int, output: int, rate: Rate, shares: tuple[Fraction, ...]) -> int:
+def _need(problem: Problem, rate: Rate, shares: tuple[Fraction, ...], prompt: int, output: int) -> int:
     """Return the least time that a request is given for its first tokens, rounded down."""
     used = (
         blocks_held(problem, prompt, output),
@@ -100,6 +118,52 @@ def _need(problem: Problem, prompt: int, output: int, rate: Rate, shares: tuple[
     )
     given = sum((share * amount for share, amount in zip(shares, used, strict=True)), Fraction(0))
     return floor((own_ps(problem, prompt, output, rate) + rate.base * given) / rate.scale)
+
+
+def _need_of_kinds(
+    problem: Problem, rates: tuple[Rate, Rate], shares: tuple[Fraction, ...], prompt: int, output: int
+) -> int:
+    """Return the least time that a request is given by batches with prefill steps and without, rounded down.
+
+    The first rate is of batches with one, the second of the others; a decode may be in either. Both give it a constant
+    and a multiple of its blocks, besides its attention, so that up to some number of blocks one gives less, and from
+    there on the other. A fill is a prefill step. The least one, of I + 1 tokens, may be given less for tokens than the
+    last decode is by the first rate. Then every later token is taken to be given the least that the second one may be.
+    """
+    cost, block, (by_block, by_token, by_run) = problem.cost, problem.limits.kv_block, shares
+    rate = rates[0]
+
+    def filled(tokens: int) -> Fraction:
+        steps = problem.fewest_steps(tokens)
+        return Fraction(rate.prompt * tokens, rate.scale) + cost.prefill_sq * tokens**2 + rate.step * steps
+
+    first, low, high = blocks_held(problem, prompt, 1), prompt + 1, prompt + output - 1
+    given = by_block * first + by_token * prompt + by_run * problem.fewest_steps(prompt)
+    total = filled(prompt) + rate.base * given / rate.scale
+    if high < low:
+        return floor(total)
+    lines = [
+        ((kind.prompt + kind.base * (by_token + by_run)) / kind.scale, kind.base * by_block / kind.scale)
+        for kind in rates
+    ]
+    refills = problem.eviction and (problem.chunked or low <= problem.limits.prefill_tokens)
+    if refills and filled(low) < Fraction(rate.prompt, rate.scale) + cost.decode_kv * (high - 1) + cost.decode_req:
+        blocks = blocks_held(problem, low, 1)
+        decode = min(constant + slope * blocks for constant, slope in lines)
+        refill = filled(low) + rate.base * (by_block * blocks + by_token + by_run) / rate.scale
+        each = min(decode + cost.decode_kv * prompt + cost.decode_req, refill)
+        return floor(total + (output - 1) * each)
+    (constant, slope), (other, steeper) = sorted(lines, key=lambda line: line[1])
+    # The steeper one is less while it has fewer blocks than at the crossing.
+    turn = floor((constant - other) / (steeper - slope)) * block if steeper > slope else high
+    turn = min(max(turn, prompt), high)
+    if steeper == slope:
+        other = min(constant, other)
+    total += (turn - prompt) * other + steeper * (blocks_held(problem, low, turn - prompt) if turn > prompt else 0)
+    if turn < high:
+        total += (high - turn) * constant + slope * blocks_held(problem, turn + 1, high - turn)
+    read = ((high - 1) * high - (prompt - 1) * prompt) // 2
+    return floor(total + cost.decode_kv * read + cost.decode_req * (output - 1))
 
 
 def _ends_shortest_first(jobs: list[_Job]) -> list[int]:
