@@ -315,12 +315,13 @@ def test_needs_by_batches_of_two_kinds_are_those_of_every_token(instance: Instan
     def share(held: int, run: int, runs: int) -> Fraction:
         of_memory = Fraction(shares["memory"] * -(-held // limits.kv_block), limits.kv_blocks)
         of_tokens = Fraction(shares["tokens"] * run, limits.batch_tokens)
-        return (of_memory + of_tokens + Fraction(shares["runs"] * runs, limits.batch_requests or 1)) / whole
+        of_runs = Fraction(shares["runs"] * runs, limits.batch_requests or 1)
+        return Fraction(of_memory + of_tokens + of_runs, whole)
 
     def fill(tokens: int, used: Fraction) -> Fraction:
         steps = fewest_steps(instance, tokens)
-        own = prefilling.prompt * tokens + base * used
-        return own / prefilling.scale + cost.prefill_sq * tokens**2 + step * steps
+        own = Fraction(prefilling.prompt * tokens + base * used) / prefilling.scale
+        return own + Fraction(cost.prefill_sq * tokens**2 + step * steps)
 
     def later(prompt: int, k: int) -> Fraction:
         used = share(prompt + k - 1, 1, 1)
