@@ -40,6 +40,21 @@ completion that arrived the other way round can be exchanged.
 mean busy times is least if the largest :math:`w_r / p_r` among those that have arrived always goes first (Goemans et
 al. 2002, section 2, SIAM Journal on Discrete Mathematics 15).
 
+*What is left of a request.* The machine could serve a request at once, but every later token takes a batch of its own,
+of f(1) or more. Let :math:`p_r(1)` and :math:`p_r(2)` be the needs until tokens 1 and 2, and
+:math:`q = \max(0, p_r(2) - p_r(1) - 1)`, or 0 with O = 1. Then the completion is at least the mean busy time and
+
+.. math:: \frac{1}{2 p_r} \Bigl( p_r(1)^2 + 2 f(1) (O-1)\, p_r(1) + f(1)\, q (O-1)^2
+          + f(1) \bigl(p_r - p_r(1) - q (O-1)\bigr) \Bigr).
+
+*Proof.* Let every batch serve its work evenly while it lasts, and count as much of it for a request as adds up to
+:math:`p_r`: for token 1 at least :math:`p_r(1)`, and for each later token at least q, as what tokens need never falls
+with k, and roundings take less than 1. The mean busy time is that of this work, all of it before the completion. From
+work for token k to the end of this token's batch it takes at least f(1)/2 in the mean, as it does to the end of the
+work's own batch, and with k = 1 at least half of the work, which is served at a rate of at most 1. Then O - k batches
+follow. Work beyond :math:`p_r(1)` and q each counts at f(1)/2, the least that any has left. ∎ The sum of e2e latencies
+is bounded by these completions with weights of 1, too, where that is more.
+
 *Conditions.* None on rules or costs: a refill cheaper than the decode in its place is the token's own time (`own`), and
 a pause, a chunk, time on the link or an empty moment of the machine only add to what it has. The checker
 (`optsched.check.certificates.machine.machine_bound`) tests weights of pieces and of shares (`work.rate_of`, which
@@ -210,7 +225,11 @@ def machine_bound(instance: Instance, objective: Objective) -> Bound | None:
         return None
     first_tokens = objective.latency is Latency.TTFT
     needs = Needs(instance, [1 if first_tokens else request.output for request in instance.requests])
-    return best_share(needs, "machine", _Machine(instance, objective).value)
+    machine = _Machine(instance, objective)
+    value, rate, split = _best_of_shares(needs, machine.value)
+    if objective in {Objective.MEAN_E2E, Objective.WEIGHTED_E2E}:
+        value = max(value, machine.value_with_rests(needs.of(rate, split), _rests(instance, rate, split)))
+    return Bound(value, share_certificate("machine", rate, split))
 
 
 def most_needs(instance: Instance) -> list[int]:
@@ -221,13 +240,26 @@ def most_needs(instance: Instance) -> list[int]:
 
 def best_share(needs: Needs, kind: str, value_of: Callable[[list[int]], int]) -> Bound:
     """Return the largest value of needs over a few rates and splits, with a certificate that names these."""
-    best: Bound | None = None
-    for rate, split, needed in needs.shares():
-        value = value_of(needed)
-        if best is None or value > best.value:
-            best = Bound(value, share_certificate(kind, rate, split))
-    assert best is not None, "there is a piece and a split"
-    return best
+    value, rate, split = _best_of_shares(needs, value_of)
+    return Bound(value, share_certificate(kind, rate, split))
+
+
+def _best_of_shares(needs: Needs, value_of: Callable[[list[int]], int]) -> tuple[int, Rate, Split]:
+    """Return the largest value, with its rate and split; of equal ones the first."""
+    found = ((value_of(needed), rate, split) for rate, split, needed in needs.shares())
+    return max(found, key=lambda share: share[0])
+
+
+def _rests(instance: Instance, rate: Rate, split: Split) -> list[int]:
+    """Return what is left of each request at its mean busy time at least, times twice its need."""
+    outputs, batch = [request.output for request in instance.requests], instance.cost.linear_ps(1)
+    until = [Needs(instance, [min(output, most) for output in outputs]).of(rate, split) for most in (1, 2)]
+    rests = []
+    for output, first, second, need in zip(outputs, *until, Needs(instance, outputs).of(rate, split), strict=True):
+        later, each = output - 1, max(0, second - first - 1)
+        rest = first * (first + 2 * batch * later)
+        rests.append(rest + batch * (each * later**2 + need - first - each * later))
+    return rests
 
 
 def share_certificate(kind: str, rate: Rate, split: Split) -> dict[str, Any]:
@@ -264,11 +296,17 @@ class _Machine:
             case Objective.MAX_TTFT | Objective.MAX_E2E:
                 return max(end - arrival for end, (arrival, _) in zip(_first_come(jobs), jobs, strict=True))
             case Objective.WEIGHTED_E2E:
-                waited: int = sum(map(mul, self._weights, self._arrivals))
-                return _weighted_ends(jobs, self._weights) - waited
+                return self.value_with_rests(needed, [0] * len(needed))
             case Objective.MEAN_TTFT | Objective.MEAN_E2E:
                 return sum(map(max, self._ends_alone, _shortest_first(jobs))) - sum(self._arrivals)
         raise AssertionError(f"{self._objective.value} is not bounded here")
+
+    def value_with_rests(self, needed: list[int], rests: list[int]) -> int:
+        """Return the bound on sums of e2e latencies by mean busy times and what is left then, times twice the needs."""
+        weights = self._weights if self._objective is Objective.WEIGHTED_E2E else [1] * len(needed)
+        jobs = [(arrival, needed[r]) for r, arrival in zip(self._order, self._arrivals, strict=True)]
+        waited: int = sum(map(mul, weights, self._arrivals))
+        return _weighted_ends(jobs, weights, [rests[r] for r in self._order]) - waited
 
 
 def _first_come(jobs: list[_Job]) -> list[int]:
@@ -285,16 +323,19 @@ def _shortest_first(jobs: list[_Job]) -> list[int]:
     return [end for _, _, end in _preemptive(jobs, lambda _, left: left) if end is not None]
 
 
-def _weighted_ends(jobs: list[_Job], weights: list[int]) -> int:
-    """Return the least weighted sum of completions that mean busy times allow, rounded down for every request."""
+def _weighted_ends(jobs: list[_Job], weights: list[int], rests: list[int]) -> int:
+    """Return the least weighted sum of completions that mean busy times allow, rounded down for every request.
+
+    ``rests`` are left of each, times twice its need, if that is more than half of its need.
+    """
     # A job that needs nothing ends at once: its busy time is its arrival.
     ranks = [Fraction(-weight, max(need, 1)) for weight, (_, need) in zip(weights, jobs, strict=True)]
     squares = [0] * len(jobs)
     for job, (begin, end), _ in _preemptive(jobs, lambda job, _: ranks[job]):
         squares[job] += end**2 - begin**2
     total = 0
-    for weight, square, (arrival, need) in zip(weights, squares, jobs, strict=True):
-        completion = Fraction(square + need**2, 2 * need) if need else Fraction(arrival)
+    for weight, square, rest, (arrival, need) in zip(weights, squares, rests, jobs, strict=True):
+        completion = Fraction(square + max(rest, need**2), 2 * need) if need else Fraction(arrival)
         total += int(weight * completion)
     return total
 

@@ -260,6 +260,19 @@ def test_a_slower_clock_scales_bounds(name: str, instance: Instance, factor: int
     assert factor * before <= after <= factor * before + lost
 
 
+def test_worked_rests() -> None:
+    """Thirty requests of a prompt token and three outputs, which need 360 each, and batches of 1100 and more.
+
+    Until tokens 1 and 2 each needs 110 and 230, so that 110 × (110 + 4400) + 1100 × (119 × 4 + 12) is left, over 720:
+    1434. Mean busy times are 180, 540, …, 30 × 5400 in all.
+    """
+    instance = Instance("row", Limits(100, 1000, 1000), WHOLE, CostModel(1000, 100), (Request(1, 3),) * 30)
+    assert bound("machine", instance, Objective.MEAN_E2E) == 30 * 5400 + 30 * 1434
+    twice = replace(instance, requests=(Request(1, 3, weight=2),) * 30)
+    assert bound("machine", twice, Objective.WEIGHTED_E2E) == 2 * 30 * 5400 + 30 * 2869
+    assert bound("machine", instance, Objective.MEAN_TTFT) == sum(max(1100, 110 * i) for i in range(1, 31))
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

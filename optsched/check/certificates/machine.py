@@ -20,20 +20,25 @@ from optsched.check.certificates.shared.work import (
     rate_of,
     require_blocks,
 )
-from optsched.check.problem import Problem
+from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError, shown
+from optsched.model.instance import Request
 from optsched.model.objectives import Latency, Objective
 
 _RESOURCES = ("memory", "tokens", "runs")
 
 
 class _Job(NamedTuple):
-    """A request on the machine: when it arrives, what it needs, its weight, and the least latency of it alone."""
+    """A request on the machine: when it arrives, what it needs, its weight, and the least latency of it alone.
+
+    ``rest`` is what is left of it at its mean busy time at least, times twice its need.
+    """
 
     arrival: int
     need: int
     weight: int
     alone: int
+    rest: int
 
 
 def machine_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
@@ -54,23 +59,29 @@ def machine_bound(problem: Problem, objective: Objective, certificate: Mapping[s
     On such a machine, the least work left first makes as many end by any moment as possible; so the i-th end of any
     schedule is no earlier than the i-th there, nor than the i-th smallest arrival + latency alone. First come, first
     served makes the largest latency least, and the last end. And for a weighted sum the ends are no earlier than mean
-    busy time + need / 2, and w / need first, of equal ones the first to come, makes the weighted sum of mean busy
-    times least; every request's part is rounded down.
+    busy time and what is left of the request then (`_rest`), and w / need first, of equal ones the first to come, makes
+    the weighted sum of mean busy times least; every request's part is rounded down. With weights of 1 that bounds sums
+    of e2e latencies, too.
     """
     latencies = latencies_alone(problem)
     first = objective.latency is Latency.TTFT
     start = min(request.arrival_ps for request in problem.requests)
     needs = needs_of(problem, certificate, [1 if first else request.output for request in problem.requests])
-    jobs = []
-    for request, need, (ttft, e2e) in zip(problem.requests, needs, latencies, strict=True):
-        jobs.append(_Job(request.arrival_ps - start, need, request.weight, ttft if first else e2e))
+    rests, jobs = [need**2 for need in needs], []
+    if objective in {Objective.MEAN_E2E, Objective.WEIGHTED_E2E}:
+        until = [needs_of(problem, certificate, [min(r.output, k) for r in problem.requests]) for k in (1, 2)]
+        rests = [_rest(problem, *known) for known in zip(problem.requests, needs, *until, strict=True)]
+    for request, need, (ttft, e2e), rest in zip(problem.requests, needs, latencies, rests, strict=True):
+        weight = request.weight if objective is Objective.WEIGHTED_E2E else 1
+        jobs.append(_Job(request.arrival_ps - start, need, weight, ttft if first else e2e, rest))
     jobs.sort(key=lambda job: job.arrival)
-    waited = sum(job.arrival for job in jobs)
+    waited = sum(job.weight * job.arrival for job in jobs)
+    if objective is Objective.WEIGHTED_E2E:
+        return sum(_weighted_ends(jobs)) - waited
     if objective in {Objective.MEAN_TTFT, Objective.MEAN_E2E}:
         earliest = sorted(job.arrival + job.alone for job in jobs)
-        return sum(max(pair) for pair in zip(earliest, _ends_shortest_first(jobs), strict=True)) - waited
-    if objective is Objective.WEIGHTED_E2E:
-        return sum(_weighted_ends(jobs)) - sum(job.weight * job.arrival for job in jobs)
+        ended = sum(max(pair) for pair in zip(earliest, _ends_shortest_first(jobs), strict=True))
+        return max(ended, 0 if first else sum(_weighted_ends(jobs))) - waited
     clock, latest = 0, 0
     for job in jobs:
         clock = max(clock, job.arrival) + job.need
@@ -166,6 +177,22 @@ def _need_of_kinds(
     return floor(total + cost.decode_kv * read + cost.decode_req * (output - 1))
 
 
+def _rest(problem: Problem, request: Request, need: int, first: int, second: int) -> int:
+    """Return what is left of a request at its mean busy time at least, times twice its need.
+
+    ``first`` and ``second`` is what its first token, and its first two, are given at least. Count as much of what it is
+    given, for each token no more than for that token, as its need. The first token is given ``first`` or more, at a
+    rate of at most 1, so half of that before its end in the mean; and every later one at least as much as the second,
+    more than ``second`` - ``first`` - 1. What is given for a token comes half a batch or more before the end of a batch
+    in the mean, and no later than that token; after token k come O - k batches. None is shorter than one of one token.
+    """
+    batch, later = max(base + slope for base, slope in pieces_of(problem.cost)), request.output - 1
+    each = max(second - first - 1, 0)
+    beyond = need - first - later * each
+    halves = sum((first * 2 * later, each * later * later, beyond))
+    return max(need**2, first**2 + batch * halves)
+
+
 def _ends_shortest_first(jobs: list[_Job]) -> list[int]:
     """Return the ends on one machine if the least work left goes first, ascending."""
     ends: list[int] = []
@@ -185,7 +212,7 @@ def _ends_shortest_first(jobs: list[_Job]) -> list[int]:
 
 
 def _weighted_ends(jobs: list[_Job]) -> Iterator[int]:
-    """Yield weight × (mean busy time + need / 2) of every job, rounded down, the largest weight per need first."""
+    """Yield weight × (mean busy time + what is left then) of every job, rounded down, by weight per need."""
     waiting: list[tuple[Fraction, int]] = []  # descending: (need per weight, job)
     left = [job.need for job in jobs]
     squares = [0] * len(jobs)
@@ -206,4 +233,4 @@ def _weighted_ends(jobs: list[_Job]) -> Iterator[int]:
             if not left[number]:
                 waiting.pop()
                 done = jobs[number]
-                yield floor(done.weight * Fraction(squares[number] + done.need**2, 2 * done.need))
+                yield floor(done.weight * Fraction(squares[number] + done.rest, 2 * done.need))
