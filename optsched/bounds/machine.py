@@ -207,12 +207,20 @@ class Needs:
 
         With φ = prefill_req, with φ = 0, or with φ = 0 and another piece for batches without prefill steps.
         """
+        for rate, split, needed in self.shares_of_one_kind():
+            other = _of_two_kinds(self._instance, plain_rate(self._instance, rate.weights))
+            found = [(rate, split, needed)]
+            if other is not None:
+                found.append((other, split, self.of(other, split)))
+            yield max(found, key=lambda share: sum(share[2]))
+
+    def shares_of_one_kind(self) -> Iterator[tuple[Rate, Split, list[int]]]:
+        """Yield the same with one combination of pieces for all batches."""
         for weights in _rates(self._instance):
             plain = plain_rate(self._instance, weights)
             stepped = with_steps_in_base(self._instance, plain) if plain.step_ps else None
-            rates = (plain, stepped, _of_two_kinds(self._instance, plain))
             for split in _splits(self._instance):
-                found = [(rate, split, self.of(rate, split)) for rate in rates if rate is not None]
+                found = [(rate, split, self.of(rate, split)) for rate in (plain, stepped) if rate is not None]
                 yield max(found, key=lambda share: sum(share[2]))
 
 
@@ -233,9 +241,12 @@ def machine_bound(instance: Instance, objective: Objective) -> Bound | None:
 
 
 def most_needs(instance: Instance) -> list[int]:
-    """Return what every request needs of the machine, by the rate and split with the most in all."""
+    """Return what every request needs of the machine, by the rate of one kind and the split with the most in all.
+
+    First prices of other bounds come from these needs; from those of two kinds `congestion` finds worse prices.
+    """
     needs = Needs(instance, [request.output for request in instance.requests])
-    return max((needed for _, _, needed in needs.shares()), key=sum)
+    return max((needed for _, _, needed in needs.shares_of_one_kind()), key=sum)
 
 
 def best_share(needs: Needs, kind: str, value_of: Callable[[list[int]], int]) -> Bound:
