@@ -98,11 +98,12 @@ def _shared(rng: Random, about: About) -> Certificate:
     if case.runs is None:
         shares["runs"] = 0
         shares["memory"] += 0 if shares["tokens"] else 1
+    apart = {"decode_weights": _weights(rng, len(case.pieces))} if rng.random() < 0.4 else {}
     return {
         "piece_weights": _weights(rng, len(case.pieces)),
         "prefill_step_ps": _part(rng, case.prefill_req) if rng.random() < 0.5 else case.prefill_req,
         "share_weights": shares,
-    }
+    } | apart
 
 
 def machine(rng: Random, about: About) -> Certificate:

@@ -49,6 +49,8 @@ class Rate:
         Of a token by a decode, and by a prefill step.
     step_ps
         φ, of a prefill step, ps.
+    decode_weights
+        Of the pieces in another combination, for batches without prefill steps (`machine`); empty without one.
     """
 
     weights: tuple[int, ...]
@@ -56,6 +58,7 @@ class Rate:
     decode: int
     prompt: int
     step_ps: int
+    decode_weights: tuple[int, ...] = ()
 
     @property
     def scale(self) -> int:

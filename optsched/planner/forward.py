@@ -7,6 +7,8 @@ No request is ever evicted, nothing is reserved beyond what will be used, and a 
 
 With hybrid batches the chunks of a prompt fill batches up to a *level* of tokens; a chunk that would be smaller than
 the *least* one waits, and what would be left over joins the last one, for every prefill step costs time of its own.
+The more requests wait for each that runs, the higher the level may be: a longer batch delays those that run, and saves
+bases, of which each delays all that wait.
 Without hybrid batches whole prompts are *gathered* for batches of their own; decode steps pause meanwhile.
 """
 
@@ -43,7 +45,8 @@ def _forward(arrays: InstanceArrays, rule: ListRule, queue: Queue, sums: Sums, m
     while not_taken(queue) > 0 or sums.tokens[step] > 0:
         arrive(queue, now)
         if arrays.limits.hybrid:
-            _admit(arrays, rule, queue, step, sums, made)
+            level = max(rule.level, rule.ahead * queue.size[WAITING] // (sums.runs[step] + 1))
+            _admit(arrays, ListRule(level, rule.least, rule.tries, rule.ahead), queue, step, sums, made)
         elif _enough_wait(arrays, rule, queue, sums.tokens[step]):
             batch = made.size[BATCHES]
             now = _run_prompts(arrays, rule, queue, step, now, sums, made)

@@ -143,6 +143,9 @@ class RuleSearch:
         self._features = features(instance, objective)
         self._levels = _levels(self._arrays)
         self._best_of: dict[Scheme, Candidate] = {}
+        arrival = self._arrays.requests.arrival
+        sums = objective in {Objective.MEAN_E2E, Objective.WEIGHTED_E2E}
+        self._queues = sums and bool((arrival != arrival[0]).any())
 
     def start(self) -> Iterator[Candidate]:
         """Yield the plans of a fixed set of recipes: orders first, then one parameter of the rule after the other."""
@@ -210,8 +213,7 @@ class RuleSearch:
             yield first_tokens, ranks[:1]
         if may_refill(arrays):
             yield evicting, ranks
-        sums = self._objective in {Objective.MEAN_E2E, Objective.WEIGHTED_E2E}
-        if sums and may_respond(arrays) and (arrival != arrival[0]).any():
+        if self._queues and may_respond(arrays):
             yield responsive, ranks
         if arrays.limits.hybrid and (arrival == arrival[0]).all() and not len(arrays.queue):
             mixed: Ranks = [(None, _interleaved(rows, share)) for share in _SHARES]
@@ -228,6 +230,8 @@ class RuleSearch:
             return ListRule(middle, least, 1000, 0), choices
         if scheme is evicting:
             choices["ahead"] = [4, 16, 64, 256]
+        if scheme is forward and self._queues and self._arrays.limits.hybrid:
+            choices["ahead"] = [32, 64, 128]
         return ListRule(middle, least, 1 if scheme is backward else 8, 0), choices | {"tries": [1, 8, 64]}
 
     def changed(self, recipe: Recipe) -> Recipe:
@@ -241,7 +245,7 @@ class RuleSearch:
                 least = int(rule.least * 2.0 ** rng.normal(0, 0.5))
                 return replace(recipe, rule=rule._replace(least=min(max(least, LEAST_CHUNK), self._levels[-1])))
             case 3:
-                if recipe.scheme in {evicting, responsive} and rng.integers(2):
+                if (recipe.scheme in {evicting, responsive} or rule.ahead) and rng.integers(2):
                     return replace(recipe, rule=rule._replace(ahead=int(2.0 ** rng.uniform(0, 10)) - 1))
                 return replace(recipe, rule=rule._replace(tries=int(2 ** rng.integers(8))))
             case 4 if recipe.weights is not None:

@@ -25,6 +25,7 @@ class ListRule(NamedTuple):
         Number of requests that do not fit and are passed over for a batch.
     ahead
         Where requests are evicted: a request is admitted if all residents could then grow for that number of batches.
+        Elsewhere tokens of the level for each request that waits, shared by those that run.
     """
 
     level: int

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from fractions import Fraction
+from math import floor
 from typing import Any
 
 import pytest
@@ -15,8 +17,12 @@ from strategies import instances
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace, simulate
 from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.bounds.late import DueJob, most_in_time
+from optsched.bounds.machine import Needs, Split
+from optsched.bounds.own import Rate, fewest_steps, plain_rate
 from optsched.check import UnprovedError, check_result, proved_bound
 from optsched.check.certificates import late
+from optsched.check.certificates.machine import needs_of
+from optsched.check.problem import problem_of
 from optsched.methods.bound import bound as solve_bound
 from optsched.model.cost import CostModel
 from optsched.model.documents import dump, parse_results, result_document
@@ -254,6 +260,19 @@ def test_a_slower_clock_scales_bounds(name: str, instance: Instance, factor: int
     assert factor * before <= after <= factor * before + lost
 
 
+def test_worked_rests() -> None:
+    """Thirty requests of a prompt token and three outputs, which need 360 each, and batches of 1100 and more.
+
+    Until tokens 1 and 2 each needs 110 and 230, so that 110 × (110 + 4400) + 1100 × (119 × 4 + 12) is left, over 720:
+    1434. Mean busy times are 180, 540, …, 30 × 5400 in all.
+    """
+    instance = Instance("row", Limits(100, 1000, 1000), WHOLE, CostModel(1000, 100), (Request(1, 3),) * 30)
+    assert bound("machine", instance, Objective.MEAN_E2E) == 30 * 5400 + 30 * 1434
+    twice = replace(instance, requests=(Request(1, 3, weight=2),) * 30)
+    assert bound("machine", twice, Objective.WEIGHTED_E2E) == 2 * 30 * 5400 + 30 * 2869
+    assert bound("machine", instance, Objective.MEAN_TTFT) == sum(max(1100, 110 * i) for i in range(1, 31))
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -265,6 +284,8 @@ def test_a_slower_clock_scales_bounds(name: str, instance: Instance, factor: int
         ({"share_weights": {"memory": 0, "tokens": 0, "runs": 0}}, "share_weights is"),
         ({"share_weights": {"memory": 1, "tokens": 0, "runs": 1}}, "share_weights is"),
         ({"share_weights": {"memory": -1, "tokens": 2, "runs": 0}}, "share_weights is"),
+        ({"decode_weights": [0]}, "decode_weights is"),
+        ({"decode_weights": None}, "decode_weights is"),
         ({"prefill_step_ps": 1}, "prefill_step_ps is 1, expected an integer from 0 to 0"),
         ({"prefill_step_ps": False}, "prefill_step_ps is False"),
         ({"prefill_step_ps": None}, "prefill_step_ps is None"),
@@ -286,7 +307,53 @@ def stated_weights(draw: st.DrawFn, instance: Instance) -> dict[str, Any]:
     shares = {"memory": draw(weight), "tokens": draw(weight), "runs": draw(runs)}
     assume(any(shares.values()))
     step = draw(st.integers(0, instance.cost.prefill_req))
-    return {"piece_weights": rate, "share_weights": shares, "prefill_step_ps": step}
+    apart = {"decode_weights": draw(st.lists(weight, min_size=pieces, max_size=pieces).filter(any))}
+    return {"piece_weights": rate, "share_weights": shares, "prefill_step_ps": step} | draw(
+        st.sampled_from([{}, apart])
+    )
+
+
+@settings(QUICK, max_examples=60)
+@given(instances(online=True, most_tokens=9), st.data())
+def test_needs_by_batches_of_two_kinds_are_those_of_every_token(instance: Instance, data: st.DataObject) -> None:
+    """Each later token takes the least of a decode in either kind of batch, and a refill; or what the second does."""
+    drawn = data.draw(stated_weights(instance).filter(lambda stated: "decode_weights" in stated))
+    shares, step, cost = drawn["share_weights"], drawn["prefill_step_ps"], instance.cost
+    prefilling, decoding = (plain_rate(instance, tuple(drawn[name])) for name in ("piece_weights", "decode_weights"))
+    base = prefilling.base + prefilling.scale * (cost.prefill_req - step)
+    rate = Rate(prefilling.weights, base, prefilling.prompt, prefilling.prompt, step, decoding.weights)
+    outputs, limits, whole = [request.output for request in instance.requests], instance.limits, sum(shares.values())
+    found = Needs(instance, outputs).of(rate, Split(shares["memory"], shares["tokens"], shares["runs"]))
+
+    def share(held: int, run: int, runs: int) -> Fraction:
+        of_memory = Fraction(shares["memory"] * -(-held // limits.kv_block), limits.kv_blocks)
+        of_tokens = Fraction(shares["tokens"] * run, limits.batch_tokens)
+        of_runs = Fraction(shares["runs"] * runs, limits.batch_requests or 1)
+        return Fraction(of_memory + of_tokens + of_runs, whole)
+
+    def fill(tokens: int, used: Fraction) -> Fraction:
+        steps = fewest_steps(instance, tokens)
+        own = Fraction(prefilling.prompt * tokens + base * used) / prefilling.scale
+        return own + Fraction(cost.prefill_sq * tokens**2 + step * steps)
+
+    def later(prompt: int, k: int) -> Fraction:
+        used = share(prompt + k - 1, 1, 1)
+        kinds = ((base, prefilling), (decoding.base, decoding))
+        ways = [(kind.prompt + own * used) / kind.scale + cost.decode_ps(prompt + k - 2) for own, kind in kinds]
+        refills = instance.rules.eviction and (
+            instance.rules.chunked_prefill or prompt + k - 1 <= limits.prefill_tokens
+        )
+        return min([*ways, fill(prompt + k - 1, used)] if refills else ways)
+
+    for request, need in zip(instance.requests, found, strict=True):
+        prompt, last = request.input, request.output
+        first = fill(prompt, share(prompt, prompt, fewest_steps(instance, prompt)))
+        assert need <= floor(first + sum(later(prompt, k) for k in range(2, last + 1)))
+        no_more = floor(first + sum(later(prompt, 2) for _ in range(2, last + 1)))
+        assert need >= no_more
+        if not instance.rules.eviction:
+            assert need == floor(first + sum(later(prompt, k) for k in range(2, last + 1)))
+    assert needs_of(problem_of(instance, FREE), drawn, outputs) == found
 
 
 @pytest.mark.slow

@@ -132,6 +132,16 @@ def test_starts_are_staggered() -> None:
     assert planned(instance) <= 1500
 
 
+def test_the_level_rises_with_the_queue() -> None:
+    """Level 4, and 2 tokens for each that waits: of prompts of 4 tokens eight wait, then four, two and one."""
+    rules, limits = Rules(hybrid=True, chunked_prefill=True, eviction=False), Limits(64, 64, 64)
+    instance = Instance("queue", limits, rules, CostModel(10, 1), (Request(4, 1),) * 8)
+    arrays = arrays_to_plan(instance, FREE)
+    for ahead, batches in ((0, [4] * 8), (2, [16, 8, 4, 4])):
+        plan = forward(arrays, ListRule(4, 4, 1, ahead), np.arange(8))
+        assert np.bincount(plan.chunks[:, 1], plan.chunks[:, 2]).tolist() == batches
+
+
 def test_eviction_or_waiting_by_cost() -> None:
     """The pair with its arithmetic: with evictions three batches and a refill, else four batches."""
     assert planned(PAIR) == BEST

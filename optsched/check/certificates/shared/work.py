@@ -42,24 +42,35 @@ def rate_of(problem: Problem, stated: object, step: object) -> Rate:
     of (f(x) - base) / x over the numbers of decodes x that fit a batch. f(x) - base is affine between crossings of
     pieces, so that this falls or rises from one to the next.
     """
-    pieces, cost = pieces_of(problem.cost), problem.cost
+    rate = prefill_rate_of(problem, stated, step)
+    if rate.step == problem.cost.prefill_req:
+        return rate
+    places, pieces = turns(problem, most_decodes(problem)), pieces_of(problem.cost)
+    spare = [rate.scale * max(constant + slope * x for constant, slope in pieces) - rate.base for x in places]
+    decode = min(rate.prompt, *(left // x for left, x in zip(spare, places, strict=True)))
+    if decode < 0:
+        raise UnprovedError(f"prefill_step_ps is {rate.step}, which leaves less than nothing for decodes")
+    return rate._replace(decode=decode)
+
+
+def prefill_rate_of(problem: Problem, stated: object, step: object) -> Rate:
+    """Return what `rate_of` says of batches with a prefill step alone: there a decode costs what any token does."""
+    base, token, scale = combination_of(problem, stated, "piece_weights")
+    least = step_of(problem, step)
+    return Rate(base + scale * (problem.cost.prefill_req - least), token, token, least, scale)
+
+
+def combination_of(problem: Problem, stated: object, name: str) -> tuple[int, int, int]:
+    """Return base, slope and scale of a combination of pieces of the batch time, of stated weights with a name."""
+    pieces = pieces_of(problem.cost)
     if not are_weights(stated, len(pieces)):
         raise UnprovedError(
-            f"piece_weights is {shown(stated)}, expected {len(pieces)} integers ≥ 0, one for each piece, not all 0"
+            f"{name} is {shown(stated)}, expected {len(pieces)} integers ≥ 0, one for each piece, not all 0"
         )
     assert isinstance(stated, list)
     base = sum(weight * piece[0] for weight, piece in zip(stated, pieces, strict=True))
     token = sum(weight * piece[1] for weight, piece in zip(stated, pieces, strict=True))
-    step, scale = step_of(problem, step), sum(stated)
-    if step == cost.prefill_req:
-        return Rate(base, token, token, step, scale)
-    base += scale * (cost.prefill_req - step)
-    places = turns(problem, most_decodes(problem))
-    spare = [scale * max(constant + slope * x for constant, slope in pieces) - base for x in places]
-    decode = min(token, *(left // x for left, x in zip(spare, places, strict=True)))
-    if decode < 0:
-        raise UnprovedError(f"prefill_step_ps is {step}, which leaves less than nothing for decodes")
-    return Rate(base, decode, token, step, scale)
+    return base, token, sum(stated)
 
 
 def step_of(problem: Problem, stated: object) -> int:
