@@ -291,8 +291,8 @@ def _most_to_pay(searched: Searched, base: int, at: Ints, most: int, works: Ints
         worked += works[job]
         waited += worked
     # Nothing is paid that is as much as `_MOST_NUMBER`.
-    unit = searched.priced.unit
-    return int(min((most - waited) // base, _MOST_NUMBER // unit) * unit)
+    unit, batches = searched.priced.unit, (most - waited) // base
+    return int(min(int(batches), _MOST_NUMBER // unit) * unit)
 
 
 # Batches ---------------------------------------------------------------------------------------------------
