@@ -168,7 +168,7 @@ class Needs:
             flat = kind.prompt * below + kind.base * (token + run)
             pairs.append((beside.scale * flat, beside.scale * kind.base * block))
         (flat, slope), (decode_flat, decode_slope) = pairs
-        # Up to so many blocks the one with the larger slope is less; of equal slopes the second is less throughout.
+        # Up to this many blocks the one with the larger slope is less; of equal slopes the second is less throughout.
         steep, even = sorted(pairs, key=lambda pair: (-pair[1], -pair[0]))
         turn = (even[0] - steep[0]) // (steep[1] - even[1]) if steep[1] > even[1] else 0
         turn = max(turn, 0) * limits.kv_block

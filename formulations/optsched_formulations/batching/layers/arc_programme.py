@@ -169,7 +169,7 @@ class ArcProgramme:
             self._add(step, min(requests, (slack - 1) // cost) if cost > 0 else requests)
 
     def _of_output(self, prompt: int, least: int) -> int:
-        """Return how many requests have a prompt and an output of at least so many tokens."""
+        """Return how many requests have a prompt and an output of at least a number of tokens."""
         return sum(number for output, number in self._outputs[prompt].items() if output >= least)
 
     def _add(self, step: Step, most: int) -> int:
