@@ -36,7 +36,7 @@ MANY = [
     ("last_arrivals", 0.15),
     ("clock_beam", 0.4),
     ("state_search", 0.5),
-    ("layer_search", 0.9),
+    ("layer_search", 1.0),
     ("pattern_cg", 0.4),
     ("class_flow", 0.85),
     ("token_cpsat", 1.0),

@@ -69,8 +69,8 @@ _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
 """Shares of the time left that they may take."""
 _ROOM = 1.2
 """Times as many batches as needed: with room for more, schedules are looked for from below."""
-_ARCS_SHARE, _LEAST_ARCS_S = 0.9, 0.5
-"""Share of the time left that packing arcs may take, and the shortest time for one number of batches."""
+_LEAST_ARCS_S = 0.5
+"""The shortest time for which the arcs of a number of batches are packed."""
 _MOST_ARCS = 20_000
 """Items × batches, of which each has up to three arcs, that are packed."""
 _RISE, _MORE, _EARLY_SHARE = 0.2, 1.5, 0.6
@@ -90,7 +90,7 @@ class LayerSearch:
     """
 
     declaration = Declaration(
-        sequential=True, turns=(Turn(45, 0.8, (Regime.FEW_RESIDENT,)), Turn(45, 0.9, (Regime.MANY_RESIDENT,)))
+        sequential=True, turns=(Turn(45, 0.8, (Regime.FEW_RESIDENT,)), Turn(45, 1.0, (Regime.MANY_RESIDENT,)))
     )
     """It comes after the state search, whose small proofs are certified."""
 
@@ -210,7 +210,7 @@ class _Solution:
             self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
             if self._affordable:
                 if isinstance(self._relaxation, PatternRelaxation):
-                    self._pack_all(self._relaxation, self._at(_ARCS_SHARE))
+                    self._pack_all(self._relaxation)
                 self._improve_all(most, _LONG, long, self._at(_LONG_SHARE))
                 if len(self._open) <= self._relaxation.most_open:
                     self._search_all()
@@ -255,12 +255,12 @@ class _Solution:
             if batches in self._open:
                 self._search(priced, batches, width, self._over(until))
 
-    def _pack_all(self, relaxation: PatternRelaxation, until: float) -> None:
+    def _pack_all(self, relaxation: PatternRelaxation) -> None:
         """Pack arcs for the numbers of batches that are open, with budgets that rise from the bound.
 
         Arcs within a small budget are few: it is refuted soon, or HiGHS finds what ends the search.
         """
-        seed, priced = self._task.seed, {}
+        seed, priced, until = self._task.seed, {}, self._deadline
         for batches in list(self._open):
             now = now_s()
             if batches in self._open and now < until and batches * len(self._classes.size) <= _MOST_ARCS:
