@@ -46,7 +46,7 @@ from optsched.planner.steps import ListRule
 from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError
 
 QUICK = settings(
-    deadline=None, max_examples=45, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
 
