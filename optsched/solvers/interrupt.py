@@ -85,13 +85,21 @@ def _noting(came: threading.Event, raises: Callable[[int], bool], block: Callabl
         return
 
     times, over = count(1), False
+    unsent, sending = threading.Event(), threading.Lock()
+
+    def send() -> None:
+        with sending:
+            if unsent.is_set():
+                unsent.clear()
+                _interrupt_main_thread()
 
     def note(number: int, frame: FrameType | None) -> None:
         came.set()
-        if _is_finalising(frame):
-            again = threading.Timer(_FINALISED_S, signal.raise_signal, (number,))
-            again.daemon = True
-            again.start()
+        if not over and raises(1) and _is_finalising(frame):
+            unsent.set()
+            later = threading.Timer(_FINALISED_S, send)
+            later.daemon = True
+            later.start()
             return
         with nullcontext() if not over and raises(next(times)) else suppress(KeyboardInterrupt):
             former(number, frame)
@@ -104,7 +112,18 @@ def _noting(came: threading.Event, raises: Callable[[int], bool], block: Callabl
         finally:
             over = True
     finally:
-        signal.signal(signal.SIGINT, former)
+        # What has not been sent again by now is the former handler's.
+        with sending:
+            signal.signal(signal.SIGINT, former)
+        send()
+
+
+def _interrupt_main_thread() -> None:
+    """Send Ctrl-C to the main thread, which also ends a wait where the system can do so."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    else:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _is_finalising(frame: FrameType | None) -> bool:

@@ -219,6 +219,39 @@ def test_an_interrupt_at_any_moment_is_noticed_and_none_is_left_behind() -> None
         assert signal.getsignal(signal.SIGINT) is handler
 
 
+class Finalised:
+    """Ctrl-C comes while it is finalised, where an exception would be printed and go no further."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_while_an_object_is_finalised_comes_later() -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    waiting = threading.Event()
+
+    def waits(_: threading.Event) -> None:
+        Finalised()
+        waiting.wait(PATIENCE_S)
+        raise AssertionError("the block ends at the interrupt")
+
+    assert until_interrupted(waits)
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_an_interrupt_while_an_object_is_finalised_is_noticed_by_what_is_around() -> None:
+    handler, noticed = signal.getsignal(signal.SIGINT), list[bool]()
+
+    def searches(came: threading.Event) -> None:
+        # The inner block ends before Ctrl-C is sent again.
+        noticed.append(until_interrupted(lambda _: Finalised()))
+        noticed.append(came.is_set())
+
+    assert until_interrupted(searches)
+    assert noticed == [True, True]
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
 def test_only_the_first_few_interrupts_wait_for_what_reads_a_result() -> None:
     reached = 0
 
