@@ -19,9 +19,9 @@ import click
 from optsched.cli import run_program
 from optsched.cli.options import file_option
 from optsched.report.formats import as_markdown, as_text
-from optsched.report.sheet import Cell, Column, Sheet
+from optsched.report.sheet import Sheet
 from papers.finding import Finding
-from sections import write_section
+from sections import text_columns, write_section
 
 PAPERS = ("kossmann", "rr_sjf", "infermax", "econoserve", "preble")
 """Modules of `papers`, in the order of the page."""
@@ -71,16 +71,13 @@ def sheet(paper: str, found: Sequence[Finding]) -> Sheet:
         )
         for finding in found
     ]
-    columns = [
-        Column(header, header, tuple(Cell(row[place], row[place]) for row in rows), key=not place, left=not place)
-        for place, header in enumerate(("claim", "source", "paper", "ours", "agreement"))
-    ]
+    columns = text_columns(("claim", "source", "paper", "ours", "agreement"), rows, keys=1)
     title, _, setup = cleandoc(import_module(f"papers.{paper}").__doc__ or "").partition("\n")
     claims = [finding for finding in found if compared(finding)]
     agree = sum(finding.within for finding in claims)
     common = f"{setup.strip()}\n\n{len(claims)} claims, {agree} within the paper's range."
     notes = tuple(f"({number}) {cause}" for number, cause in enumerate(causes, 1))
-    return Sheet(title.removesuffix("."), common, tuple(columns), notes)
+    return Sheet(title.removesuffix("."), common, columns, notes)
 
 
 def report(papers: Sequence[str], modules: Mapping[str, str], page: str | None) -> None:

@@ -32,9 +32,9 @@ from optsched.model.cluster import CacheMode, CacheRules
 from optsched.model.documents import dump, instance_document, read_text
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.report.formats import as_markdown, as_text
-from optsched.report.sheet import Cell, Column, Sheet
+from optsched.report.sheet import Sheet
 from optsched.traces.sessions import read_mooncake_prefixes
-from sections import write_section
+from sections import text_columns, write_section
 
 LIMITS = Limits(1_048_576, 8192, 8192, batch_requests=256, kv_block=64)
 ROUTERS = {"round_robin": "round_robin", "dynamo_kv": "kv_router"}
@@ -152,11 +152,8 @@ def table(runs: Sequence[Run], skipped: Sequence[str], count: int) -> Sheet:
         for run in runs
     ]
     headers = ("program", "router", "machines", "elapsed (s)", "processor (s)", "requests/s", "mean e2e (s)")
-    columns = [
-        Column(header, header, tuple(Cell(row[place], row[place]) for row in rows), key=place < 2, left=place < 2)
-        for place, header in enumerate(headers)
-    ]
-    return Sheet("Other simulators", f"{count:,} requests.", tuple(columns), tuple(skipped))
+    columns = text_columns(headers, rows, left=2, keys=2)
+    return Sheet("Other simulators", f"{count:,} requests.", columns, tuple(skipped))
 
 
 def measure(trace: Path, instance: Path, dynamo: str) -> Iterator[Run | str]:

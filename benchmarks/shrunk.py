@@ -21,8 +21,8 @@ from optsched.cli.options import file_option
 from optsched.model.cost import CostModel
 from optsched.model.instance import Limits
 from optsched.report.formats import as_markdown, as_text
-from optsched.report.sheet import Cell, Column, Sheet
-from sections import write_section
+from optsched.report.sheet import Sheet
+from sections import text_columns, write_section
 
 _SOURCES = ("azure-conv-0.5", "azure-conv-1", "azure-conv-2")
 _TOKENS, _PIECE = 32, 1
@@ -101,10 +101,7 @@ def _rows(number: int, seconds: float) -> Iterator[tuple[str, ...]]:
 def main(requests: int, seconds: float, page: str | None) -> None:
     """Solve few requests with coarse tokens; set planner and bounds beside the optimum."""
     rows = list(_rows(requests, seconds))
-    columns = tuple(
-        Column(header, header, tuple(Cell(row[place], row[place]) for row in rows), left=place == 0)
-        for place, header in enumerate(_HEADERS)
-    )
+    columns = text_columns(_HEADERS, rows)
     note = "Planner and bounds: by how much above or below the best schedule."
     sheet = Sheet(f"{requests} requests with coarse tokens, mean e2e latency", "", columns, (note,))
     click.echo(as_text(sheet, _WIDTH), nl=False)

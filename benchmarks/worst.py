@@ -19,11 +19,11 @@ from optsched.methods.simulate import standard_policies
 from optsched.model.instance import Instance, Rules
 from optsched.model.objectives import Objective
 from optsched.report.formats import as_markdown, as_text
-from optsched.report.sheet import Cell, Column, Sheet
+from optsched.report.sheet import Sheet
 from optsched.study.grid import Grid, largest_gaps
 from optsched.study.worst import Search, requests_text, worst_case
 from optsched.traces.worst_known import KNOWN
-from sections import write_section
+from sections import text_columns, write_section
 
 _PROFILE = "a100-llama2-7b-nocall"
 _GRID = Grid((1, 4), (1, 3), 3, cost_model(_PROFILE), Rules())
@@ -32,11 +32,7 @@ _WIDTH = 160
 
 
 def _sheet(title: str, rows: Sequence[Sequence[str]], headers: Sequence[str], notes: tuple[str, ...]) -> Sheet:
-    columns = [
-        Column(header, header, tuple(Cell(row[place], row[place]) for row in rows), left=place < 2)
-        for place, header in enumerate(headers)
-    ]
-    return Sheet(title, "", tuple(columns), notes)
+    return Sheet(title, "", text_columns(headers, rows, left=2), notes)
 
 
 def _milliseconds(instance: Instance, objective: Objective, value: int) -> str:

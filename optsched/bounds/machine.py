@@ -236,7 +236,8 @@ def machine_bound(instance: Instance, objective: Objective) -> Bound | None:
     machine = _Machine(instance, objective)
     value, rate, split = _best_of_shares(needs, machine.value)
     if objective in {Objective.MEAN_E2E, Objective.WEIGHTED_E2E}:
-        value = max(value, machine.value_with_rests(needs.of(rate, split), _rests(instance, rate, split)))
+        needed = needs.of(rate, split)
+        value = max(value, machine.value_with_rests(needed, _rests(instance, rate, split, needed)))
     return Bound(value, share_certificate("machine", rate, split))
 
 
@@ -261,12 +262,12 @@ def _best_of_shares(needs: Needs, value_of: Callable[[list[int]], int]) -> tuple
     return max(found, key=lambda share: share[0])
 
 
-def _rests(instance: Instance, rate: Rate, split: Split) -> list[int]:
+def _rests(instance: Instance, rate: Rate, split: Split, needed: list[int]) -> list[int]:
     """Return what is left of each request at its mean busy time at least, times twice its need."""
     outputs, batch = [request.output for request in instance.requests], instance.cost.linear_ps(1)
     until = [Needs(instance, [min(output, most) for output in outputs]).of(rate, split) for most in (1, 2)]
     rests = []
-    for output, first, second, need in zip(outputs, *until, Needs(instance, outputs).of(rate, split), strict=True):
+    for output, first, second, need in zip(outputs, *until, needed, strict=True):
         later, each = output - 1, max(0, second - first - 1)
         rest = first * (first + 2 * batch * later)
         rests.append(rest + batch * (each * later**2 + need - first - each * later))

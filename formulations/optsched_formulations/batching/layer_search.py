@@ -260,12 +260,12 @@ class _Solution:
 
         Arcs within a small budget are few: it is refuted soon, or HiGHS finds what ends the search.
         """
-        seed, priced, until = self._task.seed, {}, self._deadline
+        seed, priced = self._task.seed, {}
         for batches in list(self._open):
             now = now_s()
-            if batches in self._open and now < until and batches * len(self._classes.size) <= _MOST_ARCS:
+            if batches in self._open and now < self._deadline and batches * len(self._classes.size) <= _MOST_ARCS:
                 before = relaxation.priced(self._prices[batches], batches)
-                priced[batches] = tightened(before, self._budget, (until - now) / len(self._open), seed)
+                priced[batches] = tightened(before, self._budget, (self._deadline - now) / len(self._open), seed)
                 self._prices[batches] = priced[batches].price / relaxation.base
                 self._raise(batches, priced[batches].bound)
         settled, rise = True, _RISE * self._base
@@ -275,7 +275,7 @@ class _Solution:
             rise *= _MORE
             while order and settled:
                 share, batches = (1 / len(order) if budget == self._budget else _EARLY_SHARE), order.pop()
-                budget, seconds = min(budget, self._budget), share * (until - now_s())
+                budget, seconds = min(budget, self._budget), share * (self._deadline - now_s())
                 if self._open.get(batches, budget) < budget:
                     settled = seconds > _LEAST_ARCS_S and self._pack(priced[batches], budget, seconds)
 

@@ -78,10 +78,10 @@ def batch_prices(classes: Classes, batches: int, seconds: float) -> BatchPrices 
     if len({weight for *_, weight in classes.kinds}) > 1 or classes.base_ps == 0:
         return None
     horizon = max(batches, *(output for _, output, _ in classes.kinds)) + _MORE_BATCHES
-    return _found(classes, horizon, seconds) if horizon * len(classes.owner) <= _MOST_PLACES else None
+    return _best_prices(classes, horizon, seconds) if horizon * len(classes.owner) <= _MOST_PLACES else None
 
 
-def _found(classes: Classes, horizon: int, seconds: float) -> BatchPrices | None:
+def _best_prices(classes: Classes, horizon: int, seconds: float) -> BatchPrices | None:
     """Return the best prices of a number of batches that are found in some time; None if there are none."""
     deadline = now_s() + seconds
     flows = Flows(classes, horizon)

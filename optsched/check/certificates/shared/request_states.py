@@ -498,23 +498,17 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                     or (base > 0 and base * ((spare - lost[request + 1]) // base) < base + shares_left - most_used)
                 ):
                     continue
+                more, price = np.int64(0), np.int64(0)
                 if has_prices and at[request] != searched.output[request]:
-                    price = priced.price[first, group, token + 1] if action == _RUN else np.int64(0)
-                    more = (
-                        priced.unit + price + priced.paid[then, group, becomes] - priced.paid[first, group, at[request]]
-                    )
-                    beyond[request + 1], pays[request + 1] = beyond[request] + more, pays[request] + price
-                else:
-                    beyond[request + 1], pays[request + 1] = beyond[request], pays[request]
-                if has_prices and (
-                    paid
-                    + beyond[request + 1]
-                    + priced.most[first, capacity]
-                    - pays[request + 1]
-                    - priced.most[first, capacity - held[request] - holds]
-                    > to_pay
-                ):
-                    continue
+                    if action == _RUN:
+                        price = priced.price[first, group, token + 1]
+                    least_paid = priced.paid[first, group, at[request]]
+                    more = priced.unit + price + priced.paid[then, group, becomes] - least_paid
+                beyond[request + 1], pays[request + 1] = beyond[request] + more, pays[request] + price
+                if has_prices:
+                    unpaid = priced.most[first, capacity] - priced.most[first, capacity - held[request] - holds]
+                    if paid + beyond[request + 1] + unpaid - pays[request + 1] > to_pay:
+                        continue
                 held[request + 1], work[request + 1] = held[request] + holds, work[request] + takes
                 runs[request + 1] = runs[request] + ran
                 if request + 1 < requests:
