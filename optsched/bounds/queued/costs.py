@@ -11,6 +11,11 @@ from optsched.compiled import compiled, compiled_part
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 
+_PARTS = 4
+"""Parts of εW in which Z is counted."""
+_WIDTHS = 64, 8
+"""Windows of which it is found out together what first tokens in them cost at least."""
+
 
 @dataclass(frozen=True)
 class Least:
@@ -47,17 +52,21 @@ class RequestCosts:
         self.arrival = np.array([request.arrival_ps - start for request in requests], np.int64)
         prompt = np.array([request.input for request in requests], np.int64)
         output = np.array([request.output for request in requests], np.int64)
+        self.count = len(requests)
         self.need = worths.token * prompt + instance.cost.prefill_sq * prompt**2
         self._rows = np.stack([self.arrival, self.need, prompt, output])
         self._single = instance.cost.linear_ps(1)
 
-    def least(self, worths: Worths, terms: Terms, most: int) -> Least | None:
-        """Return the bound of prices, and how it changes; None if more windows than ``most`` are looked at."""
+    def least(self, worths: Worths, terms: Terms, most: int, apart: int = 1) -> Least | None:
+        """Return the bound of prices, and how it changes; None if more windows than ``most`` are looked at.
+
+        With ``apart`` above 1 it is an estimate: one request is looked at for that number.
+        """
         later = tuple(np.minimum.accumulate(each[::-1])[::-1].copy() for each in (worths.decode, worths.refill))
         change = np.zeros(worths.price.size)
         room = int(self.need.max()) // terms.window + 4
         costs, visits = _cheapest(
-            self._rows,
+            self._rows[:, ::apart],
             (worths.price, worths.decode, worths.refill, worths.rise, later[0], later[1]),
             (*terms, self._single, worths.step, most),
             np.zeros((2, room), np.int64),
@@ -65,8 +74,9 @@ class RequestCosts:
         )
         if visits > most:
             return None
+        change *= apart
         change[:-1] -= terms.window
-        total = sum(costs.tolist()) - terms.window * int(worths.price.sum())
+        total = apart * sum(costs.tolist()) - terms.window * int(worths.price.sum())
         return Least(max(total, 0) // UNIT, change, visits)
 
 
@@ -81,18 +91,25 @@ def _worth(decode: Ints, refill: int, read: int, step: int) -> int:
 
 
 @compiled_part
+def _mean_worth(decode: Ints, refill: int, lowest: int, highest: int, step: int) -> int:
+    """Return the mean of what the first and the last one of a block of decodes are worth."""
+    return (_worth(decode, refill, lowest, step) + _worth(decode, refill, highest, step)) // 2
+
+
+@compiled_part
 def _later(  # noqa: PLR0917 - compiled functions take positions
-    window: int,
     start: int,
+    end: int,
     limit: int,
     request: tuple[int, int],
     worths: tuple[Ints, Ints, Ints, Floats, Ints, Ints],
     terms: tuple[int, int, int, int, int, int, int],
     blocks: Ints,
 ) -> tuple[int, int]:
-    """Return the least cost of decodes after a first token in a window, and how many windows were looked at.
+    """Return the least cost of decodes after a first token, and how many windows were looked at.
 
-    ``blocks`` receives for each block where it goes. Costs of ``limit`` or more do not count.
+    It comes from ``start`` to ``end``. ``blocks`` receives for each block where it goes. Costs of ``limit`` or more do
+    not count.
     """
     prompt, count = request
     _, decode, refill, _, decode_on, refill_on = worths
@@ -100,23 +117,25 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
     last, parts = decode.shape[0] - 1, min(most_parts, count)
     floor = 0
     for b in range(parts):
-        first = count * b // parts + 1
+        first, final = count * b // parts + 1, count * (b + 1) // parts
         low = min((start + (first - 1) * single) // length, last)
-        floor += (count * (b + 1) // parts - first + 1) * _worth(
-            decode_on[low], refill_on[low], prompt + first - 1, step
+        floor += (final - first + 1) * _mean_worth(
+            decode_on[low], refill_on[low], prompt + first - 1, prompt + final - 1, step
         )
         blocks[b, 0], blocks[b, 1], blocks[b, 2] = low, LARGEST, low
-    best, visits, pause = limit, 0, 0
-    while pause * kept * length + floor < best:
-        total, opens = pause * kept * length, False
+    best, visits, pause, unit = limit, 0, 0, _PARTS * kept
+    while pause * kept * length // _PARTS + floor < best:
+        total, opens = pause * kept * length // _PARTS, False
         for b in range(parts):
             first, final = count * b // parts + 1, count * (b + 1) // parts
             reach = last
             if kept > 0:
-                reach = min(last, window + 1 + pause - (-(64 * final * short) // (kept * length)))
+                # The last that begins before F + (Z + kδ)/ε.
+                until = unit * end + (pause + 1) * kept * length + _PARTS * 64 * final * short
+                reach = min(last, (until - 1) // (unit * length))
             while blocks[b, 0] <= reach:
                 at = blocks[b, 0]
-                worth = _worth(decode[at], refill[at], prompt + first - 1, step)
+                worth = _mean_worth(decode[at], refill[at], prompt + first - 1, prompt + final - 1, step)
                 visits += 1
                 if worth < blocks[b, 1]:
                     blocks[b, 1], blocks[b, 2] = worth, at
@@ -150,8 +169,12 @@ def _cheapest(
     much of each.
     """
     price, _, _, rise, _, _ = worths
-    length, kept, _, most_parts, _, step, most = terms
+    length, _, _, most_parts, _, step, most = terms
     last, visits = price.size - 1, 0
+    known, floors = np.zeros((2, 2), np.int64), np.full((2, last // _WIDTHS[1] + 1), LARGEST)
+    for level in range(2):
+        for w in range(last + 1):
+            floors[level, w // _WIDTHS[level]] = min(floors[level, w // _WIDTHS[level]], price[w])
     costs = np.full(requests.shape[1], LARGEST)
     blocks, placed = np.zeros((most_parts, 4), np.int64), np.zeros(most_parts, np.int64)
     chosen = np.zeros_like(held)
@@ -159,12 +182,13 @@ def _cheapest(
         if visits > most:
             break
         arrival, need, prompt, output = requests[:, r]
+        later = prompt, output - 1
         w, size, filled, paid, members = min(arrival // length, last), 0, 0, 0, 0
-        # From one window to the next the cost of decodes falls by no more than one part of Z.
-        least_after = 0
+        cheapest = price[w]
+        known[:] = 0
         while w <= last and 64 * (w * length - arrival) < costs[r]:
             visits += 1
-            least_after -= kept * length
+            cheapest = min(cheapest, price[w])
             start = max(w * length, arrival)
             room = (w + 1) * length - start if w < last else need
             taken = min(room, need - filled)
@@ -184,13 +208,27 @@ def _cheapest(
                         # Later ends in this window cost more than they save: this is the one that counts.
                         settled = True
                         cost += 64 * (end - arrival)
-                        if cost + max(least_after, 0) < costs[r]:
+                        least = 0
+                        for level in range(2):
+                            if output == 1 or cost + least >= costs[r]:
+                                break
+                            if w >= known[level, 0]:
+                                width = _WIDTHS[level]
+                                low = 64 * (start - arrival) + need * min(cheapest, floors[level, w // width])
+                                known[level, 0] = (w // width + 1) * width
+                                known[level, 1], seen = _later(
+                                    start, known[level, 0] * length, costs[r] - low, later, worths, terms, blocks
+                                )
+                                visits += seen
+                            least = max(least, known[level, 1])
+                        if cost + least < costs[r]:
                             after = 0
                             if output > 1:
-                                after, seen = _later(
-                                    w, start, costs[r] - cost, (prompt, output - 1), worths, terms, blocks
-                                )
-                                least_after, visits = after, visits + seen
+                                latest = end + need
+                                if w < last:
+                                    latest = min(latest, (w + 1) * length)
+                                after, seen = _later(start, latest, costs[r] - cost, later, worths, terms, blocks)
+                                visits += seen
                             if cost + after < costs[r]:
                                 costs[r] = cost + after
                                 members = size + 1

@@ -62,32 +62,41 @@ class DecodeWorths:
     ----------
     instance
         The problem.
+    token
+        β, in ps, at most; the largest that is allowed if it is None.
 
     Attributes
     ----------
     token
         β, in ps.
+    held
+        M, in tokens.
+    longest
+        H, the most tokens that a request holds.
     """
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, token: int | None = None) -> None:
         cost, most = instance.cost, instance.limits.batch_tokens
         places = turns(instance, most)
-        self.token = min((cost.linear_ps(x) + cost.prefill_req) // x for x in places)
+        steepest = min((cost.linear_ps(x) + cost.prefill_req) // x for x in places)
+        self.token = steepest if token is None else min(token, steepest)
+        self.held = instance.limits.kv_tokens
         self.count = min(most_decodes(instance), len(instance.requests))
-        self._longest = max(request.peak_tokens for request in instance.requests)
-        self.step = -(-self._longest // POINTS)
+        self.longest = max(request.peak_tokens for request in instance.requests)
+        self.step = -(-self.longest // POINTS)
         read = self.step * np.arange(POINTS + 1, dtype=np.int64)
         self._attention = cost.decode_kv * read + cost.decode_req
         self._places = np.array([(x, cost.linear_ps(x) + cost.prefill_req) for x in places], np.int64)
         self._pieces = np.array(cost.affine, np.int64)
         self._charge, self._most, self._eviction = cost.prefill_req, most, instance.rules.eviction
 
-    def of(self, price: Ints, terms: Terms) -> Worths:
-        """Return what runs are worth in windows of some prices."""
-        different, which = np.unique(price, return_inverse=True)
+    def of(self, price: Ints, memory: Ints, terms: Terms) -> Worths:
+        """Return what runs are worth in windows of some prices of time, and of memory, which are functions of these."""
+        different, first, which = np.unique(price, return_index=True, return_inverse=True)
         decode, rise = np.full((different.size, POINTS + 1), LARGEST), np.zeros((different.size, POINTS + 1))
         _lower(
-            (different, UNIT - terms.kept, UNIT * terms.short),
+            (different, memory[first], UNIT - terms.kept, UNIT * terms.short),
+            (self.held, self.longest, self.step),
             (self._places, self._pieces, self._attention),
             (self.token, self._charge, min(self.count, self._most), self._most),
             decode,
@@ -108,7 +117,8 @@ def _linear(pieces: Ints, tokens: int) -> int:
 
 @compiled
 def _lower(
-    prices: tuple[Ints, int, int],
+    prices: tuple[Ints, Ints, int, int],
+    sizes: tuple[int, int, int],
     times: tuple[Ints, Ints, Ints],
     constants: tuple[int, int, int, int],
     decode: Ints,
@@ -116,34 +126,36 @@ def _lower(
 ) -> None:
     """Lower what decodes are worth to what batches with any number of them pay.
 
-    With y decodes and more each is worth at least what f(y) and its own attention are, however cheap prompts are.
+    With y decodes and more each is worth at least what f(y), its own attention and its part of the memory are, however
+    cheap prompts are.
     """
-    different, given, granted = prices
+    different, memory, given, granted = prices
+    held, longest, step = sizes
     places, pieces, attention = times
     token, charge, count, most = constants
     for w in range(different.size):
-        price = different[w]
+        price, rent = different[w], memory[w]
         for y in range(1, count + 1):
             alone = _linear(pieces, y)
-            more = False
+            more, room = False, rent * min(held, y * longest)
             for long in range(2):
                 factor = (given if long else 64) * y + price
                 extra = granted if long else 0
-                flat = (given if long else 64) * alone + extra
+                flat = (given if long else 64) * alone + extra - -(-room // y)
                 for j in range(attention.size):
-                    more |= flat + factor * attention[j] < decode[w, j]
-                least, change = factor * alone // y, alone / y
+                    more |= flat + factor * attention[j] + rent * (step * j + 1) < decode[w, j]
+                least, change = (factor * alone - room) // y, alone / y
                 for option in range(places.shape[0] + 1):
                     if option < places.shape[0]:
                         x, time = places[option, 0], places[option, 1]
                     else:
                         x, time = y + 1, _linear(pieces, y + 1) + charge
                     if y < x <= most:
-                        pays = (factor * time - price * token * (x - y)) // y
+                        pays = (factor * time - price * token * (x - y) - room) // y
                         if pays < least:
                             least, change = pays, (time - token * (x - y)) / y
                 for j in range(attention.size):
-                    value = least + extra + factor * attention[j]
+                    value = least + extra + factor * attention[j] + rent * (step * j + 1)
                     if value < decode[w, j]:
                         decode[w, j], rise[w, j] = value, change + attention[j]
             if not more:
