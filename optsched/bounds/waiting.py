@@ -82,14 +82,24 @@ from __future__ import annotations
 from optsched.bounds.alone import alone_bound
 from optsched.bounds.bound import Bound
 from optsched.bounds.machine import Needs, machine_bound, most_needs
+from optsched.bounds.volume import busy_ps
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 
 _FEWEST = 64
 """With fewer requests exact models, or `alone`, say more."""
+_MANY, _BUSY = 4000, 0.9
+"""With more requests queues last throughout, where a machine is busy for more of the time in which they arrive."""
 _MOSTLY = 2, 3
 """Where prompts need less than this share of what requests need of the machine, `congestion` says more, however long
 queues are."""
+
+
+def queues_throughout(instance: Instance) -> bool:
+    """Return whether many requests arrive about as fast as a machine can serve them, or faster."""
+    requests = instance.requests
+    span = max(request.arrival_ps for request in requests) - instance.start_ps
+    return len(requests) > _MANY and busy_ps(instance) > _BUSY * span
 
 
 def prompts_lead(instance: Instance) -> bool:
@@ -113,10 +123,15 @@ def queueing(instance: Instance) -> float:
 def waiting_bound(instance: Instance, objective: Objective) -> Bound | None:
     """Bound the sum of e2e latencies; None for other objectives, few requests, or where numbers are too large.
 
-    None also where requests queue for less than one takes alone, and where most of the machine's time goes to decodes.
+    None also where requests queue for less than one takes alone, and where most of the machine's time goes to decodes,
+    but where many queue throughout.
     """
     if objective != Objective.MEAN_E2E or len(instance.requests) < _FEWEST:
         return None
+    if queues_throughout(instance):
+        from optsched.bounds.queued.long_queues import long_queue_bound  # noqa: PLC0415  # as below
+
+        return long_queue_bound(instance)
     if queueing(instance) < 1 or not prompts_lead(instance):
         return None
     from optsched.bounds.queued.prices import priced_bound  # noqa: PLC0415  # compiled code takes a while to load

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optsched.bounds.queued.worths import LARGEST, UNIT, DecodeWorths, Floats, Terms, Worths
+from optsched.bounds.queued.worths import LARGEST, POINTS, UNIT, DecodeWorths, Floats, Terms, Worths
 from optsched.compiled import compiled, compiled_part
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 
-_PARTS = 4
+PARTS = 4
 """Parts of εW in which Z is counted."""
 _WIDTHS = 64, 8
 """Windows of which it is found out together what first tokens in them cost at least."""
@@ -56,6 +56,19 @@ class RequestCosts:
         self.need = worths.token * prompt + instance.cost.prefill_sq * prompt**2
         self._rows = np.stack([self.arrival, self.need, prompt, output])
         self._single = instance.cost.linear_ps(1)
+
+    def largest(self, worths: Worths, terms: Terms, output: int) -> int:
+        """Return what no number that `least` computes exceeds, by the largest output of a request."""
+        end = terms.window * worths.price.size + int(self.arrival.max()) + 2 * int(self.need.max())
+        worth = min(int(worths.decode.max()), LARGEST)
+        refill = 0 if int(worths.refill.max()) == LARGEST else int(worths.refill.max()) * worths.step * (POINTS + 1)
+        request = UNIT * end + int(worths.price.max()) * int(self.need.max())
+        return max(
+            2 * worths.step * worth,
+            request + output * (worth + UNIT * (self._single + PARTS * terms.short)),
+            PARTS * UNIT * (end + output * terms.short),
+            refill,
+        )
 
     def least(self, worths: Worths, terms: Terms, most: int, apart: int = 1) -> Least | None:
         """Return the bound of prices, and how it changes; None if more windows than ``most`` are looked at.
@@ -123,15 +136,15 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
             decode_on[low], refill_on[low], prompt + first - 1, prompt + final - 1, step
         )
         blocks[b, 0], blocks[b, 1], blocks[b, 2] = low, LARGEST, low
-    best, visits, pause, unit = limit, 0, 0, _PARTS * kept
-    while pause * kept * length // _PARTS + floor < best:
-        total, opens = pause * kept * length // _PARTS, False
+    best, visits, pause, unit = limit, 0, 0, PARTS * kept
+    while pause * kept * length // PARTS + floor < best:
+        total, opens = pause * kept * length // PARTS, False
         for b in range(parts):
             first, final = count * b // parts + 1, count * (b + 1) // parts
             reach = last
             if kept > 0:
                 # The last that begins before F + (Z + kδ)/ε.
-                until = unit * end + (pause + 1) * kept * length + _PARTS * 64 * final * short
+                until = unit * end + (pause + 1) * kept * length + PARTS * 64 * final * short
                 reach = min(last, (until - 1) // (unit * length))
             while blocks[b, 0] <= reach:
                 at = blocks[b, 0]

@@ -12,7 +12,7 @@ from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
 from optsched.bounds.queued.costs import RequestCosts
 from optsched.bounds.queued.served import busy_prices
-from optsched.bounds.queued.worths import LARGEST, POINTS, UNIT, DecodeWorths, Floats, Terms
+from optsched.bounds.queued.worths import LARGEST, POINTS, UNIT, DecodeWorths, Floats, Terms, Worths
 from optsched.bounds.volume import busy_ps
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
@@ -72,7 +72,9 @@ def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
     if finer is not None and finer > value:
         value, terms = finer, terms._replace(blocks=_BLOCKS[1])
     stated = {"window_ps": terms.window, "kept": terms.kept, "short_ps": terms.short, "blocks": terms.blocks}
-    return Bound(value, {"kind": "waiting", **stated, "prices": _rounded(price, dearest)[:-1].tolist()})
+    prices = _rounded(price, dearest)[:-1].tolist()
+    stated |= {"slope_ps": worths.token, "memory": [0] * len(prices)}
+    return Bound(value, {"kind": "waiting", **stated, "prices": prices})
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ class _Search:
         None if that takes too much.
         """
         rounded = _rounded(price, self._dearest)
-        least = self._requests.least(self._worths.of(rounded, terms), terms, _WORK // _FEWEST)
+        least = self._requests.least(self._of(rounded, terms), terms, _WORK // _FEWEST)
         if least is None:
             self._work += _WORK
             return None
@@ -191,8 +193,11 @@ class _Search:
 
     def value(self, price: Floats, terms: Terms) -> int | None:
         """Return the bound of prices; None if that takes too much."""
-        least = self._requests.least(self._worths.of(_rounded(price, self._dearest), terms), terms, _WORK)
+        least = self._requests.least(self._of(_rounded(price, self._dearest), terms), terms, _WORK)
         return None if least is None else least.value
+
+    def _of(self, price: Ints, terms: Terms) -> Worths:
+        return self._worths.of(price, np.zeros_like(price), terms)
 
     def climb(self, rounds: int, sooner: int) -> tuple[int, Terms, Floats] | None:
         """Try some more prices, fewer if that takes too much; return the best value, its terms and prices, if any."""

@@ -90,6 +90,13 @@ class DecodeWorths:
         self._pieces = np.array(cost.affine, np.int64)
         self._charge, self._most, self._eviction = cost.prefill_req, most, instance.rules.eviction
 
+    def largest_batch(self, price: int, memory: int, terms: Terms) -> int:
+        """Return what no number of a batch exceeds, at the highest prices of time and memory."""
+        together = UNIT * min(self.count, self._most) + price
+        longest = int(self._places[:, 1].max()) + self._charge + int(self._attention[-1])
+        granted = UNIT * terms.short * min(self.count, self._most)
+        return together * longest + granted + price * self.token * self._most + 2 * memory * (self.held + self.longest)
+
     def of(self, price: Ints, memory: Ints, terms: Terms) -> Worths:
         """Return what runs are worth in windows of some prices of time, and of memory, which are functions of these."""
         different, first, which = np.unique(price, return_index=True, return_inverse=True)
