@@ -175,8 +175,14 @@ def waiting(rng: Random, about: About) -> Certificate:
     prices = [rng.choice((0, 16, 64, most, rng.randint(0, 2 * most), 10**6)) for _ in range(count)]
     if rng.random() < 0.6:
         prices = sorted((rng.randint(0, most) for _ in range(count)), reverse=True)
+    alone = 64 * _non_attention(case, 1)
+    steepest = min((_non_attention(case, x) + case.prefill_req) // x for x in range(1, case.tokens + 1))
+    memory = case.blocks * case.block
+    rents = (0, 0, 1, alone // max(1, memory), alone, rng.randint(0, 2 * alone))
     return {
         "kind": "waiting",
+        "slope_ps": rng.choice((0, steepest // 2, steepest - 1, *[steepest] * 6)) if steepest else 0,
+        "memory": [min(2**50, rng.choice(rents)) for _ in prices],
         "window_ps": window,
         "kept": rng.choice((0, 1, 32, 63, 64, rng.randint(0, 64))),
         "short_ps": min(10**13, rng.choice((0, 0, unit // 2, unit, _non_attention(case, 1), rng.randint(0, 2 * unit)))),

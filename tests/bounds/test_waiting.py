@@ -58,20 +58,27 @@ PAIR = Instance(
     ],
 )
 def test_worked_prices(terms: tuple[int, int, int], prices: list[int], value: int) -> None:
-    named = dict(zip(("window_ps", "kept", "short_ps"), terms, strict=True)) | {"blocks": 8}
-    assert proved(PAIR, {"kind": "waiting", **named, "prices": prices}) == value <= 2 * 60 == optimum(PAIR, E2E)
+    named = dict(zip(("window_ps", "kept", "short_ps"), terms, strict=True)) | {"blocks": 8, "slope_ps": 1}
+    certificate = {"kind": "waiting", **named, "prices": prices, "memory": [0] * len(prices)}
+    assert proved(PAIR, certificate) == value <= 2 * 60 == optimum(PAIR, E2E)
 
 
 def _certificate(instance: Instance, data: st.DataObject) -> dict[str, Any]:
     single = instance.cost.linear_ps(1)
     price = st.one_of(st.just(0), st.integers(0, 64), st.integers(0, 1000))
+    prices = data.draw(st.lists(price, max_size=16))
+    rent = st.one_of(st.just(0), st.integers(0, 64 * single))
+    cost, tokens = instance.cost, range(1, instance.limits.batch_tokens + 1)
+    steepest = min((cost.linear_ps(x) + cost.prefill_req) // x for x in tokens)
     return {
         "kind": "waiting",
         "window_ps": data.draw(st.integers(1, 6 * single)),
         "kept": data.draw(st.integers(0, 64)),
         "short_ps": data.draw(st.integers(0, 4 * single)),
         "blocks": data.draw(st.integers(1, 4)),
-        "prices": data.draw(st.lists(price, max_size=16)),
+        "slope_ps": data.draw(st.one_of(st.just(steepest), st.integers(0, steepest))),
+        "prices": prices,
+        "memory": data.draw(st.lists(rent, min_size=len(prices), max_size=len(prices))),
     }
 
 
@@ -187,7 +194,12 @@ def test_prices_of_mean_busy_times() -> None:
         ({"prices": [-1]}, "prices is"),
         ({"prices": [0.5]}, "prices is"),
         ({"prices": [0] * 100_001}, "prices is"),
-        ({"prices": [2**49]}, "too large"),
+        ({"prices": [2**49], "memory": [0]}, "too large"),
+        ({"prices": [0], "memory": [2**50]}, "too large"),
+        ({"memory": None}, "memory is None"),
+        ({"prices": [0], "memory": []}, "memory is .* expected as many"),
+        ({"prices": [0], "memory": [-1]}, "memory is"),
+        ({"slope_ps": 10**9}, "slope_ps is 1000000000, more than the"),
     ],
 )
 def test_certificates_are_read_strictly(change: dict[str, Any], reason: str) -> None:

@@ -104,12 +104,6 @@ def _worth(decode: Ints, refill: int, read: int, step: int) -> int:
 
 
 @compiled_part
-def _mean_worth(decode: Ints, refill: int, lowest: int, highest: int, step: int) -> int:
-    """Return the mean of what the first and the last one of a block of decodes are worth."""
-    return (_worth(decode, refill, lowest, step) + _worth(decode, refill, highest, step)) // 2
-
-
-@compiled_part
 def _later(  # noqa: PLR0917 - compiled functions take positions
     start: int,
     end: int,
@@ -132,10 +126,10 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
     for b in range(parts):
         first, final = count * b // parts + 1, count * (b + 1) // parts
         low = min((start + (first - 1) * single) // length, last)
-        floor += (final - first + 1) * _mean_worth(
-            decode_on[low], refill_on[low], prompt + first - 1, prompt + final - 1, step
-        )
-        blocks[b, 0], blocks[b, 1], blocks[b, 2] = low, LARGEST, low
+        ends = _worth(decode_on[low], refill_on[low], prompt + first - 1, step)
+        ends += _worth(decode_on[low], refill_on[low], prompt + final - 1, step)
+        floor += (final - first + 1) * (ends // 2)
+        blocks[b, 0], blocks[b, 1], blocks[b, 2], blocks[b, 4] = low, LARGEST, low, LARGEST
     best, visits, pause, unit = limit, 0, 0, PARTS * kept
     while pause * kept * length // PARTS + floor < best:
         total, opens = pause * kept * length // PARTS, False
@@ -148,7 +142,8 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
                 reach = min(last, (until - 1) // (unit * length))
             while blocks[b, 0] <= reach:
                 at = blocks[b, 0]
-                worth = _mean_worth(decode[at], refill[at], prompt + first - 1, prompt + final - 1, step)
+                worth = _worth(decode[at], refill[at], prompt + first - 1, step)
+                blocks[b, 4] = min(blocks[b, 4], _worth(decode[at], refill[at], prompt + final - 1, step))
                 visits += 1
                 if worth < blocks[b, 1]:
                     blocks[b, 1], blocks[b, 2] = worth, at
@@ -157,7 +152,8 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
             if blocks[b, 1] == LARGEST or total >= best:
                 total = best
             else:
-                total += (final - first + 1) * blocks[b, 1]
+                # The first and the last one may go to different windows; those in between are worth the mean.
+                total += (final - first + 1) * ((blocks[b, 1] + blocks[b, 4]) // 2)
         if total < best:
             best = total
             for b in range(parts):
@@ -189,7 +185,7 @@ def _cheapest(
         for w in range(last + 1):
             floors[level, w // _WIDTHS[level]] = min(floors[level, w // _WIDTHS[level]], price[w])
     costs = np.full(requests.shape[1], LARGEST)
-    blocks, placed = np.zeros((most_parts, 4), np.int64), np.zeros(most_parts, np.int64)
+    blocks, placed = np.zeros((most_parts, 5), np.int64), np.zeros(most_parts, np.int64)
     chosen = np.zeros_like(held)
     for r in range(costs.size):
         if visits > most:
@@ -207,6 +203,10 @@ def _cheapest(
             taken = min(room, need - filled)
             filled, paid, room = filled + taken, paid + taken * price[w], room - taken
             if filled == need:
+                # From there on P falls no more: F may as well be there, and Z larger.
+                latest = start + taken + need
+                if w < last:
+                    latest = min(latest, (w + 1) * length)
                 end, cost, here, settled = start + taken, paid, taken, False
                 while True:
                     dearest = -1
@@ -237,9 +237,6 @@ def _cheapest(
                         if cost + least < costs[r]:
                             after = 0
                             if output > 1:
-                                latest = end + need
-                                if w < last:
-                                    latest = min(latest, (w + 1) * length)
                                 after, seen = _later(start, latest, costs[r] - cost, later, worths, terms, blocks)
                                 visits += seen
                             if cost + after < costs[r]:

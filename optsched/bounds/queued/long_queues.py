@@ -9,7 +9,7 @@ import numpy as np
 from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
 from optsched.bounds.machine import Needs
-from optsched.bounds.queued.costs import PARTS, RequestCosts
+from optsched.bounds.queued.costs import RequestCosts
 from optsched.bounds.queued.served import busy_prices
 from optsched.bounds.queued.worths import LARGEST, UNIT, DecodeWorths, Terms
 from optsched.bounds.volume import busy_ps
@@ -25,7 +25,7 @@ _LOOKED_AT = 1000
 _GRAIN = 8
 """Prices are multiples of this, in 64ths of a request: of different ones there are fewer."""
 _ANY = 2**40
-"""So many windows are never looked at."""
+"""More windows than are ever looked at."""
 
 
 class _Choice(NamedTuple):

@@ -73,8 +73,8 @@ def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
         value, terms = finer, terms._replace(blocks=_BLOCKS[1])
     stated = {"window_ps": terms.window, "kept": terms.kept, "short_ps": terms.short, "blocks": terms.blocks}
     prices = _rounded(price, dearest)[:-1].tolist()
-    stated |= {"slope_ps": worths.token, "memory": [0] * len(prices)}
-    return Bound(value, {"kind": "waiting", **stated, "prices": prices})
+    lists = {"prices": prices, "memory": [0] * len(prices)}
+    return Bound(value, {"kind": "waiting", "slope_ps": worths.token, **stated, **lists})
 
 
 @dataclass(frozen=True)

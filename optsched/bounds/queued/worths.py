@@ -123,7 +123,7 @@ def _linear(pieces: Ints, tokens: int) -> int:
 
 
 @compiled
-def _lower(
+def _lower(  # noqa: PLR0917 - compiled functions take positions
     prices: tuple[Ints, Ints, int, int],
     sizes: tuple[int, int, int],
     times: tuple[Ints, Ints, Ints],

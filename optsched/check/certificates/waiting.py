@@ -21,7 +21,17 @@ _POINTS = 16
 _MOST_WINDOWS = 100_000
 _MOST_BATCHES = 200_000_000
 """Different prices, times decodes in a batch."""
-_RANGES = {"window_ps": (1, 10**15), "kept": (0, 64), "short_ps": (0, 10**13), "blocks": (1, 1000)}
+_PARTS = 4
+"""Parts of ε W in which Z is counted."""
+_FAR, _NEAR = 64, 8
+"""Windows of which a least cost is found together first."""
+_RANGES = {
+    "slope_ps": (0, 10**15),
+    "window_ps": (1, 10**15),
+    "kept": (0, 64),
+    "short_ps": (0, 10**13),
+    "blocks": (1, 1000),
+}
 """The least and the greatest of what certificates state besides prices."""
 _NEVER = 2**62
 
@@ -30,31 +40,36 @@ _NEVER = 2**62
 class _Stated:
     """What a certificate states: ps, a share in 64ths, and prices in 64ths of a request; the last window has none.
 
-    ``blocks`` is into how many parts the decodes of a request are cut, of which each counts as one place.
+    ``memory`` are prices of a token that a decode holds, in 64ths of ps. ``blocks`` is into how many parts the decodes
+    of a request are cut, of which each counts as one place.
     """
 
+    slope: int
     window: int
     kept: int
     short: int
     blocks: int
     prices: list[int]
+    memory: list[int]
 
     @property
     def terms(self) -> tuple[int, int, int, int]:
-        """All but the prices."""
+        """What `_after` needs."""
         return self.window, self.kept, self.short, self.blocks
 
 
 def waiting_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
     r"""Return the bound of the prices that the certificate states.
 
-    Claim. Cut time from the first arrival on into windows of equal length W, each with a price θ of machine time, and a
-    last one without an end, whose price is 0. Let f(x) be the batch time of x tokens without attention, φ prefill_req,
-    and β the least of (f(x) + φ)/x. Of a batch let θ of its duration d go into a pool for every window, by the parts of
-    d; from a request that decodes in it min(d, (1 - ε) d + δ), and from one that refills in it (1 - ε) d. Then
+    Claim. Cut time from the first arrival on into windows of equal length W, each with a price θ of machine time and a
+    price μ of memory, and a last one without an end, whose prices are 0. Let f(x) be the batch time of x tokens without
+    attention, φ prefill_req, β at most the least of (f(x) + φ)/x, and H the most tokens that a request holds. Of a
+    batch let θ of its duration d go into a pool for every window, by the parts of d; from a request that decodes in it
+    min(d, (1 - ε) d + δ), and from one that refills in it (1 - ε) d. Then
 
     1. the pool pays θ for all time that prompts need, β for a token and prefill_sq for squares, and for each decode
-       that reads m tokens u(m), or (1 - ε + θ) β for each of m + 1 tokens of a refill in its place;
+       that reads m tokens u(m), of which μ (m + 1) is for what it holds, or (1 - ε + θ) β for each of m + 1 tokens of a
+       refill in its place;
     2. a request has run its prompt between its arrival T and the end F of the batch with its first token, at a rate of
        at most 1, so that it is paid at least the least integral of θ over a part of [T, F] as long as it needs;
     3. of the time after F it keeps Z, where its k-th decode goes into windows that begin at F + (Z + k δ)/ε or before,
@@ -65,16 +80,18 @@ def waiting_bound(problem: Problem, objective: Objective, certificate: Mapping[s
     Proof of 1. Take a batch in one window with y decodes and x tokens in all. If y = 0, d is at least β x and the
     squares. If not, the pool has at least the lesser of (y + θ) d and ((1 - ε) y + θ) d + y δ; d is at least f(x), with
     prompts or refills φ more, and attention. Both factors are at least θ, which pays for squares; they pay attention of
-    decodes; what is left of f(x) and φ beside θ β (x - y) is shared by y decodes. u is the least share over all y and x
-    for the attention of one. A request that refills adds (1 - ε) d, and d is at least β for each of its tokens.
+    decodes; what is left of f(x) and φ beside θ β (x - y) and μ min(M, y H) is shared by y decodes. After the batch
+    these hold m + 1 tokens each, at most H, and at most M together: so they are paid no more for that than was left
+    out. u is the least share over all y and x for one with its attention, and μ (m + 1). A request that refills adds
+    (1 - ε) d, and d is at least β for each of its tokens.
     Proof of 2. Squares telescope over chunks, and no batch is shorter than β and squares for its chunk.
     Proof of 3. Up to the end e of its batch it keeps ε (e - F) - k δ or more, at most Z, and every window of the batch
     begins before e. Before the batch of decode k others of it have run k - 1 times, each at least f(1) long.
     Proof of 4. Until F a request pays nothing into the pool, afterwards what it does not keep; add up.
 
-    Rounding, down: `_after` says how F, Z and k are rounded. u is a minimum of affine functions of m that rise, above
-    its chords. The least over F in a window is at a place where another window is used up, as the sum is affine between
-    two of these (`_least_cost`).
+    Rounding, down: `_after` says how F, Z and k are rounded. u is a minimum of affine functions of m, so it is concave
+    and above its chords. The least over F in a window is at a place where another window is used up, as the sum is
+    affine between two of these (`_least_cost`).
     """
     if objective is not Objective.MEAN_E2E:
         raise UnprovedError(f"kind waiting bounds mean_e2e, the objective is {objective.value}")
@@ -82,8 +99,11 @@ def waiting_bound(problem: Problem, objective: Objective, certificate: Mapping[s
     stated = _read(certificate)
     cost, start = problem.cost, min(request.arrival_ps for request in problem.requests)
     places = turns(problem, problem.limits.batch_tokens)
-    slope = min((_time(problem, x) + cost.prefill_req) // x for x in places)
-    _require_small(problem, stated, slope)
+    slope = stated.slope
+    most = min((_time(problem, x) + cost.prefill_req) // x for x in places)
+    if slope > most:
+        raise UnprovedError(f"slope_ps is {slope}, more than the {most} ps that a token takes at least")
+    _require_small(problem, stated)
     prices = np.array([*stated.prices, 0], np.int64)
     rows = np.array(
         [
@@ -97,7 +117,8 @@ def waiting_bound(problem: Problem, objective: Objective, certificate: Mapping[s
         ],
         np.int64,
     )
-    decodes = _decode_worths(problem, stated, slope, prices)
+    decodes = _decode_worths(problem, stated)
+    _require_small_worths(problem, stated, int(decodes.max()))
     refills = (64 - stated.kept + prices) * slope
     later_decodes, later_refills = (np.minimum.accumulate(each[::-1])[::-1].copy() for each in (decodes, refills))
     costs = _least_costs(
@@ -119,8 +140,11 @@ def _read(certificate: Mapping[str, Any]) -> _Stated:
     prices = certificate.get("prices")
     if not isinstance(prices, list) or len(prices) > _MOST_WINDOWS or not all(map(_is_price, prices)):
         raise UnprovedError(f"prices is {shown(prices)}, expected at most {_MOST_WINDOWS} integers from 0 to 2^50")
-    window, kept, short, blocks = (certificate[name] for name in _RANGES)
-    return _Stated(window, kept, short, blocks, prices)
+    memory = certificate.get("memory")
+    if not isinstance(memory, list) or len(memory) != len(prices) or not all(map(_is_price, memory)):
+        raise UnprovedError(f"memory is {shown(memory)}, expected as many integers from 0 to 2^50 as prices")
+    slope, window, kept, short, blocks = (certificate[name] for name in _RANGES)
+    return _Stated(slope, window, kept, short, blocks, prices, memory)
 
 
 def _is_price(price: object) -> bool:
@@ -142,64 +166,97 @@ def _most(problem: Problem) -> int:
     return min(len(problem.requests), most_decodes(problem))
 
 
-def _require_small(problem: Problem, stated: _Stated, slope: int) -> None:
-    """Refuse numbers that might not fit 64 bits, and prices of too many batches."""
+def _longest(problem: Problem) -> int:
+    """Return the most tokens that a request holds."""
+    return max(request.input + request.output - 1 for request in problem.requests)
+
+
+def _require_small(problem: Problem, stated: _Stated) -> None:
+    """Refuse times and batches whose numbers might not fit 64 bits, and prices of too many batches."""
     if not _time(problem, 1):
         raise UnprovedError("kind waiting is for batches that take time")
     dearest, step = max([0, *stated.prices]), _step(problem)
-    if len(set(stated.prices)) * _most(problem) > _MOST_BATCHES:
+    kinds = len(set(zip(stated.prices, stated.memory, strict=True)))
+    if kinds * _most(problem) > _MOST_BATCHES:
         raise UnprovedError(f"prices, different ones times decodes in a batch, are more than {_MOST_BATCHES}")
-    cost, requests = problem.cost, problem.requests
+    cost, tokens = problem.cost, problem.limits.batch_tokens + 1
     read = cost.decode_kv * step * _POINTS + cost.decode_req
-    tokens = problem.limits.batch_tokens + 1
     batch = max(base + token * tokens for base, token in pieces_of(cost)) + cost.prefill_req + read
-    prompt, output = max(request.input for request in requests), max(request.output for request in requests)
-    arrivals = [request.arrival_ps for request in requests]
-    need = slope * prompt + cost.prefill_sq * prompt**2
-    single = (64 + dearest) * (_time(problem, 1) + read) + 64 * stated.short
-    span = stated.window * (len(stated.prices) + 2) + max(arrivals) - min(arrivals) + need
+    rent = max([0, *stated.memory]) * (problem.limits.kv_tokens + step * _POINTS + 1)
+    output = max(request.output for request in problem.requests)
     require_64_bits(
-        a_batch=(64 * _most(problem) + dearest) * batch + 64 * stated.short + dearest * slope * tokens,
-        a_decode=step * single,
-        a_refill=(64 + dearest) * slope * (step * _POINTS + 1),
-        a_request=2 * (64 * span + dearest * need + output * (single + 64 * _time(problem, 1))),
+        a_batch=(64 * _most(problem) + dearest) * batch
+        + 64 * stated.short * _most(problem)
+        + dearest * stated.slope * tokens
+        + 2 * rent,
+        a_place=64 * _PARTS * (_span(problem, stated) + output * (stated.short + _time(problem, 1))),
+        a_refill=2 * (64 + dearest) * stated.slope * (step * _POINTS + 1),
     )
 
 
-def _decode_worths(problem: Problem, stated: _Stated, slope: int, prices: Ints) -> Ints:
+def _require_small_worths(problem: Problem, stated: _Stated, worth: int) -> None:
+    """Refuse what requests are paid if it might not fit 64 bits, by the most that a decode is paid."""
+    dearest, output = max([0, *stated.prices]), max(request.output for request in problem.requests)
+    paid = dearest * _need(problem, stated) + output * (worth + 64 * stated.short)
+    require_64_bits(a_decode=2 * _step(problem) * worth, a_request=64 * _span(problem, stated) + paid)
+
+
+def _need(problem: Problem, stated: _Stated) -> int:
+    """Return the most time that a prompt needs."""
+    prompt = max(request.input for request in problem.requests)
+    return stated.slope * prompt + problem.cost.prefill_sq * prompt**2
+
+
+def _span(problem: Problem, stated: _Stated) -> int:
+    """Return a time that is after all windows with prices and all prompts."""
+    arrivals = [request.arrival_ps for request in problem.requests]
+    windows = stated.window * (len(stated.prices) + 2)
+    return windows + max(arrivals) - min(arrivals) + 2 * _need(problem, stated)
+
+
+def _decode_worths(problem: Problem, stated: _Stated) -> Ints:
     """Return what decodes are worth, by window and point, in 64ths of ps; refills aside."""
-    attention = problem.cost.decode_kv * _step(problem) * np.arange(_POINTS + 1, dtype=np.int64)
+    step, longest = _step(problem), _longest(problem)
+    read = step * np.arange(_POINTS + 1, dtype=np.int64)
+    attention = problem.cost.decode_kv * read + problem.cost.decode_req
     found = {}
     places = turns(problem, problem.limits.batch_tokens)
     batches = np.array([(x, _time(problem, x) + problem.cost.prefill_req) for x in places], np.int64)
     most = min(_most(problem), problem.limits.batch_tokens)
     alone = np.array([_time(problem, y) for y in range(most + 2)], np.int64)
     beside = np.where(np.arange(most + 2) <= problem.limits.batch_tokens, alone + problem.cost.prefill_req, _NEVER)
-    for price in set(prices.tolist()):
+    holds = np.minimum(problem.limits.kv_tokens, longest * np.arange(most + 2, dtype=np.int64))
+    kinds = list(zip([*stated.prices, 0], [*stated.memory, 0], strict=True))
+    for price, rent in set(kinds):
         row = np.full(_POINTS + 1, _NEVER)
         for share, granted in ((64, 0), (64 - stated.kept, 64 * stated.short)):
             _share(
                 row,
-                (price, share, granted, slope),
+                (price, share, granted, stated.slope),
                 (alone, beside, batches),
-                attention + problem.cost.decode_req,
+                (attention, rent * (read + 1), rent * holds),
             )
-        found[price] = row
-    return np.stack([found[price] for price in prices.tolist()])
+        found[price, rent] = row
+    return np.stack([found[kind] for kind in kinds])
 
 
 @compiled
-def _share(row: Ints, terms: tuple[int, int, int, int], times: tuple[Ints, Ints, Ints], attention: Ints) -> None:
+def _share(
+    row: Ints, terms: tuple[int, int, int, int], times: tuple[Ints, Ints, Ints], own: tuple[Ints, Ints, Ints]
+) -> None:
     """Lower ``row`` to what batches with any number y of decodes pay for each.
 
-    As no token of a prompt is paid more than the batch takes for it, y and more decodes are each paid at least their
-    share of what y alone take.
+    As no token of a prompt is paid more than the batch takes for it, and the memory's part of each falls with y, y and
+    more decodes are each paid at least their share of what y alone take. ``own`` are the attention of one, what it is
+    paid for what it holds, and what y of them are paid for that at most.
     """
     price, share, granted, slope = terms
     alone, beside, batches = times
+    attention, rent, rents = own
     for y in range(1, alone.size - 1):
         rate = share * y + price
-        if (share * alone[y] + granted + rate * attention >= row).all():
+        part = -(-rents[y] // y)
+        if (share * alone[y] - part + granted + rate * attention + rent >= row).all():
             return
         pays = rate * alone[y]
         if beside[y + 1] < 2**62:
@@ -207,7 +264,7 @@ def _share(row: Ints, terms: tuple[int, int, int, int], times: tuple[Ints, Ints,
         for place in range(batches.shape[0]):
             if batches[place, 0] > y:
                 pays = min(pays, rate * batches[place, 1] - price * slope * (batches[place, 0] - y))
-        row[:] = np.minimum(row, pays // y + granted + rate * attention)
+        row[:] = np.minimum(row, (pays - rents[y]) // y + granted + rate * attention + rent)
 
 
 @compiled_part
@@ -220,8 +277,8 @@ def _paid(decodes: Ints, refill: int, read: int, step: int, eviction: int) -> in
 
 @compiled_part
 def _after(  # noqa: PLR0917 - compiled functions take positions
-    window: int,
     start: int,
+    end: int,
     prompt: int,
     count: int,
     worths: tuple[Ints, Ints, Ints, Ints],
@@ -229,11 +286,12 @@ def _after(  # noqa: PLR0917 - compiled functions take positions
     most: int,
     least: Ints,
 ) -> int:
-    """Return the least of Z and what decodes are paid, with F in a window from ``start`` on; ``most`` if no less.
+    """Return the least of Z and what decodes are paid, with F from ``start`` to ``end``; ``most`` if no less.
 
-    Z is v ε W for an integer v ≥ 0, and a little more that is not counted, less than ε W. So the windows that begin at
-    F + (Z + k δ)/ε or before are at most v + ⌈k δ/(ε W)⌉ after the one that follows F. A part of the decodes from k to
-    K is taken to read what k reads, to begin as early as k may, and to end as late as K may.
+    Z is v times a quarter of ε W for an integer v ≥ 0, and a little more that is not counted, less than that quarter.
+    So the windows that begin at F + (Z + k δ)/ε or before begin before F + (v + 1) W/4 + k δ/ε. Decodes of a part, from
+    k to K, all begin as early as k may, and end as late as K may. What one that reads m is paid least in these windows
+    is concave in m, too: so they are paid at least the mean of the least for the first and the least for the last each.
     """
     decodes, refills, later_decodes, later_refills = worths
     length, kept, short, blocks, single, step, eviction = terms
@@ -243,24 +301,27 @@ def _after(  # noqa: PLR0917 - compiled functions take positions
     for part in range(parts):
         before, until = count * part // parts, count * (part + 1) // parts
         first = min((start + before * single) // length, last)
-        least[part, 0], least[part, 1] = first, 2**62
-        cheapest += (until - before) * _paid(
-            later_decodes[first], later_refills[first], prompt + before, step, eviction
-        )
+        least[part, 0], least[part, 1], least[part, 2] = first, 2**62, 2**62
+        ends = _paid(later_decodes[first], later_refills[first], prompt + before, step, eviction)
+        ends += _paid(later_decodes[first], later_refills[first], prompt + until - 1, step, eviction)
+        cheapest += (until - before) * (ends // 2)
     best, value = most, 0
-    while value * kept * length + cheapest < best:
-        paid, all_open = value * kept * length, True
+    while value * kept * length // _PARTS + cheapest < best:
+        paid, all_open = value * kept * length // _PARTS, True
         for part in range(parts):
             before, until = count * part // parts, count * (part + 1) // parts
             reach = last
             if kept > 0:
-                reach = min(last, window + 1 + value + (64 * until * short + kept * length - 1) // (kept * length))
+                # Times ε W and 256; before the place itself.
+                place = _PARTS * (kept * end + 64 * until * short) + (value + 1) * kept * length
+                reach = min(last, (place - 1) // (_PARTS * kept * length))
             all_open = all_open and reach == last
             for at in range(least[part, 0], reach + 1):
-                here = _paid(decodes[at], refills[at], prompt + before, step, eviction)
-                least[part, 1] = min(least[part, 1], here)
+                for side, read in ((1, prompt + before), (2, prompt + until - 1)):
+                    least[part, side] = min(least[part, side], _paid(decodes[at], refills[at], read, step, eviction))
             least[part, 0] = max(least[part, 0], reach + 1)
-            paid = best if least[part, 1] == 2**62 or paid >= best else paid + (until - before) * least[part, 1]
+            mean = (least[part, 1] + least[part, 2]) // 2
+            paid = best if mean == 2**62 or paid >= best else paid + (until - before) * mean
         best = min(best, paid)
         if all_open:
             break
@@ -278,9 +339,13 @@ def _least_costs(
 ) -> Ints:
     """Return the least of F - T, Z and what runs are paid, for every request, in 64ths of ps."""
     costs = np.empty(len(rows), np.int64)
-    used, least = np.empty((room, 2), np.int64), np.empty((terms[3], 2), np.int64)
+    used, least = np.empty((room, 2), np.int64), np.empty((terms[3], 3), np.int64)
+    far, near = np.full(len(prices), 2**62), np.full(len(prices), 2**62)
+    for window in range(len(prices)):
+        far[window // _FAR] = min(far[window // _FAR], prices[window])
+        near[window // _NEAR] = min(near[window // _NEAR], prices[window])
     for r in range(len(rows)):
-        costs[r] = _least_cost(rows[r], prices, worths, terms, used, least)
+        costs[r] = _least_cost(rows[r], prices, (far, near), worths, terms, used, least)
     return costs
 
 
@@ -288,6 +353,7 @@ def _least_costs(
 def _least_cost(  # noqa: PLR0917 - compiled functions take positions
     row: Ints,
     prices: Ints,
+    floors: tuple[Ints, Ints],
     worths: tuple[Ints, Ints, Ints, Ints],
     terms: tuple[int, int, int, int, int, int, int],
     used: Ints,
@@ -296,22 +362,28 @@ def _least_cost(  # noqa: PLR0917 - compiled functions take positions
     """Return the least cost of a request.
 
     ``used`` holds the cheapest time up to the end of a window, as long as the prompt needs: prices, the highest last,
-    and how much of each. As F moves through a window, its time takes the place of dearer time.
+    and how much of each. As F moves through a window, its time takes the place of dearer time, of which there is no
+    more than the need: from ``end`` and the need on P falls no more, and F may as well be that place, and Z larger. Of
+    64 and of 8 windows a least cost is known first, with P at least the need at their least price or one before.
     """
     arrival, need, prompt, count = row[0], row[1], row[2], row[3]
     length, last = terms[0], prices.size - 1
     best, window = 2**62, min(arrival // length, last)
     size = have = paid = 0
+    lowest = prices[window]
+    far_until = near_until = far_after = near_after = 0
     while window <= last:
         start = max(window * length, arrival)
         if 64 * (start - arrival) >= best:
             break
+        lowest = min(lowest, prices[window])
         free = need if window == last else (window + 1) * length - start
         taken = min(free, need - have)
         have += taken
         paid += taken * prices[window]
         end, free = start + taken, free - taken
         if have == need:
+            until = end + need if window == last else min(end + need, (window + 1) * length)
             cost = 64 * (end - arrival) + paid
             while free > 0 and size > 0 and used[size - 1, 0] > prices[window]:
                 moved = min(free, used[size - 1, 1])
@@ -321,9 +393,20 @@ def _least_cost(  # noqa: PLR0917 - compiled functions take positions
                 if used[size - 1, 1] == 0:
                     size -= 1
                 cost = min(cost, 64 * (end - arrival) + paid)
-            if cost < best:
-                if count > 0:
-                    cost += _after(window, start, prompt, count, worths, terms, best - cost, least)
+            if count > 0 and cost < best:
+                before = 64 * (start - arrival)
+                if window >= far_until:
+                    far_until = (window // _FAR + 1) * _FAR
+                    below = before + need * min(lowest, floors[0][window // _FAR])
+                    far_after = _after(start, far_until * length, prompt, count, worths, terms, best - below, least)
+                if cost + far_after < best and window >= near_until:
+                    near_until = (window // _NEAR + 1) * _NEAR
+                    below = before + need * min(lowest, floors[1][window // _NEAR])
+                    near_after = _after(start, near_until * length, prompt, count, worths, terms, best - below, least)
+                known = max(far_after, near_after if window < near_until else 0)
+                if cost + known < best:
+                    best = min(best, cost + _after(start, until, prompt, count, worths, terms, best - cost, least))
+            else:
                 best = min(best, cost)
         if taken > 0:
             at = size
