@@ -53,6 +53,14 @@ def compiled(function: Function) -> Function:
     return cast(Function, numba.njit(cache=True, nogil=True)(function))
 
 
+def uncompiled(function: Function) -> Function:
+    """Return a compiled function as Python runs it, for so little work that compiling, or loading, would take longer.
+
+    numpy then warns where integers wrap.
+    """
+    return cast(Function, function.py_func)  # type: ignore[attr-defined]  # of numba's dispatchers
+
+
 def compiled_part(function: Function) -> Function:
     """Let compiled functions call a function that allocates nothing, compiled into them; from Python it runs as it is.
 
