@@ -310,6 +310,8 @@ def test_both_forms_of_resident_search_agree(case: tuple[Instance, Objective], d
         assert resident_search._compiled(problem, items, read, proof["bound"]) is not None
     found = outcome(instance, objective, proof)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resident_search, "_FEW_STATES", 0)
+        assert outcome(instance, objective, proof) == found
         patch.setattr(resident_search, "_compiled", lambda *_: None)
         assert outcome(instance, objective, proof) == found
 
