@@ -47,10 +47,19 @@ register("numba:compile", _Compiler())  # type: ignore[no-untyped-call]
 def compiled(function: Function) -> Function:
     """Compile a function of numbers, arrays and named tuples of arrays to machine code, kept on disk between runs.
 
-    It releases the interpreter's lock. The arguments decide its types; integers wrap at 64 bits.
+    It releases the interpreter's lock. The arguments decide its types; integers wrap at 64 bits. It has no entry for C,
+    which nothing calls and which would have to be compiled as well.
     """
     _forget_stale(Path(function.__code__.co_filename).parent)
-    return cast(Function, numba.njit(cache=True, nogil=True)(function))
+    return cast(Function, numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True)(function))
+
+
+def uncompiled(function: Function) -> Function:
+    """Return a compiled function as Python runs it, for so little work that compiling, or loading, would take longer.
+
+    numpy then warns where integers wrap.
+    """
+    return cast(Function, function.py_func)  # type: ignore[attr-defined]  # of numba's dispatchers
 
 
 def compiled_part(function: Function) -> Function:

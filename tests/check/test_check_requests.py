@@ -17,7 +17,9 @@ from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, 
 from optsched.check import UnprovedError, proved_bound
 from optsched.check.certificates import request_search, resident_search
 from optsched.check.certificates.shared import contents
+from optsched.check.certificates.shared.request_states import search_requests
 from optsched.check.problem import problem_of
+from optsched.compiled import uncompiled
 from optsched.model.cost import CostModel
 from optsched.model.result import Badge
 from optsched_formulations.batching.memory_only import Classes
@@ -67,8 +69,13 @@ WORKED = {
 }
 
 
+@pytest.mark.parametrize("compiles", [False, True])
 @pytest.mark.parametrize(("instance", "objective", "best"), WORKED.values(), ids=WORKED)
-def test_worked_optimum_and_no_more(instance: Instance, objective: Objective, best: int) -> None:
+def test_worked_optimum_and_no_more(
+    instance: Instance, objective: Objective, best: int, compiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if compiles:
+        monkeypatch.setattr(request_search, "_FEW_REQUESTS", 0)
     assert optimum(instance, objective) == best
     nothing = [0] * len(contents.items_of(problem_of(instance, Restrictions()), objective))
     for bound in {0, best // 2, max(best - 1, 0), best}:
@@ -85,6 +92,13 @@ def test_shares_may_fill_the_base_and_no_more() -> None:
     for shares in ((51, 100), (50, 101)):
         with pytest.raises(UnprovedError, match=r"shares of one batch add up to 10[12], more than its base 100"):
             proved_bound(PAIR, Restrictions(), MAKESPAN, stated(BEST, *shares))
+
+
+def test_what_few_labels_prove_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    python = uncompiled(search_requests)
+    monkeypatch.setattr(request_search, "uncompiled", lambda _: python)
+    monkeypatch.setattr(request_search, "search_requests", None)
+    assert proves(stated(BEST, 50, 100))
 
 
 def test_a_search_that_keeps_too_few_states_proves_what_it_has_reached() -> None:
@@ -252,6 +266,10 @@ def test_the_optimum_is_proved_and_no_more(case: tuple[Instance, Objective], dat
     proof = request_certificate(Classes(instance, objective), best, 100_000, 60.0)
     assert proves(proof, instance, objective)
     assert not proves(proof | {"bound": best + 1}, instance, objective)
+    # Whether few labels are looked at by Python or by compiled code.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_search, "_FEW_REQUESTS", 0)
+        assert proves(proof, instance, objective)
     # Any shares prove the truth, or are refused.
     share = st.integers(0, instance.cost.base + instance.cost.cpu_batch)
     other = proof | {"shares": [data.draw(share) for _ in proof["shares"]]}
@@ -292,6 +310,8 @@ def test_both_forms_of_resident_search_agree(case: tuple[Instance, Objective], d
         assert resident_search._compiled(problem, items, read, proof["bound"]) is not None
     found = outcome(instance, objective, proof)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resident_search, "_FEW_STATES", 0)
+        assert outcome(instance, objective, proof) == found
         patch.setattr(resident_search, "_compiled", lambda *_: None)
         assert outcome(instance, objective, proof) == found
 

@@ -148,6 +148,7 @@ def test_an_eviction_that_is_refilled_at_once_may_prove_less() -> None:
 
 def test_a_search_that_looks_at_too_many_proves_what_it_has_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
+    monkeypatch.setattr(resident_search, "_FEW_STATES", 0)
     for most in range(60):
         monkeypatch.setattr(resident_search, "MOST_PAIRS_COMPILED", most)
         found.append(proved(stated(BEST, 1, 1, scale=2)) or 0)
@@ -160,6 +161,7 @@ def test_a_search_that_looks_at_too_many_proves_what_it_has_reached(monkeypatch:
 
 def test_large_graphs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # After a batch: none, or one that has a token to come, or two of these; in a batch: none, 1, 2 or 1 and 1.
+    monkeypatch.setattr(resident_search, "_FEW_STATES", 0)
     monkeypatch.setattr(resident_search, "MOST_STATES_COMPILED", 7)
     assert proved(stated(BEST, 0, 0)) == BEST
     monkeypatch.setattr(resident_search, "MOST_STATES_COMPILED", 6)

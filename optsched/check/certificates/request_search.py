@@ -79,11 +79,14 @@ from optsched.check.certificates.shared.request_states import (
 )
 from optsched.check.problem import Problem, feasible, pieces_of
 from optsched.check.reading import UnprovedError, shown
+from optsched.compiled import uncompiled
 from optsched.model.ints import Ints
 from optsched.model.objectives import Objective
 
 MOST_STATES = 4_000_000
 """A search keeps no more labels; these take up to a gigabyte."""
+_FEW_REQUESTS, _FEW_STATES = 8, 500
+"""With so few a search takes as long as to load what was compiled, a tenth of a second; to compile takes nine."""
 _MOST_WORK = 200_000_000
 """Blocks × tokens of all requests, summed over the knapsacks that are solved."""
 _KIND = "request_search"
@@ -116,8 +119,21 @@ def request_search_bound(problem: Problem, objective: Objective, certificate: Ma
         raise UnprovedError("prices are for sums of equal weights, and requests that arrive at the same time")
     priced = _priced(problem, items, unit, prices)
     searched = _searched(items, shares, base, [arrival - start for arrival in arrivals], priced)
-    found = search_requests(searched, aim, base, shared, problem.eviction, not offline(problem), below, states)
+    found = _search(searched, aim, base, shared, problem.eviction, not offline(problem), below, states)
     return min(bound, equal * (found - waited))
+
+
+def _search(  # noqa: PLR0917 - as `search_requests`
+    searched: Searched, aim: int, base: int, shared: Ints, evicts: bool, pauses: bool, below: int, states: int
+) -> int:
+    """Return what `search_requests` does, which is not compiled if a few labels prove all."""
+    if len(searched.group) <= _FEW_REQUESTS:
+        few = min(states, _FEW_STATES)
+        with np.errstate(over="ignore"):  # hashes wrap
+            found = uncompiled(search_requests)(searched, aim, base, shared, evicts, pauses, below, few)
+        if found == below:  # else a label was finished, or there may be more of them
+            return below
+    return search_requests(searched, aim, base, shared, evicts, pauses, below, states)
 
 
 def _require_covered(problem: Problem, objective: Objective) -> None:

@@ -81,6 +81,8 @@ MOST_PAIRS = 2_000_000
 """A search looks at no more pairs; these take up to a minute."""
 MOST_STATES_COMPILED, MOST_PAIRS_COMPILED = 1_000_000, 5_000_000
 """States and pairs of the compiled form: some seconds, and up to a gigabyte."""
+_FEW_STATES, _FEW_PAIRS = 1_000, 10_000
+"""With so few the readable form takes as long as to load the compiled one; to compile that takes nine seconds."""
 _WORD = 62
 """Bits of a word of counters that are used."""
 _MOST_LANES, _MOST_ITEMS = 48, 2**15
@@ -107,11 +109,24 @@ def resident_search_bound(problem: Problem, objective: Objective, certificate: M
     if type(bound) is not int or bound < 0:
         raise UnprovedError(f"bound is {shown(bound)}, expected an integer ≥ 0")
     if objective not in SUMS:
+        if _few_prove(problem, items, prices, bound):
+            return bound
         found = _compiled(problem, items, prices, bound)
         if found is not None:
             return found
     graph = explore(Rules(problem, objective, items, prices, pauses=not together))
-    return _Search(graph, items, prices, _arrivals(problem, objective, prices.scale)).least(bound)
+    return _Search(graph, items, prices, _arrivals(problem, objective, prices.scale)).least(bound, MOST_PAIRS)
+
+
+def _few_prove(problem: Problem, items: list[Item], prices: Prices, bound: int) -> bool:
+    """Return whether few states and pairs prove a bound of the makespan: then nothing has to be compiled."""
+    rules = Rules(problem, Objective.MAKESPAN, items, prices, pauses=not offline(problem))
+    try:
+        graph = explore(rules, _FEW_STATES)
+        search = _Search(graph, items, prices, _arrivals(problem, Objective.MAKESPAN, prices.scale))
+    except UnprovedError:
+        return False  # the compiled form says why
+    return search.least(bound, _FEW_PAIRS) == bound
 
 
 def _compiled(problem: Problem, items: list[Item], prices: Prices, bound: int) -> int | None:
@@ -251,8 +266,11 @@ class _Search:
             self._pool.append(_Field(bits, (1 << item.requests.bit_length()) - 1))
             bits += item.requests.bit_length()
 
-    def least(self, bound: int) -> int:
-        """Return the least cost of a walk from source to sink if it is less than ``bound``, else ``bound``."""
+    def least(self, bound: int, most_pairs: int = MOST_PAIRS) -> int:
+        """Return the least cost of a walk from source to sink if it is less than ``bound``, else ``bound``.
+
+        If more than ``most_pairs`` are looked at, return what is proved by then, which is less than ``bound``.
+        """
         scale = self._prices.scale
         most = scale * (bound - 1)
         source, total = self._graph.source, self._home[self._graph.source]
@@ -271,7 +289,7 @@ class _Search:
             if pair == self._graph.sink:
                 return total // scale
             looked += 1
-            if looked > MOST_PAIRS:
+            if looked > most_pairs:
                 return -(-total // scale)
             for after, more, cost in self._steps(pair, spent, most - total):
                 found = total + more

@@ -292,8 +292,9 @@ class Rules:
             yield State(False, tuple(left), (), state.waiting, weight), Kind.RUN, -1, base, base
 
 
-def explore(rules: Rules) -> Graph:
-    """Find all states that the source reaches."""
+def explore(rules: Rules, most: int | None = None) -> Graph:
+    """Find all states that the source reaches, ``most`` at most, or `MOST_STATES`."""
+    most = MOST_STATES if most is None else most
     numbers = {rules.source: 0}
     states = [rules.source]
     moves: list[list[Move]] = []
@@ -305,8 +306,8 @@ def explore(rules: Rules) -> Graph:
                 states.append(after)
             leaving.append(Move(head, kind, item, cost, priced))
         moves.append(leaving)
-        if len(states) > MOST_STATES:
-            raise UnprovedError(f"the graph has more than {MOST_STATES} states, which are not searched")
+        if len(states) > most:
+            raise UnprovedError(f"the graph has more than {most} states, which are not searched")
 
     def phase(number: int) -> tuple[bool, int]:
         state = states[number]
