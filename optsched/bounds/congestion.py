@@ -113,8 +113,8 @@ _QUEUEING = 4
 """Where requests queue for their first tokens for longer by this multiple of the mean time that one takes alone, and
 prompts take most of the machine's time, `waiting` says more."""
 _MANY, _BUSY = 4000, 0.9
-"""With more requests prices of long queues are not found in time, where machines are busy for more of the time in which
-requests arrive."""
+"""With more requests `waiting` says more, of one machine, where it is busy for more of the time in which they arrive; of
+several, prices are not found in time."""
 
 
 def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:

@@ -69,7 +69,7 @@ wherever the first or the last may. u is concave in m, so that it lies above its
 least over windows: those of a block are worth at least the mean of the least for the first and for the last one each.
 
 *Tight* where prompts queue (code completion), and where requests arrive as fast as they can be served for long (78 % of
-the planner on Azure's hour at full load, where `machine` has 69 %); *loose* where requests spend their time in decodes,
+the planner on Azure's hour at full load, where `machine` has 72 %); *loose* where requests spend their time in decodes,
 for which `congestion` also counts what is surely alive. Prices are those of mean busy times (`queued.prices`): θ falls
 by one for each request that ends its prompt, and rises again with arrivals that overtake. Where more than 4,000
 requests keep the machine busy, μ is what θ times a base leaves after all that decodes lose by a full batch
