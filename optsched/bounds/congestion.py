@@ -100,7 +100,7 @@ from optsched.bounds.bound import Bound
 from optsched.bounds.chains import has_equal_machines
 from optsched.bounds.machine import most_needs
 from optsched.bounds.volume import busy_ps
-from optsched.bounds.waiting import prompts_lead, queueing
+from optsched.bounds.waiting import prompts_lead, queueing, queues_throughout
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 
@@ -112,9 +112,6 @@ queues are so long that `machine` or `assignment` say more."""
 _QUEUEING = 4
 """Where requests queue for their first tokens for longer by this multiple of the mean time that one takes alone, and
 prompts take most of the machine's time, `waiting` says more."""
-_MANY, _BUSY = 4000, 0.9
-"""With more requests `waiting` says more, of one machine, where it is busy for more of the time in which they arrive; of
-several, prices are not found in time."""
 
 
 def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
@@ -128,8 +125,9 @@ def congestion_bound(instance: Instance, objective: Objective) -> Bound | None:
     one = instance.on(0) if instance.is_distributed else instance
     span = max(request.arrival_ps for request in requests) - instance.start_ps
     busy = busy_ps(one) / machines
-    long = busy - span > _LONG * sum(alone(one).e2e) / len(requests)
-    if long or (len(requests) > _MANY and busy > _BUSY * span):
+    if busy - span > _LONG * sum(alone(one).e2e) / len(requests):
+        return None
+    if queues_throughout(one, machines):  # `waiting` says more of one machine; of several, prices are not found in time
         return None
     if not instance.is_distributed and queueing(instance) > _QUEUEING and prompts_lead(instance):
         return None

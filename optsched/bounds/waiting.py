@@ -104,11 +104,11 @@ _MOSTLY = 2, 3
 queues are."""
 
 
-def queues_throughout(instance: Instance) -> bool:
-    """Return whether many requests arrive about as fast as a machine can serve them, or faster."""
+def queues_throughout(instance: Instance, machines: int = 1) -> bool:
+    """Return whether many requests arrive about as fast as some machines like the instance's serve them, or faster."""
     requests = instance.requests
     span = max(request.arrival_ps for request in requests) - instance.start_ps
-    return len(requests) > _MANY and busy_ps(instance) > _BUSY * span
+    return len(requests) > _MANY and busy_ps(instance) > _BUSY * machines * span
 
 
 def prompts_lead(instance: Instance) -> bool:
