@@ -51,7 +51,8 @@ def compiled(function: Function) -> Function:
     which nothing calls and which would have to be compiled as well.
     """
     _forget_stale(Path(function.__code__.co_filename).parent)
-    return cast(Function, numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True)(function))
+    compiler = numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]  # not in stubs
+    return cast(Function, compiler(function))
 
 
 def uncompiled(function: Function) -> Function:
