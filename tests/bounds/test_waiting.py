@@ -17,6 +17,7 @@ from optsched.bounds.alone import alone_bound
 from optsched.bounds.bound import Bound
 from optsched.bounds.congestion import congestion_bound
 from optsched.bounds.machine import machine_bound, most_needs
+from optsched.bounds.queued.long_queues import long_queue_bound
 from optsched.bounds.queued.prices import priced_bound
 from optsched.bounds.queued.served import busy_prices
 from optsched.bounds.waiting import prompts_lead, queueing, waiting_bound
@@ -147,6 +148,18 @@ def test_prices_stay_in_64_bits_where_decodes_cost_far_more_than_a_base(decode_k
         served = simulate(costly, "sarathi", E2E).value
         assert served is not None
         assert proved(costly, found.certificate) == found.value <= served
+
+
+def test_memory_has_a_price_where_few_requests_fit() -> None:
+    conversations = load_instance("azure-conv-2")
+    limits = replace(conversations.limits, kv_tokens=12_000)
+    instance = replace(conversations, requests=conversations.requests[:80], limits=limits)
+    found, reached = long_queue_bound(instance), simulate(instance, "planner", E2E).value
+    assert found is not None
+    assert reached is not None
+    assert proved(instance, found.certificate) == found.value <= reached
+    free = found.certificate | {"memory": [0] * len(found.certificate["memory"])}
+    assert proved(instance, free) < found.value
 
 
 def test_it_says_nothing_of_few_requests_of_other_objectives_or_without_queues() -> None:
