@@ -187,6 +187,7 @@ def waiting(rng: Random, about: About) -> Certificate:
         "kept": rng.choice((0, 1, 32, 63, 64, rng.randint(0, 64))),
         "short_ps": min(10**13, rng.choice((0, 0, unit // 2, unit, _non_attention(case, 1), rng.randint(0, 2 * unit)))),
         "blocks": rng.choice((1, 1, 2, 3, 1000)),
+        "parts": rng.choice((1, 1, 2, 4, 64)),
         "prices": prices,
     }
 

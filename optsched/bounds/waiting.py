@@ -64,7 +64,7 @@ is at least the least of them. Add up requests. ∎
 
 Roundings, all down: F in a window counts as its begin for the earliest window of a decode. For the latest it is the
 first moment in the window that it may be, and p more, from where P falls no further in this window: a later F costs
-more than as much of Z. Z counts in quarters of εW. Decodes go by a number of blocks of equal size, in which all may go
+more than as much of Z. Z counts in parts of εW. Decodes go by a number of blocks of equal size, in which all may go
 wherever the first or the last may. u is concave in m, so that it lies above its chords between 17 points, and so is its
 least over windows: those of a block are worth at least the mean of the least for the first and for the last one each.
 

@@ -59,7 +59,7 @@ PAIR = Instance(
     ],
 )
 def test_worked_prices(terms: tuple[int, int, int], prices: list[int], value: int) -> None:
-    named = dict(zip(("window_ps", "kept", "short_ps"), terms, strict=True)) | {"blocks": 8, "slope_ps": 1}
+    named = dict(zip(("window_ps", "kept", "short_ps"), terms, strict=True)) | {"blocks": 8, "parts": 1, "slope_ps": 1}
     certificate = {"kind": "waiting", **named, "prices": prices, "memory": [0] * len(prices)}
     assert proved(PAIR, certificate) == value <= 2 * 60 == optimum(PAIR, E2E)
 
@@ -77,6 +77,7 @@ def _certificate(instance: Instance, data: st.DataObject) -> dict[str, Any]:
         "kept": data.draw(st.integers(0, 64)),
         "short_ps": data.draw(st.integers(0, 4 * single)),
         "blocks": data.draw(st.integers(1, 4)),
+        "parts": data.draw(st.integers(1, 5)),
         "slope_ps": data.draw(st.one_of(st.just(steepest), st.integers(0, steepest))),
         "prices": prices,
         "memory": data.draw(st.lists(rent, min_size=len(prices), max_size=len(prices))),
@@ -203,6 +204,7 @@ def test_prices_of_mean_busy_times() -> None:
         ({"kept": 65}, "kept is 65, expected an integer from 0 to 64"),
         ({"short_ps": -1}, "short_ps is -1"),
         ({"blocks": 0}, "blocks is 0, expected an integer from 1 to 1000"),
+        ({"parts": 0}, "parts is 0, expected an integer from 1 to 64"),
         ({"prices": None}, "prices is None"),
         ({"prices": [-1]}, "prices is"),
         ({"prices": [0.5]}, "prices is"),

@@ -11,8 +11,6 @@ from optsched.compiled import compiled, compiled_part
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 
-PARTS = 4
-"""Parts of εW in which Z is counted."""
 _WIDTHS = 64, 8
 """Windows of which it is found out together what first tokens in them cost at least."""
 
@@ -65,8 +63,8 @@ class RequestCosts:
         request = UNIT * end + int(worths.price.max()) * int(self.need.max())
         return max(
             2 * worths.step * worth,
-            request + output * (worth + UNIT * (self._single + PARTS * terms.short)),
-            PARTS * UNIT * (end + output * terms.short),
+            request + output * (worth + UNIT * (self._single + terms.parts * terms.short)),
+            terms.parts * UNIT * (end + output * terms.short),
             refill,
         )
 
@@ -110,7 +108,7 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
     limit: int,
     request: tuple[int, int],
     worths: tuple[Ints, Ints, Ints, Floats, Ints, Ints],
-    terms: tuple[int, int, int, int, int, int, int],
+    terms: tuple[int, int, int, int, int, int, int, int],
     blocks: Ints,
 ) -> tuple[int, int]:
     """Return the least cost of decodes after a first token, and how many windows were looked at.
@@ -120,7 +118,7 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
     """
     prompt, count = request
     _, decode, refill, _, decode_on, refill_on = worths
-    length, kept, short, most_parts, single, step, _ = terms
+    length, kept, short, most_parts, finer, single, step, _ = terms
     last, parts = decode.shape[0] - 1, min(most_parts, count)
     floor = 0
     for b in range(parts):
@@ -130,15 +128,16 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
         ends += _worth(decode_on[low], refill_on[low], prompt + final - 1, step)
         floor += (final - first + 1) * (ends // 2)
         blocks[b, 0], blocks[b, 1], blocks[b, 2], blocks[b, 4] = low, LARGEST, low, LARGEST
-    best, visits, pause, unit = limit, 0, 0, PARTS * kept
-    while pause * kept * length // PARTS + floor < best:
-        total, opens = pause * kept * length // PARTS, False
+    best, visits, pause, unit = limit, 0, 0, finer * kept
+    while pause * kept * length // finer + floor < best:
+        total, opens = pause * kept * length // finer, False
+
         for b in range(parts):
             first, final = count * b // parts + 1, count * (b + 1) // parts
             reach = last
             if kept > 0:
                 # The last that begins before F + (Z + kδ)/ε.
-                until = unit * end + (pause + 1) * kept * length + PARTS * 64 * final * short
+                until = unit * end + (pause + 1) * kept * length + finer * 64 * final * short
                 reach = min(last, (until - 1) // (unit * length))
             while blocks[b, 0] <= reach:
                 at = blocks[b, 0]
@@ -168,7 +167,7 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
 def _cheapest(
     requests: Ints,
     worths: tuple[Ints, Ints, Ints, Floats, Ints, Ints],
-    terms: tuple[int, int, int, int, int, int, int],
+    terms: tuple[int, int, int, int, int, int, int, int],
     held: Ints,
     change: Floats,
 ) -> tuple[Ints, int]:
@@ -178,7 +177,7 @@ def _cheapest(
     much of each.
     """
     price, _, _, rise, _, _ = worths
-    length, _, _, most_parts, _, step, most = terms
+    length, _, _, most_parts, _, _, step, most = terms
     last, visits = price.size - 1, 0
     known, floors = np.zeros((2, 2), np.int64), np.full((2, last // _WIDTHS[1] + 1), LARGEST)
     for level in range(2):

@@ -11,7 +11,7 @@ from optsched.bounds.bound import Bound
 from optsched.bounds.machine import Needs
 from optsched.bounds.queued.costs import RequestCosts
 from optsched.bounds.queued.served import busy_prices
-from optsched.bounds.queued.worths import LARGEST, UNIT, DecodeWorths, Terms
+from optsched.bounds.queued.worths import LARGEST, UNIT, DecodeWorths, Terms, stated_of
 from optsched.bounds.volume import busy_ps
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
@@ -20,6 +20,8 @@ _WINDOWS = 900
 """Windows: what a bound takes grows with their square."""
 _BLOCKS = 4, 8
 """Blocks of a request's decodes, while prices are compared and in the bound."""
+_PARTS = 4
+"""Parts of εW in which Z is counted: windows are long."""
 _LOOKED_AT = 1000
 """Requests that are looked at while prices are compared."""
 _GRAIN = 8
@@ -114,12 +116,11 @@ class _Prices:
         value = self._value(terms, price, memory, 1)
         if not value:
             return None
-        stated = {"window_ps": terms.window, "kept": terms.kept, "short_ps": terms.short, "blocks": terms.blocks}
         prices = {"prices": price[:-1].tolist(), "memory": memory[:-1].tolist()}
-        return Bound(value, {"kind": "waiting", "slope_ps": self.worths.token, **stated, **prices})
+        return Bound(value, {"kind": "waiting", "slope_ps": self.worths.token, **stated_of(terms), **prices})
 
     def _terms(self, choice: _Choice, blocks: int) -> Terms:
-        return Terms(self._window, choice.kept, choice.short * choice.kept * self._single // UNIT, blocks)
+        return Terms(self._window, choice.kept, choice.short * choice.kept * self._single // UNIT, blocks, _PARTS)
 
     def _of(self, choice: _Choice) -> tuple[Ints, Ints]:
         """Return prices of time and of memory."""

@@ -12,7 +12,7 @@ from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
 from optsched.bounds.queued.costs import RequestCosts
 from optsched.bounds.queued.served import busy_prices
-from optsched.bounds.queued.worths import LARGEST, POINTS, UNIT, DecodeWorths, Floats, Terms, Worths
+from optsched.bounds.queued.worths import LARGEST, POINTS, UNIT, DecodeWorths, Floats, Terms, Worths, stated_of
 from optsched.bounds.volume import busy_ps
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
@@ -37,7 +37,7 @@ _MEAN = 15
 """Rounds of which the last one tries a mean of prices."""
 _FEWEST = 6
 """Rounds of a stage at least; it is left out if that would take too much."""
-_WORK = 1_000_000_000
+_WORK = 700_000_000
 """Windows that a stage may look at."""
 
 
@@ -71,10 +71,9 @@ def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
     finer = _Search(requests, worths, dearest).value(price, terms._replace(blocks=_BLOCKS[1]))
     if finer is not None and finer > value:
         value, terms = finer, terms._replace(blocks=_BLOCKS[1])
-    stated = {"window_ps": terms.window, "kept": terms.kept, "short_ps": terms.short, "blocks": terms.blocks}
     prices = _rounded(price, dearest)[:-1].tolist()
     lists = {"prices": prices, "memory": [0] * len(prices)}
-    return Bound(value, {"kind": "waiting", "slope_ps": worths.token, **stated, **lists})
+    return Bound(value, {"kind": "waiting", "slope_ps": worths.token, **stated_of(terms), **lists})
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class _Guesses:
     def terms(self, length: int) -> Iterator[Terms]:
         """Yield windows, ε and δ."""
         for kept, short in _SHARES:
-            yield Terms(length, kept, short * kept * self.single // UNIT, _BLOCKS[0])
+            yield Terms(length, kept, short * kept * self.single // UNIT, _BLOCKS[0], 1)
 
 
 def _searched(

@@ -23,12 +23,18 @@ Floats = npt.NDArray[np.float64]
 
 
 class Terms(NamedTuple):
-    """What a certificate states besides prices: window in ps, ε in 64ths, δ in ps, and blocks of decodes."""
+    """What a certificate states besides prices: window in ps, ε in 64ths, δ in ps, blocks of decodes, parts of εW."""
 
     window: int
     kept: int
     short: int
     blocks: int
+    parts: int
+
+
+def stated_of(terms: Terms) -> dict[str, int]:
+    """Return terms as certificates name them."""
+    return dict(zip(("window_ps", "kept", "short_ps", "blocks", "parts"), terms, strict=True))
 
 
 class Worths(NamedTuple):

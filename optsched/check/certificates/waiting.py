@@ -21,8 +21,6 @@ _POINTS = 16
 _MOST_WINDOWS = 100_000
 _MOST_BATCHES = 200_000_000
 """Different prices, times decodes in a batch."""
-_PARTS = 4
-"""Parts of ε W in which Z is counted."""
 _FAR, _NEAR = 64, 8
 """Windows of which a least cost is found together first."""
 _RANGES = {
@@ -31,6 +29,7 @@ _RANGES = {
     "kept": (0, 64),
     "short_ps": (0, 10**13),
     "blocks": (1, 1000),
+    "parts": (1, 64),
 }
 """The least and the greatest of what certificates state besides prices."""
 _NEVER = 2**62
@@ -41,7 +40,8 @@ class _Stated:
     """What a certificate states: ps, a share in 64ths, and prices in 64ths of a request; the last window has none.
 
     ``memory`` are prices of a token that a decode holds, in 64ths of ps. ``blocks`` is into how many parts the decodes
-    of a request are cut, of which each counts as one place.
+    of a request are cut, of which each counts as one place, ``parts`` into
+    how many ε W is.
     """
 
     slope: int
@@ -49,13 +49,14 @@ class _Stated:
     kept: int
     short: int
     blocks: int
+    parts: int
     prices: list[int]
     memory: list[int]
 
     @property
-    def terms(self) -> tuple[int, int, int, int]:
+    def terms(self) -> tuple[int, int, int, int, int]:
         """What `_after` needs."""
-        return self.window, self.kept, self.short, self.blocks
+        return self.window, self.kept, self.short, self.blocks, self.parts
 
 
 def waiting_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
@@ -143,8 +144,8 @@ def _read(certificate: Mapping[str, Any]) -> _Stated:
     memory = certificate.get("memory")
     if not isinstance(memory, list) or len(memory) != len(prices) or not all(map(_is_price, memory)):
         raise UnprovedError(f"memory is {shown(memory)}, expected as many integers from 0 to 2^50 as prices")
-    slope, window, kept, short, blocks = (certificate[name] for name in _RANGES)
-    return _Stated(slope, window, kept, short, blocks, prices, memory)
+    slope, window, kept, short, blocks, parts = (certificate[name] for name in _RANGES)
+    return _Stated(slope, window, kept, short, blocks, parts, prices, memory)
 
 
 def _is_price(price: object) -> bool:
@@ -189,7 +190,7 @@ def _require_small(problem: Problem, stated: _Stated) -> None:
         + 64 * stated.short * _most(problem)
         + dearest * stated.slope * tokens
         + 2 * rent,
-        a_place=64 * _PARTS * (_span(problem, stated) + output * (stated.short + _time(problem, 1))),
+        a_place=64 * stated.parts * (_span(problem, stated) + output * (stated.short + _time(problem, 1))),
         a_refill=2 * (64 + dearest) * stated.slope * (step * _POINTS + 1),
     )
 
@@ -282,19 +283,19 @@ def _after(  # noqa: PLR0917 - compiled functions take positions
     prompt: int,
     count: int,
     worths: tuple[Ints, Ints, Ints, Ints],
-    terms: tuple[int, int, int, int, int, int, int],
+    terms: tuple[int, int, int, int, int, int, int, int],
     most: int,
     least: Ints,
 ) -> int:
     """Return the least of Z and what decodes are paid, with F from ``start`` to ``end``; ``most`` if no less.
 
-    Z is v times a quarter of ε W for an integer v ≥ 0, and a little more that is not counted, less than that quarter.
-    So the windows that begin at F + (Z + k δ)/ε or before begin before F + (v + 1) W/4 + k δ/ε. Decodes of a part, from
+    Z is v parts of ε W, of p in all, for an integer v ≥ 0, and a little more that is not counted, less than a part.
+    So the windows that begin at F + (Z + k δ)/ε or before begin before F + (v + 1) W/p + k δ/ε. Decodes of a part, from
     k to K, all begin as early as k may, and end as late as K may. What one that reads m is paid least in these windows
     is concave in m, too: so they are paid at least the mean of the least for the first and the least for the last each.
     """
     decodes, refills, later_decodes, later_refills = worths
-    length, kept, short, blocks, single, step, eviction = terms
+    length, kept, short, blocks, finer, single, step, eviction = terms
     last = decodes.shape[0] - 1
     parts = min(blocks, count)
     cheapest = 0
@@ -306,15 +307,15 @@ def _after(  # noqa: PLR0917 - compiled functions take positions
         ends += _paid(later_decodes[first], later_refills[first], prompt + until - 1, step, eviction)
         cheapest += (until - before) * (ends // 2)
     best, value = most, 0
-    while value * kept * length // _PARTS + cheapest < best:
-        paid, all_open = value * kept * length // _PARTS, True
+    while value * kept * length // finer + cheapest < best:
+        paid, all_open = value * kept * length // finer, True
         for part in range(parts):
             before, until = count * part // parts, count * (part + 1) // parts
             reach = last
             if kept > 0:
-                # Times ε W and 256; before the place itself.
-                place = _PARTS * (kept * end + 64 * until * short) + (value + 1) * kept * length
-                reach = min(last, (place - 1) // (_PARTS * kept * length))
+                # Times 64 ε and the parts; before the place itself.
+                place = finer * (kept * end + 64 * until * short) + (value + 1) * kept * length
+                reach = min(last, (place - 1) // (finer * kept * length))
             all_open = all_open and reach == last
             for at in range(least[part, 0], reach + 1):
                 for side, read in ((1, prompt + before), (2, prompt + until - 1)):
@@ -334,7 +335,7 @@ def _least_costs(
     rows: Ints,
     prices: Ints,
     worths: tuple[Ints, Ints, Ints, Ints],
-    terms: tuple[int, int, int, int, int, int, int],
+    terms: tuple[int, int, int, int, int, int, int, int],
     room: int,
 ) -> Ints:
     """Return the least of F - T, Z and what runs are paid, for every request, in 64ths of ps."""
@@ -355,7 +356,7 @@ def _least_cost(  # noqa: PLR0917 - compiled functions take positions
     prices: Ints,
     floors: tuple[Ints, Ints],
     worths: tuple[Ints, Ints, Ints, Ints],
-    terms: tuple[int, int, int, int, int, int, int],
+    terms: tuple[int, int, int, int, int, int, int, int],
     used: Ints,
     least: Ints,
 ) -> int:
