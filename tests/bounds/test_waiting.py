@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from brute_force import optimum
 from hypothesis import HealthCheck, assume, given, settings
@@ -22,6 +23,8 @@ from optsched.bounds.queued.prices import priced_bound
 from optsched.bounds.queued.served import busy_prices
 from optsched.bounds.waiting import prompts_lead, queueing, waiting_bound
 from optsched.check import UnprovedError, proved_bound
+from optsched.check.certificates import waiting
+from optsched.compiled import uncompiled
 from optsched.model.cost import CostModel
 
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
@@ -161,6 +164,15 @@ def test_memory_has_a_price_where_few_requests_fit() -> None:
     assert proved(instance, found.certificate) == found.value <= reached
     free = found.certificate | {"memory": [0] * len(found.certificate["memory"])}
     assert proved(instance, free) < found.value
+
+
+def test_no_place_wraps_however_long_windows_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    terms = {"slope_ps": 1, "window_ps": 10**15, "kept": 64, "short_ps": 100, "blocks": 2, "parts": 4}
+    certificate = {"kind": "waiting", **terms, "prices": [64, 0], "memory": [0, 0]}
+    found = proved(PAIR, certificate)
+    monkeypatch.setattr(waiting, "_least_costs", uncompiled(waiting._least_costs))
+    with np.errstate(over="raise"):
+        assert proved(PAIR, certificate) == found
 
 
 def test_it_says_nothing_of_few_requests_of_other_objectives_or_without_queues() -> None:

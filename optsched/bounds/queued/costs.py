@@ -227,7 +227,7 @@ def _cheapest(
                             if w >= known[level, 0]:
                                 width = _WIDTHS[level]
                                 low = 64 * (start - arrival) + need * min(cheapest, floors[level, w // width])
-                                known[level, 0] = (w // width + 1) * width
+                                known[level, 0] = min((w // width + 1) * width, last + 1)
                                 known[level, 1], seen = _later(
                                     start, known[level, 0] * length, costs[r] - low, later, worths, terms, blocks
                                 )

@@ -397,11 +397,11 @@ def _least_cost(  # noqa: PLR0917 - compiled functions take positions
             if count > 0 and cost < best:
                 before = 64 * (start - arrival)
                 if window >= far_until:
-                    far_until = (window // _FAR + 1) * _FAR
+                    far_until = min((window // _FAR + 1) * _FAR, last + 1)
                     below = before + need * min(lowest, floors[0][window // _FAR])
                     far_after = _after(start, far_until * length, prompt, count, worths, terms, best - below, least)
                 if cost + far_after < best and window >= near_until:
-                    near_until = (window // _NEAR + 1) * _NEAR
+                    near_until = min((window // _NEAR + 1) * _NEAR, last + 1)
                     below = before + need * min(lowest, floors[1][window // _NEAR])
                     near_after = _after(start, near_until * length, prompt, count, worths, terms, best - below, least)
                 known = max(far_after, near_after if window < near_until else 0)
