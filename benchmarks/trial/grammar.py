@@ -76,6 +76,11 @@ def _non_attention(case: Case, tokens: int) -> int:
     return case.lasts(tokens, 0, 0, 0)
 
 
+def _steepest(case: Case) -> int:
+    """Return the least that a token of a batch takes."""
+    return min((_non_attention(case, x) + case.prefill_req) // x for x in range(1, case.tokens + 1))
+
+
 def _fill(case: Case, job: TrialJob) -> int:
     return case.lasts(job.prompt, case.attends(False, job.prompt, 0), 0, 0)
 
@@ -131,7 +136,7 @@ def volume(rng: Random, about: About) -> Certificate:
 def congestion(rng: Random, about: About) -> Certificate:
     """Prices of windows."""
     case = about.case
-    steepest = min((_non_attention(case, x) + case.prefill_req) // x for x in range(1, case.tokens + 1))
+    steepest = _steepest(case)
     unit = max(1, rng.choice([_fill(case, job) for job in case.jobs]))
     window = max(1, min(10**15, rng.choice((1, unit // 4, unit // 2, unit, unit, 3 * unit, about.best, 10**15))))
     short = min(10**13, rng.choice((0, 0, unit // 2, unit, _non_attention(case, 1), 10**13, rng.randint(0, 2 * unit))))
@@ -176,7 +181,7 @@ def waiting(rng: Random, about: About) -> Certificate:
     if rng.random() < 0.6:
         prices = sorted((rng.randint(0, most) for _ in range(count)), reverse=True)
     alone = 64 * _non_attention(case, 1)
-    steepest = min((_non_attention(case, x) + case.prefill_req) // x for x in range(1, case.tokens + 1))
+    steepest = _steepest(case)
     memory = case.blocks * case.block
     rents = (0, 0, 1, alone // max(1, memory), alone, rng.randint(0, 2 * alone))
     return {

@@ -138,11 +138,11 @@ def waiting_bound(instance: Instance, objective: Objective) -> Bound | None:
     if objective != Objective.MEAN_E2E or len(instance.requests) < _FEWEST:
         return None
     if queues_throughout(instance):
-        from optsched.bounds.queued.long_queues import long_queue_bound  # noqa: PLC0415  # as below
+        from optsched.bounds.queued.long_queues import long_queue_bound  # noqa: PLC0415  # compiled code takes a while to load
 
         return long_queue_bound(instance)
     if queueing(instance) < 1 or not prompts_lead(instance):
         return None
-    from optsched.bounds.queued.prices import priced_bound  # noqa: PLC0415  # compiled code takes a while to load
+    from optsched.bounds.queued.prices import priced_bound  # noqa: PLC0415  # as above
 
     return priced_bound(instance, most_needs(instance))

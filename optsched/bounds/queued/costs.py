@@ -50,21 +50,21 @@ class RequestCosts:
         self.arrival = np.array([request.arrival_ps - start for request in requests], np.int64)
         prompt = np.array([request.input for request in requests], np.int64)
         output = np.array([request.output for request in requests], np.int64)
-        self.count = len(requests)
+        self.most_output = int(output.max())
         self.need = worths.token * prompt + instance.cost.prefill_sq * prompt**2
         self._rows = np.stack([self.arrival, self.need, prompt, output])
         self._single = instance.cost.linear_ps(1)
 
-    def largest(self, worths: Worths, terms: Terms, output: int) -> int:
-        """Return what no number that `least` computes exceeds, by the largest output of a request."""
+    def largest(self, worths: Worths, terms: Terms) -> int:
+        """Return what no number that `least` computes exceeds."""
         end = terms.window * worths.price.size + int(self.arrival.max()) + 2 * int(self.need.max())
         worth = min(int(worths.decode.max()), LARGEST)
         refill = 0 if int(worths.refill.max()) == LARGEST else int(worths.refill.max()) * worths.step * (POINTS + 1)
         request = UNIT * end + int(worths.price.max()) * int(self.need.max())
         return max(
             2 * worths.step * worth,
-            request + output * (worth + UNIT * (self._single + terms.parts * terms.short)),
-            terms.parts * UNIT * (end + output * terms.short),
+            request + self.most_output * (worth + UNIT * (self._single + terms.parts * terms.short)),
+            terms.parts * UNIT * (end + self.most_output * terms.short),
             refill,
         )
 
@@ -131,7 +131,6 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
     best, visits, pause, unit = limit, 0, 0, finer * kept
     while pause * kept * length // finer + floor < best:
         total, opens = pause * kept * length // finer, False
-
         for b in range(parts):
             first, final = count * b // parts + 1, count * (b + 1) // parts
             reach = last

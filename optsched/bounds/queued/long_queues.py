@@ -6,13 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
+from optsched.bounds.congested.terms import end_of
 from optsched.bounds.machine import Needs
 from optsched.bounds.queued.costs import RequestCosts
-from optsched.bounds.queued.served import busy_prices
-from optsched.bounds.queued.worths import LARGEST, UNIT, DecodeWorths, Terms, stated_of
-from optsched.bounds.volume import busy_ps
+from optsched.bounds.queued.served import busy_prices, jobs_of
+from optsched.bounds.queued.worths import LARGEST, UNIT, DecodeWorths, Terms, certificate_of, rounded
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 
@@ -24,10 +23,6 @@ _PARTS = 4
 """Parts of εW in which Z is counted: windows are long."""
 _LOOKED_AT = 1000
 """Requests that are looked at while prices are compared."""
-_GRAIN = 8
-"""Prices are multiples of this, in 64ths of a request: of different ones there are fewer."""
-_ANY = 2**40
-"""More windows than are ever looked at."""
 
 
 class _Choice(NamedTuple):
@@ -83,21 +78,14 @@ class _Prices:
     """
 
     def __init__(self, instance: Instance) -> None:
-        requests, cost, start = instance.requests, instance.cost, instance.start_ps
+        requests, cost, end = instance.requests, instance.cost, end_of(instance, 1)
         everything = Needs(instance, [request.output for request in requests])
         rate, split, needs = max(everything.shares(), key=lambda share: sum(share[2]))
         self.worths = DecodeWorths(instance, rate.prompt // rate.scale)
         self._requests = RequestCosts(instance, self.worths)
-        span = max(request.arrival_ps for request in requests) - start
-        end = max(span + max(alone(instance).e2e), busy_ps(instance) * 11 // 10)
         self._single = cost.linear_ps(1)
         self._window = max(-(-end // _WINDOWS), self._single, 1)
-        jobs = [
-            (float(request.arrival_ps - start), float(max(need, 1)))
-            for request, need in zip(requests, needs, strict=True)
-        ]
-        self._busy = busy_prices(sorted(jobs), self._window, end // self._window + 2)
-        self._most_output = max(request.output for request in requests)
+        self._busy = busy_prices(jobs_of(self._requests.arrival, needs), self._window, end // self._window + 2)
         decodes = sum(request.output - 1 for request in requests)
         read = sum((request.output - 1) * (2 * request.input + request.output) // 2 for request in requests)
         mean = max(read // max(decodes, 1), 1)
@@ -107,7 +95,7 @@ class _Prices:
 
     def estimate(self, choice: _Choice) -> int:
         """Return about the bound of a choice; 0 if numbers are too large."""
-        apart = max(1, self._requests.count // _LOOKED_AT)
+        apart = max(1, self._requests.arrival.size // _LOOKED_AT)
         return self._value(self._terms(choice, _BLOCKS[0]), *self._of(choice), apart)
 
     def bound(self, choice: _Choice) -> Bound | None:
@@ -116,25 +104,23 @@ class _Prices:
         value = self._value(terms, price, memory, 1)
         if not value:
             return None
-        prices = {"prices": price[:-1].tolist(), "memory": memory[:-1].tolist()}
-        return Bound(value, {"kind": "waiting", "slope_ps": self.worths.token, **stated_of(terms), **prices})
+        return Bound(value, certificate_of(self.worths.token, terms, price, memory))
 
     def _terms(self, choice: _Choice, blocks: int) -> Terms:
         return Terms(self._window, choice.kept, choice.short * choice.kept * self._single // UNIT, blocks, _PARTS)
 
     def _of(self, choice: _Choice) -> tuple[Ints, Ints]:
         """Return prices of time and of memory."""
-        price = _GRAIN * np.rint(choice.scale * UNIT * self._busy / _GRAIN).astype(np.int64)
+        price = rounded(choice.scale * self._busy)
         left = price * float(self._base) - UNIT * choice.lost * self._loss
         return price, np.maximum(left / self.worths.held, 0).astype(np.int64)
 
     def _value(self, terms: Terms, price: Ints, memory: Ints, apart: int) -> int:
         requests, worths = self._requests, self.worths
-        dearest = int(price.max())
-        if worths.largest_batch(dearest, int(memory.max()), terms) >= LARGEST:
+        if worths.largest_batch(int(price.max()), int(memory.max()), terms) >= LARGEST:
             return 0
         found = worths.of(price, memory, terms)
-        if requests.largest(found, terms, self._most_output) >= LARGEST:
+        if requests.largest(found, terms) >= LARGEST:
             return 0
-        least = requests.least(found, terms, _ANY, apart)
+        least = requests.least(found, terms, LARGEST, apart)
         return 0 if least is None else least.value

@@ -8,17 +8,23 @@ from itertools import product
 
 import numpy as np
 
-from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
+from optsched.bounds.congested.terms import end_of
 from optsched.bounds.queued.costs import RequestCosts
-from optsched.bounds.queued.served import busy_prices
-from optsched.bounds.queued.worths import LARGEST, POINTS, UNIT, DecodeWorths, Floats, Terms, Worths, stated_of
-from optsched.bounds.volume import busy_ps
+from optsched.bounds.queued.served import busy_prices, jobs_of
+from optsched.bounds.queued.worths import (
+    LARGEST,
+    POINTS,
+    UNIT,
+    DecodeWorths,
+    Floats,
+    Terms,
+    Worths,
+    certificate_of,
+    rounded,
+)
 from optsched.model.instance import Instance
-from optsched.model.ints import Ints
 
-_GRAIN = 8
-"""Prices are multiples of this, in 64ths of a request: of different ones there are fewer."""
 _WINDOWS = 6000
 """Most windows."""
 _SCALES = (0.9, 1.0)
@@ -58,9 +64,7 @@ def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
     dearest = _dearest(instance, requests, worths)
     if dearest < 4 * UNIT:
         return None
-    jobs = [(float(arrival), float(max(need, 1))) for arrival, need in zip(requests.arrival, needs, strict=True)]
-    jobs.sort()
-    guesses = _Guesses(jobs, single, _end(instance))
+    guesses = _Guesses(jobs_of(requests.arrival, needs), single, end_of(instance, 1))
     window = max(-(-guesses.end // _WINDOWS), int(np.median(requests.need)) // 2, single)
     # Where requests queue for long, fewer windows fit the work.
     found = (_searched(requests, worths, dearest, guesses, window * longer) for longer in _LONGER)
@@ -71,9 +75,8 @@ def priced_bound(instance: Instance, needs: Sequence[int]) -> Bound | None:
     finer = _Search(requests, worths, dearest).value(price, terms._replace(blocks=_BLOCKS[1]))
     if finer is not None and finer > value:
         value, terms = finer, terms._replace(blocks=_BLOCKS[1])
-    prices = _rounded(price, dearest)[:-1].tolist()
-    lists = {"prices": prices, "memory": [0] * len(prices)}
-    return Bound(value, {"kind": "waiting", "slope_ps": worths.token, **stated_of(terms), **lists})
+    prices = rounded(price, dearest)
+    return Bound(value, certificate_of(worths.token, terms, prices, np.zeros_like(prices)))
 
 
 @dataclass(frozen=True)
@@ -128,18 +131,12 @@ def _searched(
     return best
 
 
-def _end(instance: Instance) -> int:
-    """Return when the last window begins, in ps from the first arrival on: when all may have ended."""
-    span = max(request.arrival_ps for request in instance.requests) - instance.start_ps
-    return max(span + max(alone(instance).e2e), busy_ps(instance) * 11 // 10)
-
-
 def _dearest(instance: Instance, requests: RequestCosts, worths: DecodeWorths) -> int:
     """Return a price, in 64ths of a request, up to which all numbers stay below `LARGEST`; ≤ 0 if there is none."""
-    cost, most, end = instance.cost, instance.limits.batch_tokens, _end(instance)
+    cost, most, end = instance.cost, instance.limits.batch_tokens, end_of(instance, 1)
     read = cost.decode_ps(worths.step * POINTS)
     batch = cost.linear_ps(most) + cost.prefill_req + read
-    output = max(request.output for request in instance.requests)
+    output = requests.most_output
     need, single = int(requests.need.max()), cost.linear_ps(1) + read
     granted = UNIT * max(short for _, short in _SHARES) * cost.linear_ps(1)
     spans = UNIT * (4 * end + 4 * need + output * (single + granted))
@@ -147,12 +144,6 @@ def _dearest(instance: Instance, requests: RequestCosts, worths: DecodeWorths) -
     refill = worths.token * worths.step * (POINTS + 1)
     request = (LARGEST - spans - output * granted) // (4 * need + 2 * max(output, worths.step) * single + refill)
     return min(batches, request - UNIT)
-
-
-def _rounded(price: Floats, dearest: int) -> Ints:
-    """Return prices in 64ths of a request."""
-    rounded: Ints = _GRAIN * np.rint(np.minimum(UNIT * price, dearest - _GRAIN) / _GRAIN).astype(np.int64)
-    return rounded
 
 
 class _Search:
@@ -179,8 +170,7 @@ class _Search:
 
         None if that takes too much.
         """
-        rounded = _rounded(price, self._dearest)
-        least = self._requests.least(self._of(rounded, terms), terms, _WORK // _FEWEST)
+        least = self._requests.least(self._of(price, terms), terms, _WORK // _FEWEST)
         if least is None:
             self._work += _WORK
             return None
@@ -192,11 +182,12 @@ class _Search:
 
     def value(self, price: Floats, terms: Terms) -> int | None:
         """Return the bound of prices; None if that takes too much."""
-        least = self._requests.least(self._of(_rounded(price, self._dearest), terms), terms, _WORK)
+        least = self._requests.least(self._of(price, terms), terms, _WORK)
         return None if least is None else least.value
 
-    def _of(self, price: Ints, terms: Terms) -> Worths:
-        return self._worths.of(price, np.zeros_like(price), terms)
+    def _of(self, price: Floats, terms: Terms) -> Worths:
+        prices = rounded(price, self._dearest)
+        return self._worths.of(prices, np.zeros_like(prices), terms)
 
     def climb(self, rounds: int, sooner: int) -> tuple[int, Terms, Floats] | None:
         """Try some more prices, fewer if that takes too much; return the best value, its terms and prices, if any."""

@@ -8,6 +8,12 @@ from heapq import heappop, heappush
 import numpy as np
 
 from optsched.bounds.queued.worths import Floats
+from optsched.model.ints import Ints
+
+
+def jobs_of(arrival: Ints, needs: Sequence[int]) -> list[tuple[float, float]]:
+    """Return arrival and need > 0 of each request, by arrival."""
+    return sorted((float(begin), float(max(need, 1))) for begin, need in zip(arrival, needs, strict=True))
 
 
 def busy_prices(jobs: Sequence[tuple[float, float]], window_ps: int, windows: int) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ LARGEST = 2**62
 """Numbers stay below."""
 POINTS = 16
 """Stretches of tokens read, between whose ends u is taken to be affine."""
+_GRAIN = 8
+"""Prices are multiples of this, in 64ths of a request: of different ones there are fewer."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,9 +34,17 @@ class Terms(NamedTuple):
     parts: int
 
 
-def stated_of(terms: Terms) -> dict[str, int]:
-    """Return terms as certificates name them."""
-    return dict(zip(("window_ps", "kept", "short_ps", "blocks", "parts"), terms, strict=True))
+def certificate_of(token: int, terms: Terms, price: Ints, memory: Ints) -> dict[str, Any]:
+    """Return the certificate of β and prices; the last window has none."""
+    stated = dict(zip(("window_ps", "kept", "short_ps", "blocks", "parts"), terms, strict=True))
+    prices = {"prices": price[:-1].tolist(), "memory": memory[:-1].tolist()}
+    return {"kind": "waiting", "slope_ps": token, **stated, **prices}
+
+
+def rounded(price: Floats, most: float = LARGEST) -> Ints:
+    """Return prices in 64ths of a request, the dearest a grain below ``most``."""
+    found: Ints = _GRAIN * np.rint(np.minimum(UNIT * price, most - _GRAIN) / _GRAIN).astype(np.int64)
+    return found
 
 
 class Worths(NamedTuple):

@@ -40,8 +40,7 @@ class _Stated:
     """What a certificate states: ps, a share in 64ths, and prices in 64ths of a request; the last window has none.
 
     ``memory`` are prices of a token that a decode holds, in 64ths of ps. ``blocks`` is into how many parts the decodes
-    of a request are cut, of which each counts as one place, ``parts`` into
-    how many ε W is.
+    of a request are cut, of which each counts as one place, ``parts`` into how many ε W is.
     """
 
     slope: int
@@ -159,7 +158,7 @@ def _time(problem: Problem, tokens: int) -> int:
 
 def _step(problem: Problem) -> int:
     """Return the tokens between two points at which a decode's worth is computed."""
-    return -(-max(request.input + request.output - 1 for request in problem.requests) // _POINTS)
+    return -(-_longest(problem) // _POINTS)
 
 
 def _most(problem: Problem) -> int:
