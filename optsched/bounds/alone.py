@@ -81,7 +81,7 @@ def alone_bound(instance: Instance, objective: Objective) -> Bound | None:
     if not (objective.is_monotone or objective is Objective.MEAN_TPOT):
         return None
     least = alone(instance)
-    return Bound(value_of(instance, objective, least.ttft, least.e2e), {"kind": "alone"})
+    return Bound(value_of(instance.requests, objective, least.ttft, least.e2e), {"kind": "alone"})
 
 
 def alone_bound_of_several(instance: Instance, objective: Objective) -> Bound | None:
@@ -96,7 +96,7 @@ def alone_bound_of_several(instance: Instance, objective: Objective) -> Bound | 
             if serves_all or not instance.on(machine, [index]).infeasibilities():
                 options[index].append(latencies)
     ttft, e2e = ([min(each[of] for each in choice) for choice in options] for of in (0, 1))
-    return Bound(value_of(instance, objective, ttft, e2e), {"kind": "alone"})
+    return Bound(value_of(instance.requests, objective, ttft, e2e), {"kind": "alone"})
 
 
 def out_of_reach(instance: Instance) -> list[bool]:

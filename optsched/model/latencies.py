@@ -99,7 +99,7 @@ def latency_metrics(
     # Sorting takes longest, and what is sorted already is quick to sort: a percentile needs no other order.
     ordered = sorted(ttft), sorted(e2e)
     objectives = {
-        objective.value: value_of(instance, objective, *((ttft, e2e) if objective.percentile is None else ordered))
+        objective.value: value_of(requests, objective, *((ttft, e2e) if objective.percentile is None else ordered))
         for objective in PLAIN_OBJECTIVES
         if objective is not Objective.P99_TBT
     }

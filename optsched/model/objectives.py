@@ -143,23 +143,22 @@ def misses_slo(request: Request, ttft: int, e2e: int) -> bool:
     )
 
 
-def value_at(instance: Instance, objective: Objective, ttft: Sequence[int], e2e: Sequence[int]) -> int:
+def value_at(requests: Sequence[Request], objective: Objective, ttft: Sequence[int], e2e: Sequence[int]) -> int:
     """Return a monotone objective's value if requests have these latencies, in ps; it rises with each of them."""
     if not objective.is_monotone:
         raise ValueError(f"{objective.value} does not rise with TTFT and e2e latency")
-    return value_of(instance, objective, ttft, e2e)
+    return value_of(requests, objective, ttft, e2e)
 
 
-def value_of(instance: Instance, objective: Objective, ttft: Sequence[int], e2e: Sequence[int]) -> int:
+def value_of(requests: Sequence[Request], objective: Objective, ttft: Sequence[int], e2e: Sequence[int]) -> int:
     """Return an objective's value if requests have these latencies, in ps; not ``p99_tbt`` and ``max_load``."""
-    requests = instance.requests
     latencies = ttft if objective.latency is Latency.TTFT else e2e
     if objective.percentile is not None:
         return int(percentile(latencies, objective.percentile))
     match objective:
         case Objective.MAKESPAN:
             end = max(request.arrival_ps + last for request, last in zip(requests, e2e, strict=True))
-            return end - instance.start_ps
+            return end - min(request.arrival_ps for request in requests)
         case Objective.WEIGHTED_E2E:
             return sum(request.weight * last for request, last in zip(requests, e2e, strict=True))
         case Objective.SLO_MISSES:

@@ -3,7 +3,8 @@ r"""The planner for several machines without moves: requests are assigned, and e
 Assignments to begin with are lists of requests: by what they need or by arrival, dealt out to the machine with the
 least so far; and by output, cut into parts that take equally long, so that only one machine has as many batches as the
 longest output. Then requests move between machines, alone or in exchange for another, each part planned by the recipe
-that was best there; now and then the recipe of one machine changes.
+that was best there; now and then the recipe of one machine changes. When that has gone on for a while, every machine's
+recipe is looked for anew, as if it were alone, and requests move again.
 
 *Late acceptance* (Burke and Bykov 2017) decides what is kept: what is no worse than what was current some changes ago.
 Machines that all end at about the same time leave nothing to gain for the last of them alone. So where the largest
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from math import exp, log
 
 import numpy as np
@@ -37,14 +38,16 @@ _CUTS = 8
 """Cuts of a list, each by what the one before took."""
 _FIRST = 1280
 """Changes of each of these before the best goes on alone."""
+_MOVES, _OWN = 4000, 4000
+"""Changes of the best from one time to the next that recipes are looked for anew, and of each machine's recipe then."""
 _DEAL = 8
 """Changes from one of a recipe to the next; the others move requests."""
 _RULES = 4
 """Changes of the recipe then."""
 _LATE = 100
 """Changes after which a largest value is forgotten; a sum has no plateaus, and is not to get worse."""
-_SMOOTH = 2000
-"""The part of the largest value that is τ."""
+_SMOOTH, _SHARP = 300, 4000
+"""The part of the largest value that is τ, at the begin and in the end."""
 _ALIKE = 8
 """Requests that are taken to be like another."""
 
@@ -96,6 +99,7 @@ class FleetSearch:
     def __init__(self, instance: Instance, objective: Objective, rng: np.random.Generator) -> None:
         self.best: Fleet = ()
         self._instance, self._objective, self._rng = instance, objective, rng
+        self._arrival = [request.arrival_ps - instance.start_ps for request in instance.requests]
         self._starts: list[Fleet] = []
         self._largest = objective.is_largest
         self._alone = [instance.on(machine) for machine in range(len(instance.machines))]
@@ -126,11 +130,16 @@ class FleetSearch:
         current = starts[0]
         for start in starts[:_KEPT]:
             last = start
-            for last in islice(self._changed(start), _FIRST):
+            for last in islice(self._changed(start, _SMOOTH), _FIRST):
                 yield self._value(last)
             current = min(current, last, key=self._value)
-        for fleet in self._changed(current):
-            yield self._value(fleet)
+        # A recipe that was good for a machine's first requests need not be for those that it has now.
+        for turn in count():
+            last = current
+            for last in islice(self._changed(current, min(_SMOOTH << turn, _SHARP)), _MOVES):
+                yield self._value(last)
+            for current in self._searched(last, anew=not turn):
+                yield self._value(current)
 
     def schedule(self) -> Schedule:
         """Return the best plans as one schedule."""
@@ -145,12 +154,12 @@ class FleetSearch:
         values = [plan.value for plan in fleet]
         return max(values) if self._largest else sum(values)
 
-    def _smooth(self, fleet: Fleet) -> float:
-        """Return what plans are compared by."""
+    def _smooth(self, fleet: Fleet, part: int) -> float:
+        """Return what plans are compared by if τ is such a part of the largest value."""
         if not self._largest:
             return self._value(fleet)
         largest = self._value(fleet)
-        unit = max(1.0, largest / _SMOOTH)
+        unit = max(1.0, largest / part)
         return largest + unit * log(sum(exp((plan.value - largest) / unit) for plan in fleet))
 
     def _keep(self, fleet: Fleet) -> None:
@@ -168,8 +177,7 @@ class FleetSearch:
     def _plan(self, members: Members, found: Candidate) -> MachinePlan:
         later = 0
         if self._objective is Objective.MAKESPAN:
-            requests = self._instance.requests
-            later = min(requests[r].arrival_ps for r in members) - self._instance.start_ps
+            later = min(map(self._arrival.__getitem__, members))
         return MachinePlan(members, found, found.value + later)
 
     def _planned(self, machine: int, members: Members) -> MachinePlan:
@@ -191,28 +199,31 @@ class FleetSearch:
         recipe = before.candidate.recipe
         chosen = np.array(members)
         if recipe.weights is None:
-            rank = self._ranks(machine, before, members)
+            rank = self._ranks(machine, before, chosen)
         else:
             rank = ranking(self._rows[machine][:, chosen], recipe.weights)
         arrays = self._arrays[machine]
         requests = RequestArrays(*(column[chosen] for column in arrays.requests))
         recipe = Recipe(recipe.scheme, recipe.rule, rank, recipe.weights)
-        found = candidate(self._part(machine, members), self._objective, arrays._replace(requests=requests), recipe)
+        mine = [self._instance.requests[request] for request in members]
+        found = candidate(mine, self._objective, arrays._replace(requests=requests), recipe)
         return None if found is None else self._plan(members, found)
 
-    def _ranks(self, machine: int, before: MachinePlan, members: Members) -> Ints:
+    def _ranks(self, machine: int, before: MachinePlan, members: Ints) -> Ints:
         """Return the ranks that requests had, and for a new one that of the request most like it."""
         assert before.candidate is not None
-        known = dict(zip(before.members, before.candidate.recipe.rank.tolist(), strict=True))
+        known, there = before.candidate.recipe.rank, np.array(before.members)
+        places = np.minimum(np.searchsorted(there, members), len(there) - 1)
+        for new in np.flatnonzero(there[places] != members):
+            places[new] = self._distances(machine, there, int(members[new])).argmin()
+        ranks: Ints = known[places]
+        return ranks
+
+    def _distances(self, machine: int, members: Ints, request: int) -> Ints:
+        """Return how unlike a request some others are."""
         rows = self._rows[machine][[Feature.FILL, Feature.OUTPUT]]
-        there = np.array(before.members)
-        ranks = []
-        for request in members:
-            if request not in known:
-                distance = np.abs(rows[:, there] - rows[:, [request]]).sum(axis=0)
-                known[request] = known[int(there[int(distance.argmin())])]
-            ranks.append(known[request])
-        return np.array(ranks, dtype=np.int64)
+        distances: Ints = np.abs(rows[:, members] - rows[:, [request]]).sum(axis=0)
+        return distances
 
     def _retuned(self, fleet: Fleet) -> Fleet:
         """Change the rule or the order of a machine."""
@@ -227,6 +238,20 @@ class FleetSearch:
             if found is not None and found.value <= best.value:
                 best = found
         return self._with(fleet, {machine: self._plan(plan.members, best)})
+
+    def _searched(self, fleet: Fleet, *, anew: bool) -> Iterator[Fleet]:
+        """Look for a recipe of each machine, ``anew`` also from all schemes; yield the current plans meanwhile."""
+        for machine, plan in enumerate(fleet):
+            if plan.candidate is None:
+                continue
+            search = self._search_of(machine, plan.members)
+            search.attempt(plan.candidate.recipe)
+            for _ in chain(search.start() if anew else (), islice(search.improve(), _OWN)):
+                yield fleet
+            assert search.best is not None, "the plan that there was"
+            fleet = self._with(fleet, {machine: self._plan(plan.members, search.best)})
+            self._keep(fleet)
+            yield fleet
 
     # Assignments -------------------------------------------------------------------------------------------
 
@@ -283,13 +308,13 @@ class FleetSearch:
 
     # Moves -------------------------------------------------------------------------------------------------
 
-    def _changed(self, fleet: Fleet) -> Iterator[Fleet]:
-        """Change plans without end; yield the current ones after every change."""
-        known = self._smooth(fleet)
+    def _changed(self, fleet: Fleet, part: int) -> Iterator[Fleet]:
+        """Change plans without end, with τ such a part of the largest value; yield the current ones each time."""
+        known = self._smooth(fleet, part)
         history = [known] * (_LATE if self._largest else 1)
         for change in count(1):
             new = self._moved(fleet) if change % _DEAL else self._retuned(fleet)
-            value = known if new is None else self._smooth(new)
+            value = known if new is None else self._smooth(new, part)
             if new is not None and value <= max(known, history[change % len(history)]):
                 fleet, known = new, value
                 self._keep(fleet)
@@ -300,18 +325,19 @@ class FleetSearch:
         """Return plans with a request moved, or two exchanged; None if that cannot be."""
         if len(fleet) == 1:
             return None
-        giving, taking = self._rng.choice(len(fleet), 2, replace=False).tolist()
+        giving, taking = int(self._rng.integers(len(fleet))), int(self._rng.integers(len(fleet) - 1))
+        taking += taking >= giving
         giver, taker = fleet[giving], fleet[taking]
         if not giver.members:
             return None
-        request = int(self._rng.choice(giver.members))
+        request = self._one_of(giver.members)
         if not self._fits[taking][request]:
             return None
         changed = {request}
         if taker.members and self._rng.integers(3):
             alike = bool(self._rng.integers(2))
             among = self._like(taking, taker.members, request) if alike else taker.members
-            other = int(self._rng.choice(among))
+            other = self._one_of(among)
             if not self._fits[giving][other]:
                 return None
             changed.add(other)
@@ -324,9 +350,11 @@ class FleetSearch:
 
     def _like(self, machine: int, members: Members, request: int) -> Members:
         """Return the few of a machine's requests that are most like another."""
-        rows = self._rows[machine][[Feature.FILL, Feature.OUTPUT]]
-        distance = np.abs(rows[:, list(members)] - rows[:, [request]]).sum(axis=0)
-        return tuple(members[place] for place in np.argsort(distance, kind="stable")[:_ALIKE].tolist())
+        distances = self._distances(machine, np.array(members), request)
+        return tuple(members[place] for place in np.argsort(distances, kind="stable")[:_ALIKE].tolist())
+
+    def _one_of(self, members: Members) -> int:
+        return members[int(self._rng.integers(len(members)))]
 
     @staticmethod
     def _with(fleet: Fleet, plans: dict[int, MachinePlan]) -> Fleet:

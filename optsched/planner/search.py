@@ -6,14 +6,14 @@ kept if it is no worse than what was current some changes ago.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, pairwise
 
 import numpy as np
 
 from optsched.arrays import InstanceArrays
-from optsched.model.instance import Instance
+from optsched.model.instance import Instance, Request
 from optsched.model.ints import Ints
 from optsched.model.objectives import Latency, Objective, value_at
 from optsched.model.restrictions import Restrictions
@@ -93,13 +93,15 @@ class Candidate:
     value: int
 
 
-def candidate(instance: Instance, objective: Objective, arrays: InstanceArrays, recipe: Recipe) -> Candidate | None:
-    """Return what a recipe makes of an instance and its arrays; None if that is of no use."""
+def candidate(
+    requests: Sequence[Request], objective: Objective, arrays: InstanceArrays, recipe: Recipe
+) -> Candidate | None:
+    """Return what a recipe makes of requests and the arrays of an instance with these; None if that is of no use."""
     plan = recipe.scheme(arrays, recipe.rule, recipe.rank)
     if plan is None:
         return None
     ttft, e2e = ((plan.end_ps[batch] - arrays.requests.arrival).tolist() for batch in (plan.first, plan.last))
-    return Candidate(recipe, plan, value_at(instance, objective, ttft, e2e))
+    return Candidate(recipe, plan, value_at(requests, objective, ttft, e2e))
 
 
 Propose = Callable[[Candidate], Ints | None]
@@ -196,7 +198,7 @@ class RuleSearch:
 
     def attempt(self, recipe: Recipe) -> Candidate | None:
         """Return what a recipe makes, if it is of use."""
-        found = candidate(self._instance, self._objective, self._arrays, recipe)
+        found = candidate(self._instance.requests, self._objective, self._arrays, recipe)
         if found is None:
             return None
         self.work += found.plan.runs

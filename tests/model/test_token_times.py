@@ -69,7 +69,7 @@ def test_only_these_are_not_monotone() -> None:
     instance = problem(Request(1, 1), cost=CostModel(base=1, token=0))
     for objective in BETWEEN:
         with pytest.raises(ValueError, match=objective.value):
-            value_at(instance, objective, [1], [1])
+            value_at(instance.requests, objective, [1], [1])
 
 
 def test_a_pause_before_the_first_token_can_help() -> None:

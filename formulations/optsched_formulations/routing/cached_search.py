@@ -145,7 +145,7 @@ class _Search:
             rest = self._rest(request.input, held, left)
             firsts.append(one if one >= 0 else waited + rest - left[1])
             lasts.append(other if other >= 0 else waited + rest)
-        value = value_at(self._instance, self._objective, firsts, lasts)
+        value = value_at(self._instance.requests, self._objective, firsts, lasts)
         if before is not None:
             value = max(value, before.value)
         return _Label(value, order, now, state, first, last, before, batch)
@@ -169,7 +169,7 @@ class _Search:
         if self._objective is Objective.MAKESPAN:
             return 0
         firsts, lasts = (tuple(max(0, each) for each in part) for part in (label.first, label.last))
-        return value_at(self._instance, self._objective, firsts, lasts)
+        return value_at(self._instance.requests, self._objective, firsts, lasts)
 
     def _following(self, label: _Label) -> Iterator[tuple[int, _State, Batch]]:
         """Yield what follows on batches that start now, or with the arrival of one of their requests."""

@@ -190,7 +190,7 @@ def prefixed_bound(cluster: Instance, objective: Objective) -> Bound | None:
     for piece, machine in enumerate(_best_machines(cluster)):
         problem = _Problem(cluster, machine)
         if objective is not Objective.MAX_LOAD:
-            value = value_at(cluster, objective, *problem.alone())
+            value = value_at(cluster.requests, objective, *problem.alone())
             if objective in {Objective.MEAN_E2E, Objective.MEAN_TTFT}:
                 value += problem.once()
             best = max(best, Bound(value, {"kind": "prefixed", "piece": piece}), key=_value)

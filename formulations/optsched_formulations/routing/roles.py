@@ -116,7 +116,7 @@ def roles_bound(cluster: Instance, objective: Objective) -> Bound | None:
     kinds = dict.fromkeys(equal_machines(cluster))
     whole = {kind: cluster.on(kind) for kind in kinds}
     times = _times(cluster, {kind: alone(instance) for kind, instance in whole.items()})
-    value = value_of(cluster, objective, [each.first for each in times], [each.e2e for each in times])
+    value = value_of(cluster.requests, objective, [each.first for each in times], [each.e2e for each in times])
     best = Bound(value, {"kind": "roles"})
     if objective not in _POOLED:
         return best
