@@ -12,7 +12,6 @@ import click
 from optsched import library
 from optsched.calibrate.library import find_profile
 from optsched.check import check_schedule
-from optsched.cli.commands import terminal_width
 from optsched.cli.completion import complete_policies, complete_profiles
 from optsched.cli.group import cli
 from optsched.cli.options import (
@@ -31,6 +30,7 @@ from optsched.cli.options import (
     write_out,
 )
 from optsched.cli.step_bar import StepBar
+from optsched.cli.terminal import terminal_width
 from optsched.cli.types import FILE, FOLDER, OneOf
 from optsched.hardware.compare.execute import execute_policy, execute_schedule
 from optsched.hardware.machine import DEVICES, Machine, open_machine

@@ -338,7 +338,7 @@ def test_a_comparison_shows_every_policy(optsched: Command, monkeypatch: pytest.
     assert [line.split()[0] for line in out.splitlines() if re.search(r"^\w+ +\d+\.\d\d", line)] == list(POLICIES)
     assert max(map(len, out.splitlines())) <= 120
     for width in ("40", "80"):
-        monkeypatch.setattr("optsched.cli.commands.terminal_width", lambda width=width: int(width))
+        monkeypatch.setattr("optsched.cli.simulate_command.terminal_width", lambda width=width: int(width))
         narrow = optsched("simulate", file, "--policy", "all").out
         assert "…" not in narrow
         assert max(map(len, narrow.splitlines())) <= int(width)

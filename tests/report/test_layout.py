@@ -15,7 +15,7 @@ from commands import optsched
 
 from optsched import bound, save_instance, simulate, solve
 from optsched.calibrate.library import find_cost
-from optsched.cli import commands
+from optsched.cli import simulate_command, table_command
 from optsched.library import load_instance, load_suite
 from optsched.model.documents import Suite, dump, suite_document
 from optsched.model.domain import replace
@@ -67,8 +67,8 @@ def test_a_wrong_column_is_found_before_anything_is_computed(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("it was computed")
 
-    monkeypatch.setattr(commands, "table_rows", never)
-    monkeypatch.setattr(commands, "simulate_each", never)
+    monkeypatch.setattr(table_command, "table_rows", never)
+    monkeypatch.setattr(simulate_command, "simulate_each", never)
     for typed in ("table infermax-fig15 --columns I,vlm", "simulate infermax-fig15 --columns I,vlm"):
         found = optsched(capsys, *typed.split(), "--policy", "vllm")
         assert (found.code, found.err.startswith("optsched: --columns: got ")) == (2, True)
