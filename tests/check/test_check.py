@@ -20,7 +20,7 @@ from playing import COST
 import optsched_formulations
 from optsched import check
 from optsched.check import Report, check_result, check_schedule
-from optsched.check.certificates.proofs import PROOFS
+from optsched.check.certificates.kinds import PROOFS
 from optsched.model.cost import CostModel
 from optsched.model.documents import dump, parse_results, result_document
 from optsched.model.domain import replace
