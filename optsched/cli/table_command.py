@@ -46,8 +46,9 @@ from optsched.model.domain import replace
 from optsched.model.errors import DefectError, InfeasibleInstanceError, InputError, Said, printable
 from optsched.model.feasibility import infeasibility
 from optsched.model.restrictions import Restrictions
+from optsched.report.bound_sheet import make_sheet
 from optsched.report.formats import FORMATS, as_text
-from optsched.report.sheet import Sheet, make_sheet
+from optsched.report.sheet import Sheet
 from optsched.study import ledger as ledgers
 from optsched.study.bound_table import Row, TableTask, finish, table_rows
 

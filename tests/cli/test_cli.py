@@ -40,8 +40,9 @@ from optsched.model.objectives import PLAIN_OBJECTIVES, Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status, versions
 from optsched.report.formats import FORMATS, as_csv, as_markdown, as_text
+from optsched.report.bound_sheet import make_sheet
 from optsched.report.latex import as_latex
-from optsched.report.sheet import Cell, Column, Sheet, make_sheet
+from optsched.report.sheet import Cell, Column, Sheet
 from optsched.solvers.formulation import ProgressEvent
 from optsched.study.bound_table import BoundTable, TableTask, finish, table_rows
 from optsched.study.simulations import simulate_each

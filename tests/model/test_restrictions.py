@@ -40,7 +40,7 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import FORBIDDABLE, Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Assignment, Batch, Schedule, timed
-from optsched.report.sheet import class_texts
+from optsched.report.summary import class_texts
 from optsched.simulator.replica import Replica
 from optsched.solvers.declaration import Declaration
 from optsched.solvers.formulation import Outcome, Task, Termination

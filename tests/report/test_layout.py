@@ -20,11 +20,12 @@ from optsched.library import load_instance, load_suite
 from optsched.model.documents import Suite, dump, suite_document
 from optsched.model.domain import replace
 from optsched.model.errors import InputError
+from optsched.report.bound_sheet import make_sheet
 from optsched.report.formats import as_markdown
 from optsched.report.latex import PAGE_PT, TEXT_WIDTH_PT, as_latex, height_pt, pages_of, width_pt
 from optsched.report.layout import chosen, transposed
 from optsched.report.results_csv import COLUMNS, results_csv
-from optsched.report.sheet import Cell, Column, Sheet, make_sheet
+from optsched.report.sheet import Cell, Column, Sheet
 from optsched.study.bound_table import TableTask, finish, table_rows
 
 SHEET = Sheet(
