@@ -12,24 +12,18 @@ from optsched.cli.group import cli
 from optsched.cli.options import (
     instance_argument,
     integer_option,
-    naming_options,
     objective_option,
     out_option,
     read_objective,
-    refuse_options,
     suite_argument,
     write_out,
 )
 from optsched.cli.terminal import terminal_width
-from optsched.model.documents import dump, instance_document, instance_sha256, suite_document
+from optsched.model.documents import dump, instance_document, instance_sha256
 from optsched.model.domain import MAX_TOKENS
-from optsched.model.errors import InputError, one_of
 from optsched.report.formats import simple_table
 from optsched.report.summary import objective_text
 from optsched.study import ledger as ledgers
-from optsched.traces.families import Family, Generator
-from optsched.traces.infermax import GROUPS
-from optsched.traces.suites import SUITES
 
 
 @cli.group()
@@ -67,13 +61,6 @@ def show_instance(instance: str, out: str | None) -> None:
     write_out(out, dump(instance_document(library.load_instance(instance))))
 
 
-def _two_groups(given: str) -> tuple[str, ...]:
-    names = tuple(given.split(","))
-    if len(names) != 2:
-        raise InputError("--groups", given, f"two of {', '.join(GROUPS)}, joined by a comma")
-    return names
-
-
 @instances.command("make")
 @suite_argument
 @integer_option("--n", 1, 1_000_000, None, "Instances to draw, of random and mix.  [default: 100]")
@@ -92,14 +79,6 @@ def _two_groups(given: str) -> tuple[str, ...]:
 @out_option
 def make_suite(suite: str, out: str | None, groups: str | None, **drawn: Any) -> None:
     """Generate a suite of the library anew, or draw instances (docs/study.md)."""
-    if suite in set(Generator):
-        given = {name: value for name, value in drawn.items() if value is not None}
-        with naming_options():
-            family = Family(Generator(suite), **given | ({"groups": _two_groups(groups)} if groups else {}))
-            write_out(out, dump(suite_document(family.suite(), family.profile)))
-        return
-    refuse_options("SUITE", ("groups", *drawn), f"{' or '.join(Generator)} with it")
-    if suite not in SUITES:
-        raise InputError("SUITE", suite, one_of(suite, (*SUITES, *Generator)))
-    found = SUITES[suite]
-    write_out(out, dump(suite_document(found.make(found.profile), found.profile)))
+    from optsched.cli.suites import made_suite  # noqa: PLC0415  # only this command loads the generators
+
+    write_out(out, dump(made_suite(suite, groups, drawn)))

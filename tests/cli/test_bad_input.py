@@ -487,7 +487,7 @@ def test_a_file_that_cannot_be_written(
         "simulate_command.simulate_each",
         "solve_command.run_solver",
         "table_command.table_rows",
-        "instance_commands.suite_document",
+        "suites.suite_document",
         "instance_commands.instance_document",
     ):
         monkeypatch.setattr(f"optsched.cli.{name}", _never)
