@@ -35,7 +35,7 @@ from optsched.cli.types import FILE, FOLDER, OneOf
 from optsched.hardware.compare.execute import execute_policy, execute_schedule
 from optsched.hardware.machine import DEVICES, Machine, open_machine
 from optsched.hardware.transformer.shape import Shape, read_shape
-from optsched.methods.simulate import PolicyCrashError
+from optsched.methods.policies import PolicyCrashError
 from optsched.model.documents import dump
 from optsched.model.domain import MAX_TOKENS, replace
 from optsched.model.errors import InputError, Said, printable

@@ -31,7 +31,8 @@ from patience import PATIENCE_S
 from optsched.bounds.catalogue import BOUNDS
 from optsched.cli.live import LiveLine
 from optsched.library import load_instance, load_suite
-from optsched.methods.simulate import policy_names, simulate
+from optsched.methods.policies import policy_names
+from optsched.methods.simulate import simulate
 from optsched.methods.solve import solve as real_solve
 from optsched.model.documents import Suite, dump, instance_document, result_document, suite_document
 from optsched.model.domain import replace
@@ -39,8 +40,8 @@ from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import PLAIN_OBJECTIVES, Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status, versions
-from optsched.report.formats import FORMATS, as_csv, as_markdown, as_text
 from optsched.report.bound_sheet import make_sheet
+from optsched.report.formats import FORMATS, as_csv, as_markdown, as_text
 from optsched.report.latex import as_latex
 from optsched.report.sheet import Cell, Column, Sheet
 from optsched.solvers.formulation import ProgressEvent

@@ -18,7 +18,8 @@ from optsched.bounds.volume import volume_bound
 from optsched.check import check_result, check_schedule
 from optsched.cli import main
 from optsched.methods import plan as planning
-from optsched.methods.simulate import policy_names, simulate
+from optsched.methods.policies import policy_names
+from optsched.methods.simulate import simulate
 from optsched.methods.solve import solve
 from optsched.model.cost import CostModel
 from optsched.model.documents import (
