@@ -24,7 +24,8 @@ from optsched.cli import run_program
 from optsched.library import instances_directory, load_instances
 from optsched.methods.bound import bound
 from optsched.methods.plan import method_names
-from optsched.methods.simulate import policy_names, simulate
+from optsched.methods.policies import policy_names
+from optsched.methods.simulate import simulate
 from optsched.methods.solve import solve
 from optsched.model.documents import result_document
 from optsched.model.instance import Instance

@@ -15,7 +15,7 @@ from optsched.calibrate.library import cost_model
 from optsched.cli import run_program
 from optsched.cli.options import file_option
 from optsched.library import load_suite
-from optsched.methods.simulate import standard_policies
+from optsched.methods.policies import standard_policies
 from optsched.model.instance import Instance, Rules
 from optsched.model.objectives import Objective
 from optsched.report.formats import as_markdown, as_text

@@ -26,7 +26,7 @@ from .methods.bound import bound as bound
 from .methods.bound import bound_names as bound_names
 from .methods.export import export_model as export_model
 from .methods.plan import method_names as method_names
-from .methods.simulate import policy_names as policy_names
+from .methods.policies import policy_names as policy_names
 from .methods.simulate import simulate as simulate
 from .methods.solve import solve as solve
 from .model.cluster import (

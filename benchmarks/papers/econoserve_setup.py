@@ -15,7 +15,8 @@ from random import Random
 from statistics import mean
 from types import MappingProxyType
 
-from optsched.methods.simulate import ready_policy, simulate
+from optsched.methods.policies import ready_policy
+from optsched.methods.simulate import simulate
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from optsched.calibrate.library import Profile, load_profile, render_profile
-from optsched.cli.commands import terminal_width
 from optsched.cli.completion import complete_policies
 from optsched.cli.group import cli
 from optsched.cli.options import blaming, integer_option, naming_options, out_option, require_policy, write_out
+from optsched.cli.terminal import terminal_width
 from optsched.cli.types import FILE, OneOf
 from optsched.hardware.compare.requests import compare_run
 from optsched.hardware.compare.vllm_run import is_run, read_run

@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 from optsched.library import load_suite, suite_names
 from optsched.methods.plan import method_names
-from optsched.methods.simulate import policy_names
+from optsched.methods.policies import policy_names
 from optsched.model.profiles import profile_names
 
 Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]

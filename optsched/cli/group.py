@@ -14,7 +14,7 @@ from optsched.cli.streams import discard_output
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "bound": (
-            "commands",
+            "bound_command",
             "Prove a lower bound alone, at any size.",
         ),
         "calibrate": (
@@ -22,7 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Fit a cost profile to measured times, and report its errors.",
         ),
         "check": (
-            "commands",
+            "check_command",
             "Verify schedules, values and certificates of a result document, independently of what made them.",
         ),
         "conform": (
@@ -38,7 +38,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Decide a claim over a family of instances (docs/study.md).",
         ),
         "instances": (
-            "commands",
+            "instance_commands",
             "Look into the instance library.",
         ),
         "new": (
@@ -62,11 +62,11 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Write one page about a study, FILE.toml or its store (.sqlite): tables, figures, schedules, provenance.",
         ),
         "simulate": (
-            "commands",
+            "simulate_command",
             "Run policies on the cost-model simulator; INSTANCE may also be a suite.",
         ),
         "solve": (
-            "commands",
+            "solve_command",
             "Find the best schedule and a proved bound on it.",
         ),
         "study": (
@@ -78,11 +78,11 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Check a result document, and add what it improves to the ledger: the change of a pull request.",
         ),
         "table": (
-            "commands",
+            "table_command",
             "Print a bound table: optimum or bound of every instance, and each policy's gap to it.",
         ),
         "trace": (
-            "commands",
+            "trace_command",
             "Make an instance of a request trace; rejected rows are named on stderr with the reason.",
         ),
         "worst": (

@@ -12,7 +12,6 @@ import click
 from optsched import library
 from optsched.calibrate.library import find_profile
 from optsched.check import check_schedule
-from optsched.cli.commands import terminal_width
 from optsched.cli.completion import complete_policies, complete_profiles
 from optsched.cli.group import cli
 from optsched.cli.options import (
@@ -31,11 +30,12 @@ from optsched.cli.options import (
     write_out,
 )
 from optsched.cli.step_bar import StepBar
+from optsched.cli.terminal import terminal_width
 from optsched.cli.types import FILE, FOLDER, OneOf
 from optsched.hardware.compare.execute import execute_policy, execute_schedule
 from optsched.hardware.machine import DEVICES, Machine, open_machine
 from optsched.hardware.transformer.shape import Shape, read_shape
-from optsched.methods.simulate import PolicyCrashError
+from optsched.methods.policies import PolicyCrashError
 from optsched.model.documents import dump
 from optsched.model.domain import MAX_TOKENS, replace
 from optsched.model.errors import InputError, Said, printable

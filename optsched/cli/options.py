@@ -26,8 +26,8 @@ from optsched.cli.completion import (
 from optsched.cli.types import FILE, FOLDER, Exact, OneOf, Positive, Whole, typed
 from optsched.methods.plan import AUTO
 from optsched.methods.plan import require_method as require_known_method
+from optsched.methods.policies import parts_of, policy_in_file, policy_names, standard_policies
 from optsched.methods.routing import find_router
-from optsched.methods.simulate import parts_of, policy_in_file, policy_names, standard_policies
 from optsched.model.documents import check_writable, write_text
 from optsched.model.domain import MAX_MACHINES, MAX_TOKENS, replace
 from optsched.model.errors import InputError, Said, one_of

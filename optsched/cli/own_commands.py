@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 import click
 
-from optsched.cli.commands import terminal_width
 from optsched.cli.group import cli
+from optsched.cli.terminal import terminal_width
 from optsched.cli.types import OneOf
 from optsched.methods.conform import Verdict
 from optsched.methods.conform_parts import Kind, kind_of, require_part

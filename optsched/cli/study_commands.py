@@ -11,11 +11,11 @@ from pathlib import Path
 
 import click
 
-from optsched.cli.commands import terminal_width
 from optsched.cli.group import cli
 from optsched.cli.options import blaming, file_option, integer_option, ledger_option, naming_options
 from optsched.cli.step_bar import StepBar
 from optsched.cli.stores import open_store
+from optsched.cli.terminal import terminal_width
 from optsched.cli.types import FILE
 from optsched.model.documents import dump, read_bytes, result_document, write_text
 from optsched.model.errors import InputError, Said, printable

@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from optsched.check import check_schedule
-from optsched.methods.simulate import PolicyCrashError, defined_at, policy_code, policy_of, ready_policy
+from optsched.methods.policies import PolicyCrashError, defined_at, policy_code, policy_of, ready_policy
 from optsched.model.cost import CostModel
 from optsched.model.following import unrolled
 from optsched.model.instance import Instance, Limits, Request, Rules

@@ -16,8 +16,9 @@ from optsched.check import check_schedule
 from optsched.failures import FAILURES, failure_text
 from optsched.methods import conform as policies
 from optsched.methods.conform import Conformance, Verdict
+from optsched.methods.policies import policy_in_file, policy_names
 from optsched.methods.routing import find_router, router_names
-from optsched.methods.simulate import policy_in_file, policy_names, simulate
+from optsched.methods.simulate import simulate
 from optsched.methods.solve import solve
 from optsched.model.cluster import CacheMode, CacheRules, Role, ViewAge
 from optsched.model.domain import replace

@@ -15,7 +15,8 @@ from optsched.model.objectives import Objective
 from optsched.model.result import Badge
 from optsched.pages.view import packed_view
 from optsched.plot.common import objective_name, time_unit
-from optsched.report.sheet import CERTIFIED, PROVED, class_texts
+from optsched.report.sheet import CERTIFIED, PROVED
+from optsched.report.summary import class_texts
 from optsched.study.frame import Row, rows_of
 from optsched.study.record import Record
 from optsched.study.store import Attempt

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from optsched.model.domain import Tokens, domain
 from optsched.model.errors import InputError, did_you_mean
 from optsched.model.schedule import Assignment
 from optsched.policies.histogram import Histogram
+from optsched.policies.stable_queue import Key, StableQueue
 from optsched.simulator.replica import Job, Notified, Occasion, Policy, PolicyFailureError, Replica
 
 Estimate = Callable[[Job], int]
@@ -43,6 +44,11 @@ class Predicted:
     def __call__(self, job: Job) -> int:
         """Return what was expected of a job."""
         return self._lengths[job.index]
+
+
+def by_prediction(key: Key, estimate: Estimate) -> Callable[[Job, Replica], Any]:
+    """Return the order by a key that depends on what is predicted, and nothing else that changes while waiting."""
+    return StableQueue(key) if isinstance(estimate, Predicted) else lambda job, _: key(job)
 
 
 Spread = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 from optsched.policies.algorithm import Order
 from optsched.policies.grouped import Group, GroupedPolicy, Members
-from optsched.policies.predictors import Estimate, Predicting
-from optsched.policies.stable_queue import StableQueue, by_prediction
+from optsched.policies.predictors import Estimate, Predicting, by_prediction
+from optsched.policies.stable_queue import StableQueue
 from optsched.simulator.replica import Occasion, Policy
 
 

@@ -41,8 +41,7 @@ from optsched.model.memory import Memory, memory_of
 from optsched.policies.algorithm import Admission, Order
 from optsched.policies.fcfs import FCFS, FCFS_HY, largest_allocation
 from optsched.policies.grouped import Group, GroupedPolicy, Members
-from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor
-from optsched.policies.stable_queue import by_prediction
+from optsched.policies.predictors import TRUTH, Estimate, Online, Predicting, Predictor, by_prediction
 from optsched.simulator.replica import Job, Occasion, Policy
 
 

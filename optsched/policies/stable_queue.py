@@ -8,7 +8,6 @@ from heapq import merge
 from operator import itemgetter
 from typing import Any
 
-from optsched.policies.predictors import Estimate, Predicted
 from optsched.simulator.replica import Job, Replica
 
 Place = tuple[Any, int, Job]
@@ -50,8 +49,3 @@ class StableQueue:
         if not running:
             return map(_job, self._queue)
         return map(_job, merge(sorted((self._key(job), job.rank, job) for job in running), self._queue))
-
-
-def by_prediction(key: Key, estimate: Estimate) -> Callable[[Job, Replica], Any]:
-    """Return the order by a key that depends on what is predicted, and nothing else that changes while waiting."""
-    return StableQueue(key) if isinstance(estimate, Predicted) else lambda job, _: key(job)

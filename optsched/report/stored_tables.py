@@ -19,9 +19,9 @@ from optsched.model.instance import Instance
 from optsched.model.objectives import Objective, find_objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Result, Status
+from optsched.report.bound_sheet import make_sheet
 from optsched.report.formats import as_markdown
 from optsched.report.section import replace_section
-from optsched.report.sheet import make_sheet
 from optsched.study.bound_table import BoundTable, Row
 from optsched.study.setups import Setups
 from optsched.study.store import EVEN_FAILURES, Store

@@ -5,16 +5,19 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from optsched.methods.bound import BoundRun
 from optsched.model.errors import printable
 from optsched.model.instance import Instance, Request
 from optsched.model.objectives import Objective, gap
+from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.report.formats import columns_text, simple_table
-from optsched.report.sheet import AT_MOST, NOT_AVAILABLE, Cell, Column, Sheet, class_texts
-from optsched.simulator.routed import DecisionRecord
+from optsched.report.sheet import AT_MOST, NOT_AVAILABLE, Cell, Column, Sheet
+
+if TYPE_CHECKING:
+    from optsched.methods.bound import BoundRun
+    from optsched.simulator.routed import DecisionRecord
 
 _BADGES = MappingProxyType(
     {
@@ -23,6 +26,20 @@ _BADGES = MappingProxyType(
         Badge.HEURISTIC: "none proved",
     }
 )
+
+
+def class_texts(restrictions: Restrictions) -> list[str]:
+    """Describe a class of schedules, a phrase for each restriction."""
+    texts = [f"no {name}" for name in restrictions.forbid]
+    if restrictions.max_evictions is not None:
+        texts.append(f"at most {restrictions.max_evictions} evictions")
+    if restrictions.max_batch is not None:
+        texts.append(f"at most {restrictions.max_batch} runs in a batch")
+    if restrictions.order:
+        texts.append(f"first runs in the order {', '.join(map(str, restrictions.order))}")
+    if restrictions.at_most is not None:
+        texts.append(f"value at most {restrictions.at_most}")
+    return texts
 
 
 def objective_text(objective: Objective, requests: Sequence[Request], value: int | None) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from optsched.library import load_instances
 from optsched.methods.arguments import read_problem
 from optsched.methods.plan import AUTO
-from optsched.methods.simulate import policy_of, standard_policies
+from optsched.methods.policies import policy_of, standard_policies
 from optsched.model.errors import InputError, Said
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective

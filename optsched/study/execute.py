@@ -19,7 +19,8 @@ from optsched.failures import FAILURES, failure_text
 from optsched.methods.bound import bound
 from optsched.methods.checked import DefectFoundError
 from optsched.methods.plan import AUTO
-from optsched.methods.simulate import policy_in_file, simulate
+from optsched.methods.policies import policy_in_file
+from optsched.methods.simulate import simulate
 from optsched.methods.solve import solve, was_interrupted
 from optsched.model.documents import parse_results, result_document
 from optsched.model.domain import replace

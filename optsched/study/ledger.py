@@ -19,7 +19,6 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from optsched.check import check_result
 from optsched.library import instances_directory
 from optsched.model.documents import ClaimedResult, instance_sha256, read_bytes, restrictions_document
 from optsched.model.domain import Name, domain, replace
@@ -329,6 +328,8 @@ def record(path: Path, results: Iterable[Result], date: datetime.date) -> list[R
     DefectError
         If a bound would exceed a value. Nothing is appended then.
     """
+    from optsched.check import check_result  # noqa: PLC0415  # what reads a ledger needs no checker
+
     ledger = read_if_there(path)
     found: list[Row] = []
     for result in results:

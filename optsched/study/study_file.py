@@ -17,8 +17,8 @@ from optsched.library import load_instances
 from optsched.methods.bound import bound_names
 from optsched.methods.formulations import require_options
 from optsched.methods.plan import require_method
+from optsched.methods.policies import policy_of
 from optsched.methods.routing import find_router
-from optsched.methods.simulate import policy_of
 from optsched.model.cluster import CacheMode
 from optsched.model.documents import read_text
 from optsched.model.domain import MAX_MACHINES, Name, domain

@@ -24,7 +24,8 @@ from random import Random
 
 from optsched.bounds.alone import alone_bound
 from optsched.bounds.volume import makespan_bound
-from optsched.methods.simulate import policy_of, ready_policy, simulate
+from optsched.methods.policies import policy_of, ready_policy
+from optsched.methods.simulate import simulate
 from optsched.methods.solve import solve
 from optsched.model.cost import CostModel
 from optsched.model.instance import Instance, Limits, Request, Rules

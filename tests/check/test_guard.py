@@ -8,7 +8,7 @@ import pytest
 
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace
 from optsched.check import UnprovedError, check_result, proved_bound
-from optsched.check.certificates import proofs
+from optsched.check.certificates import kinds
 from optsched.check.certificates.shared.guard import MOST_INTEGER, require_64_bits
 from optsched.model.cost import CostModel
 from optsched.model.documents import ClaimedResult, instance_sha256
@@ -99,7 +99,7 @@ def test_a_certificate_that_breaks_the_checker_proves_nothing(monkeypatch: pytes
     def broken(*_: object) -> int:
         raise IndexError("out of\nrange")
 
-    monkeypatch.setattr(proofs, "PROOFS", {"alone": broken})
+    monkeypatch.setattr(kinds, "PROOFS", {"alone": broken})
     result = Result(TWO, "forged", Objective.MAKESPAN, Status.BOUND_ONLY, Badge.CERTIFIED, bound=1)
     claimed = ClaimedResult(replace(result, certificate={"kind": "alone"}), instance_sha256(TWO), None)
     assert check_result(claimed).violations == (

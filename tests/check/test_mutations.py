@@ -29,7 +29,7 @@ from test_waiting import queued, queued_bound
 from optsched import Instance, Objective, Restrictions, replace, simulate
 from optsched.bounds.catalogue import bound_method
 from optsched.check import UnprovedError, check_result, proved_bound
-from optsched.check.certificates.proofs import PROOFS
+from optsched.check.certificates.kinds import PROOFS
 from optsched.model.documents import dump, parse_results, result_document
 from optsched.model.errors import InputError
 from optsched.model.result import Badge, Result, Status

@@ -483,8 +483,14 @@ def test_a_file_that_cannot_be_written(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is found out before anything is computed."""
-    for name in ("simulate_each", "run_solver", "table_rows", "suite_document", "instance_document"):
-        monkeypatch.setattr(f"optsched.cli.commands.{name}", _never)
+    for name in (
+        "simulate_command.simulate_each",
+        "solve_command.run_solver",
+        "table_command.table_rows",
+        "suites.suite_document",
+        "instance_commands.instance_document",
+    ):
+        monkeypatch.setattr(f"optsched.cli.{name}", _never)
     (tmp_path / "given.json").write_text(TEXTS["instance"])
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("not a folder")
@@ -1049,7 +1055,7 @@ def test_too_little_memory_is_said_in_a_line(
     def exhausted(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("optsched.cli.commands.check_result", exhausted)
+    monkeypatch.setattr("optsched.cli.check_command.check_result", exhausted)
     file = tmp_path / "given.json"
     file.write_text(TEXTS["result"])
     assert optsched(capsys, "check", str(file)) == Outcome(1, "", "optsched: out of memory\n")

@@ -31,7 +31,8 @@ from patience import PATIENCE_S
 from optsched.bounds.catalogue import BOUNDS
 from optsched.cli.live import LiveLine
 from optsched.library import load_instance, load_suite
-from optsched.methods.simulate import policy_names, simulate
+from optsched.methods.policies import policy_names
+from optsched.methods.simulate import simulate
 from optsched.methods.solve import solve as real_solve
 from optsched.model.documents import Suite, dump, instance_document, result_document, suite_document
 from optsched.model.domain import replace
@@ -39,9 +40,10 @@ from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.objectives import PLAIN_OBJECTIVES, Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status, versions
+from optsched.report.bound_sheet import make_sheet
 from optsched.report.formats import FORMATS, as_csv, as_markdown, as_text
 from optsched.report.latex import as_latex
-from optsched.report.sheet import Cell, Column, Sheet, make_sheet
+from optsched.report.sheet import Cell, Column, Sheet
 from optsched.solvers.formulation import ProgressEvent
 from optsched.study.bound_table import BoundTable, TableTask, finish, table_rows
 from optsched.study.simulations import simulate_each
@@ -338,7 +340,7 @@ def test_a_comparison_shows_every_policy(optsched: Command, monkeypatch: pytest.
     assert [line.split()[0] for line in out.splitlines() if re.search(r"^\w+ +\d+\.\d\d", line)] == list(POLICIES)
     assert max(map(len, out.splitlines())) <= 120
     for width in ("40", "80"):
-        monkeypatch.setattr("optsched.cli.commands.terminal_width", lambda width=width: int(width))
+        monkeypatch.setattr("optsched.cli.simulate_command.terminal_width", lambda width=width: int(width))
         narrow = optsched("simulate", file, "--policy", "all").out
         assert "…" not in narrow
         assert max(map(len, narrow.splitlines())) <= int(width)

@@ -13,7 +13,7 @@ import pytest
 from checkout import searching_here
 from commands import optsched
 
-from optsched.cli import commands
+from optsched.cli import result_output
 from optsched.cli.group import COMMANDS, cli
 from optsched.library import load_suite
 from optsched.model.documents import dump, suite_document
@@ -70,7 +70,7 @@ def test_out_that_fails_late_still_prints_the_answer(
     def full(out: str | None, text: str) -> None:
         raise InputError("--out", Said("No space left on device"), "a file to write", out)
 
-    monkeypatch.setattr(commands, "write_out", full)
+    monkeypatch.setattr(result_output, "write_out", full)
     file = str(tmp_path / "r.json")
     outcome = optsched(capsys, "bound", "infermax-fig15-I8", "--out", file)
     assert outcome.code == 2

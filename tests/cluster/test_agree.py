@@ -12,7 +12,7 @@ from judging import assert_same
 from tiny_clusters import random_tiny
 
 from optsched import CacheRules, Instance, Objective, Role, Schedule, check_schedule, replace
-from optsched.methods.simulate import policy_of, ready_policy
+from optsched.methods.policies import policy_of, ready_policy
 from optsched.model.restrictions import Restrictions
 from optsched.routers import ROUTERS, find_router
 from optsched.simulator.cluster import run_cluster

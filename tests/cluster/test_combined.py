@@ -21,7 +21,7 @@ from tiny_clusters import mutated
 
 from optsched import Instance, Objective, Schedule, check_schedule
 from optsched.cache.blocks import EVICTOR_NAMES, CacheSetting
-from optsched.methods.simulate import policy_names, policy_of, ready_policy
+from optsched.methods.policies import policy_names, policy_of, ready_policy
 from optsched.model.cluster_metrics import cluster_metrics
 from optsched.model.restrictions import Restrictions
 from optsched.routers import ROUTERS, find_router

@@ -38,6 +38,7 @@ from optsched.catalogue import FORMULATION_GROUP, entries, lookup
 from optsched.methods import best as incumbents
 from optsched.methods import bound as bounding
 from optsched.methods import plan as planning
+from optsched.methods import policies as naming
 from optsched.methods import simulate as simulating
 from optsched.methods import stages
 from optsched.methods.bound import BoundRun, best_bound, bound
@@ -206,7 +207,7 @@ def test_a_policy_of_ours_that_raises_is_named(name: str, monkeypatch: pytest.Mo
         def next_batch(self, replica: object) -> object:
             raise KeyError("gone")
 
-    monkeypatch.setattr(simulating, "lookup", lambda *asked: Broken() if asked[1] == name else lookup(*asked))
+    monkeypatch.setattr(naming, "lookup", lambda *asked: Broken() if asked[1] == name else lookup(*asked))
     # It ends as soon as the optimum is proved.
     result = solve(HARD, time_limit=300, workers=1)
     assert (result.status, result.value) == (Status.OPTIMAL, optimum(HARD))

@@ -36,8 +36,8 @@ from optsched.calibrate.library import load_profile
 from optsched.methods.bound import BoundRun, best_bound
 from optsched.model.documents import Suite
 from optsched.model.profiles import profile_names
+from optsched.report.bound_sheet import make_sheet
 from optsched.report.formats import as_csv
-from optsched.report.sheet import make_sheet
 from optsched.simulator.replica import Replica
 from optsched.study.bound_table import TableTask, finish, table_rows
 

@@ -18,7 +18,8 @@ from optsched.bounds.volume import volume_bound
 from optsched.check import check_result, check_schedule
 from optsched.cli import main
 from optsched.methods import plan as planning
-from optsched.methods.simulate import policy_names, simulate
+from optsched.methods.policies import policy_names
+from optsched.methods.simulate import simulate
 from optsched.methods.solve import solve
 from optsched.model.cost import CostModel
 from optsched.model.documents import (
@@ -40,7 +41,7 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import FORBIDDABLE, Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Assignment, Batch, Schedule, timed
-from optsched.report.sheet import class_texts
+from optsched.report.summary import class_texts
 from optsched.simulator.replica import Replica
 from optsched.solvers.declaration import Declaration
 from optsched.solvers.formulation import Outcome, Task, Termination

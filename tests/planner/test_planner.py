@@ -31,7 +31,7 @@ from optsched import (
     simulate,
     solve,
 )
-from optsched.methods.simulate import policy_names
+from optsched.methods.policies import policy_names
 from optsched.model.cost import CostModel
 from optsched.model.metrics import evaluate
 from optsched.model.schedule import Schedule, timed

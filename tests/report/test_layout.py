@@ -15,16 +15,17 @@ from commands import optsched
 
 from optsched import bound, save_instance, simulate, solve
 from optsched.calibrate.library import find_cost
-from optsched.cli import commands
+from optsched.cli import simulate_command, table_command
 from optsched.library import load_instance, load_suite
 from optsched.model.documents import Suite, dump, suite_document
 from optsched.model.domain import replace
 from optsched.model.errors import InputError
+from optsched.report.bound_sheet import make_sheet
 from optsched.report.formats import as_markdown
 from optsched.report.latex import PAGE_PT, TEXT_WIDTH_PT, as_latex, height_pt, pages_of, width_pt
 from optsched.report.layout import chosen, transposed
 from optsched.report.results_csv import COLUMNS, results_csv
-from optsched.report.sheet import Cell, Column, Sheet, make_sheet
+from optsched.report.sheet import Cell, Column, Sheet
 from optsched.study.bound_table import TableTask, finish, table_rows
 
 SHEET = Sheet(
@@ -67,8 +68,8 @@ def test_a_wrong_column_is_found_before_anything_is_computed(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("it was computed")
 
-    monkeypatch.setattr(commands, "table_rows", never)
-    monkeypatch.setattr(commands, "simulate_each", never)
+    monkeypatch.setattr(table_command, "table_rows", never)
+    monkeypatch.setattr(simulate_command, "simulate_each", never)
     for typed in ("table infermax-fig15 --columns I,vlm", "simulate infermax-fig15 --columns I,vlm"):
         found = optsched(capsys, *typed.split(), "--policy", "vllm")
         assert (found.code, found.err.startswith("optsched: --columns: got ")) == (2, True)

@@ -26,7 +26,8 @@ from playing import (
 )
 
 from optsched.catalogue import POLICY_GROUP, lookup
-from optsched.methods.simulate import policy_names, simulate
+from optsched.methods.policies import policy_names
+from optsched.methods.simulate import simulate
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.errors import InfeasibleInstanceError

@@ -10,7 +10,8 @@ import pytest
 
 from optsched.bounds.volume import volume_bound
 from optsched.library import load_instance, load_suite, suite_names
-from optsched.methods.simulate import policy_names, simulate
+from optsched.methods.policies import policy_names
+from optsched.methods.simulate import simulate
 from optsched.model.documents import instance_sha256
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Rules

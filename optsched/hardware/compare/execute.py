@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from optsched.hardware.compare.batches import Execution
 from optsched.hardware.run.following import follow_policy, follow_schedule, ignore_batch
-from optsched.methods.simulate import policy_code, policy_of, ready_policy
+from optsched.methods.policies import policy_code, policy_of, ready_policy
 from optsched.model.errors import InputError
 from optsched.model.feasibility import require_feasible
 from optsched.model.instance import Instance

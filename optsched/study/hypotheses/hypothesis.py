@@ -22,8 +22,8 @@ from pydantic import Field, TypeAdapter
 
 from optsched.cache.blocks import require_evictor
 from optsched.library import instances_directory, load_instances
+from optsched.methods.policies import policy_of
 from optsched.methods.routing import find_router
-from optsched.methods.simulate import policy_of
 from optsched.model.cluster import CacheMode
 from optsched.model.domain import MAX_MACHINES, Name, domain, replace
 from optsched.model.errors import InputError, Said, one_of
