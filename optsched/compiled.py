@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 import numba
-from numba.core.event import Event, Listener, register
+from numba.core.event import Event, Listener, install_recorder, register
 from numba.extending import register_jitable
 
 from optsched.stopwatch import STOPWATCH
@@ -77,6 +77,16 @@ def compiled_part(function: Function) -> Function:
 def compiled_helper(function: Function) -> Function:
     """Let compiled functions call a function that may allocate; from Python it runs as it is."""
     return register_jitable(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+
+
+def compiled_during(work: Callable[[], object]) -> frozenset[str]:
+    """Do some work, and return the names, with modules, of the functions that it has compiled and kept on disk."""
+    with install_recorder("numba:compile") as recorder:
+        work()
+    dispatchers = {event.data["dispatcher"] for _, event in recorder.buffer}
+    # Parts, and numba's own functions, are compiled into others.
+    kept = [each.py_func for each in dispatchers if each.stats.cache_path is not None]
+    return frozenset(f"{function.__module__}.{function.__qualname__}" for function in kept)
 
 
 @cache
