@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 import numba
+from numba.core.caching import FunctionCache
 from numba.core.event import Event, Listener, install_recorder, register
 from numba.extending import register_jitable
 
@@ -45,14 +46,24 @@ register("numba:compile", _Compiler())  # type: ignore[no-untyped-call]
 
 
 def compiled(function: Function) -> Function:
-    """Compile a function of numbers, arrays and named tuples of arrays to machine code, kept on disk between runs.
+    """Compile a function of numbers, arrays and named tuples of arrays to machine code, kept on disk if it can be.
 
     It releases the interpreter's lock. The arguments decide its types; integers wrap at 64 bits. It has no entry for C,
     which nothing calls and which would have to be compiled as well.
     """
     _forget_stale(Path(function.__code__.co_filename).parent)
-    compiler = numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]  # not in stubs
+    kept = is_kept(function)
+    compiler = numba.njit(cache=kept, nogil=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]  # not in stubs
     return cast(Function, compiler(function))
+
+
+def is_kept(function: Callable[..., object]) -> bool:
+    """Return whether a function's machine code can be kept: beside it, in the user's cache, or in NUMBA_CACHE_DIR."""
+    try:
+        FunctionCache(function)  # type: ignore[no-untyped-call]
+    except RuntimeError:  # no such folder may be written
+        return False
+    return True
 
 
 def uncompiled(function: Function) -> Function:

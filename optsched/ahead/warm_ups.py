@@ -32,7 +32,7 @@ def _tiny(*requests: Request, rules: Rules = _WHOLE, kv_tokens: int = _ROOMY) ->
 
 
 def simulation() -> None:
-    """Simulate so many tokens that machine code does it, and replay the schedule."""
+    """Simulate as many tokens as machine code takes over for, and replay the schedule."""
     simulate(_tiny(Request(1, COMPILED_TOKENS)), "vllm")
 
 

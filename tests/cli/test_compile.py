@@ -8,12 +8,14 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import commands
 import pytest
 from checkout import ROOT
 
 from optsched.ahead.processes import compile_all
+from optsched.compiled import compiled
 
 _LOOPS = """\
 import time
@@ -45,7 +47,7 @@ def _warm_ups(*names: str) -> dict[str, str]:
 
 @pytest.fixture
 def loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module with two loops that nobody has compiled."""
+    """A module with two loops that are not compiled yet."""
     (tmp_path / "own_loops.py").write_text(_LOOPS)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(
@@ -80,3 +82,21 @@ def test_an_interrupted_run_keeps_what_it_has_compiled(monkeypatch: pytest.Monke
     assert not multiprocessing.active_children()
     monkeypatch.setattr("optsched.ahead.processes.WARM_UPS", _warm_ups("first"))
     assert list(compile_all(1)) == [frozenset()]
+
+
+def test_without_a_folder_for_machine_code_loops_run_and_compile_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("numba.core.caching.CompileResultCacheImpl._locator_classes", [])
+
+    def twice(number: int) -> int:
+        return 2 * number
+
+    loop: Any = compiled(twice)
+    assert loop(3) == 6
+    assert loop.stats.cache_path is None
+    code, out, err = commands.optsched(capsys, "compile")
+    assert (code, out) == (2, "")
+    assert err == (
+        "optsched: NUMBA_CACHE_DIR: got nowhere to keep machine code, expected a folder that can be written\n"
+    )
