@@ -19,7 +19,7 @@ from optsched.model.errors import InputError, Said
 @cli.command("compile")
 @workers_option
 def compile_loops(workers: int | None) -> None:
-    """Compile all loops, so that no later command has to: once on a machine, about a minute.
+    """Compile all loops, so that no later command has to: once on a machine, one or two minutes.
 
     Without it each command compiles what it needs. Ctrl-C keeps what is compiled.
     """

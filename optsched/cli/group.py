@@ -27,7 +27,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "compile": (
             "compile_command",
-            "Compile all loops, so that no later command has to: once on a machine, about a minute.",
+            "Compile all loops, so that no later command has to: once on a machine, one or two minutes.",
         ),
         "conform": (
             "own_commands",
