@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 import numba
-from numba.core.event import Event, Listener, register
+from numba.core.caching import FunctionCache
+from numba.core.event import Event, Listener, install_recorder, register
 from numba.extending import register_jitable
 
 from optsched.stopwatch import STOPWATCH
@@ -45,14 +46,24 @@ register("numba:compile", _Compiler())  # type: ignore[no-untyped-call]
 
 
 def compiled(function: Function) -> Function:
-    """Compile a function of numbers, arrays and named tuples of arrays to machine code, kept on disk between runs.
+    """Compile a function of numbers, arrays and named tuples of arrays to machine code, kept on disk if it can be.
 
     It releases the interpreter's lock. The arguments decide its types; integers wrap at 64 bits. It has no entry for C,
     which nothing calls and which would have to be compiled as well.
     """
     _forget_stale(Path(function.__code__.co_filename).parent)
-    compiler = numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]  # not in stubs
+    kept = is_kept(function)
+    compiler = numba.njit(cache=kept, nogil=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]  # not in stubs
     return cast(Function, compiler(function))
+
+
+def is_kept(function: Callable[..., object]) -> bool:
+    """Return whether a function's machine code can be kept: beside it, in the user's cache, or in NUMBA_CACHE_DIR."""
+    try:
+        FunctionCache(function)  # type: ignore[no-untyped-call]
+    except RuntimeError:  # no such folder may be written
+        return False
+    return True
 
 
 def uncompiled(function: Function) -> Function:
@@ -77,6 +88,16 @@ def compiled_part(function: Function) -> Function:
 def compiled_helper(function: Function) -> Function:
     """Let compiled functions call a function that may allocate; from Python it runs as it is."""
     return register_jitable(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+
+
+def compiled_during(work: Callable[[], object]) -> frozenset[str]:
+    """Do some work, and return the names, with modules, of the functions that it has compiled and kept on disk."""
+    with install_recorder("numba:compile") as recorder:
+        work()
+    dispatchers = {event.data["dispatcher"] for _, event in recorder.buffer}
+    # Parts, and numba's own functions, are compiled into others.
+    kept = [each.py_func for each in dispatchers if each.stats.cache_path is not None]
+    return frozenset(f"{function.__module__}.{function.__qualname__}" for function in kept)
 
 
 @cache

@@ -25,6 +25,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "check_command",
             "Verify schedules, values and certificates of a result document, independently of what made them.",
         ),
+        "compile": (
+            "compile_command",
+            "Compile all loops, so that no later command has to: once on a machine, one or two minutes.",
+        ),
         "conform": (
             "own_commands",
             "Try policies, routers, evictors or formulations on small instances: exit 0 only if all keep to the rules.",

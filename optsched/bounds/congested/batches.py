@@ -74,8 +74,9 @@ class Batches:
         self._step = -(-longest // points)
         read = self._step * np.arange(points + 1, dtype=np.int64)
         self._attention = cost.decode_kv * read + cost.decode_req
-        self._spans = np.array(_spans(cost, most), np.int64).T
-        self._turns = np.array([(tokens, cost.linear_ps(tokens)) for tokens in places], np.int64).T
+        # Contiguous however many there are: for compiled code another layout is another type.
+        self._spans = np.ascontiguousarray(np.array(_spans(cost, most), np.int64).T)
+        self._turns = np.ascontiguousarray(np.array([(at, cost.linear_ps(at)) for at in places], np.int64).T)
         self._charge = cost.prefill_req
         self.dearest = self._dearest(instance, self._step * points)
 

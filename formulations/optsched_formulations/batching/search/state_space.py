@@ -217,6 +217,7 @@ def compile_loops(space: Space) -> None:
     states = States(space, 1)
     states.expand(0)
     states.through_a_batch(np.zeros(0, dtype=np.int64), 1, 1, 0.0)
+    enter_all(_empty(1, len(space.source)), 0, space.clock)
 
 
 def _empty(room: int, words: int) -> Store:
