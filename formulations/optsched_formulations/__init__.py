@@ -12,6 +12,7 @@ FORMULATIONS = MappingProxyType(
         "free_pauses": "optsched_formulations.batching.free_pauses:FreePauses",
         "clock_beam": "optsched_formulations.batching.clock_beam:ClockBeam",
         "last_arrivals": "optsched_formulations.batching.last_arrivals:LastArrivals",
+        "unbroken": "optsched_formulations.batching.unbroken:Unbroken",
         "planner": "optsched.planner.formulation:Planner",
         "pair_flow": "optsched_formulations.batching.pair_flow:PairFlow",
         "layer_search": "optsched_formulations.batching.layer_search:LayerSearch",

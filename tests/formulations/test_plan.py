@@ -35,6 +35,7 @@ MANY = [
     ("free_pauses", 0.35),
     ("last_arrivals", 0.15),
     ("clock_beam", 0.4),
+    ("unbroken", 0.25),
     ("state_search", 0.5),
     ("layer_search", 1.0),
     ("pattern_cg", 0.4),

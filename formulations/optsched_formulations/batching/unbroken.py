@@ -1,0 +1,153 @@
+r"""Schedules in which every request runs in successive batches: few batches, by CP-SAT on where requests begin.
+
+Offline, a schedule without pauses and evictions is no more than a first batch for each request. With :math:`x_{ct}`
+requests of class c (input I and output O) that begin in batch t of J, memory asks for
+
+.. math:: \sum_{c,k < O_c} ⌈(I_c + k)/b⌉\, x_{c,j-k} ≤ M/b, \qquad 0 ≤ j < J, \qquad \sum_t x_{ct} = n_c,
+
+and so do C, P and N with what the requests run in batch j. That is far smaller than a model of evictions (`flow`), and
+where many requests share the cache an optimal schedule mostly needs none. J falls by one as long as a schedule is
+found; where the batch time has one piece all schedules without refills differ in J alone. So a schedule may not be
+optimal, and nothing is bounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ortools.sat.python import cp_model
+
+from optsched.bounds.volume import volume_bound
+from optsched.model.instance import Instance, Request
+from optsched.model.metrics import evaluate
+from optsched.model.objectives import Objective
+from optsched.model.result import Badge
+from optsched.model.schedule import Assignment, Schedule, timed
+from optsched.solvers.cpsat import minimize_cpsat
+from optsched.solvers.declaration import Declaration, Regime, Turn
+from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, silent
+from optsched.stopwatch import now_s
+from optsched_formulations.batching.costs import Costs, Horizon, value_to_beat
+
+_MOST_TERMS = 500_000
+"""Terms of a model, beyond which it is not built."""
+
+
+class Unbroken:
+    """The method of this module, as `optsched.solvers.formulation.Formulation`."""
+
+    declaration = Declaration(sequential=True, turns=(Turn(35, 0.25, (Regime.MANY_RESIDENT,)),))
+    """Where few requests share the cache the best schedules evict."""
+
+    def solve(self, task: Task) -> Outcome:
+        """Look for schedules of an offline instance with few batches; it bounds nothing.
+
+        Raises
+        ------
+        UnsupportedError
+            For another objective than the makespan, arrivals, batches of one kind, prompts that no batch holds whole,
+            an order of first runs, or if the model would be too large to build.
+        """
+        _require(task)
+        costs, classes = Costs(task.instance), _classes(task.instance)
+        most = Horizon(costs, task.objective, value_to_beat(task), len(costs.tokens)).batches
+        fewest = max(volume_bound(task.instance).batches, *(request.output for request in task.instance.requests))
+        started, best, value = now_s(), task.incumbent, task.incumbent_value
+        enough = max(task.bound, task.restrictions.at_most or 0)
+        for batches in range(most, fewest - 1, -1):
+            left = task.time_limit_s - (now_s() - started)
+            settled = value is not None and value <= enough
+            found = None if settled or left <= 0 else _Model(classes, batches, task).schedule(left)
+            if found is None:
+                break
+            makespan = evaluate(task.instance, found)["objectives"][task.objective.value]
+            if value is None or makespan < value:
+                best, value = found, makespan
+                task.progress(ProgressEvent(now_s() - started, value, task.bound))
+        return Outcome(Termination.LIMIT, best, None, Badge.HEURISTIC)
+
+
+def _require(task: Task) -> None:
+    instance, limits = task.instance, task.instance.limits
+    if task.objective != Objective.MAKESPAN:
+        raise UnsupportedError(f"objective {task.objective.value}, it minimises the makespan")
+    if not instance.offline:
+        raise UnsupportedError("requests that arrive over time, it is for those that arrive together")
+    if not instance.rules.hybrid:
+        raise UnsupportedError("batches of one kind, it needs hybrid ones")
+    if max(request.input for request in instance.requests) > min(limits.prefill_tokens, limits.batch_tokens):
+        raise UnsupportedError("prompts that no batch holds whole")
+    if task.restrictions.first_runs(instance):
+        raise UnsupportedError("an order of first runs")
+
+
+@dataclass(frozen=True)
+class _Class:
+    """Requests of one input and output."""
+
+    shape: Request
+    members: tuple[int, ...]
+
+
+def _classes(instance: Instance) -> list[_Class]:
+    groups: dict[tuple[int, int], list[int]] = {}
+    for index, request in enumerate(instance.requests):
+        groups.setdefault((request.input, request.output), []).append(index)
+    return [_Class(instance.requests[members[0]], tuple(members)) for _, members in sorted(groups.items())]
+
+
+class _Model:
+    """Where requests begin, if there are so many batches."""
+
+    def __init__(self, classes: list[_Class], batches: int, task: Task) -> None:
+        terms = batches * sum(each.shape.output for each in classes)
+        if terms > _MOST_TERMS:
+            raise UnsupportedError(f"a model of {terms} terms, more than {_MOST_TERMS}")
+        self._classes, self._batches, self._task = classes, batches, task
+        self._model = model = cp_model.CpModel()
+        self._begin = [
+            [model.new_int_var(0, len(each.members), "") for _ in range(batches - each.shape.output + 1)]
+            for each in classes
+        ]
+        for each, begin in zip(classes, self._begin, strict=True):
+            model.add(cp_model.LinearExpr.sum(begin) == len(each.members))
+        for batch in range(batches):
+            self._limit(batch)
+
+    def _limit(self, batch: int) -> None:
+        """Let a batch hold and run no more than it may."""
+        limits, eager = self._task.instance.limits, []
+        held, running = [], []
+        for each, begin in zip(self._classes, self._begin, strict=True):
+            shape = each.shape
+            for k in range(max(0, batch - len(begin) + 1), min(shape.output, batch + 1)):
+                first = begin[batch - k]
+                held.append((first, limits.blocks(shape.input + k)))
+                running.append((first, shape.input if k == 0 else 1))
+                if k == 0:
+                    eager.append((first, shape.input))
+        for terms, most in (
+            (held, limits.kv_blocks),
+            (running, limits.batch_tokens),
+            (eager, limits.prefill_tokens),
+            ([(first, 1) for first, _ in running], limits.batch_requests),
+        ):
+            if terms and most is not None:
+                variables, factors = zip(*terms, strict=True)
+                self._model.add(cp_model.LinearExpr.weighted_sum(variables, factors) <= most)
+
+    def schedule(self, seconds: float) -> Schedule | None:
+        """Return a schedule; None if none is found in some time."""
+        task = replace(self._task, time_limit_s=seconds, progress=silent, incumbent=None, incumbent_value=None)
+        answer = minimize_cpsat(self._model, self._model.new_constant(0), task, int)
+        if answer.value_of is None:
+            return None
+        runs: list[list[tuple[int, int]]] = [[] for _ in range(self._batches)]
+        for each, begin in zip(self._classes, self._begin, strict=True):
+            waiting = list(each.members)
+            for batch, variable in enumerate(begin):
+                for _ in range(answer.value_of(variable)):
+                    request = waiting.pop(0)
+                    for k in range(each.shape.output):
+                        runs[batch + k].append((request, each.shape.input if k == 0 else 1))
+        return timed(task.instance, [Assignment(sorted(run), ()) for run in runs if run])

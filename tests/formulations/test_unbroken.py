@@ -1,0 +1,118 @@
+"""Schedules without pauses and evictions: as few batches as a search over all first batches finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace as changed
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from outcomes import legal_value
+
+from optsched import Instance, Limits, Objective, Request, Rules, load_instance
+from optsched.model.cost import CostModel
+from optsched.model.result import Badge
+from optsched.solvers.formulation import Outcome, Task, Termination, UnsupportedError
+from optsched_formulations.batching.unbroken import Unbroken
+
+# Ten a batch, so that the makespan counts batches.
+TEN = CostModel(base=10, token=0)
+
+
+def ask(instance: Instance, **more: Any) -> Outcome:
+    return Unbroken().solve(changed(Task(instance, Objective.MAKESPAN, time_limit_s=20), **more))
+
+
+def fewest(instance: Instance) -> int:
+    """Return the fewest batches, by all first batches of all requests, as the rules of the problem say."""
+    requests, limits = instance.requests, instance.limits
+    total = sum(request.output for request in requests)
+    best = total
+    for begins in product(*(range(total - request.output + 1) for request in requests)):
+        last = max(begin + request.output for begin, request in zip(begins, requests, strict=True))
+        if last < best and all(fits(list(zip(begins, requests, strict=True)), batch, limits) for batch in range(last)):
+            best = last
+    return best
+
+
+def fits(begins: list[tuple[int, Request]], batch: int, limits: Limits) -> bool:
+    """Return whether what runs in a batch keeps to M, C, P and N."""
+    there = [(request, batch - begin) for begin, request in begins if 0 <= batch - begin < request.output]
+    blocks = sum(-(-(request.input + k) // limits.kv_block) for request, k in there)
+    eager = sum(request.input for request, k in there if k == 0)
+    tokens = eager + sum(k > 0 for _, k in there)
+    return (
+        blocks <= limits.kv_tokens // limits.kv_block
+        and tokens <= limits.batch_tokens
+        and eager <= limits.prefill_tokens
+        and len(there) <= (limits.batch_requests or len(there))
+    )
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=4),
+    st.integers(4, 10),
+    st.integers(4, 7),
+    st.integers(4, 6),
+    st.sampled_from((None, 1, 2)),
+    st.sampled_from((1, 2)),
+    st.booleans(),
+)
+def test_it_finds_the_fewest_batches_of_all_first_batches(
+    shapes: list[tuple[int, int]],
+    memory: int,
+    tokens: int,
+    prefill: int,
+    together: int | None,
+    block: int,
+    chunked: bool,
+) -> None:
+    limits = Limits(memory, tokens, min(prefill, tokens), together, block)
+    rules = Rules(chunked_prefill=chunked)
+    instance = Instance("few", limits, rules, TEN, tuple(Request(*shape) for shape in shapes))
+    assume(not instance.infeasibilities())
+    outcome = ask(instance)
+    assert outcome.termination == Termination.LIMIT
+    assert (outcome.bound, outcome.badge) == (None, Badge.HEURISTIC)
+    assert legal_value(instance, outcome.schedule) == 10 * fewest(instance)
+
+
+def test_a_schedule_that_is_known_is_kept_or_beaten() -> None:
+    # Three of 1 + 2 tokens, memory for 4: all together would hold 3, then 6. One begins, and two a batch later: they
+    # hold 1, then 2 + 1 + 1, then 4.
+    instance = Instance("three", Limits(4, 9, 9), Rules(), TEN, (Request(1, 2),) * 3)
+    found = ask(instance)
+    assert legal_value(instance, found.schedule) == 30
+    again = ask(instance, incumbent=found.schedule, incumbent_value=30)
+    assert again.schedule == found.schedule
+
+
+def test_few_batches_of_many_requests() -> None:
+    """Of 32 requests in 48 batches, which `sarathi` finds, planner and beams left none out in a minute."""
+    instance = load_instance("ladder-n32-LILO+SISO-k8")
+    # The value of any 47 batches without refills.
+    schedule = ask(instance, workers=2, bound=250_963_894_129).schedule
+    assert schedule is not None
+    assert len(schedule.batches) == 47
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": Objective.MEAN_E2E}, "objective mean_e2e"),
+        ({"instance": Instance("late", Limits(9, 9, 9), Rules(), TEN, (Request(1, 1), Request(1, 1, 5)))}, "over time"),
+        ({"instance": Instance("kind", Limits(9, 9, 9), Rules(hybrid=False), TEN, (Request(1, 1),))}, "of one kind"),
+        ({"instance": Instance("long", Limits(9, 9, 2), Rules(), TEN, (Request(3, 1),))}, "no batch holds whole"),
+        (
+            {"instance": Instance("large", Limits(10**6, 999, 999), Rules(), TEN, (Request(1, 800), Request(2, 800)))},
+            "a model of",
+        ),
+    ],
+)
+def test_it_says_what_it_is_not_for(changes: dict[str, Any], message: str) -> None:
+    instance = Instance("one", Limits(9, 9, 9), Rules(), TEN, (Request(1, 1),))
+    with pytest.raises(UnsupportedError, match=message):
+        ask(changes.pop("instance", instance), **changes)
