@@ -103,6 +103,7 @@ def test_few_batches_of_many_requests() -> None:
     ("changes", "message"),
     [
         ({"objective": Objective.MEAN_E2E}, "objective mean_e2e"),
+        ({"deterministic_limit": 1.0}, "a deterministic limit"),
         ({"instance": Instance("late", Limits(9, 9, 9), Rules(), TEN, (Request(1, 1), Request(1, 1, 5)))}, "over time"),
         ({"instance": Instance("kind", Limits(9, 9, 9), Rules(hybrid=False), TEN, (Request(1, 1),))}, "of one kind"),
         ({"instance": Instance("long", Limits(9, 9, 2), Rules(), TEN, (Request(3, 1),))}, "no batch holds whole"),

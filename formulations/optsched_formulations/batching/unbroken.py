@@ -8,12 +8,14 @@ requests of class c (input I and output O) that begin in batch t of J, memory as
 and so do C, P and N with what the requests run in batch j. That is far smaller than a model of evictions (`flow`), and
 where many requests share the cache an optimal schedule mostly needs none. J falls by one as long as a schedule is
 found; where the batch time has one piece all schedules without refills differ in J alone. So a schedule may not be
-optimal, and nothing is bounded.
+optimal, and nothing is bounded. How long CP-SAT takes for one J is luck, from half a second to minutes: so it begins
+anew with another seed, and more time, again and again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import count
 
 from ortools.sat.python import cp_model
 
@@ -23,7 +25,7 @@ from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
-from optsched.solvers.cpsat import minimize_cpsat
+from optsched.solvers.cpsat import Values, minimize_cpsat
 from optsched.solvers.declaration import Declaration, Regime, Turn
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, silent
 from optsched.stopwatch import now_s
@@ -31,6 +33,8 @@ from optsched_formulations.batching.costs import Costs, Horizon, value_to_beat
 
 _MOST_TERMS = 500_000
 """Terms of a model, beyond which it is not built."""
+_TRY_S, _TRIES = 1.0, 3
+"""Seconds of the first tries for a number of batches, and tries after which these are doubled."""
 
 
 class Unbroken:
@@ -46,7 +50,7 @@ class Unbroken:
         ------
         UnsupportedError
             For another objective than the makespan, arrivals, batches of one kind, prompts that no batch holds whole,
-            an order of first runs, or if the model would be too large to build.
+            an order of first runs, a limit in deterministic time, or if the model would be too large to build.
         """
         _require(task)
         costs, classes = Costs(task.instance), _classes(task.instance)
@@ -55,9 +59,9 @@ class Unbroken:
         started, best, value = now_s(), task.incumbent, task.incumbent_value
         enough = max(task.bound, task.restrictions.at_most or 0)
         for batches in range(most, fewest - 1, -1):
-            left = task.time_limit_s - (now_s() - started)
-            settled = value is not None and value <= enough
-            found = None if settled or left <= 0 else _Model(classes, batches, task).schedule(left)
+            if value is not None and value <= enough:
+                break
+            found = _Model(classes, batches, task).schedule(started + task.time_limit_s)
             if found is None:
                 break
             makespan = evaluate(task.instance, found)["objectives"][task.objective.value]
@@ -79,6 +83,8 @@ def _require(task: Task) -> None:
         raise UnsupportedError("prompts that no batch holds whole")
     if task.restrictions.first_runs(instance):
         raise UnsupportedError("an order of first runs")
+    if task.deterministic_limit is not None:
+        raise UnsupportedError("a deterministic limit, it knows seconds only")
 
 
 @dataclass(frozen=True)
@@ -90,10 +96,12 @@ class _Class:
 
 
 def _classes(instance: Instance) -> list[_Class]:
+    """Return the classes, large ones first: CP-SAT finds schedules sooner so."""
     groups: dict[tuple[int, int], list[int]] = {}
     for index, request in enumerate(instance.requests):
         groups.setdefault((request.input, request.output), []).append(index)
-    return [_Class(instance.requests[members[0]], tuple(members)) for _, members in sorted(groups.items())]
+    classes = [_Class(instance.requests[members[0]], tuple(members)) for members in groups.values()]
+    return sorted(classes, key=lambda each: (each.shape.peak_tokens, each.shape.output), reverse=True)
 
 
 class _Model:
@@ -113,6 +121,7 @@ class _Model:
             model.add(cp_model.LinearExpr.sum(begin) == len(each.members))
         for batch in range(batches):
             self._limit(batch)
+        self._nothing = model.new_constant(0)
 
     def _limit(self, batch: int) -> None:
         """Let a batch hold and run no more than it may."""
@@ -126,28 +135,39 @@ class _Model:
                 running.append((first, shape.input if k == 0 else 1))
                 if k == 0:
                     eager.append((first, shape.input))
-        for terms, most in (
-            (held, limits.kv_blocks),
-            (running, limits.batch_tokens),
-            (eager, limits.prefill_tokens),
-            ([(first, 1) for first, _ in running], limits.batch_requests),
-        ):
-            if terms and most is not None:
-                variables, factors = zip(*terms, strict=True)
-                self._model.add(cp_model.LinearExpr.weighted_sum(variables, factors) <= most)
+        most, prompts = limits.batch_requests, sum(request.input for request in self._task.instance.requests)
+        rows = [(held, limits.kv_blocks)]
+        if prompts > limits.batch_tokens:
+            rows.append((running, limits.batch_tokens))
+        if prompts > limits.prefill_tokens:
+            rows.append((eager, limits.prefill_tokens))
+        if most is not None:
+            rows.append(([(first, 1) for first, _ in running], most))
+        for terms, bound in rows:
+            variables, factors = [variable for variable, _ in terms], [factor for _, factor in terms]
+            self._model.add(cp_model.LinearExpr.weighted_sum(variables, factors) <= bound)
 
-    def schedule(self, seconds: float) -> Schedule | None:
-        """Return a schedule; None if none is found in some time."""
-        task = replace(self._task, time_limit_s=seconds, progress=silent, incumbent=None, incumbent_value=None)
-        answer = minimize_cpsat(self._model, self._model.new_constant(0), task, int)
-        if answer.value_of is None:
-            return None
+    def schedule(self, until_s: float) -> Schedule | None:
+        """Return a schedule; None if there is none, or none is found in time."""
+        for turn in count():
+            seconds = min(_TRY_S * 2 ** (turn // _TRIES), until_s - now_s())
+            if seconds <= 0:
+                return None
+            task = replace(self._task, time_limit_s=seconds, seed=self._task.seed + turn, progress=silent)
+            answer = minimize_cpsat(self._model, self._nothing, task, int)
+            if answer.termination == Termination.INFEASIBLE:
+                return None
+            if answer.value_of is not None:
+                return self._read(answer.value_of)
+        raise AssertionError("turns go on without end")
+
+    def _read(self, value_of: Values) -> Schedule:
         runs: list[list[tuple[int, int]]] = [[] for _ in range(self._batches)]
         for each, begin in zip(self._classes, self._begin, strict=True):
             waiting = list(each.members)
             for batch, variable in enumerate(begin):
-                for _ in range(answer.value_of(variable)):
+                for _ in range(value_of(variable)):
                     request = waiting.pop(0)
                     for k in range(each.shape.output):
                         runs[batch + k].append((request, each.shape.input if k == 0 else 1))
-        return timed(task.instance, [Assignment(sorted(run), ()) for run in runs if run])
+        return timed(self._task.instance, [Assignment(sorted(run), ()) for run in runs if run])
