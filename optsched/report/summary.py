@@ -206,9 +206,10 @@ def policy_sheet(results: Sequence[Result], records: Sequence[DecisionRecord] = 
         return Column(header, _for_machines(header), tuple(Cell(text, text) for text in cells), key=key, left=key)
 
     columns = [
-        column(option, [result.options[option] for result in results], key=True)
+        # One that crashed has none, nor has one that routes by itself.
+        column(option, [result.options.get(option, NOT_AVAILABLE) for result in results], key=True)
         for option in ("router", "evictor")
-        if option in results[0].options
+        if any(option in result.options for result in results)
     ]
     columns.append(column("policy", [result.method for result in results], key=True))
     columns += [
