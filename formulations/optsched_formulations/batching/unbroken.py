@@ -14,6 +14,8 @@ anew with another seed, and more time, again and again.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -28,6 +30,7 @@ from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.cpsat import Values, minimize_cpsat
 from optsched.solvers.declaration import Declaration, Regime, Turn
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, silent
+from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import Costs, Horizon, value_to_beat
 
@@ -53,22 +56,41 @@ class Unbroken:
             an order of first runs, a limit in deterministic time, or if the model would be too large to build.
         """
         _require(task)
-        costs, classes = Costs(task.instance), _classes(task.instance)
+        return _Search(task).best()
+
+
+class _Search:
+    """One task: fewer and fewer batches, with the best schedule so far."""
+
+    def __init__(self, task: Task) -> None:
+        self._task, self._started = task, now_s()
+        self._schedule, self._value = task.incumbent, task.incumbent_value
+
+    def best(self) -> Outcome:
+        """Return the best schedule, at Ctrl-C that so far."""
+        until_interrupted(self._search)
+        return Outcome(Termination.LIMIT, self._schedule, None, Badge.HEURISTIC)
+
+    def _search(self, interrupted: threading.Event) -> None:
+        task, instance = self._task, self._task.instance
+        costs, classes = Costs(instance), _classes(instance)
         most = Horizon(costs, task.objective, value_to_beat(task), len(costs.tokens)).batches
-        fewest = max(volume_bound(task.instance).batches, *(request.output for request in task.instance.requests))
-        started, best, value = now_s(), task.incumbent, task.incumbent_value
+        fewest = max(volume_bound(instance).batches, *(request.output for request in instance.requests))
         enough = max(task.bound, task.restrictions.at_most or 0)
         for batches in range(most, fewest - 1, -1):
-            if value is not None and value <= enough:
-                break
-            found = _Model(classes, batches, task).schedule(started + task.time_limit_s)
+            if self._value is not None and self._value <= enough:
+                return
+            model = _Model(classes, batches, task)
+            found = model.schedule(lambda: 0.0 if interrupted.is_set() else self._left_s())
             if found is None:
-                break
-            makespan = evaluate(task.instance, found)["objectives"][task.objective.value]
-            if value is None or makespan < value:
-                best, value = found, makespan
-                task.progress(ProgressEvent(now_s() - started, value, task.bound))
-        return Outcome(Termination.LIMIT, best, None, Badge.HEURISTIC)
+                return
+            makespan = evaluate(instance, found)["objectives"][task.objective.value]
+            if self._value is None or makespan < self._value:
+                self._schedule, self._value = found, makespan
+                task.progress(ProgressEvent(now_s() - self._started, makespan, task.bound))
+
+    def _left_s(self) -> float:
+        return self._task.time_limit_s - (now_s() - self._started)
 
 
 def _require(task: Task) -> None:
@@ -105,7 +127,7 @@ def _classes(instance: Instance) -> list[_Class]:
 
 
 class _Model:
-    """Where requests begin, if there are so many batches."""
+    """Where requests begin, for a number of batches."""
 
     def __init__(self, classes: list[_Class], batches: int, task: Task) -> None:
         terms = batches * sum(each.shape.output for each in classes)
@@ -147,10 +169,10 @@ class _Model:
             variables, factors = [variable for variable, _ in terms], [factor for _, factor in terms]
             self._model.add(cp_model.LinearExpr.weighted_sum(variables, factors) <= bound)
 
-    def schedule(self, until_s: float) -> Schedule | None:
+    def schedule(self, left_s: Callable[[], float]) -> Schedule | None:
         """Return a schedule; None if there is none, or none is found in time."""
         for turn in count():
-            seconds = min(_TRY_S * 2 ** (turn // _TRIES), until_s - now_s())
+            seconds = min(_TRY_S * 2 ** (turn // _TRIES), left_s())
             if seconds <= 0:
                 return None
             task = replace(self._task, time_limit_s=seconds, seed=self._task.seed + turn, progress=silent)
