@@ -33,6 +33,7 @@ from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Terminati
 from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import Costs, Horizon, value_to_beat
+from optsched_formulations.batching.memory_only import Classes
 
 _MOST_TERMS = 500_000
 """Terms of a model, beyond which it is not built."""
@@ -119,10 +120,7 @@ class _Class:
 
 def _classes(instance: Instance) -> list[_Class]:
     """Return the classes, large ones first: CP-SAT finds schedules sooner so."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    for index, request in enumerate(instance.requests):
-        groups.setdefault((request.input, request.output), []).append(index)
-    classes = [_Class(instance.requests[members[0]], tuple(members)) for members in groups.values()]
+    classes = [_Class(instance.requests[members[0]], tuple(members)) for members in Classes(instance).members]
     return sorted(classes, key=lambda each: (each.shape.peak_tokens, each.shape.output), reverse=True)
 
 
