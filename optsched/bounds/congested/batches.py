@@ -10,13 +10,15 @@ import numpy as np
 from optsched.bounds.congested.backlog import Floats
 from optsched.bounds.congested.terms import LARGEST, LONGEST_SHORT, UNIT, Windows
 from optsched.bounds.own import most_decodes, turns
-from optsched.compiled import compiled
+from optsched.compiled import compiled, compiled_part
 from optsched.model.cost import CostModel
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 
 _POINTS = 64
 """Stretches of tokens read, in the bound."""
+_ROUNDING = 1e-9
+"""More than what floating-point numbers are rounded by."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,14 @@ def _spans(cost: CostModel, most: int) -> list[tuple[int, int, int, int]]:
     return spans
 
 
+@compiled_part
+def _root(c: int, flat: int, first: int, last: int) -> float:
+    """Return where between two numbers c / y + flat y is least."""
+    if c <= 0:
+        return float(first)
+    return min(max(float(first), sqrt(c / flat)), float(last)) if flat > 0 else float(last)
+
+
 @compiled
 def _pay(
     windows: Ints,
@@ -141,7 +151,8 @@ def _pay(
 
     In a span of decodes y in which tokens x, batch time and requests that are there are affine, a batch pays
     ``(p + q y) (b + t y) - r - v y`` for its decodes besides ``(p + q y) A`` for each: a decode is paid a multiple of
-    1/y, a constant and a multiple of y, least beside a root.
+    1/y, a constant and a multiple of y, least beside a root. What that is in floating-point numbers tells whether it is
+    worth computing exactly.
     """
     spans, turns, attention = times
     most, charge, granted = constants
@@ -175,15 +186,17 @@ def _pay(
                     if first > last:
                         continue
                     keep = granted if long else 0
-                    c = p * b - r
+                    c, others = p * b - r, p * float(t) + q * float(b) - v + keep
                     for j in range(points):
                         flat = q * (t + attention[j])
-                        y = first
-                        if c > 0:
-                            if flat > 0 and c / flat < last * last:
-                                y = max(first, min(last, np.int64(sqrt(c / flat))))
-                            else:
-                                y = last
+                        root = _root(c, flat, first, last)
+                        least, reads = c / root + flat * root, p * float(attention[j])
+                        below = least + others + reads - _ROUNDING * (abs(least) + abs(others) + reads) - 2
+                        if below > decode[w, j]:
+                            if not j and below > decode[w, points - 1]:
+                                break  # the longer what is read, the more is paid
+                            continue
+                        y = np.int64(root)
                         for _ in range(2):
                             time = b + t * y
                             factor = p + q * y

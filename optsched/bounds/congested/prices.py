@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
 from optsched.bounds.congested.backlog import Floats, delayed
 from optsched.bounds.congested.batches import Batches
@@ -25,6 +26,9 @@ _TRIED = 12
 """Rounds after which the best start goes on."""
 _SLOWER = 1.1
 """How much more of a machine than they must requests take, at first guess."""
+_LOOKS = 10_000
+"""Times at which requests that wait are counted, for their mean latency at first guess."""
+_Jobs = Sequence[tuple[int, float]]
 
 
 class _Stage(NamedTuple):
@@ -32,31 +36,35 @@ class _Stage(NamedTuple):
 
     Parameters
     ----------
-    windows
-        Windows of the bound in one.
+    batches
+        How long its windows are, in batches of one token; they are no shorter than those of the bound.
     knot
-        Batches of one token between two adjusted prices.
+        Its windows between two adjusted prices.
     rounds
         How often they are adjusted at most.
     turn
         Rounds after which steps would be as short as they are at its begin.
     """
 
-    windows: int
+    batches: int
     knot: int
     rounds: int
     turn: int
 
 
-_STAGES = (_Stage(4, 250, 200, 0), _Stage(2, 250, 150, 20), _Stage(1, 120, 300, 40))
-_WORK, _WINDOW = 100_000_000, 75
-"""What a stage may take: windows that are looked at for a run, and one more in which batches are is as many."""
+_STAGES = _Stage(200, 1, 150, 0), _Stage(50, 2, 200, 40), _Stage(0, 1, 300, 80)
+_WORK, _WINDOW = 500_000_000, 75
+"""What all may take: windows that are looked at for a run, and one more in which batches are is as many."""
+_SHARES = 1 / 4, 1 / 3, 1
+"""Shares of that for the first stage, and of what is left for later ones."""
 _LEAST = 16
 """Rounds of a stage that takes more."""
 _GRAINS, _PARTS, _POINTS = 2**17, (16, 128), 16
 """Grains in all, if a window has 16 to 128 of them, and stretches of tokens read, while prices are adjusted."""
 _SEEN, _THINNED = 15_000, (4, 64)
 """Decodes that are looked at while prices are adjusted, if that is one in 4 to one in 64 of a request."""
+_MEMORY = 33
+"""Rounds of which prices are averaged."""
 _MOST_SHORT_PS = 10**13
 """The largest δ that the checker takes."""
 _REQUESTS = 16_000
@@ -75,26 +83,15 @@ def priced_bound(instance: Instance, needs: Sequence[int], machines: int = 1) ->
     machines
         How many machines like the instance's share the requests.
     """
-    window_ps = window_of(instance, machines)
+    jobs = _jobs(instance, needs, machines)
+    window_ps = window_of(instance, machines, _latency(instance, machines, jobs))
     if window_ps is None:
         return None
     requests = RequestCosts(instance, window_ps, machines)
     batches = Batches(instance, requests.alive)
     if batches.dearest < 4 * UNIT:
         return None
-    first, *later = _STAGES
-    longer, few = _coarse(instance, machines, first.windows * window_ps)
-    searches = [_Search(longer, few, first, guess) for guess in _guesses(longer, few, needs)]
-    for search in searches:
-        search.go_on(_TRIED)
-    best = max(searches, key=lambda search: search.best[0])
-    best.go_on(first.rounds - _TRIED)
-    before, windows = first, best.best[1]
-    for stage in later:
-        longer, few = _coarse(instance, machines, stage.windows * window_ps)
-        search = _Search(longer, few, stage, _shorter(windows, before.windows // stage.windows, longer.last))
-        search.go_on(stage.rounds)
-        before, windows = stage, search.best[1]
+    windows = _searched(instance, machines, window_ps, jobs)
     value = requests.least(windows, batches.worths(windows)).value
     stated = {"window_ps": window_ps, "grain_ps": requests.grain_ps, "short_ps": windows.short}
     return Bound(value, {"kind": "congestion", **stated, "windows": runs_of(windows)})
@@ -107,6 +104,33 @@ def runs_of(windows: Windows) -> list[list[int]]:
     return [*runs, [1, *rows[-1]]]
 
 
+def _searched(instance: Instance, machines: int, window_ps: int, jobs: _Jobs) -> Windows:
+    """Return the best prices of all stages, by windows of the bound."""
+    first, *later = _STAGES
+    parts = _parts(instance, first, window_ps)
+    longer, few = _coarse(instance, machines, parts * window_ps)
+    searches = [_Search(longer, few, first, guess, parts) for guess in _guesses(longer, few, jobs)]
+    for search in searches:
+        search.go_on(_TRIED, _WORK)
+    best = max(searches, key=lambda search: search.best[0])
+    best.go_on(first.rounds - _TRIED, _SHARES[0] * _WORK)
+    left, windows = _WORK - sum(search.work for search in searches), best.best[1]
+    if _parts(instance, later[-1], window_ps) == _parts(instance, later[-2], window_ps):
+        del later[-1]  # the one before it goes on
+    for stage, share in zip(later, _SHARES[-len(later) :], strict=True):
+        before, known, parts = parts, few, _parts(instance, stage, window_ps)
+        longer, few = _coarse(instance, machines, parts * window_ps)
+        search = _Search(longer, few, stage, _shorter(windows, before // parts, known, few), parts)
+        search.go_on(stage.rounds, share * left)
+        left, windows = left - search.work, search.best[1]
+    return windows
+
+
+def _parts(instance: Instance, stage: _Stage, window_ps: int) -> int:
+    """Return how many windows of the bound are one of a stage, a power of two."""
+    return 1 << max(0, (stage.batches * instance.cost.linear_ps(1) // window_ps).bit_length() - 1)
+
+
 def _coarse(instance: Instance, machines: int, window_ps: int) -> tuple[RequestCosts, Batches]:
     """Return what estimates of the bound need."""
     grains = int(np.clip(_GRAINS * window_ps // end_of(instance, machines), *_PARTS))
@@ -114,11 +138,27 @@ def _coarse(instance: Instance, machines: int, window_ps: int) -> tuple[RequestC
     return requests, Batches(instance, requests.alive, _POINTS)
 
 
-def _guesses(requests: RequestCosts, batches: Batches, needs: Sequence[int]) -> Iterator[Windows]:
+def _jobs(instance: Instance, needs: Sequence[int], machines: int) -> _Jobs:
+    """Return when requests arrive after the first, and what they need of all machines as one that is that much faster.
+
+    What delays that one by a second delays each machine's part of the requests.
+    """
+    start = instance.start_ps
+    arrivals = (request.arrival_ps - start for request in instance.requests)
+    return sorted(zip(arrivals, (_SLOWER * need / machines for need in needs), strict=True))
+
+
+def _latency(instance: Instance, machines: int, jobs: _Jobs) -> int:
+    """Return a mean e2e latency in ps, at first guess."""
+    latest, least = end_of(instance, machines), alone(instance).e2e
+    window_ps = -(-latest // _LOOKS)
+    waiting = float(delayed(jobs, window_ps, _LOOKS).sum())
+    return (sum(least) + int(window_ps * waiting)) // len(least)
+
+
+def _guesses(requests: RequestCosts, batches: Batches, jobs: _Jobs) -> Iterator[Windows]:
     """Yield first prices."""
     machines, last = requests.machines, requests.last
-    # All machines as one that is that much faster; what delays it by a second delays each machine's part of requests.
-    jobs = sorted(zip(requests.arrival.tolist(), (_SLOWER * need / machines for need in needs), strict=True))
     waiting, balanced = delayed(jobs, requests.window_ps, last) / machines, _balanced(requests)
     for multiple, kept, granted in _STARTS:
         price = np.append(np.minimum(UNIT * np.maximum(multiple * waiting, balanced), batches.dearest), 0)
@@ -127,10 +167,16 @@ def _guesses(requests: RequestCosts, batches: Batches, needs: Sequence[int]) -> 
         yield Windows(price.astype(np.int64), slope, np.full(last + 1, round(UNIT * kept)), short)
 
 
-def _shorter(windows: Windows, parts: int, last: int) -> Windows:
-    """Return the same prices by windows of which ``parts`` are one of these; ``last`` is the number of the last."""
-    places = np.append(np.arange(last) // parts, windows.price.size - 1)
-    return Windows(windows.price[places], windows.slope[places], windows.kept[places], windows.short)
+def _shorter(windows: Windows, parts: int, known: Batches, batches: Batches) -> Windows:
+    """Return the same prices by windows of which ``parts`` are one of these, ``batches``' instead of ``known``'s.
+
+    More requests are surely alive in shorter windows: B stays as it is.
+    """
+    places = np.append(np.minimum(np.arange(batches.alive.size - 1) // parts, known.alive.size - 2), -1)
+    price, kept = windows.price[places], windows.kept[places]
+    before, after = ((UNIT - kept) * np.maximum(1, alive) + price for alive in (known.alive[places], batches.alive))
+    slope = np.minimum(windows.slope[places] * before // np.maximum(after, 1), batches.steepest)
+    return Windows(price, slope, kept, windows.short)
 
 
 class _Search:
@@ -138,7 +184,7 @@ class _Search:
 
     At the best prices requests that choose their cheapest windows take of each window just the machine time that it
     has; where they take more its price rises. θ, β and ε are affine between knots; δ is one number. Steps are those of
-    Adam (Kingma and Ba 2015).
+    Adam (Kingma and Ba 2015). What proves most is as a rule the mean of the last prices (Polyak and Juditsky 1992).
 
     Parameters
     ----------
@@ -148,6 +194,8 @@ class _Search:
         How finely.
     guess
         The first prices.
+    parts
+        How many windows of the bound are one of these.
 
     Attributes
     ----------
@@ -155,10 +203,9 @@ class _Search:
         The largest estimate of the bound so far, and its windows.
     """
 
-    def __init__(self, requests: RequestCosts, batches: Batches, stage: _Stage, guess: Windows) -> None:
+    def __init__(self, requests: RequestCosts, batches: Batches, stage: _Stage, guess: Windows, parts: int) -> None:
         self._requests, self._batches = requests, batches
-        single = requests.cost.linear_ps(1)
-        self._knots = _Knots(max(1, stage.knot * single // requests.window_ps), requests.last)
+        self._knots = _Knots(stage.knot, requests.last)
         self._at = [
             self._knots.mean(guess.price[:-1] / UNIT),
             self._knots.mean(guess.slope[:-1] / max(batches.steepest, 1)),
@@ -166,30 +213,37 @@ class _Search:
             np.log(np.full(1, float(guess.short))),
         ]
         self._steps = _Steps([at.size for at in self._at])
-        self._apart = max(1, requests.output.size * stage.windows // _REQUESTS)
+        self._apart = max(1, requests.output.size * parts // _REQUESTS)
         self._thinned = int(np.clip(requests.output.sum() // _SEEN, *_THINNED))
-        self._shorter, self._turn, self._work = stage.turn, 0, 0
-        self.best = 0, self._windows()
+        self._mean = [at.copy() for at in self._at]
+        self._shorter, self._turn, self.work = stage.turn, 0, 0
+        self.best = 0, self._windows(self._at)
 
-    def go_on(self, rounds: int) -> None:
-        """Try some more prices, fewer if that takes too much."""
+    def go_on(self, rounds: int, most: float) -> None:
+        """Try some more prices, fewer if that takes too much, and their mean."""
         for _ in range(rounds):
-            if self._turn >= _LEAST and self._work > _WORK:
+            if self._turn >= _LEAST and self.work > most:
                 break
             self._turn += 1
-            windows = self._windows()
-            least = self._requests.least(windows, self._batches.worths(windows), self._thinned, self._apart)
-            if least.value > self.best[0]:
-                self.best = least.value, windows
-            self._work += least.visits + _WINDOW * windows.price.size
-            self._move(least)
+            self._move(self._try(self._at))
+            weight = 1 / min(self._turn, _MEMORY)
+            self._mean = [(1 - weight) * mean + weight * at for mean, at in zip(self._mean, self._at, strict=True)]
+        self._try(self._mean)
 
-    def _windows(self) -> Windows:
-        price, slope, kept = (self._knots.spread(at) for at in self._at[:3])
+    def _try(self, at: Sequence[Floats]) -> Least:
+        windows = self._windows(at)
+        least = self._requests.least(windows, self._batches.worths(windows), self._thinned, self._apart)
+        if least.value > self.best[0]:
+            self.best = least.value, windows
+        self.work += least.visits + _WINDOW * windows.price.size
+        return least
+
+    def _windows(self, at: Sequence[Floats]) -> Windows:
+        price, slope, kept = (self._knots.spread(each) for each in at[:3])
         units = np.rint(np.minimum(UNIT * price, self._batches.dearest)).astype(np.int64)
         slopes = np.floor(slope * self._batches.steepest).astype(np.int64)
         shares = np.rint(UNIT * kept).astype(np.int64)
-        short = min(round(float(np.exp(self._at[3][0]))), _MOST_SHORT_PS)
+        short = min(round(float(np.exp(at[3][0]))), _MOST_SHORT_PS)
         return Windows(np.append(units, 0), np.append(slopes, slopes[-1]), np.append(shares, shares[-1]), short)
 
     def _move(self, least: Least) -> None:

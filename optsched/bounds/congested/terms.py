@@ -19,9 +19,9 @@ LARGEST = 2**62
 """Numbers stay below."""
 LONGEST_SHORT = 32
 """The most that decodes are granted, in batches of one token."""
-_SHORTEST, _LONGEST, _ALONE = 10, 50, 2
-"""Least and greatest length of a window, in batches of one token, and part of a request's time alone in between."""
-_WINDOWS = 300, 2, 20_000
+_SHORTEST, _LONGEST, _LIFE = 4, 50, 25
+"""Least and greatest length of a window, in batches of one token, and windows while a request is alive, about."""
+_WINDOWS = 300, 8, 20_000
 """Most windows: the larger of a number and a multiple of the requests, but not more than a third number."""
 
 
@@ -53,8 +53,8 @@ def end_of(instance: Instance, machines: int) -> int:
     return max(span + max(alone(instance).e2e), busy_ps(instance) * 11 // (10 * machines))
 
 
-def window_of(instance: Instance, machines: int) -> int | None:
-    """Return the length of windows in ps; None if numbers are too large."""
+def window_of(instance: Instance, machines: int, latency_ps: int) -> int | None:
+    """Return the length of windows in ps for a mean latency of about as much; None if numbers are too large."""
     single, limits = instance.cost.linear_ps(1), instance.limits
     if not single:
         return None
@@ -62,12 +62,11 @@ def window_of(instance: Instance, machines: int) -> int | None:
     read = instance.cost.decode_ps(2 * max(request.peak_tokens for request in instance.requests))
     if UNIT * (2 * len(instance.requests) + UNIT) * (longest + read) > LARGEST:
         return None
-    output, least = max(request.output for request in instance.requests), alone(instance).e2e
-    end = end_of(instance, machines)
+    output, end = max(request.output for request in instance.requests), end_of(instance, machines)
     if UNIT * (2 * end + output * LONGEST_SHORT * single) >= LARGEST:
         return None
-    wanted = min(max(sum(least) // len(least) // _ALONE, _SHORTEST * single), _LONGEST * single)
     least_most, each, most = _WINDOWS
+    wanted = min(max(latency_ps // _LIFE, _SHORTEST * single), _LONGEST * single)
     return max(wanted, -(-end // min(max(least_most, each * len(instance.requests)), most)), GRAINS)
 
 
