@@ -219,8 +219,9 @@ def _serve(question: Question, runner: Policy | Preparing, seed: int) -> tuple[S
 
 
 def _may_plan(question: Question, routing: Routing | None) -> bool:
-    """Whether a policy may assign requests to machines itself: no router was asked for, and nothing has to move."""
-    if routing is None or routing.name is None or routing.asked or question.instance.has_roles:
+    """Whether a policy may assign requests to machines itself: no router was asked for, no caches, and no moves."""
+    instance = question.instance
+    if routing is None or routing.name is None or routing.asked or instance.has_roles or instance.is_cached:
         return False
     try:
         require_coverable(question.instance, question.objective, question.restrictions)

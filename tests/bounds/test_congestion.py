@@ -197,6 +197,11 @@ def test_it_says_nothing_of_few_requests_of_long_queues_or_of_other_objectives()
     assert congestion_bound(by_one, Objective.MEAN_E2E) is None
 
 
+def test_where_nothing_takes_time_it_says_nothing() -> None:
+    free = Instance("free", Limits(1000, 1000, 1000), Rules(), CostModel(0, 0), (Request(4, 3),) * 64)
+    assert congestion_bound(free, Objective.MEAN_E2E) is None
+
+
 def test_of_requests_at_once_it_says_more_than_their_work() -> None:
     together = replace(busy(100), requests=tuple(replace(r, arrival_ps=0) for r in busy(100).requests))
     found, work = congestion_bound(together, Objective.MEAN_E2E), machine_bound(together, Objective.MEAN_E2E)

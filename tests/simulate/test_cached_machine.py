@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import TEN, instances, outcome, problem, ready
 
-from optsched import Assignment, InputError, Instance, NoBatchError, Request, policy_names, replace
+from optsched import Assignment, InputError, Instance, NoBatchError, Request, policy_names, replace, simulate
 from optsched.cache.blocks import EVICTOR_NAMES, CacheSetting
 from optsched.cache.contents import BlockNames
 from optsched.cache.sequences import BlockSequences
@@ -313,6 +313,8 @@ def test_the_planner_says_that_it_plans_for_no_cache() -> None:
     with pytest.raises(PolicyFailureError) as failure:
         ready("planner", instance)
     assert failure.value.reason == "it does not plan what a machine's cache holds"
+    several = simulate(replace(instance, replicas=2), "planner")
+    assert several.message == "planner: request 0 at 0 ps: it does not plan what a machine's cache holds"
 
 
 # At random -----------------------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def _jobs(instance: Instance, needs: Sequence[int], machines: int) -> _Jobs:
 def _latency(instance: Instance, machines: int, jobs: _Jobs) -> int:
     """Return a mean e2e latency in ps, at first guess."""
     latest, least = end_of(instance, machines), alone(instance).e2e
-    window_ps = -(-latest // _LOOKS)
+    window_ps = max(1, -(-latest // _LOOKS))
     waiting = float(delayed(jobs, window_ps, _LOOKS).sum())
     return (sum(least) + int(window_ps * waiting)) // len(least)
 
