@@ -220,7 +220,9 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                             for w in range(size):
                                 complete = complete and words[w] == np.uint64(0)
                             if complete:
-                                budget, finished = spent + base + extra, current
+                                # Perhaps in fewer batches than the bound is for.
+                                if spent + base + extra < budget:
+                                    budget, finished = spent + base + extra, current
                             else:
                                 if found >= len(there.extra) or 2 * found >= len(table):
                                     outcome = FULL
