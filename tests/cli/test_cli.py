@@ -358,13 +358,14 @@ def test_a_policy_that_fails_says_why(optsched: Command) -> None:
     assert [entry["method"] for entry in documents if entry["status"] == "failed"] == [reason[0] for reason in reasons]
 
 
-def test_a_policy_that_crashes_has_no_router(optsched: Command) -> None:
-    """The planner knows no caches, so that its plan breaks a rule, and there is nothing that says what routed."""
+def test_a_policy_that_cannot_serve_says_why_below_the_table(optsched: Command) -> None:
+    """The planner knows no caches."""
     code, out, err = optsched("simulate", "prefix-preble-toolbench-200", "--policy", "vllm,planner")
     assert (code, err) == (0, "")
-    rows = [line.split()[:3] for line in out.splitlines() if re.search(r" (vllm|planner) ", line)]
-    assert rows[:2] == [["round_robin", "lru", "vllm"], ["n/a", "n/a", "planner"]]
-    assert "\nn/a: planner: " in out
+    rows = [line.split()[:4] for line in out.splitlines() if re.search(r" (vllm|planner) ", line)]
+    assert rows[0][:3] == ["round_robin", "lru", "vllm"]
+    assert rows[1] == ["round_robin", "lru", "planner", "n/a"]
+    assert "\nn/a: planner: request 0 at " in out
 
 
 def test_forbidden_things_do_not_happen(optsched: Command) -> None:

@@ -29,7 +29,9 @@ from optsched_formulations.batching.layers.arc_programme import (
 )
 from optsched_formulations.batching.layers.bundle import Floats, maximise
 from optsched_formulations.batching.layers.graph import merged_graph
+from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
 from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
+from optsched_formulations.batching.layers.search import search_layers
 from optsched_formulations.batching.layers.walks import Walks
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
 from optsched_formulations.batching.search.naming import schedule_of_steps
@@ -215,6 +217,22 @@ def test_the_merged_graph_by_hand() -> None:
     assert arcs.run_head[[first, second]].tolist() == [second, 0]
     with pytest.raises(TooLargeError):
         merged_graph(Classes(TURNS), 2)
+
+
+def test_what_ends_early_is_taken_only_if_it_is_better() -> None:
+    """One request of one token takes one batch, 10 without the constant work, and no schedule costs less.
+
+    At a price of 25 a second batch, in which it is filled again, costs less than nothing.
+    """
+    instance = Instance("once", Limits(2, 9, 9), Rules(chunked_prefill=False), CostModel(10, 0), (Request(1, 1),))
+    graph = merged_graph(Classes(instance), 99)
+    priced = GraphRelaxation(graph, Walks(graph, 1, 2), 0).priced(np.array([2.5]), 2)
+    assert priced.bound < 0
+    for budget, better in ((11, True), (10, False)):
+        found = search_layers(priced.space(), 2, budget, None, lambda: False)
+        assert found.complete
+        assert bool(found.steps) is better
+        assert found.budget == 10
 
 
 def test_the_bundle_finds_the_top_of_a_roof() -> None:
