@@ -368,6 +368,20 @@ def test_a_policy_that_cannot_serve_says_why_below_the_table(optsched: Command) 
     assert "\nn/a: planner: request 0 at " in out
 
 
+def test_a_policy_that_crashes_has_no_router(optsched: Command) -> None:
+    """What it plans itself breaks a rule, and there is nothing that says what routed."""
+    Path("idle.py").write_text(
+        "from optsched import Schedule\n\n\nclass Idle:\n"
+        "    def prepared(self, occasion):\n        raise ValueError\n\n    def planned(self, occasion):\n        return Schedule(())\n\n\nIDLE = Idle()\n"
+    )
+    policies = ("--policy", "vllm", "--policy", "idle.py:IDLE")
+    code, out, err = optsched("simulate", "ladder-n08-I4-O8-k2", "--machines", "2", *policies)
+    assert (code, err) == (0, "")
+    rows = [line.split()[:2] for line in out.splitlines() if re.search(r" (vllm|idle.py:IDLE) ", line)]
+    assert rows[:2] == [["round_robin", "vllm"], ["n/a", "idle.py:IDLE"]]
+    assert "\nn/a: idle.py:IDLE: " in out
+
+
 def test_forbidden_things_do_not_happen(optsched: Command) -> None:
     file = save(small())
     free = json.loads(optsched("solve", file, "--json", *FAST).out)

@@ -190,8 +190,8 @@ def _pay(
                     for j in range(points):
                         flat = q * (t + attention[j])
                         root = _root(c, flat, first, last)
-                        least, reads = c / root + flat * root, p * float(attention[j])
-                        below = least + others + reads - _ROUNDING * (abs(least) + abs(others) + reads) - 2
+                        shared, rest = c / root, flat * root + others + p * float(attention[j])
+                        below = shared + rest - _ROUNDING * (abs(shared) + rest) - 2
                         if below > decode[w, j]:
                             if not j and below > decode[w, points - 1]:
                                 break  # the longer what is read, the more is paid
