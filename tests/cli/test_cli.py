@@ -372,7 +372,9 @@ def test_a_policy_that_crashes_has_no_router(optsched: Command) -> None:
     """What it plans itself breaks a rule, and there is nothing that says what routed."""
     Path("idle.py").write_text(
         "from optsched import Schedule\n\n\nclass Idle:\n"
-        "    def prepared(self, occasion):\n        raise ValueError\n\n    def planned(self, occasion):\n        return Schedule(())\n\n\nIDLE = Idle()\n"
+        "    def prepared(self, occasion):\n        raise ValueError\n\n"
+        "    def planned(self, occasion):\n        return Schedule(())\n\n\n"
+        "IDLE = Idle()\n"
     )
     policies = ("--policy", "vllm", "--policy", "idle.py:IDLE")
     code, out, err = optsched("simulate", "ladder-n08-I4-O8-k2", "--machines", "2", *policies)
