@@ -30,6 +30,7 @@ from trial.trials import TRIALS, run_trial
 SHARES: Mapping[str, int] = {
     "optima": 560,
     "optima, in floats": 200,
+    "optima, requests alike": 150,
     "bounds": 280,
     "bounds, many requests": 180,
     "bounds, several": 60,
@@ -129,10 +130,10 @@ def faults(folder: Path, page: str | None, names: tuple[str, ...], minutes: floa
 @click.argument("sorts", nargs=-1, type=click.Choice(list(TRIALS)))
 @click.option("--minutes", type=float, default=10.0, show_default=True, help="CPU time, in minutes.")
 def hunt(sorts: tuple[str, ...], minutes: float) -> None:
-    """Run chunks of some sorts in turn and print what is found, a line for each chunk."""
+    """Run chunks of some sorts in turn, of all by default, and print what is found, a line for each chunk."""
     seed = 0
     while time.process_time() < 60 * minutes:
-        for sort in sorts:
+        for sort in sorts or TRIALS:
             tally = run_trial(sort, seed, first_only=True)
             if tally.found:
                 click.echo(json.dumps([sort, seed, tally.found[0][0]]))

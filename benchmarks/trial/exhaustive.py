@@ -24,6 +24,12 @@ least the batches in between, and no more if all batches but the last are put of
 it ends, which no arrival forbids. So for these objectives a label has no clock: it has the value of what is complete,
 and how long every request that has a token has been going on since its first, or since its last.
 
+*Requests that are alike.* For the makespan it does not matter which of two requests of equal tokens and arrival does
+what. So where only the makespan is asked for, requests that are alike and stand together are told apart by what they
+are in only: states have their local states in order, and of those in the same local state no later one takes an earlier
+option. Renaming requests turns any schedule into one of these, batch by batch, as no rule but an order of first runs
+tells such requests apart.
+
 It says on its own what a batch does, and so does `trial.case.play`, which follows a schedule:
 
 ===============================  ====================  =======================================================
@@ -43,8 +49,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, pairwise
-from operator import le
+from itertools import count, groupby, pairwise
+from operator import itemgetter, le
 from typing import Any, NamedTuple
 
 from trial.case import BETWEEN_TOKENS, Case, value_of_ends
@@ -102,10 +108,24 @@ class Optimum:
 
 
 class Exhaustive:
-    """The search for one case; what is found of states is kept for other objectives."""
+    """The search for one case; what is found of states is kept for other objectives.
 
-    def __init__(self, case: Case, most_labels: int = 60_000) -> None:
-        self._case, self._most = case, most_labels
+    Parameters
+    ----------
+    case
+        The case.
+    most_labels
+        The most labels that it looks at.
+    alike
+        Whether requests that are alike, next to each other, are told apart by what they are in only; right for the
+        makespan without an order of first runs.
+    """
+
+    def __init__(self, case: Case, most_labels: int = 60_000, *, alike: bool = False) -> None:
+        self._case, self._most, self._alike = case, most_labels, alike
+        tokens = [(job.prompt, job.output, job.arrival) for job in case.jobs]
+        self._classes = [[*map(itemgetter(0), group)] for _, group in groupby(enumerate(tokens), itemgetter(1))]
+        self._twin = [alike and index > 0 and tokens[index] == tokens[index - 1] for index in range(len(tokens))]
         self._locals: list[list[_Local]] = []
         self._options: list[list[list[_Option]]] = []
         for index in range(len(case.jobs)):
@@ -176,18 +196,20 @@ class Exhaustive:
         case = self._case
         evicted = state[-1] if case.evictions is not None else 0
         most_runs = len(case.jobs) if case.runs is None else case.runs
-        # what the requests so far do: blocks, runs, prefill tokens, decodes, evictions, options
-        chosen: list[tuple[int, int, int, int, int, tuple[_Option, ...]]] = [(0, 0, 0, 0, evicted, ())]
+        # what the requests so far do: blocks, runs, prefill tokens, decodes, evictions, options, place of the last one
+        chosen: list[tuple[int, int, int, int, int, tuple[_Option, ...], int]] = [(0, 0, 0, 0, evicted, (), 0)]
         for index in range(len(case.jobs)):
             longer = []
-            for option in self._options[index][state[index]]:
+            in_order = self._twin[index] and state[index] == state[index - 1]
+            for place, option in enumerate(self._options[index][state[index]]):
                 run = option.tokens > 0
                 prefill = 0 if option.decoding else option.tokens
                 decode = 1 if run and option.decoding else 0
                 evict = 1 if option.action == "evict" else 0
-                for blocks, runs, prefills, decodes, evictions, options in chosen:
+                for blocks, runs, prefills, decodes, evictions, options, last in chosen:
                     if (
-                        blocks + option.blocks <= case.blocks
+                        (place >= last or not in_order)
+                        and blocks + option.blocks <= case.blocks
                         and runs + run <= most_runs
                         and prefills + prefill <= case.prefill_tokens
                         and prefills + prefill + decodes + decode <= case.tokens
@@ -195,9 +217,9 @@ class Exhaustive:
                         and (case.evictions is None or evictions + evict <= case.evictions)
                     ):
                         sums = (blocks + option.blocks, runs + run, prefills + prefill, decodes + decode)
-                        longer.append((*sums, evictions + evict, (*options, option)))
+                        longer.append((*sums, evictions + evict, (*options, option), place))
             chosen = longer
-        for _, runs, prefills, decodes, evictions, options in chosen:
+        for _, runs, prefills, decodes, evictions, options, _ in chosen:
             if not runs:
                 continue
             head = tuple([option.head for option in options])
@@ -214,9 +236,15 @@ class Exhaustive:
             release = max([job.arrival for job, option in zip(case.jobs, options, strict=True) if option.tokens])
             firsts = tuple([index for index, option in enumerate(options) if option.token == 1])
             ends = tuple([index for index, option in enumerate(options) if option.token == case.jobs[index].output])
+            if self._alike:
+                head = tuple([head[index] for index in self._order(head)])
             if case.evictions is not None:
                 head = (*head, evictions)
             yield Move(head, lasts, release, firsts, ends, options)
+
+    def _order(self, head: tuple[int, ...]) -> list[int]:
+        """Return the requests with those that are alike by what they are in."""
+        return [index for group in self._classes for index in sorted(group, key=head.__getitem__)]
 
     # Objectives ----------------------------------------------------------------------------------------------
 
@@ -339,10 +367,14 @@ class Exhaustive:
 
     def _told(self, way: Any) -> list[dict[str, Any]]:
         """Return the batches of a way to a label."""
-        batches: list[dict[str, Any]] = []
+        steps: list[Any] = []
         while way is not None:
-            way, begin, end, move = way
-            options = list(enumerate(move.options))
+            steps.append(way[1:])
+            way = way[0]
+        batches: list[dict[str, Any]] = []
+        names = list(range(len(self._case.jobs)))
+        for begin, end, move in reversed(steps):
+            options = sorted(zip(names, move.options, strict=True), key=itemgetter(0))
             entry: dict[str, Any] = {
                 "replica": 0,
                 "start_ps": begin,
@@ -355,7 +387,9 @@ class Exhaustive:
                 "swap_in": [index for index, option in options if option.back],
             }
             batches.append(entry | {name: indices for name, indices in moved.items() if indices})
-        return batches[::-1]
+            if self._alike:
+                names = [names[index] for index in self._order(tuple([option.head for option in move.options]))]
+        return batches
 
 
 def _put_off(way: Any) -> Any:

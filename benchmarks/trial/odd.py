@@ -91,6 +91,24 @@ def many(rng: Random) -> Document:
     return found
 
 
+def alike(rng: Random, most: int) -> Document:
+    """Return an instance of some requests of one or two kinds, all there at once, of which few fit at a time."""
+    shapes = [{"input": rng.randint(1, 4), "output": rng.randint(2, 4)} for _ in range(rng.choice((1, 1, 2)))]
+    requests = [dict(shape) for shape in shapes for _ in range(rng.randint(4, most) // len(shapes))]
+    memory_only = rng.random() < 0.7
+    found = _drawn(rng, Wanted(memory_only=memory_only, whole=True, arrivals=False, swap=False))
+    limits = found["limits"]
+    peaks = [-(-(each["input"] + each["output"] - 1) // limits["kv_block"]) * limits["kv_block"] for each in shapes]
+    limits["kv_tokens"] = max(peaks) * rng.choice((1, 1, 2, 2)) + rng.randint(0, min(peaks))
+    limits |= {"batch_tokens": 99, "prefill_tokens": 99, "batch_requests": None}
+    if not memory_only:
+        limits |= {"batch_tokens": rng.choice((8, 20, 99)), "prefill_tokens": rng.choice((4, 8))}
+        limits["batch_requests"] = rng.choice((None, 2, 3))
+    found["rules"] |= {"chunked_prefill": False, "eviction": rng.random() < 0.9}
+    found["requests"] = requests
+    return found
+
+
 def _drawn(rng: Random, wanted: Wanted) -> Document:
     if wanted.shared and rng.random() < 0.4:
         return _sharing(rng)

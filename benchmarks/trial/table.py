@@ -22,6 +22,7 @@ def trial_table(done: Mapping[str, Done], today: str) -> str:
     parts = [
         _paragraph(counts, seconds, today),
         _table(counts, "optima", "formulation", ("tried", "proved")),
+        _table(counts, "alike", "formulation, more requests alike", ("tried", "proved")),
         _table(counts, "bounds", "bound", ("tried", "tight")),
         _table(counts, "many", "bound, 64 requests and more", ("tried",)),
         _table(counts, "certificates", "kind of certificate", ("tried", "accepted", "tight")),

@@ -30,9 +30,9 @@ from trial.case import OBJECTIVES, IllegalError, play, value
 from trial.exhaustive import TooLargeError
 from trial.grammar import GRAMMARS, About, nudged, spoiled
 from trial.mutated import documents
-from trial.odd import ANY, Wanted, changed, many
+from trial.odd import ANY, Wanted, alike, changed, many
 from trial.several import LARGEST, SUMS, TriedCluster, cluster, many_on_several
-from trial.tried import EnoughError, SlowError, Tally, TriedProblem, as_batches, drawn, limited, prove
+from trial.tried import EnoughError, SlowError, Tally, TriedAlike, TriedProblem, as_batches, drawn, limited, prove
 
 LIMIT_S = 3.0
 SLOW_S = 150.0
@@ -279,6 +279,49 @@ def optima_in_floats(rng: Random, tally: Tally) -> None:
             _formulation(tally, name, given, "makespan")
 
 
+def optima_of_alike(rng: Random, tally: Tally) -> None:
+    """Ask for the makespan of some more requests of one or two kinds, without anything known."""
+    for _ in range(3):
+        given = TriedAlike(alike(rng, 12), {})
+        try:
+            given.optimum("makespan")
+        except TooLargeError:
+            continue
+        for name in (*_OFFLINE, "state_search"):
+            _formulation(tally, name, given, "makespan")
+        _solve(tally, given, "makespan")
+    _hold_against_each_other(tally, TriedProblem(alike(rng, 28), {}))
+
+
+def _hold_against_each_other(tally: Tally, given: TriedProblem) -> None:
+    """Hold each bound on the makespan, without an optimum, against the best schedule of all formulations."""
+    values, proved = {}, {}
+    for name in (*_OFFLINE, "state_search"):
+        try:
+            formulation = _made(name)
+            require_covered(formulation, given.instance)
+            with limited(SLOW_S):
+                task = Task(given.instance, Objective("makespan"), given.allowed, time_limit_s=LIMIT_S)
+                outcome = formulation.solve(task)
+        except UnsupportedError:
+            continue
+        except SlowError:
+            tally.find("slow", f"alike/{name}", {"instance": given.document})
+            continue
+        except Exception:
+            tally.find("traceback", f"alike/{name}", {"instance": given.document, "error": traceback.format_exc()})
+            continue
+        tally.counts[f"alike/{name}/tried"] += 1
+        tally.counts[f"alike/{name}/proved"] += outcome.termination == Termination.OPTIMAL
+        if outcome.schedule is not None:
+            values[name] = value(given.case, "makespan", play(given.case, as_batches(outcome.schedule)))
+        if outcome.bound is not None:
+            proved[name] = outcome.bound
+    for name, stated in proved.items():
+        if values and stated > min(values.values()):
+            tally.find("false", f"alike/{name}", {"instance": given.document, "bounds": proved, "values": values})
+
+
 def _small(given: TriedProblem) -> bool:
     """Whether the paper's programme takes less than seconds."""
     jobs = given.case.jobs
@@ -456,6 +499,7 @@ TRIALS: Mapping[str, Trial] = MappingProxyType(
     {
         "optima": optima,
         "optima, in floats": optima_in_floats,
+        "optima, requests alike": optima_of_alike,
         "bounds": bounds,
         "bounds, many requests": bounds_of_many,
         "bounds, several": bounds_of_several,

@@ -104,6 +104,16 @@ class TriedProblem:
         } | more
 
 
+@dataclass(frozen=True)
+class TriedAlike(TriedProblem):
+    """A problem of requests of a few kinds, whose makespan is asked for."""
+
+    @cached_property
+    def search(self) -> Exhaustive:
+        """The exhaustive search, which does not tell requests of a kind apart."""
+        return Exhaustive(self.case, 10_000, alike=True)
+
+
 def drawn(rng: Random, wanted: Wanted, restrict: bool = True) -> TriedProblem:
     """Draw a problem."""
     document = problem(rng, wanted)

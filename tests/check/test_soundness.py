@@ -18,7 +18,7 @@ from trial.case import BETWEEN_TOKENS, OBJECTIVES, IllegalError, play, read_case
 from trial.exhaustive import Exhaustive
 from trial.faults import plant, read_faults
 from trial.grammar import GRAMMARS
-from trial.odd import ANY, Wanted
+from trial.odd import ANY, Wanted, alike
 from trial.store import Store
 from trial.table import total, trial_table
 from trial.trials import TRIALS, run_trial
@@ -123,6 +123,26 @@ def test_optimum_is_that_of_brute_force() -> None:
         assert optimum(given.instance, Objective(objective), restrictions=given.allowed) == found.value
         compared += 1
     assert compared >= 60
+
+
+def test_requests_that_are_alike_need_not_be_told_apart() -> None:
+    """The search that tells them apart finds the same makespan, which the schedule that is told has when played."""
+    tried, different = 0, 0
+    for seed in range(60):
+        given = alike(Random(seed), 4)
+        case = read_case(given)
+        found = Exhaustive(case, 10_000, alike=True).optimum("makespan")
+        assert found.value == Exhaustive(case).optimum("makespan").value
+        assert found.value == value(case, "makespan", play(case, found.batches))
+        tried, different = tried + 1, different + (given["requests"][0] != given["requests"][-1])
+    assert tried == 60
+    assert different > 10
+
+
+def test_many_that_are_alike_by_hand() -> None:
+    """Of nine prompts of two tokens two fit: at least five batches, 10 each, and 18 tokens."""
+    given = document({"base": 10, "token": 1}, [{"input": 2, "output": 1}] * 9, limits={"kv_tokens": 4})
+    assert Exhaustive(read_case(given), alike=True).optimum("makespan").value == 5 * 10 + 18
 
 
 def test_what_caches_save_by_hand() -> None:
