@@ -128,15 +128,15 @@ def test_optimum_is_that_of_brute_force() -> None:
 def test_requests_that_are_alike_need_not_be_told_apart() -> None:
     """The search that tells them apart finds the same makespan, which the schedule that is told has when played."""
     tried, different = 0, 0
-    for seed in range(60):
+    for seed in range(15):
         given = alike(Random(seed), 4)
         case = read_case(given)
         found = Exhaustive(case, 10_000, alike=True).optimum("makespan")
         assert found.value == Exhaustive(case).optimum("makespan").value
         assert found.value == value(case, "makespan", play(case, found.batches))
         tried, different = tried + 1, different + (given["requests"][0] != given["requests"][-1])
-    assert tried == 60
-    assert different > 10
+    assert tried == 15
+    assert different > 2
 
 
 def test_many_that_are_alike_by_hand() -> None:
