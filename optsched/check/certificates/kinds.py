@@ -57,6 +57,13 @@ def _resident_search_bound(problem: Problem, objective: Objective, certificate: 
     return resident_search_bound(problem, objective, certificate)
 
 
+def _layered_search_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
+    """Call a proof with compiled loops, which take a while to load."""
+    from optsched.check.certificates.layered_search import layered_search_bound  # noqa: PLC0415 - numba
+
+    return layered_search_bound(problem, objective, certificate)
+
+
 def _request_search_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
     """Call a proof with compiled loops, which take a while to load."""
     from optsched.check.certificates.request_search import request_search_bound  # noqa: PLC0415 - numba
@@ -76,6 +83,7 @@ PROOFS: Mapping[str, Proof] = MappingProxyType(
         "ramp": ramp_bound,
         "resident_walk": resident_walk_bound,
         "resident_search": _resident_search_bound,
+        "layered_search": _layered_search_bound,
         "request_search": _request_search_bound,
         "patterns": patterns_bound,
         "free_pauses": free_pauses_bound,

@@ -20,7 +20,10 @@ _MOST_PLACES = 10_000_000
 """Machines times requests that the checker is ready to list."""
 
 _WITHOUT_SWAPS = frozenset(
-    {"ramp", "resident_walk", "resident_search", "request_search", "patterns", "free_pauses", "last_arrivals"}
+    {
+        *("ramp", "resident_walk", "resident_search", "layered_search", "request_search"),
+        *("patterns", "free_pauses", "last_arrivals"),
+    }
 )
 """Kinds whose theorems say that a request either keeps its KV or is filled again, or that leave batches out.
 

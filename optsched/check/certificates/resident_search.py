@@ -50,6 +50,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from optsched.check.certificates.shared.contents import (
+    MOST_STATES,
     SUMS,
     Graph,
     Item,
@@ -60,6 +61,7 @@ from optsched.check.certificates.shared.contents import (
     explore,
     group_of,
     items_of,
+    layered,
     offline,
     prices_of,
     require_memory_only,
@@ -69,6 +71,7 @@ from optsched.check.certificates.shared.refills import require_dear_refills
 from optsched.check.certificates.shared.resident_states import (
     Items64,
     explore_graph,
+    least_by_runs,
     least_to_end,
     search_pairs,
 )
@@ -81,6 +84,8 @@ MOST_PAIRS = 2_000_000
 """A search looks at no more pairs; these take up to a minute."""
 MOST_STATES_COMPILED, MOST_PAIRS_COMPILED = 1_000_000, 5_000_000
 """States and pairs of the compiled form: some seconds, and up to a gigabyte."""
+MOST_COPIES = 20_000_000
+"""States times numbers of runs of the compiled form, of which each takes a number."""
 _FEW_STATES, _FEW_PAIRS = 1_000, 10_000
 """With so few the readable form takes as long as to load the compiled one; to compile that takes nine seconds."""
 _WORD = 62
@@ -113,9 +118,25 @@ def resident_search_bound(problem: Problem, objective: Objective, certificate: M
             return bound
         found = _compiled(problem, items, prices, bound)
         if found is not None:
-            return found
+            return found[0]
     graph = explore(Rules(problem, objective, items, prices, pauses=not together))
     return _Search(graph, items, prices, _arrivals(problem, objective, prices.scale)).least(bound, MOST_PAIRS)
+
+
+def least_of_walks(  # noqa: PLR0917
+    problem: Problem, items: list[Item], prices: Prices, bound: int, batches: int, most: int
+) -> tuple[int, int]:
+    """Return the least cost of a walk with pools that has that many runs, ``bound`` if there is none below it.
+
+    Requests arrive together. If that takes more than ``most`` pairs, it is what is proved by then. How many were looked
+    at comes second.
+    """
+    found = _compiled(problem, items, prices, bound, batches, min(most, MOST_PAIRS_COMPILED))
+    if found is not None:
+        return found
+    graph = explore(Rules(problem, Objective.MAKESPAN, items, prices), MOST_STATES // (batches + 1))
+    search = _Search(layered(graph, batches), items, prices, _Arrivals([], []))
+    return search.least(bound, min(most, MOST_PAIRS)), search.looked
 
 
 def _few_prove(problem: Problem, items: list[Item], prices: Prices, bound: int) -> bool:
@@ -129,10 +150,18 @@ def _few_prove(problem: Problem, items: list[Item], prices: Prices, bound: int) 
     return search.least(bound, _FEW_PAIRS) == bound
 
 
-def _compiled(problem: Problem, items: list[Item], prices: Prices, bound: int) -> int | None:
+def _compiled(  # noqa: PLR0917
+    problem: Problem,
+    items: list[Item],
+    prices: Prices,
+    bound: int,
+    batches: int | None = None,
+    most_pairs: int | None = None,
+) -> tuple[int, int] | None:
     """Return what the compiled form of the search proves of the makespan; None if only the readable form may tell.
 
-    It costs a unit of the objective for a unit of time, so that weights are 0.
+    It costs a unit of the objective for a unit of time, so that weights are 0. With ``batches`` it searches the walks
+    that have that many runs. How many pairs it looked at comes second.
     """
     scale, arrivals = prices.scale, _arrivals(problem, Objective.MAKESPAN, prices.scale)
     [(base, _)] = pieces_of(problem.cost)
@@ -170,11 +199,12 @@ def _compiled(problem: Problem, items: list[Item], prices: Prices, bound: int) -
         tracked=_integers(item.group in prices.tracked for item in firsts),
     )
     pauses = bool(arrivals.times)
-    graph = explore_graph(arrays, problem.blocks, scale * base, problem.eviction, pauses, lanes, MOST_STATES_COMPILED)
+    most = MOST_STATES_COMPILED if batches is None else min(MOST_STATES_COMPILED, MOST_COPIES // (batches + 1))
+    graph = explore_graph(arrays, problem.blocks, scale * base, problem.eviction, pauses, lanes, most)
     if not graph.complete:
-        raise UnprovedError(f"the graph has more than {MOST_STATES_COMPILED} states, which are not searched")
-    home = np.zeros(len(graph.lengths), dtype=np.int64)
-    if not least_to_end(graph, home):
+        raise UnprovedError(f"the graph has more than {most} states, which are not searched")
+    home = np.zeros(len(graph.lengths) * (1 if batches is None else batches + 1), dtype=np.int64)
+    if not (least_to_end(graph, home) if batches is None else least_by_runs(graph, home, batches)):
         raise UnprovedError("item_prices: a cycle of cache contents costs less than 0, so they prove nothing")
     estimate, start = int(home[0]), np.zeros(words + 1, dtype=np.int64)
     for item, price, (word, shift, _) in zip(items, prices.items, fields, strict=True):
@@ -185,7 +215,7 @@ def _compiled(problem: Problem, items: list[Item], prices: Prices, bound: int) -
     places = np.full((len(firsts), 1 + max(item.requests for item in firsts)), -1, dtype=np.int64)
     for group, row in enumerate(arrivals.places):
         places[group, : len(row)] = row
-    least, reached = search_pairs(
+    least, reached, looked = search_pairs(
         graph,
         home,
         arrays,
@@ -195,9 +225,10 @@ def _compiled(problem: Problem, items: list[Item], prices: Prices, bound: int) -
         start,
         estimate,
         scale * (bound - 1) + 1,
-        MOST_PAIRS_COMPILED,
+        MOST_PAIRS_COMPILED if most_pairs is None else most_pairs,
+        batches or 0,
     )
-    return least // scale if reached else -(-least // scale)
+    return least // scale if reached else -(-least // scale), looked
 
 
 def _integers(numbers: Iterable[int]) -> Ints:
@@ -248,9 +279,16 @@ class _Way(NamedTuple):
 
 
 class _Search:
-    """A search over pairs, which are numbers: in the lowest bits the state, then the arrivals, then the pool."""
+    """A search over pairs, which are numbers: in the lowest bits the state, then the arrivals, then the pool.
+
+    Attributes
+    ----------
+    looked
+        Pairs that were looked at.
+    """
 
     def __init__(self, graph: Graph, items: list[Item], prices: Prices, arrivals: _Arrivals) -> None:
+        self.looked = 0
         self._graph, self._items, self._prices, self._arrivals = graph, items, prices, arrivals
         self._home = {state: cost for state, cost in enumerate(least_to_sink(graph)) if cost is not None}
         self._ways: dict[int, list[_Way]] = {}
@@ -273,6 +311,8 @@ class _Search:
         """
         scale = self._prices.scale
         most = scale * (bound - 1)
+        if self._graph.source not in self._home:
+            return bound
         source, total = self._graph.source, self._home[self._graph.source]
         for item, price, field in zip(self._items, self._prices.items, self._pool, strict=True):
             if item.k == 1:
@@ -280,7 +320,7 @@ class _Search:
                 source += item.requests << field.shift if field else 0
         if total > most:
             return bound
-        looked, least = 0, {source: total}
+        least = {source: total}
         queue = [(total, source, 0)]
         while queue:
             total, pair, spent = heapq.heappop(queue)
@@ -288,8 +328,8 @@ class _Search:
                 continue
             if pair == self._graph.sink:
                 return total // scale
-            looked += 1
-            if looked > most_pairs:
+            self.looked += 1
+            if self.looked > most_pairs:
                 return -(-total // scale)
             for after, more, cost in self._steps(pair, spent, most - total):
                 found = total + more

@@ -1,8 +1,9 @@
 """Certificates of a bound that is known already, for the checker's own searches: cheap ones first.
 
 Whatever has found the bound, these are weights and prices with which the checker finds no schedule below it:
-`packing`'s weights for a search request by request, and for the makespan the prices of a linear programme on the graph
-of resident sets. Neither needs to be good for the bound to hold; they decide how long the checker searches.
+`packing`'s weights for a search request by request, and for the makespan prices on the graph of resident sets, for each
+number of batches or, by a linear programme, for all of them. None of these need be good for the bound to hold; they
+decide how long the checker searches.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from optsched.bounds.volume import volume_bound
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.stopwatch import now_s
+from optsched_formulations.batching.layers.layered_certificate import layered_certificate
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.pairs.batch_prices import batch_prices
 from optsched_formulations.batching.search.request_search import request_certificate
@@ -29,8 +31,11 @@ _FEW_STATES, _MOST_STATES = 20_000, 4_000_000
 """States that the checker tries before prices, and at most."""
 _PAUSE_STEPS_A_SECOND, _MOST_PAUSE_STEPS = 20_000, 200_000
 """Steps of a search with free pauses that the checker takes in a second, about, a third of the time; and at most."""
-_PACKING_SHARE, _GRAPH_SHARE, _PRICE_SHARE = 0.1, 0.3, 0.6
-"""Shares of the time left for weights, for the graph, and for prices on it."""
+_PAIRS_A_SECOND, _MOST_PAIRS = 150_000, 5_000_000
+"""Pairs of a state and a pool that the checker looks at in a second, about, and at most."""
+_PACKING_SHARE, _LAYERED_SHARE, _GRAPH_SHARE, _PRICE_SHARE = 0.1, 0.35, 0.3, 0.6
+"""Shares of the time left for weights, for prices by number of batches and again for their check, for the graph, and
+for prices on it."""
 _MOST_PAUSING = 800_000
 _PART_MORE = 8
 """By this part there may be more batches than volume needs."""
@@ -57,6 +62,12 @@ def optimum_certificates(
     by_request = request_certificate(classes, bound, _FEW_STATES, seconds * _PACKING_SHARE, prices)
     if not classes.weighted:
         yield by_request
+        if instance.offline and now_s() < deadline:
+            left_s = deadline - now_s()
+            pairs = min(_MOST_PAIRS, int(left_s * _LAYERED_SHARE * _PAIRS_A_SECOND))
+            layered = layered_certificate(instance, classes, bound, pairs, now_s() + _LAYERED_SHARE * left_s)
+            if layered is not None:
+                yield layered
         priced = _priced(instance, classes, bound, deadline, workers) if now_s() < deadline else None
         if priced is not None:
             yield priced

@@ -314,3 +314,19 @@ def explore(rules: Rules, most: int | None = None) -> Graph:
         return state.composing, len(state.items) if state.composing else -len(state.items)
 
     return Graph(states, moves, sorted(range(len(states)), key=phase), 0, numbers[rules.sink])
+
+
+def layered(graph: Graph, batches: int) -> Graph:
+    """Return the graph copied for each number of runs from 0 to ``batches``, with the sink of the last copy.
+
+    State s after j runs is number j times all states plus s; the last copy has no moves.
+    """
+    states = len(graph.states)
+    moves = [
+        [move._replace(head=move.head + states * (done + (move.kind is Kind.RUN))) for move in leaving]
+        for done in range(batches)
+        for leaving in graph.moves
+    ]
+    moves.extend([] for _ in graph.moves)
+    order = [number + states * done for done in range(batches + 1) for number in graph.order]
+    return Graph(graph.states * (batches + 1), moves, order, graph.source, graph.sink + states * batches)

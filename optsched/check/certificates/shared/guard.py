@@ -20,6 +20,7 @@ _MOST_TOKENS: Mapping[str, int] = MappingProxyType(
     {
         "resident_walk": 100_000,
         "resident_search": 100_000,
+        "layered_search": 100_000,
         "request_search": 100_000,
         "patterns": 1_000_000,
         "ramp": 2_000_000,

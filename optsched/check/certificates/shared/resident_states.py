@@ -9,6 +9,7 @@ here                                                in the readable form
 ==================================================  ===========================================================
 `explore_graph`                                     `contents.explore`, `contents.Rules`
 `least_to_end`                                      `least.least_to_sink`
+`least_by_runs`                                     the same, on `contents.layered`
 `search_pairs`                                      ``resident_search._Search``
 ==================================================  ===========================================================
 """
@@ -234,6 +235,30 @@ def least_to_end(graph: Graph64, home: Ints) -> bool:
 
 
 @compiled
+def least_by_runs(graph: Graph64, home: Ints, batches: int) -> bool:
+    """Write the least priced cost to the sink from every state, in the graph that is copied for each number of runs.
+
+    State s after j runs is number j times all states plus s. Return False if numbers are too large.
+    """
+    states = len(graph.lengths)
+    home[:] = NO_WAY
+    home[batches * states + graph.sink] = 0
+    order = np.argsort(graph.lengths)[::-1]
+    for done in range(batches - 1, -1, -1):
+        for state in order:
+            least = np.int64(NO_WAY)
+            for move in range(graph.begins[state], graph.begins[state + 1]):
+                copy = done + 1 if graph.moves[move, _KIND] == RUN else done
+                beyond = home[copy * states + graph.moves[move, _HEAD]]
+                if beyond < NO_WAY:
+                    least = min(least, beyond + graph.moves[move, _PRICED])
+            if least < -_HUGE or _HUGE < least < NO_WAY:
+                return False
+            home[done * states + state] = least
+    return True
+
+
+@compiled
 def search_pairs(  # noqa: PLR0917
     graph: Graph64,
     home: Ints,
@@ -245,20 +270,24 @@ def search_pairs(  # noqa: PLR0917
     estimate: int,
     beyond: int,
     most: int,
-) -> tuple[int, bool]:
+    batches: int,
+) -> tuple[int, bool, int]:
     """Search pairs by increasing estimate; return the least of the sink, and True; or what is proved, and False.
+
+    Last comes how many pairs were looked at.
 
     ``field`` has for every item the word, shift and mask of its pool, word −1 if it has none; word 0 is the state, word
     1 how many have arrived. ``start`` are the words of the source. ``times`` are arrivals, from 0, and ``places[g, w]``
     the place there of the w-th last of group g; both are empty if all arrive together. Pairs estimated at ``beyond`` or
     more are left out, and if none is left, ``beyond`` is proved. At most ``most`` are looked at, and twice
-    as many kept.
+    as many kept. If ``batches`` is not 0, ways have that many runs: states and ``home`` are those of `least_by_runs`.
     """
-    width = len(start)
+    width, states = len(start), len(graph.lengths)
+    sink = batches * states + graph.sink
     pairs = np.zeros((_FIRST_ROOM, width), dtype=np.int64)
     totals, clocks = np.zeros(_FIRST_ROOM, dtype=np.int64), np.zeros(_FIRST_ROOM, dtype=np.int64)
     if estimate >= beyond:
-        return beyond, False
+        return beyond, False, 0
     pairs[0], totals[0] = start, estimate
     table = table_of(pairs, 1)
     count, looked = 1, 0
@@ -269,17 +298,21 @@ def search_pairs(  # noqa: PLR0917
         if total > totals[pair]:
             continue
         state, seen, clock = pairs[pair, 0], pairs[pair, 1], clocks[pair]
-        if state == graph.sink:
+        if state == sink:
             empty = True
             for word in range(1, width):
                 empty = empty and pairs[pair, word] == 0
             if empty:
-                return int(total), True
+                return int(total), True, looked
         looked += 1
         if looked > most or count > 2 * most:
-            return int(total), False
-        for move in range(graph.begins[state], graph.begins[state + 1]):
+            return int(total), False, looked
+        bare = state % states
+        for move in range(graph.begins[bare], graph.begins[bare + 1]):
             head, kind, item = graph.moves[move, _HEAD], graph.moves[move, _KIND], graph.moves[move, _ITEM]
+            head += state - bare
+            if kind == RUN and batches > 0:
+                head += states
             if home[head] == NO_WAY:
                 continue
             found = total + graph.moves[move, _PRICED] + home[head] - home[state]
@@ -306,7 +339,7 @@ def search_pairs(  # noqa: PLR0917
                 elif kind == FILL:
                     word = field[item, 0]
                     group = items.group[item]
-                    waiting = np.int64(graph.waiting[state, group])
+                    waiting = np.int64(graph.waiting[bare, group])
                     if word >= 0:
                         waiting = (wanted[word] >> field[item, 1]) & field[item, 2]
                         wanted[word] -= np.int64(1) << field[item, 1]
@@ -338,4 +371,4 @@ def search_pairs(  # noqa: PLR0917
                 upto = times[present]
                 while present < len(times) and times[present] <= upto:
                     present += 1
-    return int(beyond), False
+    return int(beyond), False, looked
