@@ -308,6 +308,18 @@ def search(rng: Random, about: About) -> Certificate:
     return {"kind": "resident_search", "bound": bound} | _priced(rng, about, everything=True)
 
 
+def by_batches(rng: Random, about: About) -> Certificate:
+    """Prices of items for numbers of batches, mostly for all that matter, and a bound, often beyond the optimum."""
+    stated = search(rng, about)
+    case, bound = about.case, min(stated["bound"], 2 * about.best + 3)
+    base = case.cpu_batch + case.pieces[0][0]
+    most = min(bound // base + 1 if base else 12, 40)
+    counts = [count for count in range(1, most + 1) if rng.random() < 0.995]
+    batches = [{"count": count, "item_prices": _priced(rng, about, True)["item_prices"]} for count in counts]
+    scale = {"scale": rng.choice((1, 2))} if rng.random() < 0.2 else {}
+    return {"kind": "layered_search", "bound": bound, "pairs": rng.choice((0, 9, 10**6)), "batches": batches} | scale
+
+
 def requests(rng: Random, about: About) -> Certificate:
     """Shares of a batch's base near those that a full batch has, and a bound, often beyond the optimum."""
     case, best = about.case, about.best
@@ -526,6 +538,7 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "resident_walk": Grammar(walk, _MAKESPAN, Wanted(memory_only=True, arrivals=False)),
         "resident_search": Grammar(search, _SEARCHED, _FEW),
         "resident_search, arrivals": Grammar(search, _MAKESPAN, _FEW_LATER),
+        "layered_search": Grammar(by_batches, ("makespan", "max_e2e"), _FEW),
         "request_search": Grammar(requests, _SEARCHED, _FEW),
         "request_search, arrivals": Grammar(requests, ("makespan", "mean_e2e"), _FEW_LATER),
         "free_pauses": Grammar(pauses, _MAKESPAN, _FEW_LATER),

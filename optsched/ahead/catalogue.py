@@ -17,6 +17,7 @@ WARM_UPS: Mapping[str, str] = MappingProxyType(
         "cached machines": f"{_QUESTIONS}:cached_machines",
         "checked labels": f"{_QUESTIONS}:checked_labels",
         "checked pairs": f"{_QUESTIONS}:checked_pairs",
+        "checked layers": f"{_QUESTIONS}:checked_layers",
         "queue prices": f"{_QUESTIONS}:queue_prices",
         "simulation": f"{_QUESTIONS}:simulation",
         "pauses": f"{_FORMULATIONS}:pauses",

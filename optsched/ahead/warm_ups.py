@@ -90,3 +90,9 @@ def checked_pairs() -> None:
     """Check a bound on the graph of resident sets, too high a one, which the uncompiled search leaves open."""
     stated = {"kind": "resident_search", "bound": 10**6, "item_prices": [0]}
     proved_bound(_tiny(Request(1, 1)), Restrictions(), Objective.MAKESPAN, stated)
+
+
+def checked_layers() -> None:
+    """Check a bound on that graph by number of batches, too high by 1: one batch takes 1000 and a first fill 12."""
+    stated = {"kind": "layered_search", "bound": 1013, "pairs": 9, "batches": [{"count": 1, "item_prices": [0]}]}
+    proved_bound(_tiny(Request(1, 1)), Restrictions(), Objective.MAKESPAN, stated)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from brute_force import optimum
 from pair import BEST, PAIR
+from test_check_layers import stated as by_batches
 from test_check_patterns import BEST as BEST_OF_PATTERNS
 from test_check_patterns import MEMORY, PACKED, WEIGHTS
 from test_check_patterns import PAIR as PAIR_OF_PATTERNS
@@ -77,6 +78,7 @@ def witnesses() -> dict[str, Witness]:
         "ramp": Witness(three, MAKESPAN, terms | {"prices": [SPIKE, RAMP]}, optimum(three)),
         "resident_walk": Witness(PAIR, MAKESPAN, TIGHT | {"scale": 1, "tracked": []}, BEST),
         "resident_search": Witness(MEETING, MAKESPAN, searched(MET, 0, 0, 0, 0, 0, 0), MET),
+        "layered_search": Witness(PAIR, MAKESPAN, by_batches(BEST, [3], 0, 0, scale=1), BEST),
         "request_search": Witness(MEETING, MAKESPAN, by_request(MET, 0, 0, 0, 0, 0, 0), MET),
         "free_pauses": Witness(TWO, MAKESPAN, {"kind": "free_pauses", "bound": 35, "steps": 99}, 35),
         "patterns": Witness(PAIR_OF_PATTERNS, MAKESPAN, patterns(MEMORY, PACKED, packings=WEIGHTS), BEST_OF_PATTERNS),

@@ -1,0 +1,167 @@
+"""The checker's search by number of batches: worked by hand, in both of its forms, and against exhaustive search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import pytest
+from brute_force import optimum
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from pair import BEST, COST, PAIR, STAY, WORK
+from strategies import memory_only
+
+from optsched import load_instance
+from optsched.check import UnprovedError, proved_bound
+from optsched.check.certificates import resident_search
+from optsched.check.certificates.shared import contents
+from optsched.check.problem import problem_of
+from optsched.model.domain import replace
+from optsched.model.instance import Instance, Request, Rules
+from optsched.model.objectives import Objective
+from optsched.model.restrictions import Restrictions
+from optsched_formulations.batching.layers.layered_certificate import layered_certificate
+from optsched_formulations.batching.memory_only import Classes
+
+MAKESPAN = Objective.MAKESPAN
+Document = dict[str, Any]
+
+
+def stated(bound: object, counts: Sequence[int], *prices: object, pairs: object = 10**6, **others: object) -> Document:
+    batches = [{"count": count, "item_prices": list(prices)} for count in counts]
+    return {"kind": "layered_search", "bound": bound, "pairs": pairs, "batches": batches, **others}
+
+
+def outcome(proof: Document, instance: Instance = PAIR, objective: Objective = MAKESPAN) -> int | str:
+    """Return the bound that is proved, or why there is none."""
+    try:
+        return proved_bound(instance, Restrictions(), objective, proof)
+    except UnprovedError as error:
+        return str(error)
+
+
+# The requests hold 2 + 3 tokens each, 10 in all, so that memory of 4 takes three batches at least. Three take an
+# eviction, 38 ps; four take none: 4·100 + WORK.
+FOUR = 400 + WORK
+
+
+def test_three_batches_take_an_eviction_and_four_are_too_many() -> None:
+    assert optimum(PAIR, MAKESPAN) == BEST < FOUR
+    assert outcome(stated(BEST, [3], 0, 0)) == BEST
+    assert outcome(stated(BEST + 1, [3], 0, 0)) == BEST
+    assert outcome(stated(FOUR, [3], 0, 0)) == BEST
+    assert outcome(stated(BEST, [3], 0, 0), objective=Objective.MAX_E2E) == BEST
+
+
+def test_without_evictions_no_walk_has_three_batches() -> None:
+    stay = replace(PAIR, rules=STAY)
+    assert optimum(stay, MAKESPAN) == FOUR
+    assert outcome(stated(FOUR, [3], 0, 0), stay) == FOUR
+    assert outcome(stated(FOUR + 1, [3, 4], 0, 0), stay) == FOUR
+
+
+def test_every_number_of_batches_that_matters_has_prices() -> None:
+    missing = "batches has nothing for {} batches, which may take less than the bound"
+    assert outcome(stated(BEST, [], 0, 0)) == missing.format(3)
+    assert outcome(stated(BEST, [4, 5], 0, 0)) == missing.format(3)
+    stay = replace(PAIR, rules=STAY)
+    assert outcome(stated(FOUR + 1, [3], 0, 0), stay) == missing.format(4)
+    # Nothing is asked of three batches: they take 300 and all work.
+    assert outcome(stated(300 + WORK, [], 0, 0)) == 300 + WORK
+
+
+def test_prices_decide_how_many_pairs_are_looked_at() -> None:
+    """Without any, what the source is estimated at is proved: with prices of 0 the cheapest walk of three batches.
+
+    That fills one request, decodes it, and fills another: 35, 17, 35.
+    """
+    assert outcome(stated(BEST, [3], 0, 0, pairs=0)) == 300 + 35 + 17 + 35
+    # With p for a first fill and q for a refill, a walk costs 300 and, less 2 p for the two that wait: 35 - p for a
+    # fill, 55 - q for a refill, 17 for a decode, q for an eviction. Three refills cost 3 (55 - q), so q = 55 if none
+    # is to be gained by them; a request to its end and a refill 35 - p + 17, so p = 90 if that is to make 142 with 2 p;
+    # and four first fills, three of them evicted, and a decode 4 (35 - p) + 3 q + 17, which makes 142, too.
+    assert outcome(stated(BEST, [3], 90, 55, pairs=0)) == BEST
+    assert outcome(stated(BEST, [3], 91, 55, pairs=0)) == BEST - 2
+    assert outcome(stated(BEST, [3], 89, 55, pairs=0)) == BEST - 1
+
+
+REFUSED = {
+    "objective": (stated(BEST, [3], 0, 0), PAIR, Objective.MEAN_E2E, "bounds makespan and max_e2e, the objective is"),
+    "arrivals": (
+        stated(BEST, [3], 0, 0),
+        replace(PAIR, requests=(Request(2, 2), Request(2, 2, arrival_ps=1))),
+        MAKESPAN,
+        "needs requests that arrive at the same time",
+    ),
+    "chunked": (stated(BEST, [3], 0, 0), replace(PAIR, rules=Rules()), MAKESPAN, "needs whole prefills"),
+    "cheap refills": (
+        stated(BEST, [3], 0, 0),
+        replace(PAIR, cost=replace(COST, decode_req=44)),
+        MAKESPAN,
+        "needs refills that take no less time than decodes",
+    ),
+    "bound": (stated(-1, [3], 0, 0), PAIR, MAKESPAN, "bound is -1, expected an integer ≥ 0"),
+    "pairs": (stated(BEST, [3], 0, 0, pairs=1.5), PAIR, MAKESPAN, "pairs is 1.5, expected an integer ≥ 0"),
+    "prices": (stated(BEST, [3], 0), PAIR, MAKESPAN, "item_prices has 1 integers, expected 2"),
+    "scale": (stated(BEST, [3], 0, 0, scale=0), PAIR, MAKESPAN, "scale is 0, expected an integer ≥ 1"),
+    "no list": ({**stated(BEST, [3], 0, 0), "batches": 3}, PAIR, MAKESPAN, "batches is 3, expected a list of objects"),
+    "count": (stated(BEST, [0], 0, 0), PAIR, MAKESPAN, "batches.0.count is 0, expected an integer ≥ 1"),
+    "too many": (stated(BEST, range(1, 102), 0, 0), PAIR, MAKESPAN, "batches has 101 objects, expected at most 100"),
+}
+
+
+@pytest.mark.parametrize(("proof", "instance", "objective", "reason"), REFUSED.values(), ids=REFUSED)
+def test_refusals(proof: Document, instance: Instance, objective: Objective, reason: str) -> None:
+    found = outcome(proof, instance, objective)
+    assert isinstance(found, str)
+    assert reason in found
+
+
+def test_large_graphs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph has seven states, copied for 0 to 3 batches."""
+    monkeypatch.setattr(resident_search, "MOST_COPIES", 28)
+    assert outcome(stated(BEST, [3], 0, 0)) == BEST
+    monkeypatch.setattr(resident_search, "MOST_COPIES", 27)
+    assert outcome(stated(BEST, [3], 0, 0)) == "the graph has more than 6 states, which are not searched"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(memory_only(), st.data())
+def test_no_prices_prove_more_than_the_optimum(instance: Instance, data: st.DataObject) -> None:
+    """And both forms prove the same: also with a pair at a time, and with prices of any sign and scale."""
+    assume(instance.cost.base > 0)
+    best, items = optimum(instance, MAKESPAN), contents.items_of(problem_of(instance, Restrictions()), MAKESPAN)
+    bound, scale = best + data.draw(st.integers(-3, 9)), data.draw(st.sampled_from([1, 3]))
+    assume(0 <= bound <= 40 * instance.cost.base)
+    price = st.integers(-20, 60) if data.draw(st.booleans()) else st.just(0)
+    batches = [
+        {"count": count, "item_prices": [data.draw(price) for _ in items]}
+        for count in range(1, bound // instance.cost.base + 2)
+    ]
+    pairs = data.draw(st.sampled_from([0, 1, 10, 10**6]))
+    proof = {"kind": "layered_search", "bound": bound, "scale": scale, "pairs": pairs, "batches": batches}
+    found = outcome(proof, instance)
+    if isinstance(found, str):
+        assert "refills" in found
+        return
+    assert found <= best
+    if pairs == 10**6:
+        assert found == min(bound, best)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resident_search, "_compiled", lambda *_: None)
+        assert outcome(proof, instance) == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "best"), [("ladder-n08-I32-O8-k2", 185_303_750_462), ("ladder-n08-I4-O8-k8", 47_321_153_636)]
+)
+def test_certificates_of_optima(name: str, best: int) -> None:
+    """Prices that are found for each number of batches let the checker prove the ledger's optima, and no more."""
+    instance = load_instance(name)
+    for bound in (best, best + 1):
+        proof = layered_certificate(instance, Classes(instance), bound, 2_000_000, inf)
+        assert proof is not None
+        assert outcome(proof, instance) == best
