@@ -31,7 +31,7 @@ _FEW_STATES, _MOST_STATES = 20_000, 4_000_000
 """States that the checker tries before prices, and at most."""
 _PAUSE_STEPS_A_SECOND, _MOST_PAUSE_STEPS = 20_000, 200_000
 """Steps of a search with free pauses that the checker takes in a second, about, a third of the time; and at most."""
-_PAIRS_A_SECOND, _MOST_PAIRS = 150_000, 5_000_000
+_PAIRS_A_SECOND, _MOST_PAIRS = 400_000, 20_000_000
 """Pairs of a state and a pool that the checker looks at in a second, about, and at most."""
 _PACKING_SHARE, _LAYERED_SHARE, _GRAPH_SHARE, _PRICE_SHARE = 0.1, 0.35, 0.3, 0.6
 """Shares of the time left for weights, for prices by number of batches and again for their check, for the graph, and
