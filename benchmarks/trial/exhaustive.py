@@ -55,9 +55,12 @@ from typing import Any, NamedTuple
 
 from trial.case import BETWEEN_TOKENS, Case, value_of_ends
 
+_MOVES = 50
+"""Batches for each label that may be looked at."""
+
 
 class TooLargeError(Exception):
-    """The search has looked at more labels than it may."""
+    """The search has looked at more labels than it may, or would have to look at too many batches."""
 
 
 class _Local(NamedTuple):
@@ -115,7 +118,7 @@ class Exhaustive:
     case
         The case.
     most_labels
-        The most labels that it looks at.
+        The most labels that it looks at, and batches of a state.
     alike
         Whether requests that are alike, next to each other, are told apart by what they are in only; right for the
         makespan without an order of first runs.
@@ -133,6 +136,7 @@ class Exhaustive:
             self._locals.append(found)
             self._options.append(options)
         self._moves: dict[tuple[int, ...], list[Move]] = {}
+        self._made = 0
         self._optima: dict[str, Optimum] = {}
 
     # One request ---------------------------------------------------------------------------------------------
@@ -190,6 +194,9 @@ class Exhaustive:
         """Return all batches that are legal in a state."""
         if state not in self._moves:
             self._moves[state] = list(self._batches(state))
+            self._made += len(self._moves[state])
+            if self._made > _MOVES * self._most:
+                raise TooLargeError(f"more than {_MOVES * self._most} batches")
         return self._moves[state]
 
     def _batches(self, state: tuple[int, ...]) -> Iterator[Move]:
@@ -218,6 +225,8 @@ class Exhaustive:
                     ):
                         sums = (blocks + option.blocks, runs + run, prefills + prefill, decodes + decode)
                         longer.append((*sums, evictions + evict, (*options, option), place))
+            if len(longer) > self._most:
+                raise TooLargeError(f"more than {self._most} batches of a state")
             chosen = longer
         for _, runs, prefills, decodes, evictions, options, _ in chosen:
             if not runs:

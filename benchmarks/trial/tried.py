@@ -111,7 +111,7 @@ class TriedAlike(TriedProblem):
     @cached_property
     def search(self) -> Exhaustive:
         """The exhaustive search, which does not tell requests of a kind apart."""
-        return Exhaustive(self.case, 10_000, alike=True)
+        return Exhaustive(self.case, 5_000, alike=True)
 
 
 def drawn(rng: Random, wanted: Wanted, restrict: bool = True) -> TriedProblem:

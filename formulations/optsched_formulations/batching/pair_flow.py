@@ -7,7 +7,8 @@ requests: of twelve, 0 to 1 % below the optimum, where bounds that share out the
 1. *Prices* of rows, by HiGHS, prove a bound and narrow the domains of variables, in integers (`pairs.prices`).
    Inequalities on what a batch holds (`pattern.cuts`) that the relaxation violates are added, round by round. Most rows
    of pairs do not bind: a row is priced once a solution has violated it.
-2. *CP-SAT* solves what is left, where prices leave little: it computes in integers, so that its optimum is exact.
+2. *CP-SAT* solves what is left, where prices leave little: it computes in integers, so that its optimum is exact. If
+   they leave much, a better schedule than what is known is asked of the planner first.
 
 The horizon has a few batches more than the best schedule known. If the best solution has a request that is late, the
 bound holds, but there is no schedule to it: then the horizon is doubled, up to a batch for each token, beyond which no
@@ -22,7 +23,9 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from optsched.bounds.volume import volume_bound
+from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
+from optsched.planner.formulation import Planner
 from optsched.solvers.claims import claim
 from optsched.solvers.cpsat import minimize_cpsat
 from optsched.solvers.declaration import Declaration, Regime, Turn
@@ -58,6 +61,8 @@ _FEW = 0.15
 """Violated rows, as a share of the pairs, up to which the rows that are priced say nearly all."""
 _MOST_GAP = 0.03
 """Share of the value up to which CP-SAT is asked."""
+_PLAN_SHARE, _WORTH = 0.05, 200
+"""Share of the time left in which the planner may look for a schedule, one by less than a 200th above the bound."""
 _FEWEST_RESIDENT = 4
 """κ from which on the relaxation is strong."""
 _MORE_BATCHES, _SHARE_MORE = 3, 8
@@ -132,8 +137,10 @@ class _Solution:
         """Find prices, then ask CP-SAT."""
         try:
             ended = self._price()
-            if self._upper - self._bound > _MOST_GAP * self._upper and not self._small:
-                return claim(self._task, [], self._bound)
+            if self._far and not self._small:
+                self._plan()
+                if self._far:
+                    return claim(self._task, [], self._bound)
             if ended:
                 self._take_prices(_BASIC_SHARE * self._left(), basic=True)
         except KeyboardInterrupt:
@@ -146,6 +153,22 @@ class _Solution:
     def _bound(self) -> int:
         """No schedule is better than this, or than the value to beat."""
         return self._model.constant + self._priced.bound
+
+    @property
+    def _far(self) -> bool:
+        """Whether prices leave too much for CP-SAT."""
+        return self._upper - self._bound > _MOST_GAP * self._upper
+
+    def _plan(self) -> None:
+        """Let the planner look for a better schedule: what one that runs beside this finds does not come here."""
+        at_most = -(-self._bound * _WORTH // (_WORTH - 1))
+        close = replace(self._task, bound=max(self._task.bound, at_most), time_limit_s=_PLAN_SHARE * self._left())
+        planned = Planner().solve(close)
+        if planned.schedule is not None:
+            value = int(evaluate(self._task.instance, planned.schedule)["objectives"][self._task.objective.value])
+            if self._task.incumbent_value is None or value < self._task.incumbent_value:
+                self._task = replace(self._task, incumbent=planned.schedule, incumbent_value=value)
+                self._upper = min(self._upper, value_to_beat(self._task))
 
     def _left(self) -> float:
         return self._task.time_limit_s - (now_s() - self._started)
