@@ -10,7 +10,7 @@ from optsched_formulations.batching import pair_flow
 
 
 def test_where_no_schedule_is_close_the_planner_looks_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CP-SAT is asked only where prices leave little below the best schedule; the state search agrees on the optimum."""
+    """CP-SAT is asked only where prices leave little below the best schedule; the state search agrees."""
     instance = load_instance("ladder-n06-SILO+LISO-k8")
     monkeypatch.setattr(pair_flow, "_SMALL", 0)
     found = pair_flow.PairFlow().solve(Task(instance, Objective.MEAN_E2E, time_limit_s=30.0))
