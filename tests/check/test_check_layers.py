@@ -22,7 +22,7 @@ from optsched.model.domain import replace
 from optsched.model.instance import Instance, Request, Rules
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched_formulations.batching.layers.layered_certificate import layered_certificate
+from optsched_formulations.batching.layers.layered_search import layered_certificate
 from optsched_formulations.batching.memory_only import Classes
 
 MAKESPAN = Objective.MAKESPAN

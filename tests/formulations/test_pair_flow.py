@@ -1,4 +1,4 @@
-"""Flows and pairs: a schedule to come close to, where nobody gives one."""
+"""Flows and pairs: a schedule to come close to, where none is given."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from optsched.bounds.volume import volume_bound
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.stopwatch import now_s
-from optsched_formulations.batching.layers.layered_certificate import layered_certificate
+from optsched_formulations.batching.layers.layered_search import layered_certificate
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.pairs.batch_prices import batch_prices
 from optsched_formulations.batching.search.request_search import request_certificate
