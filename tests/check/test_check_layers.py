@@ -150,7 +150,7 @@ def test_no_prices_prove_more_than_the_optimum(instance: Instance, data: st.Data
     if pairs == 10**6:
         assert found == min(bound, best)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resident_search, "_compiled", lambda *_: None)
+        patch.setattr(resident_search, "_compiled", lambda *_, **__: None)
         assert outcome(proof, instance) == found
 
 

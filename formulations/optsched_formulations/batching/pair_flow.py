@@ -36,6 +36,7 @@ from optsched.solvers.formulation import (
     Termination,
     UnsupportedError,
     nothing_better,
+    silent,
 )
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import value_to_beat
@@ -161,14 +162,16 @@ class _Solution:
 
     def _plan(self) -> None:
         """Let the planner look for a better schedule: what one that runs beside this finds does not come here."""
-        at_most = -(-self._bound * _WORTH // (_WORTH - 1))
-        close = replace(self._task, bound=max(self._task.bound, at_most), time_limit_s=_PLAN_SHARE * self._left())
-        planned = Planner().solve(close)
+        close = -(-self._bound * _WORTH // (_WORTH - 1))
+        # The planner ends at its task's bound. This one is not proved, so that nothing is to be told of it.
+        wanted = replace(self._task, bound=close, time_limit_s=_PLAN_SHARE * self._left(), progress=silent)
+        planned = Planner().solve(wanted)
         if planned.schedule is not None:
             value = int(evaluate(self._task.instance, planned.schedule)["objectives"][self._task.objective.value])
             if self._task.incumbent_value is None or value < self._task.incumbent_value:
                 self._task = replace(self._task, incumbent=planned.schedule, incumbent_value=value)
                 self._upper = min(self._upper, value_to_beat(self._task))
+                self._task.progress(ProgressEvent(now_s() - self._started, value, self._bound))
 
     def _left(self) -> float:
         return self._task.time_limit_s - (now_s() - self._started)

@@ -27,7 +27,7 @@ from optsched.check.certificates.resident_search import least_of_walks
 from optsched.check.certificates.shared.contents import Item, items_of, offline, prices_of, require_memory_only
 from optsched.check.certificates.shared.refills import require_dear_refills
 from optsched.check.problem import Problem, pieces_of
-from optsched.check.reading import UnprovedError, shown
+from optsched.check.reading import UnprovedError, natural, shown
 from optsched.model.objectives import Objective
 
 _KIND = "layered_search"
@@ -44,12 +44,7 @@ def layered_search_bound(problem: Problem, objective: Objective, certificate: Ma
     require_memory_only(_KIND, problem)
     require_dear_refills(_KIND, problem)
     items = items_of(problem, Objective.MAKESPAN)
-    bound = certificate.get("bound")
-    if type(bound) is not int or bound < 0:
-        raise UnprovedError(f"bound is {shown(bound)}, expected an integer ≥ 0")
-    pairs = certificate.get("pairs")
-    if type(pairs) is not int or pairs < 0:
-        raise UnprovedError(f"pairs is {shown(pairs)}, expected an integer ≥ 0")
+    bound, pairs = natural(certificate, "bound"), natural(certificate, "pairs")
     stated = _by_count(certificate.get("batches"))
     [(base, _)] = pieces_of(problem.cost)
     work = sum(item.requests * item.work_ps for item in items)
@@ -58,7 +53,7 @@ def layered_search_bound(problem: Problem, objective: Objective, certificate: Ma
         if count not in stated:
             raise UnprovedError(f"batches has nothing for {count} batches, which may take less than the bound")
         prices = prices_of({**certificate, "item_prices": stated[count], "tracked": []}, items)
-        least, looked = least_of_walks(problem, items, prices, least, count, pairs)
+        least, looked = least_of_walks(problem, items, prices, least, batches=count, most_pairs=pairs)
         pairs, count = max(0, pairs - looked), count + 1
     return least
 

@@ -21,8 +21,14 @@ _MOST_PLACES = 10_000_000
 
 _WITHOUT_SWAPS = frozenset(
     {
-        *("ramp", "resident_walk", "resident_search", "layered_search", "request_search"),
-        *("patterns", "free_pauses", "last_arrivals"),
+        "ramp",
+        "resident_walk",
+        "resident_search",
+        "layered_search",
+        "request_search",
+        "patterns",
+        "free_pauses",
+        "last_arrivals",
     }
 )
 """Kinds whose theorems say that a request either keeps its KV or is filled again, or that leave batches out.

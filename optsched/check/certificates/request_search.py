@@ -78,7 +78,7 @@ from optsched.check.certificates.shared.request_states import (
     search_requests,
 )
 from optsched.check.problem import Problem, feasible, pieces_of
-from optsched.check.reading import UnprovedError, shown
+from optsched.check.reading import UnprovedError, natural, shown
 from optsched.compiled import uncompiled
 from optsched.model.ints import Ints
 from optsched.model.objectives import Objective
@@ -163,9 +163,7 @@ def _require_covered(problem: Problem, objective: Objective) -> None:
 
 def _stated(certificate: Mapping[str, Any], items: Sequence[Item]) -> tuple[int, list[int], int]:
     """Read ``bound``, ``shares`` and ``states``."""
-    bound, shares, states = certificate.get("bound"), certificate.get("shares"), certificate.get("states")
-    if type(bound) is not int or bound < 0:
-        raise UnprovedError(f"bound is {shown(bound)}, expected an integer ≥ 0")
+    bound, shares, states = natural(certificate, "bound"), certificate.get("shares"), certificate.get("states")
     if type(states) is not int or not 1 <= states <= MOST_STATES:
         raise UnprovedError(f"states is {shown(states)}, expected an integer from 1 to {MOST_STATES}")
     if not isinstance(shares, list) or not all(type(share) is int and share >= 0 for share in shares):

@@ -76,7 +76,7 @@ from optsched.check.certificates.shared.resident_states import (
     search_pairs,
 )
 from optsched.check.problem import Problem, pieces_of
-from optsched.check.reading import UnprovedError, shown
+from optsched.check.reading import UnprovedError, natural
 from optsched.model.ints import Ints
 from optsched.model.objectives import Objective
 
@@ -110,9 +110,7 @@ def resident_search_bound(problem: Problem, objective: Objective, certificate: M
     if together:
         require_dear_refills(_KIND, problem)
     prices = prices_of(certificate, items)
-    bound = certificate.get("bound")
-    if type(bound) is not int or bound < 0:
-        raise UnprovedError(f"bound is {shown(bound)}, expected an integer ≥ 0")
+    bound = natural(certificate, "bound")
     if objective not in SUMS:
         if _few_prove(problem, items, prices, bound):
             return bound
@@ -123,20 +121,21 @@ def resident_search_bound(problem: Problem, objective: Objective, certificate: M
     return _Search(graph, items, prices, _arrivals(problem, objective, prices.scale)).least(bound, MOST_PAIRS)
 
 
-def least_of_walks(  # noqa: PLR0917
-    problem: Problem, items: list[Item], prices: Prices, bound: int, batches: int, most: int
+def least_of_walks(
+    problem: Problem, items: list[Item], prices: Prices, bound: int, *, batches: int, most_pairs: int
 ) -> tuple[int, int]:
     """Return the least cost of a walk with pools that has that many runs, ``bound`` if there is none below it.
 
-    Requests arrive together. If that takes more than ``most`` pairs, it is what is proved by then. How many were looked
-    at comes second.
+    Requests arrive together. If that takes more than ``most_pairs``, it is what is proved by then. How many were
+    looked at comes second.
     """
-    found = _compiled(problem, items, prices, bound, batches, min(most, MOST_PAIRS_COMPILED))
+    most_compiled = min(most_pairs, MOST_PAIRS_COMPILED)
+    found = _compiled(problem, items, prices, bound, batches=batches, most_pairs=most_compiled)
     if found is not None:
         return found
     graph = explore(Rules(problem, Objective.MAKESPAN, items, prices), MOST_STATES // (batches + 1))
     search = _Search(layered(graph, batches), items, prices, _Arrivals([], []))
-    return search.least(bound, min(most, MOST_PAIRS)), search.looked
+    return search.least(bound, min(most_pairs, MOST_PAIRS)), search.looked
 
 
 def _few_prove(problem: Problem, items: list[Item], prices: Prices, bound: int) -> bool:
@@ -150,18 +149,19 @@ def _few_prove(problem: Problem, items: list[Item], prices: Prices, bound: int) 
     return search.least(bound, _FEW_PAIRS) == bound
 
 
-def _compiled(  # noqa: PLR0917
+def _compiled(
     problem: Problem,
     items: list[Item],
     prices: Prices,
     bound: int,
-    batches: int | None = None,
+    *,
+    batches: int = 0,
     most_pairs: int | None = None,
 ) -> tuple[int, int] | None:
     """Return what the compiled form of the search proves of the makespan; None if only the readable form may tell.
 
-    It costs a unit of the objective for a unit of time, so that weights are 0. With ``batches`` it searches the walks
-    that have that many runs. How many pairs it looked at comes second.
+    It costs a unit of the objective for a unit of time, so that weights are 0. If ``batches`` is not 0 it searches the
+    walks that have that many runs. How many pairs it looked at comes second.
     """
     scale, arrivals = prices.scale, _arrivals(problem, Objective.MAKESPAN, prices.scale)
     [(base, _)] = pieces_of(problem.cost)
@@ -199,12 +199,12 @@ def _compiled(  # noqa: PLR0917
         tracked=_integers(item.group in prices.tracked for item in firsts),
     )
     pauses = bool(arrivals.times)
-    most = MOST_STATES_COMPILED if batches is None else min(MOST_STATES_COMPILED, MOST_COPIES // (batches + 1))
+    most = min(MOST_STATES_COMPILED, MOST_COPIES // (batches + 1))
     graph = explore_graph(arrays, problem.blocks, scale * base, problem.eviction, pauses, lanes, most)
     if not graph.complete:
         raise UnprovedError(f"the graph has more than {most} states, which are not searched")
-    home = np.zeros(len(graph.lengths) * (1 if batches is None else batches + 1), dtype=np.int64)
-    if not (least_to_end(graph, home) if batches is None else least_by_runs(graph, home, batches)):
+    home = np.zeros(len(graph.lengths) * (batches + 1), dtype=np.int64)
+    if not (least_by_runs(graph, home, batches) if batches else least_to_end(graph, home)):
         raise UnprovedError("item_prices: a cycle of cache contents costs less than 0, so they prove nothing")
     estimate, start = int(home[0]), np.zeros(words + 1, dtype=np.int64)
     for item, price, (word, shift, _) in zip(items, prices.items, fields, strict=True):
@@ -226,7 +226,7 @@ def _compiled(  # noqa: PLR0917
         estimate,
         scale * (bound - 1) + 1,
         MOST_PAIRS_COMPILED if most_pairs is None else most_pairs,
-        batches or 0,
+        batches,
     )
     return least // scale if reached else -(-least // scale), looked
 

@@ -12,6 +12,7 @@ from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.walks import MOST_PAID, Walks, most_steps
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.resident_graph import TooLargeError
+from optsched_formulations.batching.search.resident_search import work_from
 from optsched_formulations.batching.search.resident_walk import scale_of
 
 _MOST_NODES, _MOST_PLACES = 150_000, 8_000_000
@@ -43,26 +44,15 @@ def layered_certificate(
         graph = merged_graph(classes, min(_MOST_NODES, _MOST_PLACES // (most + 2)), now_s() + _GRAPH_SHARE * left)
     except TooLargeError:
         return None
-    walks, rest = Walks(graph, scale, max(most, 1)), _rest(classes, scale)
-    price, found = walks.first_prices(), []
+    walks, work = Walks(graph, scale, max(most, 1)), work_from(classes)
+    price, enough, found = walks.first_prices(), (bound - classes.constant_ps) / base, []
     for count in range(most, fewest - 1, -1):
         until = now_s() + (deadline - now_s()) / (count - fewest + 1)
-        enough = (bound - classes.constant_ps) / base
         price = walks.improved(price, 0, walks.fresh, count, enough, _ROUNDS, _over(until))[1]
-        rounded = walks.table(price, count).price.tolist()
-        prices = [one + more for one, more in zip(rounded, rest, strict=True)]
+        # The checker's prices also pay for the constant work, which is left out here.
+        prices = [one + scale * rest for one, rest in zip(walks.rounded(price, count).tolist(), work, strict=True)]
         found.append({"count": count, "item_prices": prices})
     return {"kind": "layered_search", "bound": bound, "scale": scale, "pairs": pairs, "batches": found[::-1]}
-
-
-def _rest(classes: Classes, scale: int) -> list[int]:
-    """Return the constant work of every item and the tokens that follow, for which the checker's prices also pay."""
-    rest = [0] * len(classes.size)
-    for i in reversed(range(len(rest))):
-        rest[i] = scale * (classes.decode_ps[i] if classes.token[i] > 1 else classes.fill_ps[i])
-        if classes.following[i] >= 0:
-            rest[i] += rest[classes.following[i]]
-    return rest
 
 
 def _over(until: float) -> Callable[[], bool]:

@@ -116,11 +116,15 @@ class Walks:
 
         return maximise(evaluate, price, enough, rounds, _TOLERANCE, over)
 
+    def rounded(self, price: Floats, batches: int) -> Ints:
+        """Return prices in whole units; those that could add up beyond 64 bits are cut down, as any prove something."""
+        most = MOST_PAID // most_steps(batches, int(self.fresh.sum()))
+        whole: Ints = np.rint(np.clip(price * self.base, -most, most)).astype(np.int64)
+        return whole
+
     def table(self, price: Floats, batches: int) -> Table:
         """Round prices and compute what they prove, exactly."""
-        # Those that could add up beyond 64 bits are cut down: any prices prove something.
-        most = MOST_PAID // most_steps(batches, int(self.fresh.sum()))
-        whole = np.rint(np.clip(price * self.base, -most, most)).astype(np.int64)
+        whole = self.rounded(price, batches)
         least = np.full((batches + 1, self._graph.nodes), _NO_WAY, dtype=np.int64)
         composing = np.full_like(least, _NO_WAY)
         least[0, 0] = 0

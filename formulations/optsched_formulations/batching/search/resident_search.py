@@ -16,12 +16,7 @@ def priced_certificate(graph: ResidentGraph, prices: Prices, bound: int) -> dict
     These also have to pay for the constant work, which is left out there: that of an item for its first fill or decode,
     and those of all tokens that follow.
     """
-    classes, item = graph.classes, [int(price) for price in prices.item]
-    rest = 0
-    for i in reversed(range(len(item))):
-        rest *= classes.following[i] >= 0
-        rest += classes.decode_ps[i] if classes.token[i] > 1 else classes.fill_ps[i]
-        item[i] += prices.scale * rest
+    item = [int(price) + prices.scale * rest for price, rest in zip(prices.item, work_from(graph.classes), strict=True)]
     return {
         "kind": "resident_search",
         "bound": bound,
@@ -29,6 +24,16 @@ def priced_certificate(graph: ResidentGraph, prices: Prices, bound: int) -> dict
         "scale": prices.scale,
         "item_prices": item,
     }
+
+
+def work_from(classes: Classes) -> list[int]:
+    """Return the constant work of every item and of all tokens that follow, in ps."""
+    work, rest = [0] * len(classes.size), 0
+    for i in reversed(range(len(work))):
+        rest *= classes.following[i] >= 0
+        rest += classes.decode_ps[i] if classes.token[i] > 1 else classes.fill_ps[i]
+        work[i] = rest
+    return work
 
 
 def plain_certificate(classes: Classes, shares: Sequence[int], scale: int, bound: int) -> dict[str, Any]:
