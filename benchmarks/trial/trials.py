@@ -23,7 +23,7 @@ from optsched.methods.simulate import simulate
 from optsched.methods.solve import solve
 from optsched.model.errors import InputError
 from optsched.model.objectives import Objective
-from optsched.solvers.formulation import Formulation, Task, Termination, UnsupportedError, require_covered
+from optsched.solvers.formulation import Formulation, Outcome, Task, Termination, UnsupportedError, require_covered
 from optsched_formulations.batching.layer_search import LayerSearch
 from trial import caches, clusters
 from trial.case import OBJECTIVES, IllegalError, play, value
@@ -287,7 +287,7 @@ def optima_of_alike(rng: Random, tally: Tally) -> None:
             given.optimum("makespan")
         except TooLargeError:
             continue
-        for name in (*_OFFLINE, "state_search"):
+        for name in _FOR_ALIKE:
             _formulation(tally, name, given, "makespan")
         _solve(tally, given, "makespan")
     _hold_against_each_other(tally, TriedProblem(alike(rng, 28), {}))
@@ -296,23 +296,13 @@ def optima_of_alike(rng: Random, tally: Tally) -> None:
 def _hold_against_each_other(tally: Tally, given: TriedProblem) -> None:
     """Hold each bound on the makespan, without an optimum, against the best schedule of all formulations."""
     values, proved = {}, {}
-    for name in (*_OFFLINE, "state_search"):
-        try:
-            formulation = _made(name)
-            require_covered(formulation, given.instance)
-            with limited(SLOW_S):
-                task = Task(given.instance, Objective("makespan"), given.allowed, time_limit_s=LIMIT_S)
-                outcome = formulation.solve(task)
-        except UnsupportedError:
+    for name in _FOR_ALIKE:
+        label, task = f"alike/{name}", Task(given.instance, Objective("makespan"), time_limit_s=LIMIT_S)
+        outcome = _outcome(tally, label, name, task, partial(dict, instance=given.document))
+        if outcome is None:
             continue
-        except SlowError:
-            tally.find("slow", f"alike/{name}", {"instance": given.document})
-            continue
-        except Exception:
-            tally.find("traceback", f"alike/{name}", {"instance": given.document, "error": traceback.format_exc()})
-            continue
-        tally.counts[f"alike/{name}/tried"] += 1
-        tally.counts[f"alike/{name}/proved"] += outcome.termination == Termination.OPTIMAL
+        tally.counts[f"{label}/tried"] += 1
+        tally.counts[f"{label}/proved"] += outcome.termination == Termination.OPTIMAL
         if outcome.schedule is not None:
             values[name] = value(given.case, "makespan", play(given.case, as_batches(outcome.schedule)))
         if outcome.bound is not None:
@@ -346,19 +336,10 @@ def _formulation(
     allowed = _asked(given, at_most)
     instance = allowed.apply(given.instance)
     label = f"optima/{name}"
-    try:
-        with limited(SLOW_S):
-            formulation = _made(name)
-            require_covered(formulation, instance)
-            least_s = min(limit_s, _HEURISTIC_S) if name == "planner" else limit_s
-            outcome = formulation.solve(Task(instance, Objective(objective), allowed, time_limit_s=least_s))
-    except UnsupportedError:
-        return None
-    except SlowError:
-        tally.find("slow", label, given.finding(objective, at_most=at_most))
-        return None
-    except Exception:
-        tally.find("traceback", label, given.finding(objective, at_most=at_most, error=traceback.format_exc()))
+    least_s = min(limit_s, _HEURISTIC_S) if name == "planner" else limit_s
+    task = Task(instance, Objective(objective), allowed, time_limit_s=least_s)
+    outcome = _outcome(tally, label, name, task, partial(given.finding, objective, at_most=at_most))
+    if outcome is None:
         return None
     tally.counts[f"{label}/tried"] += 1
     tally.counts[f"{label}/proved"] += outcome.termination != Termination.LIMIT
@@ -380,6 +361,22 @@ def _formulation(
             finding = given.finding(objective, bound=outcome.bound, proved=proved, certificate=outcome.certificate)
             tally.find("unproved", label, finding)
     return Fraction(outcome.bound or 0, best) if best else Fraction((outcome.bound or 0) > 0)
+
+
+def _outcome(tally: Tally, label: str, name: str, task: Task, finding: Callable[..., dict[str, Any]]) -> Outcome | None:
+    """Return what a formulation says of a task; None if it does not cover it, takes too long, or crashes."""
+    try:
+        with limited(SLOW_S):
+            formulation = _made(name)
+            require_covered(formulation, task.instance)
+            return formulation.solve(task)
+    except UnsupportedError:
+        pass
+    except SlowError:
+        tally.find("slow", label, finding())
+    except Exception:  # whatever it is, it is a finding
+        tally.find("traceback", label, finding(error=traceback.format_exc()))
+    return None
 
 
 def _contradictions(bound: int | None, found: int | None, best: int, at_most: int | None) -> list[str]:
@@ -443,6 +440,7 @@ def _solve(
 
 _OFFLINE = ("class_flow", "class_flow_mip", "layer_search", _NO_GRAPH, "pattern_cg")
 _ONLINE = ("free_pauses", "last_arrivals")
+_FOR_ALIKE = (*_OFFLINE, "state_search")
 _CLIMBED = (*_OFFLINE, *_ONLINE, "token_cpsat", "state_search", _PAPER)
 
 
