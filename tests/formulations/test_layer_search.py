@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace as changed
+from itertools import cycle, repeat
 
 import numpy as np
 import pytest
@@ -31,17 +33,21 @@ from optsched_formulations.batching.layers.bundle import Floats, maximise
 from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
 from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
-from optsched_formulations.batching.layers.search import search_layers
+from optsched_formulations.batching.layers.search import Found, search_layers
+from optsched_formulations.batching.layers.two_sided import Reach, TwoSided, arcs_back
 from optsched_formulations.batching.layers.walks import Walks
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
 from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.resident_graph import TooLargeError
+from optsched_formulations.batching.search.state_steps import EVICT
 
 SEARCH, WITHOUT_GRAPH = LayerSearch(), LayerSearch(most_nodes=0)
 LADDER = {instance.name: instance for instance in ladder("a100-llama2-7b-linear").instances}
 QUICK = settings(
     deadline=None, max_examples=90, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
+BY_EVICTIONS = ("n06-I32-O8-k2", 140_434_422_812, 7), ("n06-SILO+SISO-k2", 88_254_215_943, 5)
+"""Makespan and evictions of optima."""
 TURNS = Instance(
     "turns",
     Limits(4, 99, 99),
@@ -131,6 +137,94 @@ def test_packing_arcs_is_exact(instance: Instance, data: st.DataObject) -> None:
 def test_without_a_graph_it_is_exact(instance: Instance) -> None:
     covered(instance)
     assert exact(WITHOUT_GRAPH, instance) == optimum(instance)
+
+
+def from_both_ends(instance: Instance, budget: int, share: int, rises: Iterator[int]) -> tuple[int, list[Found]]:
+    """Search every number of batches from both ends, or from one, further and further; return bound and schedules.
+
+    ``share`` of two parts of each rise is that of the search forward. The budget is one without the constant work.
+    """
+    classes = Classes(instance)
+    most, fewest = (budget - 1) // classes.base_ps, max(output for _, output, _ in classes.kinds)
+    graph = merged_graph(classes, 100_000)
+    relaxation, bounds, found = GraphRelaxation(graph, Walks(graph, 1, most), 0), [budget], []
+    for batches in range(fewest, most + 1):
+        start = relaxation.first_prices(batches)
+        price = relaxation.improved(start, batches, budget / classes.base_ps, 30, lambda: False)
+        priced, reach = relaxation.priced(price, batches), Reach(1, 1)
+        search, bound = TwoSided(relaxation, arcs_back(graph), priced), priced.bound
+        while bound < budget:
+            rise = next(rises)
+            reach = Reach(reach.forward + share * rise, reach.backward + (2 - share) * rise)
+            one = search.search(reach, budget, lambda: False)
+            assert one.complete
+            assert one.bound == min(budget, priced.bound + sum(reach)) or one.steps
+            bound = one.bound
+            if one.steps:
+                found.append(one)
+                break
+        bounds.append(bound)
+    return min(bounds), found
+
+
+@pytest.mark.slow
+@QUICK
+@pytest.mark.parametrize("share", [0, 1, 2])
+@given(instance=memory_only(), rises=st.lists(st.integers(1, 10), min_size=1, max_size=3))
+def test_from_both_ends_it_is_exact(share: int, instance: Instance, rises: list[int]) -> None:
+    """However far each end is searched: no bound exceeds the optimum, and in the end one is found."""
+    covered(instance)
+    classes, best = Classes(instance), optimum(instance)
+    parts = cycle(-(-classes.base_ps * rise // 4) for rise in rises)
+    bound, found = from_both_ends(instance, best + 1 - classes.constant_ps, share, parts)
+    assert bound + classes.constant_ps == best
+    assert found
+    for one in found:
+        schedule = schedule_of_steps(instance, classes, one.steps)
+        assert check_schedule(instance, schedule)[0] == []
+        assert evaluate(instance, schedule)["objectives"]["makespan"] == one.bound + classes.constant_ps
+
+
+@pytest.mark.parametrize("share", [0, 1, 2])
+@pytest.mark.parametrize(("name", "best", "evictions"), BY_EVICTIONS)
+def test_from_both_ends_it_finds_what_takes_evictions(name: str, best: int, evictions: int, share: int) -> None:
+    """Forward, backward and half by half; what is known comes from `state_search`, and is certified."""
+    instance = LADDER[f"ladder-{name}"]
+    classes = Classes(instance)
+    bound, found = from_both_ends(instance, best + 1 - classes.constant_ps, share, repeat(classes.base_ps // 4))
+    assert bound + classes.constant_ps == best
+    assert [sum(kind == EVICT for kind, _ in one.steps) for one in found] == [evictions]
+    schedule = schedule_of_steps(instance, classes, found[0].steps)
+    assert check_schedule(instance, schedule)[0] == []
+    assert evaluate(instance, schedule)["objectives"]["makespan"] == best
+
+
+def test_requests_that_leave_no_room_run_first() -> None:
+    """M = 4: one with a prompt of 4 and two with I = 3, O = 2 as below, none of which fits beside another.
+
+    That takes 10 + 4 + 5, the two others 70.
+    """
+    lonely = replace(TURNS, requests=(*TURNS.requests, Request(4, 1)))
+    outcome = SEARCH.solve(Task(lonely, Objective.MAKESPAN))
+    assert outcome.bound == 10 + 4 + 5 + 70
+    assert outcome.schedule is not None
+    assert check_schedule(lonely, outcome.schedule)[0] == []
+    small = replace(lonely, requests=(*lonely.requests, Request(1, 3), Request(1, 2)))
+    assert exact(SEARCH, small) == optimum(small)
+
+
+@pytest.mark.slow
+@QUICK
+@given(memory_only())
+def test_with_requests_that_leave_no_room_it_is_exact(instance: Instance) -> None:
+    """With a cache as large as the largest need there are often some."""
+    tight = replace(
+        instance,
+        limits=replace(instance.limits, kv_tokens=max(request.peak_tokens for request in instance.requests)),
+    )
+    assume(tight.limits.kv_block == 1)
+    covered(tight)
+    assert exact(SEARCH, tight) == exact(WITHOUT_GRAPH, tight) == optimum(tight)
 
 
 def test_refills_that_cannot_be_are_not_added_up() -> None:

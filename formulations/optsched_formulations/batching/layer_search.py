@@ -14,8 +14,14 @@ settled by itself:
 2. *A beam* (`layers.search`) looks for schedules, guided by the same prices.
 3. *Arcs*: where prices are of blocks, all steps that requests may do in a better schedule are listed, and HiGHS packs
    them into the batches (`layers.arc_programme`).
-4. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first. Where it is not
+4. *A search from both ends* (`layers.two_sided`) where prices are of items: of the J with the least bound so far, each
+   time a little further. It ends with the best schedule of J batches, or with a better bound.
+5. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first. Where it is not
    finished, the least bound of its last layer is one of J.
+
+*Requests that leave no room for any other* run first, one after another, without being looked at: a batch in which one
+runs holds nothing else, so that of any schedule these batches can be left out. What others are evicted before them and
+refilled behind them is kept then, which costs no more. Each takes O batches and its constant work at least.
 
 The bound on the makespan is the least over all J, where a J that is settled is worth the best schedule's value. Prices
 are rounded, and what they prove is computed again in integers, as searches do; what HiGHS says of arcs is its claim.
@@ -25,10 +31,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from optsched.bounds.volume import volume_bound
 from optsched.model.cost import CostModel
+from optsched.model.domain import replace as replace_model
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
@@ -52,11 +59,13 @@ from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
 from optsched_formulations.batching.layers.pattern_layers import PatternPriced, PatternRelaxation
 from optsched_formulations.batching.layers.search import Priced, Relaxation, compile_rest, search_layers
+from optsched_formulations.batching.layers.two_sided import Effort, Reach, TwoSided, affordable, arcs_back
 from optsched_formulations.batching.layers.walks import MOST_PAID, Walks, most_steps
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
 from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.resident_graph import TooLargeError
 from optsched_formulations.batching.search.resident_walk import scale_of
+from optsched_formulations.batching.search.state_steps import FILL, RUN
 
 _MOST_NODES, _MOST_PLACES = 300_000, 16_000_000
 """Nodes of the graph, and nodes × batches, of which each takes some 24 bytes."""
@@ -67,6 +76,12 @@ _QUICK, _LONG = 30, 400
 """Rounds of looking for prices of a number of batches, at first and then for those still open."""
 _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
 """Shares of the time left that they may take."""
+_GAIN = 0.003
+"""In batches: with less from one time to the next prices have converged."""
+_MEET_SHARE = 0.7
+"""Share of the time left for searches from both ends."""
+_REACH, _FURTHER, _LEAST_REACH = 0.02, 1.3, 0.005
+"""Loss in batches up to which each end is searched at first; how many times as far next, and more by how much."""
 _ROOM = 1.2
 """Times as many batches as needed: with room for more, schedules are looked for from below."""
 _LEAST_ARCS_S = 0.5
@@ -145,6 +160,61 @@ def _compile_loops(relaxation: Callable[[Classes], Relaxation]) -> None:
     space = priced.space()
     search_layers(space, 2, 3, None, lambda: False)
     compile_rest(space)
+    if isinstance(tiny, GraphRelaxation):
+        price = tiny.improved(tiny.first_prices(2), 2, math.inf, 3, lambda: False)
+        TwoSided(tiny, arcs_back(tiny.graph), tiny.priced(price, 2)).search(Reach(1, 1), 3, lambda: False)
+
+
+@dataclass(frozen=True)
+class _Lonely:
+    """Requests that leave no room for any other, and the rest.
+
+    Parameters
+    ----------
+    classes
+        Of all requests.
+    rest
+        The instance without them.
+    kinds
+        Their classes.
+    """
+
+    classes: Classes
+    rest: Instance
+    kinds: tuple[int, ...]
+
+    @property
+    def batches(self) -> int:
+        """How many batches they take."""
+        return sum(self.classes.kinds[kind][1] * len(self.classes.members[kind]) for kind in self.kinds)
+
+    @property
+    def steps(self) -> list[tuple[int, int]]:
+        """What they do, one after another."""
+        steps: list[tuple[int, int]] = []
+        for kind in self.kinds:
+            for _ in self.classes.members[kind]:
+                steps += [(FILL, self.classes.first[kind]), *[(RUN, -1)] * self.classes.kinds[kind][1]]
+        return steps
+
+    def among_all(self, classes: Classes, steps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return steps of the rest, whose classes are given, by the items of all."""
+        place = {kind: number for number, kind in enumerate(self.classes.kinds)}
+        first = [self.classes.first[place[kind]] for kind in classes.kinds]
+        items = [first[owner] + token - 1 for owner, token in zip(classes.owner, classes.token, strict=True)]
+        return [(step, items[item] if item >= 0 else item) for step, item in steps]
+
+
+def _lonely(instance: Instance) -> _Lonely:
+    """Tell requests that leave no room for any other, unless all do."""
+    classes = Classes(instance)
+    sizes = [classes.size[first] for first in classes.first]
+    kinds = tuple(kind for kind, size in enumerate(sizes) if size + min(sizes) > classes.capacity)
+    if len(kinds) == len(sizes):
+        kinds = ()
+    alone = {request for kind in kinds for request in classes.members[kind]}
+    rest = tuple(request for number, request in enumerate(instance.requests) if number not in alone)
+    return _Lonely(classes, instance if not kinds else replace_model(instance, requests=rest), kinds)
 
 
 class _Solution:
@@ -154,7 +224,9 @@ class _Solution:
         self._task = task
         self._started = now_s()
         self._deadline = self._started + task.time_limit_s
-        self._classes = classes = Classes(task.instance)
+        self._lonely = _lonely(task.instance)
+        self._classes = classes = Classes(self._lonely.rest)
+        self._constant_ps = self._lonely.classes.constant_ps + classes.base_ps * self._lonely.batches
         self._scale = scale = scale_of(classes)
         self._base = classes.base_ps * scale
         self._schedule = task.incumbent
@@ -162,8 +234,9 @@ class _Solution:
         # Value of a schedule that is as good as asked, if there is one. Only schedules of less than ``beyond`` matter.
         self._value = most if task.incumbent_value == most else None
         self._beyond = most if task.incumbent_value == most else most + 1
-        packing = find_packing(task, _PACKING_SHARE * task.time_limit_s)
-        least = [volume_bound(task.instance).batches, max(output for _, output, _ in classes.kinds)]
+        rest = replace(task, instance=self._lonely.rest, incumbent=None, incumbent_value=None)
+        packing = find_packing(rest, _PACKING_SHARE * task.time_limit_s)
+        least = [volume_bound(rest.instance).batches, max(output for _, output, _ in classes.kinds)]
         self._fewest = max(least if packing is None else [*least, packing.batches])
         reach = max(self._fewest, self._most)
         self._relaxation = self._relaxed(min(most_nodes, _MOST_PLACES // (reach + 1)), reach)
@@ -188,7 +261,7 @@ class _Solution:
     @property
     def _budget(self) -> int:
         """Cost in units from which on a schedule is of no use, without the constant work."""
-        return (self._beyond - self._classes.constant_ps) * self._scale
+        return (self._beyond - self._constant_ps) * self._scale
 
     @property
     def _most(self) -> int:
@@ -199,7 +272,7 @@ class _Solution:
     def _bound(self) -> int:
         """No schedule is better, in ps."""
         least = min(self._open.values(), default=self._budget)
-        return min(self._beyond, self._classes.constant_ps - (-least // self._scale))
+        return min(self._beyond, self._constant_ps - (-least // self._scale))
 
     def solve(self) -> Outcome:
         """Settle one number of batches after the other."""
@@ -212,6 +285,8 @@ class _Solution:
                 if isinstance(self._relaxation, PatternRelaxation):
                     self._pack_all(self._relaxation)
                 self._improve_all(most, _LONG, long, self._at(_LONG_SHARE))
+                if isinstance(self._relaxation, GraphRelaxation):
+                    self._meet_all(self._relaxation, self._at(_MEET_SHARE))
                 if len(self._open) <= self._relaxation.most_open:
                     self._search_all()
         except KeyboardInterrupt:
@@ -248,10 +323,14 @@ class _Solution:
                 continue
             # Each has twice its share of the time left, since others need less.
             over = self._over(min(until, now_s() + 2.0 * (until - now_s()) / len(self._open)))
-            start, enough = self._prices.get(batches, price), self._budget / self._base
-            price = self._relaxation.improved(start, batches, enough, rounds, over)
-            self._prices[batches] = price
-            priced = self._offer(batches, price)
+            price = self._prices.get(batches, price)
+            priced = self._improved(batches, price, rounds, over)
+            while rounds == _LONG and batches in self._open and not over():
+                before = priced.bound
+                priced = self._improved(batches, self._prices[batches], rounds, over)
+                if priced.bound < before + _GAIN * self._base:
+                    break
+            price = self._prices[batches]
             if batches in self._open:
                 self._search(priced, batches, width, self._over(until))
 
@@ -293,11 +372,37 @@ class _Solution:
                 priced = self._relaxation.priced(self._prices[batches], batches)
                 self._search(priced, batches, None, self._over(self._at(1 / len(self._open))))
 
-    def _offer(self, batches: int, price: Floats) -> Priced:
-        """Take what prices prove of a number of batches."""
-        priced = self._relaxation.priced(price, batches)
+    def _improved(self, batches: int, price: Floats, rounds: int, over: Callable[[], bool]) -> Priced:
+        """Look for better prices of a number of batches and take what they prove."""
+        self._prices[batches] = self._relaxation.improved(price, batches, self._budget / self._base, rounds, over)
+        priced = self._relaxation.priced(self._prices[batches], batches)
         self._raise(batches, priced.bound)
         return priced
+
+    def _meet_all(self, relaxation: GraphRelaxation, until: float) -> None:
+        """Search the number of batches of the least bound from both ends, each time a little further."""
+        over, back = self._over(until), arcs_back(relaxation.graph)
+        searches: dict[int, TwoSided] = {}
+        least = round(_REACH * self._base)
+        reach = dict.fromkeys(self._open, Reach(least, least))
+        going = {batches for batches in self._open if affordable(relaxation.graph, batches)}
+        while (left := going & self._open.keys()) and not over():
+            batches = min(left, key=lambda batches: (self._open[batches], batches))
+            if batches not in searches:
+                searches[batches] = TwoSided(relaxation, back, relaxation.priced(self._prices[batches], batches))
+            found = searches[batches].search(reach[batches], self._budget, over)
+            if not found.complete:
+                going.discard(batches)
+            reach[batches] = self._further(reach[batches], searches[batches].effort)
+            self._take(found.steps)
+            self._raise(batches, found.bound)
+
+    def _further(self, reach: Reach, effort: Effort) -> Reach:
+        """Return a reach that is longer at the end where less was to do."""
+        more = Reach(*(round(_FURTHER * each + _LEAST_REACH * self._base) for each in reach))
+        if effort.forward > effort.backward:
+            return Reach(reach.forward, more.backward)
+        return Reach(more.forward, reach.backward)
 
     def _raise(self, batches: int, bound: int) -> None:
         """Take a bound on a number of batches."""
@@ -308,7 +413,8 @@ class _Solution:
     def _take(self, steps: list[tuple[int, int]]) -> None:
         """Take a schedule that is better, unless there are no steps."""
         if steps:
-            self._schedule = schedule_of_steps(self._task.instance, self._classes, steps)
+            found = self._lonely.steps + self._lonely.among_all(self._classes, steps)
+            self._schedule = schedule_of_steps(self._task.instance, self._lonely.classes, found)
             metrics = evaluate(self._task.instance, self._schedule)
             self._value = self._beyond = int(metrics["objectives"][self._task.objective.value])
 

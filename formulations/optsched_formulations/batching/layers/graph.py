@@ -53,10 +53,13 @@ class MergedGraph:
         The items.
     arcs
         Nodes and arcs.
+    present
+        Requests of every class in a node, shape (nodes, classes).
     """
 
     classes: Classes
     arcs: Arcs
+    present: Ints
 
     @property
     def nodes(self) -> int:
@@ -128,7 +131,12 @@ def _sorted(classes: Classes, growing: Growing, progress: Ints) -> MergedGraph:
         *_reordered(order, place, growing.evict_begin[: nodes + 1], growing.evict_head, growing.evict_item),
         np.where(run >= 0, place[run], -1).astype(np.int32),
     )
-    return MergedGraph(classes, arcs)
+    owner = np.append(np.array(classes.owner), len(classes.members))
+    items = np.minimum(rows[order], len(classes.owner))
+    present: Ints = np.zeros((nodes, len(classes.members) + 1), dtype=np.int64)
+    for column in owner[items].T:
+        present[np.arange(nodes), column] += 1
+    return MergedGraph(classes, arcs, present[:, :-1].copy())
 
 
 def _reordered(

@@ -14,7 +14,7 @@ from optsched.model.ints import Ints
 from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.graph import MergedGraph
 from optsched_formulations.batching.layers.graph_kernel import Numbers
-from optsched_formulations.batching.layers.layer_kernel import Layer, raise_bounds, through_a_batch
+from optsched_formulations.batching.layers.layer_kernel import Layer, Meeting, raise_bounds, through_a_batch
 from optsched_formulations.batching.layers.search import Pools
 from optsched_formulations.batching.layers.walks import Table, Walks
 
@@ -26,6 +26,10 @@ _WEAK = 0.1
 """Share of a layer that prices have to drop to be worth more of them."""
 _SAMPLE = 5
 _MOST_STATES = 12_000_000
+NO_LIMIT = 1 << 62
+"""A cost above all."""
+NOWHERE = Meeting(np.zeros((0, 1), np.uint64), np.zeros(0, np.int64), np.full(1, -1, np.int32))
+"""Where no state is."""
 
 
 class GraphRelaxation:
@@ -108,6 +112,8 @@ class GraphSpace:
             count,
             there,
             hashed,
+            NO_LIMIT,
+            NOWHERE,
             progress,
             limit,
         )

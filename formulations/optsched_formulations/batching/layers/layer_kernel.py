@@ -50,12 +50,25 @@ class Layer(NamedTuple):
     parent: Numbers
 
 
+class Meeting(NamedTuple):
+    """States from which the rest of schedules is known: of a layer, with its hash table.
+
+    Parameters
+    ----------
+    words, cost
+        Node and pool, and what all that comes after the state costs, without the constant work.
+    table
+        The hash table.
+    """
+
+    words: Words
+    cost: Ints
+    table: Numbers
+
+
 @compiled_helper
-def enter(  # noqa: PLR0917
-    layer: Layer, table: Numbers, wanted: Words, extra: int, bound: int, parent: int, count: int
-) -> int:
-    """Enter a state, at the least cost of refills; return how many there are then."""
-    words, extras, bounds, parents = layer
+def place_of(words: Words, table: Numbers, wanted: Words) -> int:
+    """Return where a state is in a hash table, or where it would be entered."""
     mixed = np.uint64(0x9E3779B97F4A7C15)
     for w in range(len(wanted)):
         mixed ^= wanted[w]
@@ -74,10 +87,23 @@ def enter(  # noqa: PLR0917
                 same = False
                 break
         if same:
-            if extra < extras[known]:
-                extras[known], bounds[known], parents[known] = extra, bound, parent
-            return count
+            break
         place = (place + 1) & mask
+    return int(place)
+
+
+@compiled_helper
+def enter(  # noqa: PLR0917
+    layer: Layer, table: Numbers, wanted: Words, extra: int, bound: int, parent: int, count: int
+) -> int:
+    """Enter a state, at the least cost of refills; return how many there are then."""
+    words, extras, bounds, parents = layer
+    place = place_of(words, table, wanted)
+    known = table[place]
+    if known >= 0:
+        if extra < extras[known]:
+            extras[known], bounds[known], parents[known] = extra, bound, parent
+        return count
     table[place] = count
     for w in range(len(wanted)):
         words[count, w] = wanted[w]
@@ -133,6 +159,8 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
     count: int,
     there: Layer,
     table: Numbers,
+    keep: int,
+    meeting: Meeting,
     progress: Ints,
     limit: int,
 ) -> int:
@@ -153,13 +181,17 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
         The layer.
     there, table
         The next one, and its hash table.
+    keep, meeting
+        States whose bound is not below ``keep`` are not entered, but looked for among those whose rest is known.
     progress
         Goes in and out: states done; states found; the budget, from which on a schedule is of no use and which falls to
-        the cost of the best one found; the state from which that one is finished in this batch, or −1.
+        the cost of the best one found; the state from which that one is finished in this batch, or goes on, or −1; the
+        state whose rest it has, or −1; how often one was looked for.
     """
     fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
     size = here.words.shape[1]
-    current, found, budget, finished = progress[0], progress[1], progress[2], progress[3]
+    current, found, budget, finished, met = progress[0], progress[1], progress[2], progress[3], progress[4]
+    looks = progress[5]
     words = np.empty(size, dtype=np.uint64)
     evicted = np.zeros(len(price), dtype=np.int64)
     deepest = 512
@@ -222,7 +254,12 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                             if complete:
                                 # Perhaps in fewer batches than the bound is for.
                                 if spent + base + extra < budget:
-                                    budget, finished = spent + base + extra, current
+                                    budget, finished, met = spent + base + extra, current, -1
+                            elif total >= keep:
+                                looks += 1
+                                rest = int(meeting.table[place_of(meeting.words, meeting.table, words)])
+                                if rest >= 0 and spent + base + extra + meeting.cost[rest] < budget:
+                                    budget, finished, met = spent + base + extra + meeting.cost[rest], current, rest
                             else:
                                 if found >= len(there.extra) or 2 * found >= len(table):
                                     outcome = FULL
@@ -257,6 +294,7 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
         if outcome == DONE:
             current += 1
     progress[0], progress[1], progress[2], progress[3] = current, found, budget, finished
+    progress[4], progress[5] = met, looks
     return outcome
 
 

@@ -9,7 +9,7 @@ resident sets (`graph_layers`), or of blocks in batches where that graph is too 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol, cast
@@ -28,7 +28,8 @@ _STEP, _BEAM_STEP = 20_000, 100
 """States between two looks at the clock, and at the size of the next layer of a beam."""
 _CROWDED = 8
 """Times the width of a beam that its next layer may have before it is cut."""
-_FIRST_ROOM = 1 << 14
+FIRST_ROOM = 1 << 14
+"""Of a layer at first."""
 
 
 @dataclass
@@ -154,7 +155,7 @@ def search_layers(space: Space, batches: int, budget: int, width: int | None, ov
 
     ``width`` is the number of states that a layer is cut down to, None for all.
     """
-    layer = _empty(1, len(space.source))
+    layer = empty_layer(1, len(space.source))
     layer.words[0], layer.extra[0], layer.bound[0], layer.parent[0] = space.source, 0, 0, -1
     count, history, found = 1, [], Found(True, budget)
     for done in range(batches):
@@ -181,7 +182,7 @@ def search_layers(space: Space, batches: int, budget: int, width: int | None, ov
 
 def compile_rest(space: Space) -> None:
     """Run the loops that only large layers need, on no states."""
-    layer = _empty(1, len(space.source))
+    layer = empty_layer(1, len(space.source))
     space.compile_rest(layer)
     enter_again(layer, 0, np.full(2, -1, dtype=np.int32))
 
@@ -190,9 +191,9 @@ def _through(  # noqa: PLR0917
     space: Space, here: Layer, count: int, done: int, found: Found, width: int | None, over: Callable[[], bool]
 ) -> tuple[Layer, int, int]:
     """Return the next layer, its number of states (−1 if it was not finished), and which state finished, or −1."""
-    there = _empty(_FIRST_ROOM, here.words.shape[1])
-    hashed: Numbers = np.full(2 * _FIRST_ROOM, -1, dtype=np.int32)
-    progress: Ints = np.array([0, 0, found.budget, -1], dtype=np.int64)
+    there = empty_layer(FIRST_ROOM, here.words.shape[1])
+    hashed: Numbers = np.full(2 * FIRST_ROOM, -1, dtype=np.int32)
+    progress: Ints = np.array([0, 0, found.budget, -1, -1, 0], dtype=np.int64)
     step, finished = (_STEP if width is None else _BEAM_STEP), -1
     while True:
         outcome = space.through(done, here, count, there, hashed, progress, step)
@@ -203,9 +204,7 @@ def _through(  # noqa: PLR0917
         if over() or progress[1] > space.most_states:
             return there, -1, finished
         if outcome == FULL:
-            there = _grown(there)
-            hashed = np.full(2 * len(there.extra), -1, dtype=np.int32)
-            enter_again(there, int(progress[1]), hashed)
+            there, hashed = grown(there, int(progress[1]))
         elif width is not None and progress[1] > _CROWDED * width:
             there, found.complete = _cut(there, int(progress[1]), width), False
             # States that are no better than the worst of those would be cut, too.
@@ -222,6 +221,11 @@ def _steps(pools: Pools, history: list[tuple[Words, Numbers]], finished: int) ->
         waiting.append(pools.waiting(words[state]))
         state = int(parent[state])
     waiting.reverse()
+    return steps_between(waiting)
+
+
+def steps_between(waiting: Sequence[Ints]) -> list[tuple[int, int]]:
+    """Return the steps of batches between which as many requests wait for every item."""
     steps: list[tuple[int, int]] = []
     for before, after in pairwise(waiting):
         change = after - before
@@ -231,7 +235,8 @@ def _steps(pools: Pools, history: list[tuple[Words, Numbers]], finished: int) ->
     return steps
 
 
-def _empty(room: int, words: int) -> Layer:
+def empty_layer(room: int, words: int) -> Layer:
+    """Return a layer with room for some states."""
     return Layer(
         words=np.zeros((room, words), dtype=np.uint64),
         extra=np.zeros(room, dtype=np.int64),
@@ -246,9 +251,12 @@ def _cut(layer: Layer, count: int, width: int) -> Layer:
     return _taken(layer, np.concatenate([chosen, np.zeros(len(layer.extra) - width, dtype=np.int64)]))
 
 
-def _grown(layer: Layer) -> Layer:
-    """Return a layer of twice the room, with the same states."""
-    return _taken(layer, np.arange(2 * len(layer.extra)) % len(layer.extra))
+def grown(layer: Layer, count: int) -> tuple[Layer, Numbers]:
+    """Return a layer of twice the room, with the same states, and its hash table."""
+    larger = _taken(layer, np.arange(2 * len(layer.extra)) % len(layer.extra))
+    hashed: Numbers = np.full(2 * len(larger.extra), -1, dtype=np.int32)
+    enter_again(larger, count, hashed)
+    return larger, hashed
 
 
 def _taken(layer: Layer, states: Ints) -> Layer:

@@ -34,7 +34,7 @@ from optsched_formulations.batching.layers.bundle import Floats, maximise
 from optsched_formulations.batching.layers.graph import MergedGraph
 from optsched_formulations.batching.layers.walk_kernel import steps_of, walk_back
 
-_NO_WAY = 1 << 60
+NO_WAY = 1 << 60
 """Cost of a way that does not exist, in units."""
 MOST_PAID = 1 << 57
 """In units, along a walk, and as much by prices: too little to make up for a way that does not exist."""
@@ -125,8 +125,8 @@ class Walks:
     def table(self, price: Floats, batches: int) -> Table:
         """Round prices and compute what they prove, exactly."""
         whole = self.rounded(price, batches)
-        least = np.full((batches + 1, self._graph.nodes), _NO_WAY, dtype=np.int64)
-        composing = np.full_like(least, _NO_WAY)
+        least = np.full((batches + 1, self._graph.nodes), NO_WAY, dtype=np.int64)
+        composing = np.full_like(least, NO_WAY)
         least[0, 0] = 0
         base: Ints = np.array([self.base], dtype=np.int64)
         walk_back(self._graph.arcs, self.extra - whole, whole, base, least, composing, batches)
