@@ -78,8 +78,8 @@ _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
 """Shares of the time left that they may take."""
 _GAIN = 0.003
 """In batches: with less from one time to the next prices have converged."""
-_MEET_SHARE = 0.7
-"""Share of the time left for searches from both ends."""
+_EARLY_SHARE_MET, _MEET_SHARE = 0.3, 0.7
+"""Shares of the time left for searches from both ends, before prices have converged and then."""
 _REACH, _FURTHER, _LEAST_REACH = 0.02, 1.3, 0.005
 """Loss in batches up to which each end is searched at first; how many times as far next, and more by how much."""
 _ROOM = 1.2
@@ -281,6 +281,8 @@ class _Solution:
             most = self._most
             quick, long = self._relaxation.widths
             self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
+            if isinstance(self._relaxation, GraphRelaxation):
+                self._meet_all(self._relaxation, self._at(_EARLY_SHARE_MET))
             if self._affordable:
                 if isinstance(self._relaxation, PatternRelaxation):
                     self._pack_all(self._relaxation)
@@ -381,12 +383,12 @@ class _Solution:
 
     def _meet_all(self, relaxation: GraphRelaxation, until: float) -> None:
         """Search the number of batches of the least bound from both ends, each time a little further."""
-        over, back = self._over(until), arcs_back(relaxation.graph)
+        over, least = self._over(until), round(_REACH * self._base)
         searches: dict[int, TwoSided] = {}
-        least = round(_REACH * self._base)
         reach = dict.fromkeys(self._open, Reach(least, least))
         going = {batches for batches in self._open if affordable(relaxation.graph, batches)}
-        while (left := going & self._open.keys()) and not over():
+        back = arcs_back(relaxation.graph) if going else None
+        while back is not None and (left := going & self._open.keys()) and not over():
             batches = min(left, key=lambda batches: (self._open[batches], batches))
             if batches not in searches:
                 searches[batches] = TwoSided(relaxation, back, relaxation.priced(self._prices[batches], batches))

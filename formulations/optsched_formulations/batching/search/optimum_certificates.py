@@ -25,8 +25,8 @@ from optsched_formulations.batching.search.resident_graph import TooLargeError, 
 from optsched_formulations.batching.search.resident_search import priced_certificate
 from optsched_formulations.batching.search.resident_walk import evaluate, price
 
-_STATES_A_SECOND = 30_000
-"""States that the checker looks at in a second, about."""
+_STATES_A_SECOND, _SLOWER = 30_000, 0.7
+"""States that the checker looks at in a second, about; and of many a share of what it does of few."""
 _FEW_STATES, _MOST_STATES = 20_000, 4_000_000
 """States that the checker tries before prices, and at most."""
 _PAUSE_STEPS_A_SECOND, _MOST_PAUSE_STEPS = 20_000, 200_000
@@ -59,9 +59,13 @@ def optimum_certificates(
     if classes.weighted and instance.offline:
         batches = volume_bound(instance).batches
         prices = batch_prices(classes, batches + batches // _PART_MORE, seconds * _PACKING_SHARE)
+    a_second: float = _STATES_A_SECOND
     by_request = request_certificate(classes, bound, _FEW_STATES, seconds * _PACKING_SHARE, prices)
     if not classes.weighted:
+        begun = now_s()
         yield by_request
+        # The more requests, the longer each state takes.
+        a_second = min(a_second, _SLOWER * _FEW_STATES / max(now_s() - begun, _FEW_STATES / _STATES_A_SECOND))
         if instance.offline and now_s() < deadline:
             left_s = deadline - now_s()
             pairs = min(_MOST_PAIRS, int(left_s * _LAYERED_SHARE * _PAIRS_A_SECOND))
@@ -72,7 +76,7 @@ def optimum_certificates(
         if priced is not None:
             yield priced
     if now_s() < deadline:
-        states = min(_MOST_STATES, max(_FEW_STATES, (deadline - now_s()) * _STATES_A_SECOND))
+        states = min(_MOST_STATES, max(_FEW_STATES, (deadline - now_s()) * a_second))
         yield by_request | {"states": int(states)}
 
 
