@@ -48,6 +48,7 @@ QUICK = settings(
 )
 BY_EVICTIONS = ("n06-I32-O8-k2", 140_434_422_812, 7), ("n06-SILO+SISO-k2", 88_254_215_943, 5)
 """Makespan and evictions of optima."""
+FEWER = settings(QUICK, max_examples=30)
 TURNS = Instance(
     "turns",
     Limits(4, 99, 99),
@@ -168,7 +169,7 @@ def from_both_ends(instance: Instance, budget: int, share: int, rises: Iterator[
 
 
 @pytest.mark.slow
-@QUICK
+@FEWER
 @pytest.mark.parametrize("share", [0, 1, 2])
 @given(instance=memory_only(), rises=st.lists(st.integers(1, 10), min_size=1, max_size=3))
 def test_from_both_ends_it_is_exact(share: int, instance: Instance, rises: list[int]) -> None:
@@ -214,7 +215,7 @@ def test_requests_that_leave_no_room_run_first() -> None:
 
 
 @pytest.mark.slow
-@QUICK
+@FEWER
 @given(memory_only())
 def test_with_requests_that_leave_no_room_it_is_exact(instance: Instance) -> None:
     """With a cache as large as the largest need there are often some."""
