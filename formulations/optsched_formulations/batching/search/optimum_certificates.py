@@ -25,8 +25,8 @@ from optsched_formulations.batching.search.resident_graph import TooLargeError, 
 from optsched_formulations.batching.search.resident_search import priced_certificate
 from optsched_formulations.batching.search.resident_walk import evaluate, price
 
-_STATES_A_SECOND, _SLOWER = 30_000, 0.7
-"""States that the checker looks at in a second, about; and of many a share of what it does of few."""
+_STATES_A_SECOND, _SLOWER = 30_000, 0.5
+"""States that the checker looks at in a second, about; and of many a share of those, as far as a few tell."""
 _FEW_STATES, _MOST_STATES = 20_000, 4_000_000
 """States that the checker tries before prices, and at most."""
 _PAUSE_STEPS_A_SECOND, _MOST_PAUSE_STEPS = 20_000, 200_000
