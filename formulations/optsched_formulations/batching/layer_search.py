@@ -78,7 +78,7 @@ _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
 """Shares of the time left that they may take."""
 _GAIN = 0.003
 """In batches: with less from one time to the next prices have converged."""
-_EARLY_SHARE_MET, _MEET_SHARE = 0.3, 0.7
+_MEET_FIRST, _MEET = 0.3, 0.7
 """Shares of the time left for searches from both ends, before prices have converged and then."""
 _REACH, _FURTHER, _LEAST_REACH = 0.02, 1.3, 0.005
 """Loss in batches up to which each end is searched at first; how many times as far next, and more by how much."""
@@ -282,13 +282,13 @@ class _Solution:
             quick, long = self._relaxation.widths
             self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
             if isinstance(self._relaxation, GraphRelaxation):
-                self._meet_all(self._relaxation, self._at(_EARLY_SHARE_MET))
+                self._meet_all(self._relaxation, self._at(_MEET_FIRST))
             if self._affordable:
                 if isinstance(self._relaxation, PatternRelaxation):
                     self._pack_all(self._relaxation)
                 self._improve_all(most, _LONG, long, self._at(_LONG_SHARE))
                 if isinstance(self._relaxation, GraphRelaxation):
-                    self._meet_all(self._relaxation, self._at(_MEET_SHARE))
+                    self._meet_all(self._relaxation, self._at(_MEET))
                 if len(self._open) <= self._relaxation.most_open:
                     self._search_all()
         except KeyboardInterrupt:
@@ -387,8 +387,10 @@ class _Solution:
         searches: dict[int, TwoSided] = {}
         reach = dict.fromkeys(self._open, Reach(least, least))
         going = {batches for batches in self._open if affordable(relaxation.graph, batches)}
-        back = arcs_back(relaxation.graph) if going else None
-        while back is not None and (left := going & self._open.keys()) and not over():
+        if not going:
+            return
+        back = arcs_back(relaxation.graph)
+        while (left := going & self._open.keys()) and not over():
             batches = min(left, key=lambda batches: (self._open[batches], batches))
             if batches not in searches:
                 searches[batches] = TwoSided(relaxation, back, relaxation.priced(self._prices[batches], batches))
