@@ -393,6 +393,8 @@ class _Solution:
         while (left := going & self._open.keys()) and not over():
             batches = min(left, key=lambda batches: (self._open[batches], batches))
             if batches not in searches:
+                if not affordable(relaxation.graph, batches, len(searches) + 1):
+                    searches.clear()
                 searches[batches] = TwoSided(relaxation, back, relaxation.priced(self._prices[batches], batches))
             found = searches[batches].search(reach[batches], self._budget, over)
             if not found.complete:

@@ -56,7 +56,7 @@ _STEP = 20_000
 _MOST_STATES = 12_000_000
 """That are kept in all, for the schedule that they lead to."""
 _MOST_REACHED = 20_000_000
-"""Nodes × batches whose costs from the begin are kept."""
+"""Nodes × batches whose costs are kept, 24 bytes each."""
 
 
 class Reach(NamedTuple):
@@ -245,9 +245,9 @@ class TwoSided:
         return steps_between([*waiting, np.zeros_like(waiting[0])])
 
 
-def affordable(graph: MergedGraph, batches: int) -> bool:
-    """Return whether there is room for what nodes cost from the begin."""
-    return graph.nodes * (batches + 1) <= _MOST_REACHED
+def affordable(graph: MergedGraph, batches: int, searches: int = 1) -> bool:
+    """Return whether there is room for what nodes cost from the begin and to the end, in some searches."""
+    return searches * graph.nodes * (batches + 1) <= _MOST_REACHED
 
 
 def arcs_back(graph: MergedGraph) -> ArcsBack:
