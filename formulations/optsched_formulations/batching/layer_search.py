@@ -56,7 +56,7 @@ from optsched_formulations.batching.flow.model import find_packing
 from optsched_formulations.batching.layers.arc_programme import ArcProgramme, tightened
 from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.graph import merged_graph
-from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
+from optsched_formulations.batching.layers.graph_layers import GraphPriced, GraphRelaxation
 from optsched_formulations.batching.layers.pattern_layers import PatternPriced, PatternRelaxation
 from optsched_formulations.batching.layers.search import Priced, Relaxation, compile_rest, search_layers
 from optsched_formulations.batching.layers.two_sided import Effort, Reach, TwoSided, affordable, arcs_back
@@ -160,9 +160,8 @@ def _compile_loops(relaxation: Callable[[Classes], Relaxation]) -> None:
     space = priced.space()
     search_layers(space, 2, 3, None, lambda: False)
     compile_rest(space)
-    if isinstance(tiny, GraphRelaxation):
-        price = tiny.improved(tiny.first_prices(2), 2, math.inf, 3, lambda: False)
-        TwoSided(tiny, arcs_back(tiny.graph), tiny.priced(price, 2)).search(Reach(1, 1), 3, lambda: False)
+    if isinstance(tiny, GraphRelaxation) and isinstance(priced, GraphPriced):
+        TwoSided(tiny, arcs_back(tiny.graph), priced).search(Reach(1, 1), 3, lambda: False)
 
 
 @dataclass(frozen=True)

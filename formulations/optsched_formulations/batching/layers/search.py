@@ -28,7 +28,7 @@ _STEP, _BEAM_STEP = 20_000, 100
 """States between two looks at the clock, and at the size of the next layer of a beam."""
 _CROWDED = 8
 """Times the width of a beam that its next layer may have before it is cut."""
-FIRST_ROOM = 1 << 14
+_FIRST_ROOM = 1 << 14
 """Of a layer at first."""
 
 
@@ -191,8 +191,7 @@ def _through(  # noqa: PLR0917
     space: Space, here: Layer, count: int, done: int, found: Found, width: int | None, over: Callable[[], bool]
 ) -> tuple[Layer, int, int]:
     """Return the next layer, its number of states (−1 if it was not finished), and which state finished, or −1."""
-    there = empty_layer(FIRST_ROOM, here.words.shape[1])
-    hashed: Numbers = np.full(2 * FIRST_ROOM, -1, dtype=np.int32)
+    there, hashed = next_layer(here.words.shape[1])
     progress: Ints = np.array([0, 0, found.budget, -1, -1, 0], dtype=np.int64)
     step, finished = (_STEP if width is None else _BEAM_STEP), -1
     while True:
@@ -249,6 +248,11 @@ def _cut(layer: Layer, count: int, width: int) -> Layer:
     """Return a layer of the same room with the states of the least bounds first."""
     chosen = np.argpartition(layer.bound[:count], width)[:width]
     return _taken(layer, np.concatenate([chosen, np.zeros(len(layer.extra) - width, dtype=np.int64)]))
+
+
+def next_layer(words: int) -> tuple[Layer, Numbers]:
+    """Return a layer that is to be filled, and its hash table."""
+    return empty_layer(_FIRST_ROOM, words), np.full(2 * _FIRST_ROOM, -1, dtype=np.int32)
 
 
 def grown(layer: Layer, count: int) -> tuple[Layer, Numbers]:

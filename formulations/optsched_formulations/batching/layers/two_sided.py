@@ -48,7 +48,7 @@ from optsched_formulations.batching.layers.layer_kernel import (
     enter_again,
     through_a_batch,
 )
-from optsched_formulations.batching.layers.search import FIRST_ROOM, Found, empty_layer, grown, steps_between
+from optsched_formulations.batching.layers.search import Found, empty_layer, grown, next_layer, steps_between
 from optsched_formulations.batching.layers.walks import NO_WAY
 
 _STEP = 20_000
@@ -145,8 +145,7 @@ class TwoSided:
             leaving, filling = self._in_batch(done, self._reached[done + 1])
             costs = Costs(table.least[left], table.composing[left], self._reached[done], leaving, filling)
             here = Layer(last.words, last.extra, last.extra, last.next)
-            there = empty_layer(FIRST_ROOM, pools.words)
-            hashed = np.full(2 * FIRST_ROOM, -1, dtype=np.int32)
+            there, hashed = next_layer(pools.words)
             progress: Ints = np.zeros(2, dtype=np.int64)
             while True:
                 outcome = back_through_a_batch(
@@ -191,8 +190,7 @@ class TwoSided:
             history.append((layer.words[:count].copy(), layer.parent[:count].copy()))
             left, rest = batches - done, back[done + 1]
             meeting = Meeting(rest.words, rest.extra + (left - 1) * walks.base, rest.table)
-            there = empty_layer(FIRST_ROOM, pools.words)
-            hashed: Numbers = np.full(2 * FIRST_ROOM, -1, dtype=np.int32)
+            there, hashed = next_layer(pools.words)
             progress: Ints = np.array([0, 0, found.budget, -1, -1, 0], dtype=np.int64)
             while True:
                 outcome = through_a_batch(
