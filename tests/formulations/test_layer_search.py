@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace as changed
 from itertools import cycle, repeat
 
@@ -29,12 +29,15 @@ from optsched_formulations.batching.layers.arc_programme import (
     beyond_least,
     tightened,
 )
-from optsched_formulations.batching.layers.bundle import Floats, maximise
-from optsched_formulations.batching.layers.graph import merged_graph
+from optsched_formulations.batching.layers.bundle import Cut, Floats, maximise
+from optsched_formulations.batching.layers.graph import MergedGraph, merged_graph
+from optsched_formulations.batching.layers.graph_kernel import DONE
 from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
+from optsched_formulations.batching.layers.near_kernel import Floats32, Near, least_near_walk, near_walks
 from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
 from optsched_formulations.batching.layers.search import Found, search_layers
 from optsched_formulations.batching.layers.two_sided import Reach, TwoSided, arcs_back
+from optsched_formulations.batching.layers.walk_kernel import steps_of, walk_back
 from optsched_formulations.batching.layers.walks import Walks
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
 from optsched_formulations.batching.search.naming import schedule_of_steps
@@ -338,9 +341,79 @@ def test_the_bundle_finds_the_top_of_a_roof() -> None:
         values = at_zero + slopes @ point
         return float(values.min()), slopes[values.argmin()]
 
-    value, point = maximise(roof, np.array([-5.0, 9.0]), math.inf, 300, 1e-6, lambda: False)
-    assert value == pytest.approx(2.0, abs=1e-4)
-    assert point == pytest.approx([1.0, 0.0], abs=1e-3)
+    for known in ([], [Cut(constant, slope) for constant, slope in zip(at_zero, slopes, strict=True)]):
+        value, point = maximise(roof, np.array([-5.0, 9.0]), known, math.inf, 300, 1e-6, lambda: False)
+        assert value == pytest.approx(2.0, abs=1e-4)
+        assert point == pytest.approx([1.0, 0.0], abs=1e-3)
+
+
+def _priced_walks(graph: MergedGraph, batches: int) -> tuple[Callable[[Floats], tuple[float, Floats]], Walks]:
+    """Return the function of prices that is to be maximised, by a look at all walks, and the walks."""
+    walks = Walks(graph, 1, batches)
+    least = np.full((batches + 1, graph.nodes), 1e9, dtype=np.float32)
+    composing = least.copy()
+    least[0, 0] = 0.0
+
+    def evaluate(at: Floats) -> tuple[float, Floats]:
+        fill, evict = (walks.extra / walks.base - at).astype(np.float32), at.astype(np.float32)
+        base, balance = np.ones(1, dtype=np.float32), walks.fresh.copy()
+        walk_back(graph.arcs, fill, evict, base, least, composing, batches)
+        steps_of(graph.arcs, fill, evict, base, least, composing, batches, 0, balance)
+        return float(at @ walks.fresh) + float(least[batches, 0]), balance.astype(np.float64)
+
+    return evaluate, walks
+
+
+@pytest.mark.parametrize(("name", "batches"), [("n06-SILO+SISO-k2", 23), ("n06-I32-O8-k2", 28)])
+def test_prices_by_near_walks_prove_as_much_as_by_all(name: str, batches: int) -> None:
+    """The bundle method on all walks is stopped by its own promise that less than 0.0005 batches are left."""
+    graph = merged_graph(Classes(LADDER[f"ladder-{name}"]), 100_000)
+    evaluate, walks = _priced_walks(graph, batches)
+    best, _ = maximise(evaluate, walks.first_prices(), [], math.inf, 2_000, 5e-4, lambda: False)
+    found, price = walks.improved(walks.first_prices(), 0, walks.fresh, batches, math.inf, 400, lambda: False)
+    assert found == pytest.approx(best, abs=2e-3)
+    assert evaluate(price)[0] == pytest.approx(found, abs=1e-4)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=20)
+def test_near_walks_are_those_that_cost_little_more(data: st.DataObject) -> None:
+    """Their least cost is that of all at prices near by, never less at others, and the same if all walks are near."""
+    graph, batches = merged_graph(Classes(LADDER["ladder-n04-LILO+SILO-k2"]), 100_000), 30
+    evaluate, walks = _priced_walks(graph, batches)
+    items = len(walks.fresh)
+    here, other = (
+        walks.first_prices() + np.array(data.draw(st.lists(st.floats(-0.1, 0.1), min_size=items, max_size=items)))
+        for _ in range(2)
+    )
+
+    def cost_of(at: Floats) -> Floats32:
+        return np.concatenate([walks.extra / walks.base - at, at, [1.0, 0.0]]).astype(np.float32)
+
+    def costs(at: Floats) -> tuple[Floats32, Floats32]:
+        least = np.full((batches + 1, graph.nodes), 1e9, dtype=np.float32)
+        composing = least.copy()
+        least[0, 0] = 0.0
+        cost = cost_of(at)
+        walk_back(graph.arcs, cost[:items], cost[items:-2], cost[-2:-1], least, composing, batches)
+        return least, composing
+
+    least, composing = costs(here)
+    for slack, all_near in ((0.2, False), (1e6, True)):
+        near = Near(np.empty(400_000, np.int32), np.empty(2_000_000, np.int32), np.empty(2_000_000, np.int16))
+        counts = np.zeros(2, dtype=np.int64)
+        most = float(least[batches, 0]) + slack
+        assert near_walks(graph.arcs, cost_of(here), least, composing, batches, 0, most, near, counts) == DONE
+        left = np.empty(counts[0] + 1, dtype=np.float32)
+        for at in (here, other):
+            balance = walks.fresh.copy()
+            found = least_near_walk(near, cost_of(at), int(counts[0]), left, 1e9, balance)
+            exact_one = float(costs(at)[0][batches, 0])
+            assert found > exact_one - 1e-3
+            if at is here or all_near:
+                assert found == pytest.approx(exact_one, abs=1e-3)
+            if all_near:
+                assert float(at @ walks.fresh) + found == pytest.approx(evaluate(at)[0], abs=1e-3)
 
 
 @pytest.mark.slow

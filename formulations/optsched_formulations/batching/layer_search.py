@@ -67,10 +67,10 @@ from optsched_formulations.batching.search.resident_graph import TooLargeError
 from optsched_formulations.batching.search.resident_walk import scale_of
 from optsched_formulations.batching.search.state_steps import FILL, RUN
 
-_MOST_NODES, _MOST_PLACES = 300_000, 16_000_000
+_MOST_NODES, _MOST_PLACES = 1_500_000, 60_000_000
 """Nodes of the graph, and nodes × batches, of which each takes some 24 bytes."""
 _MOST_REQUESTS = 255
-_PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.1
+_PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.2
 """Shares of the time left that the fewest batches, and the graph, may take."""
 _QUICK, _LONG = 30, 400
 """Rounds of looking for prices of a number of batches, at first and then for those still open."""
@@ -91,8 +91,6 @@ _MOST_ARCS = 20_000
 _RISE, _MORE, _EARLY_SHARE = 0.2, 1.5, 0.6
 """Batches by which the budget of arcs rises at first, and times as many at a time; share of the time left for each
 number of batches but with the last budget."""
-_PLACE_S = 1e-8
-"""Seconds that a node takes for each batch in each round."""
 
 
 class LayerSearch:
@@ -313,8 +311,7 @@ class _Solution:
     @property
     def _affordable(self) -> bool:
         """Whether there is time for prices to converge: else others make more of it."""
-        rounds = _LONG * sum(self._open)
-        return rounds * self._relaxation.places * _PLACE_S < self._deadline - now_s()
+        return sum(self._open) * self._relaxation.batch_s < self._deadline - now_s()
 
     def _improve_all(self, most: int, rounds: int, width: int, until: float) -> None:
         """Bound the numbers of batches that are open, most first, and look for schedules."""

@@ -7,8 +7,9 @@ Every value f(x) with a slope g is a *cut*, f ≤ f(x) + g (y − x). The next p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +20,27 @@ Floats = npt.NDArray[np.float64]
 Evaluate = Callable[[Floats], tuple[float, Floats]]
 """Returns value and slope at some prices."""
 
-_FIRST_STEP, _LONGEST_STEP = 0.02, 5.0
+_FIRST_STEP, _LONGEST_STEP = 0.02, 50.0
 _MOST_CUTS = 150
 _DESCENT = 0.1
 """Share of the increase that the cuts promise which has to come true before the centre moves."""
 _SMALL = 1e-9
+
+
+class Cut(NamedTuple):
+    """A function that is no less than the concave one: ``constant + slope @ prices``."""
+
+    constant: float
+    slope: Floats
+
+    @classmethod
+    def through(cls, prices: Floats, value: float, slope: Floats) -> Cut:
+        """Return the one with a value and a slope at some prices."""
+        return cls(value - float(slope @ prices), slope)
+
+    def at(self, prices: Floats) -> float:
+        """Return its value."""
+        return self.constant + float(self.slope @ prices)
 
 
 @dataclass
@@ -54,7 +71,13 @@ class _Cuts:
 
 
 def maximise(  # noqa: PLR0917
-    evaluate: Evaluate, start: Floats, enough: float, rounds: int, tolerance: float, over: Callable[[], bool]
+    evaluate: Evaluate,
+    start: Floats,
+    known: Sequence[Cut],
+    enough: float,
+    rounds: int,
+    tolerance: float,
+    over: Callable[[], bool],
 ) -> tuple[float, Floats]:
     """Return the best value found and its prices.
 
@@ -64,6 +87,8 @@ def maximise(  # noqa: PLR0917
         The function.
     start
         Prices to begin with.
+    known
+        Cuts that are known.
     enough
         A value that no more is asked of.
     rounds
@@ -76,6 +101,8 @@ def maximise(  # noqa: PLR0917
     value, slope = evaluate(start)
     centre, best, step, null_steps = start, value, _FIRST_STEP, 0
     cuts = _Cuts(slope[None, :], np.zeros(1), np.array([[slope @ slope]]), np.zeros(1))
+    for cut in known:
+        cuts.add(cut.slope, cut.at(start) - value)
     for _ in range(rounds - 1):
         if best >= enough or over():
             break

@@ -25,6 +25,8 @@ _TRIES, _ROUNDS = 4, 40
 _WEAK = 0.1
 """Share of a layer that prices have to drop to be worth more of them."""
 _SAMPLE = 5
+_NODE_S = 5e-7
+"""Seconds that prices take to converge, for each node and batch."""
 _MOST_STATES = 12_000_000
 NO_LIMIT = 1 << 62
 """A cost above all."""
@@ -49,7 +51,7 @@ class GraphRelaxation:
         self.graph, self.walks = graph, walks
         self.pools = Pools(graph.classes, first=1)
         self.random = np.random.default_rng(seed)
-        self.places = graph.nodes
+        self.batch_s = _NODE_S * graph.nodes
 
     def first_prices(self, batches: int) -> Floats:
         """Return prices that share each batch by what items hold, however many there are."""

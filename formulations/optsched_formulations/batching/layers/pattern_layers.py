@@ -51,6 +51,8 @@ from optsched_formulations.batching.memory_only import Classes
 
 _ROUNDS = 20
 """Rounds that take as long as one of the bundle method on a graph."""
+_ITEM_S = 8e-5
+"""Seconds that prices take to converge, for each item and batch."""
 _LARGE, _FEW_LEFT = 500, 1
 """States of a layer from which on prices are found again, unless that few batches are left."""
 _TRIES, _TRY_ROUNDS, _MOST_WEAK = 40, 80, 4
@@ -88,7 +90,7 @@ class PatternRelaxation:
         self.classes, self.base, self.capacity = classes, classes.base_ps * scale, classes.capacity
         self.pools = Pools(classes, first=0)
         self.random = np.random.default_rng(seed)
-        self.places = _ROUNDS * len(classes.size)
+        self.batch_s = _ITEM_S * len(classes.size)
         size = np.array(classes.size, dtype=np.int64)
         evictable = [k > 1 and classes.evictable[item - 1] for item, k in enumerate(classes.token)]
         # What cannot be evicted is never filled again, whatever that would cost.

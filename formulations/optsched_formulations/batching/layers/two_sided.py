@@ -55,7 +55,7 @@ _STEP = 20_000
 """States between two looks at the clock."""
 _MOST_STATES = 12_000_000
 """That are kept in all, for the schedule that they lead to."""
-_MOST_REACHED = 20_000_000
+_MOST_REACHED = 40_000_000
 """Nodes × batches whose costs are kept, 24 bytes each."""
 
 

@@ -20,6 +20,12 @@ From the start this is a bound on schedules of exactly J batches, for any prices
 Lagrangian relaxation in which the order of evictions and fills is what is relaxed. The function is concave in the
 prices, with the balance of the least walk as a slope. A bundle method works on floats; then prices are rounded to whole
 units and :math:`H` is computed again, in integers.
+
+*Near walks.* Of millions of states a few can be on the least walk while prices change little. So the bundle method
+looks only at walks that cost up to a slack more than the least one (`near_kernel`): their function is no less than that
+of all, and the same around the prices that they are found at. Where it has its maximum all walks are looked at, and
+those near it are the next ones; if the bound is no better there, prices go back part of the way. The least walks of
+such looks stay cuts. If the function of all is as large as the maximum of that of the near ones, prices are the best.
 """
 
 from __future__ import annotations
@@ -30,8 +36,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from optsched.model.ints import Ints
-from optsched_formulations.batching.layers.bundle import Floats, maximise
+from optsched_formulations.batching.layers.bundle import Cut, Evaluate, Floats, maximise
 from optsched_formulations.batching.layers.graph import MergedGraph
+from optsched_formulations.batching.layers.graph_kernel import DONE
+from optsched_formulations.batching.layers.near_kernel import Floats32, Near, least_near_walk, near_walks
 from optsched_formulations.batching.layers.walk_kernel import steps_of, walk_back
 
 NO_WAY = 1 << 60
@@ -39,8 +47,17 @@ NO_WAY = 1 << 60
 MOST_PAID = 1 << 57
 """In units, along a walk, and as much by prices: too little to make up for a way that does not exist."""
 _NO_WAY_IN_BATCHES = 1e9
-_TOLERANCE = 2e-3
+_TOLERANCE = 5e-4
 """In batches: less is not worth another round."""
+_SLACK, _LEAST_SLACK, _MOST_SLACK, _LESS_SLACK = 0.3, 1e-3, 1.0, 0.6
+"""In batches, of near walks: at first, at least, at most, and how many times as much where there are too many."""
+_SPARSE = 8
+_FEWEST_ARCS, _MOST_ARCS, _ARCS_SHARE = 100_000, 2_000_000, 0.03
+"""Of near walks: room for them, a share of all arcs."""
+_NEAR_ROUNDS, _FEW_NEAR_ROUNDS, _MOST_NEAR_ROUNDS = 12, 120, 600
+"""On near walks: for each that is asked for, before the next look at all, and where so many gain nothing."""
+_BACK, _TIMES_BACK = 0.3, 4
+"""Part of the way that prices keep when they go back, and how often."""
 
 
 def most_steps(batches: int, requests: int) -> int:
@@ -88,6 +105,8 @@ class Walks:
             self.fresh[first] = len(members)
         self._rough = tuple(np.full((most + 1, graph.nodes), _NO_WAY_IN_BATCHES, dtype=np.float32) for _ in range(2))
         self._rough[0][0, 0] = 0.0
+        arcs = most * (2 * graph.nodes + len(graph.arcs.fill_item) + len(graph.arcs.evict_item))
+        self._room = _room(min(max(_FEWEST_ARCS, int(_ARCS_SHARE * arcs)), _MOST_ARCS))
 
     def first_prices(self) -> Floats:
         """Return prices, in batches, that share each batch by what items hold."""
@@ -103,18 +122,77 @@ class Walks:
     ) -> tuple[float, Floats]:
         """Return the best bound found from a node and a pool, and its prices, all in batches and rounded.
 
-        ``enough`` is a bound that no more is asked of.
+        ``enough`` is a bound that no more is asked of; each of ``rounds`` stands for a dozen on near walks.
         """
+        cut = self._least(price, node, pool, batches)
+        value, known = cut.at(price), [cut]
+        slack, left, most = _SLACK, _NEAR_ROUNDS * rounds, _FEW_NEAR_ROUNDS
+        while value < min(enough, _NO_WAY_IN_BATCHES / 2) and left > 0 and not over():
+            near, states, slack = self._near(price, node, batches, slack)
+            evaluate = self._evaluation(near, states, pool)
+            hoped, there = maximise(evaluate, price, known, enough, min(left, most), _TOLERANCE, over)
+            left -= most
+            before = value
+            for _ in range(1 + _TIMES_BACK if hoped > before + _TOLERANCE else 0):
+                cut = self._least(there, node, pool, batches)
+                known.append(cut)
+                if cut.at(there) > value:
+                    value, price = cut.at(there), there
+                    break
+                there = price + _BACK * (there - price)
+            if value < before + _TOLERANCE:
+                if most == _MOST_NEAR_ROUNDS:
+                    break
+                most = _MOST_NEAR_ROUNDS
+        return value, price
+
+    def _least(self, price: Floats, node: int, pool: Ints, batches: int) -> Cut:
+        """Return the least walk, in batches and rounded, by a look at all."""
+        fill, evict, base = self._costs(price)
+        least, composing = self._rough
+        walk_back(self._graph.arcs, fill, evict, base, least, composing, batches)
+        balance = pool.copy()
+        steps_of(self._graph.arcs, fill, evict, base, least, composing, batches, node, balance)
+        value = float(price @ pool) + float(least[batches, node])
+        return Cut.through(price, value, balance.astype(np.float64))
+
+    def _costs(self, price: Floats) -> tuple[Floats32, Floats32, Floats32]:
+        """Return what fills, evictions and a batch cost, in batches."""
+        base = np.ones(1, dtype=np.float32)
+        return (self.extra / self.base - price).astype(np.float32), price.astype(np.float32), base
+
+    def _near(self, price: Floats, node: int, batches: int, slack: float) -> tuple[Near, int, float]:
+        """Return near walks by the last look at all, how many states they have, and the slack for the next ones.
+
+        The slack is cut down while there are too many arcs, and grows where there are few.
+        """
+        least, composing = self._rough
+        cost = np.concatenate([*self._costs(price), np.zeros(1, dtype=np.float32)])
+        counts: Ints = np.zeros(2, dtype=np.int64)
+        least_arcs = len(self._room.head) // _SPARSE
+        while True:
+            most = float(least[batches, node]) + slack
+            done = near_walks(self._graph.arcs, cost, least, composing, batches, node, most, self._room, counts) == DONE
+            if done and (counts[1] > least_arcs or slack >= _MOST_SLACK):
+                return self._room, int(counts[0]), slack
+            if done:
+                slack *= 2
+            elif slack > _LEAST_SLACK:
+                slack, least_arcs = _LESS_SLACK * slack, 0
+            else:
+                self._room = _room(2 * len(self._room.head))
+
+    def _evaluation(self, near: Near, states: int, pool: Ints) -> Evaluate:
+        """Return the function of prices that near walks alone have, which is no less than that of all."""
+        left = np.empty(states + 1, dtype=np.float32)
 
         def evaluate(at: Floats) -> tuple[float, Floats]:
-            fill = (self.extra / self.base - at).astype(np.float32)
-            evict, base = at.astype(np.float32), np.ones(1, dtype=np.float32)
-            walk_back(self._graph.arcs, fill, evict, base, self._rough[0], self._rough[1], batches)
+            cost = np.concatenate([*self._costs(at), np.zeros(1, dtype=np.float32)])
             balance = pool.copy()
-            steps_of(self._graph.arcs, fill, evict, base, self._rough[0], self._rough[1], batches, node, balance)
-            return float(at @ pool) + float(self._rough[0][batches, node]), balance.astype(np.float64)
+            least = least_near_walk(near, cost, states, left, _NO_WAY_IN_BATCHES, balance)
+            return float(at @ pool) + least, balance.astype(np.float64)
 
-        return maximise(evaluate, price, enough, rounds, _TOLERANCE, over)
+        return evaluate
 
     def rounded(self, price: Floats, batches: int) -> Ints:
         """Return prices in whole units; those that could add up beyond 64 bits are cut down, as any prove something."""
@@ -131,3 +209,9 @@ class Walks:
         base: Ints = np.array([self.base], dtype=np.int64)
         walk_back(self._graph.arcs, self.extra - whole, whole, base, least, composing, batches)
         return Table(whole, least, composing)
+
+
+def _room(arcs: int) -> Near:
+    """Return room for near walks."""
+    begin, head, label = np.empty(arcs // 2, np.int32), np.empty(arcs, np.int32), np.empty(arcs, np.int16)
+    return Near(begin, head, label)

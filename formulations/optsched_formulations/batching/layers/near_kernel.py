@@ -1,0 +1,169 @@
+"""Walks of the merged graph that cost little more than the least one, as a small graph of their own, compiled."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from optsched.compiled import compiled
+from optsched.model.ints import Ints
+from optsched_formulations.batching.layers.graph_kernel import DONE, FULL, Arcs, Numbers
+
+Floats32 = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int16]
+
+
+class Near(NamedTuple):
+    """States of walks, a node in a batch before its evictions or after them, each before all that follow it.
+
+    Parameters
+    ----------
+    begin
+        Arcs of state s are those from ``begin[s]`` to ``begin[s + 1] - 1``; state 0 is where walks begin.
+    head, label
+        Of arcs: the state behind it, and what it does; with n items, i < n fills item i, n + i evicts it, 2 n runs the
+        batch, and 2 n + 1 ends its evictions.
+    """
+
+    begin: Numbers
+    head: Numbers
+    label: Labels
+
+
+@compiled
+def near_walks(  # noqa: PLR0917 - compiled functions take positions
+    arcs: Arcs,
+    cost: Floats32,
+    least: Floats32,
+    composing: Floats32,
+    batches: int,
+    node: int,
+    most: float,
+    near: Near,
+    counts: Ints,
+) -> int:
+    """Write all arcs of walks from a node that cost up to ``most``; return whether there was room (`DONE`, `FULL`).
+
+    ``cost`` is that of every label; ``least`` and ``composing`` are those of `walk_kernel.walk_back`. The numbers of
+    states, without the end, and of arcs are written to ``counts``.
+    """
+    fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
+    begin, head, label = near
+    nodes, items = len(fits), (len(cost) - 2) // 2
+    run, open_ = 2 * items, 2 * items + 1
+    none = least[0, nodes - 1]
+    due, after = np.full(nodes, none, dtype=np.float32), np.full(nodes, none, dtype=np.float32)
+    filling = np.empty(nodes, dtype=np.float32)
+    before_of, after_of = np.empty(nodes, dtype=np.int32), np.empty(nodes, dtype=np.int32)
+    due[node] = 0.0
+    states, found, running = 0, 0, 0
+    for t in range(batches, 0, -1):
+        rest, opened, next_rest = least[t], composing[t], least[t - 1]
+        for v in range(nodes - 1, -1, -1):
+            if due[v] + rest[v] <= most:
+                for arc in range(evict_begin[v], evict_begin[v + 1]):
+                    there = evict_head[arc]
+                    due[there] = min(due[there], due[v] + cost[items + evict_item[arc]])
+        after[:] = none
+        for v in range(nodes):
+            filling[v] = due[v] if fits[v] else none
+        for v in range(nodes):
+            if filling[v] + opened[v] <= most:
+                for arc in range(fill_begin[v], fill_begin[v + 1]):
+                    there = fill_head[arc]
+                    filling[there] = min(filling[there], filling[v] + cost[fill_item[arc]])
+                if run_head[v] >= 0:
+                    after[run_head[v]] = min(after[run_head[v]], filling[v] + cost[run])
+        # Numbers of the states of this batch: that of a node comes before those of what it may evict, or fill, to.
+        first = states
+        for v in range(nodes - 1, -1, -1):
+            before_of[v] = -1
+            if due[v] + rest[v] <= most:
+                before_of[v] = states
+                states += 1
+        middle = states
+        for v in range(nodes):
+            after_of[v] = -1
+            if filling[v] + opened[v] <= most:
+                after_of[v] = states
+                states += 1
+        if states + 1 >= len(begin):
+            return FULL
+        # Runs of the batch before have the nodes that they lead to so far.
+        for arc in range(running, found):
+            if label[arc] == run:
+                head[arc] = before_of[head[arc]]
+        running = found
+        at = first
+        for v in range(nodes - 1, -1, -1):
+            if before_of[v] < 0:
+                continue
+            begin[at] = found
+            at += 1
+            if found + evict_begin[v + 1] - evict_begin[v] >= len(head):
+                return FULL
+            if after_of[v] >= 0 and due[v] + opened[v] <= most:
+                head[found], label[found] = after_of[v], open_
+                found += 1
+            for arc in range(evict_begin[v], evict_begin[v + 1]):
+                there = evict_head[arc]
+                if due[v] + cost[items + evict_item[arc]] + rest[there] <= most and before_of[there] >= 0:
+                    head[found], label[found] = before_of[there], items + evict_item[arc]
+                    found += 1
+        at = middle
+        for v in range(nodes):
+            if after_of[v] < 0:
+                continue
+            begin[at] = found
+            at += 1
+            if found + fill_begin[v + 1] - fill_begin[v] >= len(head):
+                return FULL
+            for arc in range(fill_begin[v], fill_begin[v + 1]):
+                there = fill_head[arc]
+                if filling[v] + cost[fill_item[arc]] + opened[there] <= most and after_of[there] >= 0:
+                    head[found], label[found] = after_of[there], fill_item[arc]
+                    found += 1
+            if run_head[v] >= 0 and filling[v] + cost[run] + next_rest[run_head[v]] <= most:
+                head[found], label[found] = run_head[v], run
+                found += 1
+        due, after = after, due
+    for arc in range(running, found):
+        if label[arc] == run:
+            head[arc] = states
+    begin[states] = found
+    counts[0], counts[1] = states, found
+    return DONE
+
+
+@compiled
+def least_near_walk(  # noqa: PLR0917
+    near: Near, cost: Floats32, states: int, left: Floats32, none: float, balance: Ints
+) -> float:
+    """Return the least cost of a walk, and add to ``balance`` how often it evicts every item more than it fills it.
+
+    ``left`` is written over; it has room for the states and the end.
+    """
+    begin, head, label = near
+    items = (len(cost) - 2) // 2
+    left[states] = 0.0
+    for state in range(states - 1, -1, -1):
+        best = np.float32(none)
+        for arc in range(begin[state], begin[state + 1]):
+            best = min(best, cost[label[arc]] + left[head[arc]])
+        left[state] = best
+    state = 0
+    while state < states:
+        chosen = -1
+        for arc in range(begin[state], begin[state + 1]):
+            if chosen < 0 or cost[label[arc]] + left[head[arc]] < cost[label[chosen]] + left[head[chosen]]:
+                chosen = arc
+        if chosen < 0:
+            break
+        if label[chosen] < items:
+            balance[label[chosen]] -= 1
+        elif label[chosen] < 2 * items:
+            balance[label[chosen] - items] += 1
+        state = int(head[chosen])
+    return float(left[0])
