@@ -18,24 +18,29 @@ class Regime(StrEnum):
     """What decides which formulations do well on an instance with an objective.
 
     ``LARGE``: it has more than 2000 output tokens. Otherwise ``MANY_RESIDENT``: the objective is the makespan, and κ
-    (`Instance.kappa`, the number of requests that the cache holds on average) is at least 5. Otherwise
-    ``FEW_RESIDENT``: few requests share the cache, or the objective is a latency.
+    (`Instance.kappa`, the number of requests that the cache holds on average) is at least 5. Otherwise, for the
+    makespan of requests that arrive together, ``FEW_TOGETHER``. Otherwise ``FEW_RESIDENT``: few requests share the
+    cache and arrive at different times, or the objective is a latency.
     """
 
     FEW_RESIDENT = "few_resident"
+    FEW_TOGETHER = "few_together"
     MANY_RESIDENT = "many_resident"
     LARGE = "large"
 
 
-_NOT_LARGE = (Regime.FEW_RESIDENT, Regime.MANY_RESIDENT)
+_NOT_LARGE = (Regime.FEW_RESIDENT, Regime.FEW_TOGETHER, Regime.MANY_RESIDENT)
 
 
 def regime_of(instance: Instance, objective: Objective) -> Regime:
     """Return the regime of an instance with an objective."""
     if sum(request.output for request in instance.requests) > _MOST_TOKENS:
         return Regime.LARGE
-    many = objective == Objective.MAKESPAN and instance.kappa >= _MANY_RESIDENT
-    return Regime.MANY_RESIDENT if many else Regime.FEW_RESIDENT
+    if objective != Objective.MAKESPAN:
+        return Regime.FEW_RESIDENT
+    if instance.kappa >= _MANY_RESIDENT:
+        return Regime.MANY_RESIDENT
+    return Regime.FEW_TOGETHER if instance.offline else Regime.FEW_RESIDENT
 
 
 @dataclass(frozen=True)

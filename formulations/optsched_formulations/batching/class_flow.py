@@ -34,7 +34,12 @@ _PACKING_SHARE = 0.05
 class ClassFlow:
     """Flows on CP-SAT, as `optsched.solvers.formulation.Formulation`."""
 
-    declaration = Declaration(turns=(Turn(60, 0.6, (Regime.FEW_RESIDENT,)), Turn(60, 0.85, (Regime.MANY_RESIDENT,))))
+    declaration = Declaration(
+        turns=(
+            Turn(60, 0.6, (Regime.FEW_RESIDENT, Regime.FEW_TOGETHER)),
+            Turn(60, 0.85, (Regime.MANY_RESIDENT,)),
+        )
+    )
     """It finds schedules that the state search does not reach and patterns only bound."""
 
     def solve(self, task: Task) -> Outcome:

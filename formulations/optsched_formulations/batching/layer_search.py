@@ -14,8 +14,9 @@ settled by itself:
 2. *A beam* (`layers.search`) looks for schedules, guided by the same prices.
 3. *Arcs*: where prices are of blocks, all steps that requests may do in a better schedule are listed, and HiGHS packs
    them into the batches (`layers.arc_programme`).
-4. *A search from both ends* (`layers.two_sided`) where prices are of items: of the J with the least bound so far, each
-   time a little further. It ends with the best schedule of J batches, or with a better bound.
+4. *A search from both ends* (`layers.two_sided`) where prices are of items: of the J with the least bound so far, once
+   its prices have converged, each time a little further. It ends with the best schedule of J batches, or with a better
+   bound.
 5. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first. Where it is not
    finished, the least bound of its last layer is one of J.
 
@@ -78,10 +79,16 @@ _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
 """Shares of the time left that they may take."""
 _GAIN = 0.003
 """In batches: with less from one time to the next prices have converged."""
-_MEET_FIRST, _MEET = 0.3, 0.7
-"""Shares of the time left for searches from both ends, before prices have converged and then."""
+_MEET_SHARE = 0.4
+"""Share of the time left that one search from both ends may take."""
+_LEAST_SHARE = 0.8
+"""Share of the time left for raising the least bound, by prices and from both ends."""
+_VISIT, _SEARCH_SHARE = 40, 0.04
+"""Rounds of a visit to the prices of the least bound; share of the time left for a search once they have converged."""
 _REACH, _FURTHER, _LEAST_REACH = 0.02, 1.3, 0.005
 """Loss in batches up to which each end is searched at first; how many times as far next, and more by how much."""
+_FAR, _UNEQUAL = 2.5, 20
+"""How many times as far where one end takes that many times as much as the other."""
 _ROOM = 1.2
 """Times as many batches as needed: with room for more, schedules are looked for from below."""
 _LEAST_ARCS_S = 0.5
@@ -103,7 +110,7 @@ class LayerSearch:
     """
 
     declaration = Declaration(
-        sequential=True, turns=(Turn(45, 0.8, (Regime.FEW_RESIDENT,)), Turn(45, 1.0, (Regime.MANY_RESIDENT,)))
+        sequential=True, turns=(Turn(45, 0.85, (Regime.FEW_TOGETHER,)), Turn(45, 1.0, (Regime.MANY_RESIDENT,)))
     )
     """It comes after the state search, whose small proofs are certified."""
 
@@ -279,15 +286,12 @@ class _Solution:
             quick, long = self._relaxation.widths
             self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
             if isinstance(self._relaxation, GraphRelaxation):
-                self._meet_all(self._relaxation, self._at(_MEET_FIRST))
-            if self._affordable:
-                if isinstance(self._relaxation, PatternRelaxation):
-                    self._pack_all(self._relaxation)
+                self._raise_least(self._relaxation, long, self._at(_LEAST_SHARE))
+            elif isinstance(self._relaxation, PatternRelaxation) and self._affordable(self._relaxation):
+                self._pack_all(self._relaxation)
                 self._improve_all(most, _LONG, long, self._at(_LONG_SHARE))
-                if isinstance(self._relaxation, GraphRelaxation):
-                    self._meet_all(self._relaxation, self._at(_MEET))
-                if len(self._open) <= self._relaxation.most_open:
-                    self._search_all()
+            if len(self._open) <= self._relaxation.most_open:
+                self._search_all()
         except KeyboardInterrupt:
             pass  # what is found is kept
         badge = Badge.SOLVER_CLAIMED
@@ -308,10 +312,9 @@ class _Solution:
             self._search(self._relaxation.priced(price, batches), batches, self._relaxation.widths[0], over)
             more *= 2
 
-    @property
-    def _affordable(self) -> bool:
+    def _affordable(self, relaxation: PatternRelaxation) -> bool:
         """Whether there is time for prices to converge: else others make more of it."""
-        return sum(self._open) * self._relaxation.batch_s < self._deadline - now_s()
+        return sum(self._open) * relaxation.batch_s < self._deadline - now_s()
 
     def _improve_all(self, most: int, rounds: int, width: int, until: float) -> None:
         """Bound the numbers of batches that are open, most first, and look for schedules."""
@@ -377,34 +380,48 @@ class _Solution:
         self._raise(batches, priced.bound)
         return priced
 
-    def _meet_all(self, relaxation: GraphRelaxation, until: float) -> None:
-        """Search the number of batches of the least bound from both ends, each time a little further."""
+    def _raise_least(self, relaxation: GraphRelaxation, width: int, until: float) -> None:
+        """Raise the least bound: by prices until they have converged, then by searches from both ends.
+
+        Each search of a number of batches goes a little further than the one before.
+        """
         over, least = self._over(until), round(_REACH * self._base)
+        converged: set[int] = set()
         searches: dict[int, TwoSided] = {}
         reach = dict.fromkeys(self._open, Reach(least, least))
-        going = {batches for batches in self._open if affordable(relaxation.graph, batches)}
-        if not going:
-            return
         back = arcs_back(relaxation.graph)
-        while (left := going & self._open.keys()) and not over():
-            batches = min(left, key=lambda batches: (self._open[batches], batches))
+        while self._open and not over():
+            batches = min(self._open, key=lambda batches: (self._open[batches], batches))
+            if batches not in converged:
+                before = self._open[batches]
+                known = [self._prices[other] for other in (batches - 1, batches, batches + 1) if other in self._prices]
+                priced = self._improved(batches, relaxation.best_of(known, batches), _VISIT, over)
+                if batches in self._open:
+                    self._search(priced, batches, width, over)
+                if priced.bound < before + _GAIN * self._base:
+                    converged.add(batches)
+                    self._search(priced, batches, None, self._over(min(until, self._at(_SEARCH_SHARE))))
+                continue
+            if not affordable(relaxation.graph, batches):
+                break
             if batches not in searches:
                 if not affordable(relaxation.graph, batches, len(searches) + 1):
                     searches.clear()
                 searches[batches] = TwoSided(relaxation, back, relaxation.priced(self._prices[batches], batches))
-            found = searches[batches].search(reach[batches], self._budget, over)
-            if not found.complete:
-                going.discard(batches)
+            soon = self._over(min(until, self._at(_MEET_SHARE)))
+            found = searches[batches].search(reach[batches], self._budget, soon)
             reach[batches] = self._further(reach[batches], searches[batches].effort)
             self._take(found.steps)
             self._raise(batches, found.bound)
+            if not found.complete:
+                break
 
     def _further(self, reach: Reach, effort: Effort) -> Reach:
         """Return a reach that is longer at the end where less was to do."""
-        more = Reach(*(round(_FURTHER * each + _LEAST_REACH * self._base) for each in reach))
-        if effort.forward > effort.backward:
-            return Reach(reach.forward, more.backward)
-        return Reach(more.forward, reach.backward)
+        forward, backward = effort
+        factor = _FURTHER if max(effort) < _UNEQUAL * min(effort) else _FAR
+        more = Reach(*(round(factor * each + _LEAST_REACH * self._base) for each in reach))
+        return Reach(reach.forward, more.backward) if forward > backward else Reach(more.forward, reach.backward)
 
     def _raise(self, batches: int, bound: int) -> None:
         """Take a bound on a number of batches."""

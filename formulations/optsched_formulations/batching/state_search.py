@@ -90,7 +90,12 @@ class StateSearch:
     """The method of this module, as `optsched.solvers.formulation.Formulation`."""
 
     declaration = Declaration(
-        sequential=True, turns=(Turn(40, 0.9, (Regime.FEW_RESIDENT,)), Turn(40, 0.5, (Regime.MANY_RESIDENT,)))
+        sequential=True,
+        turns=(
+            Turn(40, 0.9, (Regime.FEW_RESIDENT,)),
+            Turn(40, 0.3, (Regime.FEW_TOGETHER,)),
+            Turn(40, 0.5, (Regime.MANY_RESIDENT,)),
+        ),
     )
     """It proves most where few requests share the cache, and no other method proves as much for latencies."""
 

@@ -25,8 +25,6 @@ _TRIES, _ROUNDS = 4, 40
 _WEAK = 0.1
 """Share of a layer that prices have to drop to be worth more of them."""
 _SAMPLE = 5
-_NODE_S = 5e-7
-"""Seconds that prices take to converge, for each node and batch."""
 _MOST_STATES = 12_000_000
 NO_LIMIT = 1 << 62
 """A cost above all."""
@@ -51,7 +49,6 @@ class GraphRelaxation:
         self.graph, self.walks = graph, walks
         self.pools = Pools(graph.classes, first=1)
         self.random = np.random.default_rng(seed)
-        self.batch_s = _NODE_S * graph.nodes
 
     def first_prices(self, batches: int) -> Floats:
         """Return prices that share each batch by what items hold, however many there are."""
@@ -61,6 +58,10 @@ class GraphRelaxation:
     def improved(self, price: Floats, batches: int, enough: float, rounds: int, over: Callable[[], bool]) -> Floats:
         """Return the best prices found; a bound of ``enough``, in batches, suffices."""
         return self.walks.improved(price, 0, self.walks.fresh, batches, enough, rounds, over)[1]
+
+    def best_of(self, prices: list[Floats], batches: int) -> Floats:
+        """Return the prices that prove most of a number of batches."""
+        return max(prices, key=lambda price: self.walks.bound(price, 0, self.walks.fresh, batches))
 
     def priced(self, price: Floats, batches: int) -> GraphPriced:
         """Round prices and compute what they prove, exactly."""

@@ -91,8 +91,6 @@ class Priced(Protocol):
 class Relaxation(Protocol):
     """Prices that bound schedules of any number of batches."""
 
-    batch_s: float
-    """About how many seconds it takes for each batch until prices have converged."""
     most_open: int
     """Numbers of batches of which all states may be searched: of more the time would not suffice."""
     widths: tuple[int, int]

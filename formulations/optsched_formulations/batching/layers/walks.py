@@ -146,6 +146,10 @@ class Walks:
                 most = _MOST_NEAR_ROUNDS
         return value, price
 
+    def bound(self, price: Floats, node: int, pool: Ints, batches: int) -> float:
+        """Return what prices prove from a node and a pool, in batches and rounded."""
+        return self._least(price, node, pool, batches).at(price)
+
     def _least(self, price: Floats, node: int, pool: Ints, batches: int) -> Cut:
         """Return the least walk, in batches and rounded, by a look at all."""
         fill, evict, base = self._costs(price)
