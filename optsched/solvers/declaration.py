@@ -10,6 +10,8 @@ from optsched.model.objectives import Objective
 
 _MOST_TOKENS = 2_000
 """Output tokens of all requests beyond which an instance is large: exact models of it are too big to help."""
+_FEW_REQUESTS = 8
+"""Of so few that arrive together what single ones do is followed one by one."""
 _MANY_RESIDENT = 5.0
 """κ from which many requests share the cache."""
 
@@ -19,8 +21,8 @@ class Regime(StrEnum):
 
     ``LARGE``: it has more than 2000 output tokens. Otherwise ``MANY_RESIDENT``: the objective is the makespan, and κ
     (`Instance.kappa`, the number of requests that the cache holds on average) is at least 5. Otherwise, for the
-    makespan of requests that arrive together, ``FEW_TOGETHER``. Otherwise ``FEW_RESIDENT``: few requests share the
-    cache and arrive at different times, or the objective is a latency.
+    makespan of more than 8 requests that arrive together, ``FEW_TOGETHER``. Otherwise ``FEW_RESIDENT``: few requests
+    share the cache, which are few or arrive at different times, or the objective is a latency.
     """
 
     FEW_RESIDENT = "few_resident"
@@ -40,7 +42,8 @@ def regime_of(instance: Instance, objective: Objective) -> Regime:
         return Regime.FEW_RESIDENT
     if instance.kappa >= _MANY_RESIDENT:
         return Regime.MANY_RESIDENT
-    return Regime.FEW_TOGETHER if instance.offline else Regime.FEW_RESIDENT
+    together = instance.offline and len(instance.requests) > _FEW_REQUESTS
+    return Regime.FEW_TOGETHER if together else Regime.FEW_RESIDENT
 
 
 @dataclass(frozen=True)

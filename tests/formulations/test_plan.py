@@ -24,6 +24,7 @@ FEW = [
     ("clock_beam", 0.3),
     ("pair_flow", 0.75),
     ("state_search", 0.9),
+    ("layer_search", 0.8),
     ("pattern_cg", 0.4),
     ("class_flow", 0.6),
     ("token_cpsat", 1.0),
@@ -63,8 +64,9 @@ def problem(memory: int, *requests: Request) -> Instance:
 @pytest.mark.parametrize(
     ("instance", "objective", "expected"),
     [
-        (problem(4, Request(1, 1)), Objective.MAKESPAN, TOGETHER),
-        (problem(4, Request(1, 1), Request(1, 1, arrival_ps=9)), Objective.MAKESPAN, FEW),
+        (problem(4, *[Request(1, 1)] * 9), Objective.MAKESPAN, TOGETHER),
+        (problem(4, *[Request(1, 1)] * 8), Objective.MAKESPAN, FEW),
+        (problem(4, *[Request(1, 1)] * 9, Request(1, 1, arrival_ps=9)), Objective.MAKESPAN, FEW),
         (problem(5, Request(1, 1)), Objective.MAKESPAN, MANY),
         (problem(5, Request(1, 1)), Objective.MEAN_E2E, FEW),
         (problem(5, Request(1, 1)), Objective.MAX_TTFT, FEW),
@@ -72,7 +74,7 @@ def problem(memory: int, *requests: Request) -> Instance:
         (problem(5, *[Request(1, 1)] * 2001), Objective.MAKESPAN, LARGE),
         (problem(5, *[Request(1, 1)] * 2001), Objective.MEAN_E2E, LARGE),
     ],
-    ids=["together", "few", "many", "mean", "ttft", "2000 tokens", "2001 tokens", "2001 tokens, mean"],
+    ids=["together", "few", "arrivals", "many", "mean", "ttft", "2000 tokens", "2001 tokens", "2001 tokens, mean"],
 )
 def test_order_and_shares(instance: Instance, objective: Objective, expected: list[tuple[str, float]]) -> None:
     plan = plan_solve("auto", {}, instance, objective)

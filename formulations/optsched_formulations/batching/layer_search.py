@@ -110,7 +110,12 @@ class LayerSearch:
     """
 
     declaration = Declaration(
-        sequential=True, turns=(Turn(45, 0.85, (Regime.FEW_TOGETHER,)), Turn(45, 1.0, (Regime.MANY_RESIDENT,)))
+        sequential=True,
+        turns=(
+            Turn(45, 0.8, (Regime.FEW_RESIDENT,)),
+            Turn(45, 0.85, (Regime.FEW_TOGETHER,)),
+            Turn(45, 1.0, (Regime.MANY_RESIDENT,)),
+        ),
     )
     """It comes after the state search, whose small proofs are certified."""
 

@@ -54,8 +54,8 @@ _SLACK, _LEAST_SLACK, _MOST_SLACK, _LESS_SLACK = 0.3, 1e-3, 1.0, 0.6
 _SPARSE = 8
 _FEWEST_ARCS, _MOST_ARCS, _ARCS_SHARE = 100_000, 2_000_000, 0.03
 """Of near walks: room for them, a share of all arcs."""
-_NEAR_ROUNDS, _FEW_NEAR_ROUNDS, _MOST_NEAR_ROUNDS = 12, 120, 600
-"""On near walks: for each that is asked for, before the next look at all, and where so many gain nothing."""
+_FEW_ROUNDS, _MANY_ROUNDS = 120, 600
+"""On near walks before the next look at all, and where so many gain nothing."""
 _BACK, _TIMES_BACK = 0.3, 4
 """Part of the way that prices keep when they go back, and how often."""
 
@@ -122,28 +122,27 @@ class Walks:
     ) -> tuple[float, Floats]:
         """Return the best bound found from a node and a pool, and its prices, all in batches and rounded.
 
-        ``enough`` is a bound that no more is asked of; each of ``rounds`` stands for a dozen on near walks.
+        ``enough`` is a bound that no more is asked of; ``rounds`` are looks at all walks.
         """
         cut = self._least(price, node, pool, batches)
         value, known = cut.at(price), [cut]
-        slack, left, most = _SLACK, _NEAR_ROUNDS * rounds, _FEW_NEAR_ROUNDS
-        while value < min(enough, _NO_WAY_IN_BATCHES / 2) and left > 0 and not over():
+        slack, most = _SLACK, _FEW_ROUNDS
+        while value < min(enough, _NO_WAY_IN_BATCHES / 2) and len(known) < rounds and not over():
             near, states, slack = self._near(price, node, batches, slack)
             evaluate = self._evaluation(near, states, pool)
-            hoped, there = maximise(evaluate, price, known, enough, min(left, most), _TOLERANCE, over)
-            left -= most
-            before = value
-            for _ in range(1 + _TIMES_BACK if hoped > before + _TOLERANCE else 0):
+            hoped, there = maximise(evaluate, price, known, enough, most, _TOLERANCE, over)
+            if hoped < value + _TOLERANCE:
+                if most == _MANY_ROUNDS:
+                    break
+                most = _MANY_ROUNDS
+                continue
+            for _ in range(1 + _TIMES_BACK):
                 cut = self._least(there, node, pool, batches)
                 known.append(cut)
                 if cut.at(there) > value:
                     value, price = cut.at(there), there
                     break
                 there = price + _BACK * (there - price)
-            if value < before + _TOLERANCE:
-                if most == _MOST_NEAR_ROUNDS:
-                    break
-                most = _MOST_NEAR_ROUNDS
         return value, price
 
     def bound(self, price: Floats, node: int, pool: Ints, batches: int) -> float:
