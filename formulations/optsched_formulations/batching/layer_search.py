@@ -83,12 +83,12 @@ _MEET_SHARE = 0.4
 """Share of the time left that one search from both ends may take."""
 _LEAST_SHARE = 0.8
 """Share of the time left for raising the least bound, by prices and from both ends."""
-_VISIT, _SEARCH_SHARE = 40, 0.04
-"""Rounds of a visit to the prices of the least bound; share of the time left for a search once they have converged."""
+_VISIT_SHARE, _SEARCH_SHARE = 0.15, 0.04
+"""Shares of the time left for a visit to the prices of the least bound, and for a search once they have converged."""
 _REACH, _FURTHER, _LEAST_REACH = 0.02, 1.3, 0.005
 """Loss in batches up to which each end is searched at first; how many times as far next, and more by how much."""
-_FAR, _UNEQUAL = 2.5, 20
-"""How many times as far where one end takes that many times as much as the other."""
+_FAR, _UNEQUAL, _SMALL_EFFORT = 2.5, 20, 10_000
+"""How many times as far where one end takes that many times as much as the other, or both as little as that."""
 _ROOM = 1.2
 """Times as many batches as needed: with room for more, schedules are looked for from below."""
 _LEAST_ARCS_S = 0.5
@@ -400,7 +400,8 @@ class _Solution:
             if batches not in converged:
                 before = self._open[batches]
                 known = [self._prices[other] for other in (batches - 1, batches, batches + 1) if other in self._prices]
-                priced = self._improved(batches, relaxation.best_of(known, batches), _VISIT, over)
+                soon = self._over(min(until, self._at(_VISIT_SHARE)))
+                priced = self._improved(batches, relaxation.best_of(known, batches), _LONG, soon)
                 if batches in self._open:
                     self._search(priced, batches, width, over)
                 if priced.bound < before + _GAIN * self._base:
@@ -424,7 +425,7 @@ class _Solution:
     def _further(self, reach: Reach, effort: Effort) -> Reach:
         """Return a reach that is longer at the end where less was to do."""
         forward, backward = effort
-        factor = _FURTHER if max(effort) < _UNEQUAL * min(effort) else _FAR
+        factor = _FURTHER if _SMALL_EFFORT < max(effort) < _UNEQUAL * min(effort) else _FAR
         more = Reach(*(round(factor * each + _LEAST_REACH * self._base) for each in reach))
         return Reach(reach.forward, more.backward) if forward > backward else Reach(more.forward, reach.backward)
 
