@@ -58,7 +58,7 @@ _FEW_PLACES = 1_000_000
 _FEWEST_ARCS, _MOST_ARCS, _ARCS_SHARE = 100_000, 2_000_000, 0.03
 """Of near walks: room for them, a share of all arcs."""
 _FEW_ROUNDS, _MANY_ROUNDS = 120, 600
-"""On near walks before the next look at all, and where so many gain nothing."""
+"""On near walks before the next look at all, and where those gain nothing."""
 _BACK, _TIMES_BACK = 0.3, 4
 """Part of the way that prices keep when they go back, and how often."""
 
