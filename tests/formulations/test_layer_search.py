@@ -78,7 +78,7 @@ def test_no_prices_prove_more_than_the_optimum(instance: Instance, data: st.Data
     covered(instance)
     classes, best = Classes(instance), optimum(instance)
     most = (best - classes.constant_ps) // classes.base_ps
-    walks = Walks(merged_graph(classes, 100_000), 1, most)
+    walks = Walks(merged_graph(classes, 100_000), 1, most, few_places=data.draw(st.sampled_from([0, 1_000_000])))
     drawn = data.draw(st.lists(st.floats(-1, 2), min_size=len(classes.size), max_size=len(classes.size)))
     start = np.array(drawn)
     _, better = walks.improved(start, 0, walks.fresh, most, math.inf, 20, lambda: False)
@@ -370,7 +370,8 @@ def test_prices_by_near_walks_prove_as_much_as_by_all(name: str, batches: int) -
     graph = merged_graph(Classes(LADDER[f"ladder-{name}"]), 100_000)
     evaluate, walks = _priced_walks(graph, batches)
     best, _ = maximise(evaluate, walks.first_prices(), [], math.inf, 2_000, 5e-4, lambda: False)
-    found, price = walks.improved(walks.first_prices(), 0, walks.fresh, batches, math.inf, 400, lambda: False)
+    near = Walks(graph, 1, batches, few_places=0)
+    found, price = near.improved(walks.first_prices(), 0, walks.fresh, batches, math.inf, 400, lambda: False)
     assert found == pytest.approx(best, abs=2e-3)
     assert evaluate(price)[0] == pytest.approx(found, abs=1e-4)
 

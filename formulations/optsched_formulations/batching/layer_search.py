@@ -93,6 +93,8 @@ _ROOM = 1.2
 """Times as many batches as needed: with room for more, schedules are looked for from below."""
 _LEAST_ARCS_S = 0.5
 """The shortest time for which the arcs of a number of batches are packed."""
+_MOST_OPEN = 3
+"""Numbers of batches of which all states are searched with prices of blocks: of more the time would not suffice."""
 _MOST_ARCS = 20_000
 """Items × batches, of which each has up to three arcs, that are packed."""
 _RISE, _MORE, _EARLY_SHARE = 0.2, 1.5, 0.6
@@ -159,7 +161,7 @@ def _compile(relaxation: Callable[[Classes], Relaxation]) -> None:
 
 def _tiny_graph(tiny: Classes) -> GraphRelaxation:
     graph = merged_graph(tiny, 4)
-    return GraphRelaxation(graph, Walks(graph, 1, 2), 0)
+    return GraphRelaxation(graph, Walks(graph, 1, 2, few_places=0), 0)
 
 
 def _compile_loops(relaxation: Callable[[Classes], Relaxation]) -> None:
@@ -292,11 +294,12 @@ class _Solution:
             self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
             if isinstance(self._relaxation, GraphRelaxation):
                 self._raise_least(self._relaxation, long, self._at(_LEAST_SHARE))
+                self._search_all()
             elif isinstance(self._relaxation, PatternRelaxation) and self._affordable(self._relaxation):
                 self._pack_all(self._relaxation)
                 self._improve_all(most, _LONG, long, self._at(_LONG_SHARE))
-            if len(self._open) <= self._relaxation.most_open:
-                self._search_all()
+                if len(self._open) <= _MOST_OPEN:
+                    self._search_all()
         except KeyboardInterrupt:
             pass  # what is found is kept
         badge = Badge.SOLVER_CLAIMED

@@ -43,7 +43,7 @@ class GraphRelaxation:
         Of the choice of states to find prices for.
     """
 
-    widths, most_open = (200, 2_000), 1_000_000
+    widths = 200, 2_000
 
     def __init__(self, graph: MergedGraph, walks: Walks, seed: int) -> None:
         self.graph, self.walks = graph, walks

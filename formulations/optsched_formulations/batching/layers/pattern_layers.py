@@ -84,7 +84,7 @@ class PatternRelaxation:
         If costs are as large as those of ways that do not exist.
     """
 
-    widths, most_open = (200, 10_000), 3
+    widths = 200, 10_000
 
     def __init__(self, classes: Classes, scale: int, budget: int, seed: int) -> None:
         self.classes, self.base, self.capacity = classes, classes.base_ps * scale, classes.capacity

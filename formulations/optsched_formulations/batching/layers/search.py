@@ -91,8 +91,6 @@ class Priced(Protocol):
 class Relaxation(Protocol):
     """Prices that bound schedules of any number of batches."""
 
-    most_open: int
-    """Numbers of batches of which all states may be searched: of more the time would not suffice."""
     widths: tuple[int, int]
     """States of a beam, at first and then where a number of batches is still open."""
 

@@ -54,7 +54,7 @@ _SLACK, _LEAST_SLACK, _MOST_SLACK, _LESS_SLACK = 0.3, 1e-3, 1.0, 0.6
 """In batches, of near walks: at first, at least, at most, and how many times as much where there are too many."""
 _SPARSE = 8
 _FEW_PLACES = 1_000_000
-"""Nodes and batches of which all are looked at each time, which takes less than the bundle method does."""
+"""Looking at them takes less than the bundle method does."""
 _FEWEST_ARCS, _MOST_ARCS, _ARCS_SHARE = 100_000, 2_000_000, 0.03
 """Of near walks: room for them, a share of all arcs."""
 _FEW_ROUNDS, _MANY_ROUNDS = 120, 600
@@ -96,10 +96,13 @@ class Walks:
         Units in a ps.
     most
         The largest number of batches to be asked for.
+    few_places
+        Nodes times batches up to which all walks are looked at each time.
     """
 
-    def __init__(self, graph: MergedGraph, scale: int, most: int) -> None:
+    def __init__(self, graph: MergedGraph, scale: int, most: int, few_places: int = _FEW_PLACES) -> None:
         classes = graph.classes
+        self._few_places = few_places
         self._graph = graph
         self.base = classes.base_ps * scale
         self.extra: Ints = np.array([classes.extra_ps(i) * scale for i in range(len(classes.size))], dtype=np.int64)
@@ -132,7 +135,7 @@ class Walks:
             cut = self._least(at, node, pool, batches)
             return cut.at(at), cut.slope
 
-        if batches * self._graph.nodes < _FEW_PLACES:
+        if batches * self._graph.nodes <= self._few_places:
             return maximise(look, price, [], enough, rounds, _TOLERANCE, over)
         cut = self._least(price, node, pool, batches)
         value, known = cut.at(price), [cut]
