@@ -147,7 +147,7 @@ def _balance(product: Floats, excess: Floats, weight: Floats, step: float) -> No
                 low = k
             if weight[k] > 1e-12 and (high < 0 or slope[k] > slope[high]):
                 high = k
-        if slope[high] - slope[low] < 1e-5:
+        if slope[high] - slope[low] < 1e-7:
             break
         bend = step * (product[low, low] + product[high, high] - 2.0 * product[low, high])
         moved = weight[high] if bend <= 1e-15 else min(weight[high], (slope[high] - slope[low]) / bend)

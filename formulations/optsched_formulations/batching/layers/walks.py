@@ -59,6 +59,8 @@ _FEWEST_ARCS, _MOST_ARCS, _ARCS_SHARE = 100_000, 2_000_000, 0.03
 """Of near walks: room for them, a share of all arcs."""
 _FEW_ROUNDS, _MANY_ROUNDS = 120, 600
 """On near walks before the next look at all, and where those gain nothing."""
+_FAR_BELOW = 10.0
+"""In batches: cuts of prices that prove so much less are not kept."""
 _BACK, _TIMES_BACK = 0.3, 4
 """Part of the way that prices keep when they go back, and how often."""
 
@@ -139,8 +141,8 @@ class Walks:
             return maximise(look, price, [], enough, rounds, _TOLERANCE, over)
         cut = self._least(price, node, pool, batches)
         value, known = cut.at(price), [cut]
-        slack, most = _SLACK, _FEW_ROUNDS
-        while value < min(enough, _NO_WAY_IN_BATCHES / 2) and len(known) < rounds and not over():
+        slack, most, looks = _SLACK, _FEW_ROUNDS, 1
+        while value < min(enough, _NO_WAY_IN_BATCHES / 2) and looks < rounds and not over():
             near, states, slack = self._near(price, node, batches, slack)
             evaluate = self._evaluation(near, states, pool)
             hoped, there = maximise(evaluate, price, known, enough, most, _TOLERANCE, over)
@@ -150,8 +152,10 @@ class Walks:
                 most = _MANY_ROUNDS
                 continue
             for _ in range(1 + _TIMES_BACK):
-                cut = self._least(there, node, pool, batches)
-                known.append(cut)
+                cut, looks = self._least(there, node, pool, batches), looks + 1
+                # Far away prices are large, and what is rounded there is too much here.
+                if cut.at(there) > value - _FAR_BELOW:
+                    known.append(cut)
                 if cut.at(there) > value:
                     value, price = cut.at(there), there
                     break
