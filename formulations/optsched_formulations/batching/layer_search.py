@@ -340,8 +340,7 @@ class _Solution:
                 if priced.bound < before + _GAIN * self._base:
                     break
             price = self._prices[batches]
-            if batches in self._open:
-                self._search(priced, batches, width, self._over(until))
+            self._search(priced, batches, width, self._over(until))
 
     def _pack_all(self, relaxation: PatternRelaxation) -> None:
         """Pack arcs for the numbers of batches that are open, with budgets that rise from the bound.
@@ -405,8 +404,7 @@ class _Solution:
                 known = [self._prices[other] for other in (batches - 1, batches, batches + 1) if other in self._prices]
                 soon = self._over(min(until, self._at(_VISIT_SHARE)))
                 priced = self._improved(batches, relaxation.best_of(known, batches), _LONG, soon)
-                if batches in self._open:
-                    self._search(priced, batches, width, over)
+                self._search(priced, batches, width, over)
                 if priced.bound < before + _GAIN * self._base:
                     converged.add(batches)
                     self._search(priced, batches, None, self._over(min(until, self._at(_SEARCH_SHARE))))
@@ -447,7 +445,9 @@ class _Solution:
             self._value = self._beyond = int(metrics["objectives"][self._task.objective.value])
 
     def _search(self, priced: Priced, batches: int, width: int | None, over: Callable[[], bool]) -> None:
-        """Search a number of batches and take what is found."""
+        """Search a number of batches, unless it is settled, and take what is found."""
+        if batches not in self._open:
+            return
         found = search_layers(priced.space(), batches, self._budget, width, over)
         self._take(found.steps)
         if found.complete:

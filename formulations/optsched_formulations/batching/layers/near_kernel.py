@@ -138,7 +138,7 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
 
 
 @compiled
-def least_near_walk(  # noqa: PLR0917
+def least_near_walk(  # noqa: PLR0917 - compiled functions take positions
     near: Near, cost: Floats32, states: int, left: Floats32, none: float, balance: Ints
 ) -> float:
     """Return the least cost of a walk, and add to ``balance`` how often it evicts every item more than it fills it.

@@ -53,6 +53,7 @@ _TOLERANCE = 5e-4
 _SLACK, _LEAST_SLACK, _MOST_SLACK, _LESS_SLACK = 0.3, 1e-3, 1.0, 0.6
 """In batches, of near walks: at first, at least, at most, and how many times as much where there are too many."""
 _SPARSE = 8
+"""Where near walks have less than this part of the arcs that there is room for, the slack grows."""
 _FEW_PLACES = 1_000_000
 """Looking at them takes less than the bundle method does."""
 _FEWEST_ARCS, _MOST_ARCS, _ARCS_SHARE = 100_000, 2_000_000, 0.03
@@ -134,13 +135,12 @@ class Walks:
         """
 
         def look(at: Floats) -> tuple[float, Floats]:
-            cut = self._least(at, node, pool, batches)
-            return cut.at(at), cut.slope
+            return self._look(at, node, pool, batches)
 
         if batches * self._graph.nodes <= self._few_places:
             return maximise(look, price, [], enough, rounds, _TOLERANCE, over)
-        cut = self._least(price, node, pool, batches)
-        value, known = cut.at(price), [cut]
+        value, slope = look(price)
+        known = [Cut.through(price, value, slope)]
         slack, most, looks = _SLACK, _FEW_ROUNDS, 1
         while value < min(enough, _NO_WAY_IN_BATCHES / 2) and looks < rounds and not over():
             near, states, slack = self._near(price, node, batches, slack)
@@ -152,34 +152,37 @@ class Walks:
                 most = _MANY_ROUNDS
                 continue
             for _ in range(1 + _TIMES_BACK):
-                cut, looks = self._least(there, node, pool, batches), looks + 1
+                (found, slope), looks = look(there), looks + 1
                 # Far away prices are large, and what is rounded there is too much here.
-                if cut.at(there) > value - _FAR_BELOW:
-                    known.append(cut)
-                if cut.at(there) > value:
-                    value, price = cut.at(there), there
+                if found > value - _FAR_BELOW:
+                    known.append(Cut.through(there, found, slope))
+                if found > value:
+                    value, price = found, there
                     break
                 there = price + _BACK * (there - price)
         return value, price
 
     def bound(self, price: Floats, node: int, pool: Ints, batches: int) -> float:
         """Return what prices prove from a node and a pool, in batches and rounded."""
-        return self._least(price, node, pool, batches).at(price)
+        return self._look(price, node, pool, batches)[0]
 
-    def _least(self, price: Floats, node: int, pool: Ints, batches: int) -> Cut:
-        """Return the least walk, in batches and rounded, by a look at all."""
+    def _look(self, price: Floats, node: int, pool: Ints, batches: int) -> tuple[float, Floats]:
+        """Return what prices prove, in batches and rounded, and its slope, by a look at all walks."""
         fill, evict, base = self._costs(price)
         least, composing = self._rough
         walk_back(self._graph.arcs, fill, evict, base, least, composing, batches)
         balance = pool.copy()
         steps_of(self._graph.arcs, fill, evict, base, least, composing, batches, node, balance)
-        value = float(price @ pool) + float(least[batches, node])
-        return Cut.through(price, value, balance.astype(np.float64))
+        return float(price @ pool) + float(least[batches, node]), balance.astype(np.float64)
 
     def _costs(self, price: Floats) -> tuple[Floats32, Floats32, Floats32]:
         """Return what fills, evictions and a batch cost, in batches."""
         base = np.ones(1, dtype=np.float32)
         return (self.extra / self.base - price).astype(np.float32), price.astype(np.float32), base
+
+    def _costs_by_label(self, price: Floats) -> Floats32:
+        """Return what arcs of near walks cost, in batches."""
+        return np.concatenate([*self._costs(price), np.zeros(1, dtype=np.float32)])
 
     def _near(self, price: Floats, node: int, batches: int, slack: float) -> tuple[Near, int, float]:
         """Return near walks by the last look at all, how many states they have, and the slack for the next ones.
@@ -187,7 +190,7 @@ class Walks:
         The slack is cut down while there are too many arcs, and grows where there are few.
         """
         least, composing = self._rough
-        cost = np.concatenate([*self._costs(price), np.zeros(1, dtype=np.float32)])
+        cost = self._costs_by_label(price)
         counts: Ints = np.zeros(2, dtype=np.int64)
         least_arcs = len(self._room.head) // _SPARSE
         while True:
@@ -207,7 +210,7 @@ class Walks:
         left = np.empty(states + 1, dtype=np.float32)
 
         def evaluate(at: Floats) -> tuple[float, Floats]:
-            cost = np.concatenate([*self._costs(at), np.zeros(1, dtype=np.float32)])
+            cost = self._costs_by_label(at)
             balance = pool.copy()
             least = least_near_walk(near, cost, states, left, _NO_WAY_IN_BATCHES, balance)
             return float(at @ pool) + least, balance.astype(np.float64)
