@@ -18,8 +18,11 @@ from optsched.stopwatch import STOPWATCH
 
 _SPARED = 4
 """How many times Ctrl-C may come after the first and raise nothing: a result may be read then, or checked."""
-_FINALISED_S = 0.01
-"""Time after which Ctrl-C is sent again that came while an object was finalised."""
+_UNHEARD = frozenset({"__del__", "_numba_unpickle"})
+"""Functions whose callers are not told what is raised in them: Python prints it where an object is finalised, and goes
+on; numba's compiled code, which loads the type of an array so, raises another error instead."""
+_UNHEARD_S = 0.01
+"""Time after which Ctrl-C is sent again that came in one of these."""
 
 
 def wait_interruptibly(run: Callable[[], object], stop: Callable[[], None]) -> None:
@@ -95,9 +98,9 @@ def _noting(came: threading.Event, raises: Callable[[int], bool], block: Callabl
 
     def note(number: int, frame: FrameType | None) -> None:
         came.set()
-        if not over and raises(1) and _is_finalising(frame):
+        if not over and raises(1) and _is_unheard(frame):
             unsent.set()
-            later = threading.Timer(_FINALISED_S, send)
+            later = threading.Timer(_UNHEARD_S, send)
             later.daemon = True
             later.start()
             return
@@ -126,8 +129,8 @@ def _interrupt_main_thread() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def _is_finalising(frame: FrameType | None) -> bool:
-    """Return whether a ``__del__`` is running: Python prints what is raised in one, and goes on."""
-    while frame is not None and frame.f_code.co_name != "__del__":
+def _is_unheard(frame: FrameType | None) -> bool:
+    """Return whether a function is running out of which no exception comes."""
+    while frame is not None and frame.f_code.co_name not in _UNHEARD:
         frame = frame.f_back
     return frame is not None

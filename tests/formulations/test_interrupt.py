@@ -11,7 +11,10 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import FrameType
 
+import numba
+import numpy as np
 import pytest
 from checkout import searching_here
 from patience import PATIENCE_S, with_time_enough
@@ -250,6 +253,30 @@ def test_an_interrupt_while_an_object_is_finalised_is_noticed_by_what_is_around(
     assert until_interrupted(searches)
     assert noticed == [True, True]
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_an_interrupt_while_compiled_code_loads_a_type_comes_later() -> None:
+    """Compiled code does not pass on what is raised then; it ends with a `SystemError` of its own."""
+    twice = numba.njit(lambda numbers: numbers + numbers)
+    twice.compile("int64[:](int64[:])")
+    results = list[list[int]]()
+
+    def traced(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == "_numba_unpickle":
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+
+    def computes(_: threading.Event) -> None:
+        sys.settrace(traced)
+        results.append(twice(np.arange(3)).tolist())
+        threading.Event().wait(PATIENCE_S)
+        raise AssertionError("the block ends at the interrupt")
+
+    try:
+        assert until_interrupted(computes)
+    finally:
+        sys.settrace(None)
+    assert results == [[0, 2, 4]]
 
 
 def test_only_the_first_few_interrupts_wait_for_what_reads_a_result() -> None:

@@ -287,27 +287,27 @@ class _Solution:
 
     def solve(self) -> Outcome:
         """Settle one number of batches after the other."""
-        try:
-            self._begin()
-            most = self._most
-            quick, long = self._relaxation.widths
-            self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
-            if isinstance(self._relaxation, GraphRelaxation):
-                self._raise_least(self._relaxation, long, self._at(_LEAST_SHARE))
-                self._search_all()
-            elif isinstance(self._relaxation, PatternRelaxation) and self._affordable(self._relaxation):
-                self._pack_all(self._relaxation)
-                self._improve_all(most, _LONG, long, self._at(_LONG_SHARE))
-                if len(self._open) <= _MOST_OPEN:
-                    self._search_all()
-        except KeyboardInterrupt:
-            pass  # what is found is kept
+        until_interrupted(lambda _: self._settle_each())
         badge = Badge.SOLVER_CLAIMED
         if self._bound < self._beyond:
             return Outcome(Termination.LIMIT, self._schedule, self._bound, badge)
         if self._value is None:
             return replace(nothing_better(self._task), badge=badge)
         return Outcome(Termination.OPTIMAL, self._schedule, self._value, badge)
+
+    def _settle_each(self) -> None:
+        self._begin()
+        most = self._most
+        quick, long = self._relaxation.widths
+        self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
+        if isinstance(self._relaxation, GraphRelaxation):
+            self._raise_least(self._relaxation, long, self._at(_LEAST_SHARE))
+            self._search_all()
+        elif isinstance(self._relaxation, PatternRelaxation) and self._affordable(self._relaxation):
+            self._pack_all(self._relaxation)
+            self._improve_all(most, _LONG, long, self._at(_LONG_SHARE))
+            if len(self._open) <= _MOST_OPEN:
+                self._search_all()
 
     def _begin(self) -> None:
         """Look for a schedule of few batches where the best one known leaves room for many more than are needed."""

@@ -38,6 +38,7 @@ from optsched.solvers.formulation import (
     nothing_better,
     silent,
 )
+from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import value_to_beat
 from optsched_formulations.batching.flow.engines import add_row
@@ -136,15 +137,7 @@ class _Solution:
 
     def solve(self) -> Outcome:
         """Find prices, then ask CP-SAT."""
-        try:
-            ended = self._price()
-            if self._far and not self._small:
-                self._plan()
-                if self._far:
-                    return claim(self._task, [], self._bound)
-            if ended:
-                self._take_prices(_BASIC_SHARE * self._left(), basic=True)
-        except KeyboardInterrupt:
+        if until_interrupted(lambda _: self._find_prices()) or self._hopeless:
             return claim(self._task, [], self._bound)
         if self._bound > self._upper:
             return nothing_better(self._task)
@@ -156,9 +149,17 @@ class _Solution:
         return self._model.constant + self._priced.bound
 
     @property
-    def _far(self) -> bool:
+    def _hopeless(self) -> bool:
         """Whether prices leave too much for CP-SAT."""
-        return self._upper - self._bound > _MOST_GAP * self._upper
+        return self._upper - self._bound > _MOST_GAP * self._upper and not self._small
+
+    def _find_prices(self) -> None:
+        """Raise the bound by prices; ask the planner where it is hopeless with the best schedule known."""
+        ended = self._price()
+        if self._hopeless:
+            self._plan()
+        if ended and not self._hopeless:
+            self._take_prices(_BASIC_SHARE * self._left(), basic=True)
 
     def _plan(self) -> None:
         """Let the planner look for a better schedule: what one that runs beside this finds does not come here."""

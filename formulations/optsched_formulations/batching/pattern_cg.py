@@ -71,6 +71,7 @@ from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.declaration import Declaration, Turn
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
+from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import Costs, Horizon, interchangeable, value_to_beat
 from optsched_formulations.batching.flow.model import find_packing, holdings, require_flows
@@ -113,12 +114,7 @@ class PatternCg:
         """
         _require_patterns(task)
         search = _Search(task)
-        try:
-            search.raise_bound(_BOUND_SHARE * task.time_limit_s)
-            search.dive(_DIVE_SHARE)
-            search.combine()
-        except KeyboardInterrupt:
-            pass  # what is found is kept
+        until_interrupted(lambda _: search.run())
         return search.outcome()
 
 
@@ -189,6 +185,12 @@ class _Search:
             return Outcome(Termination.INFEASIBLE, None, bound, Badge.CERTIFIED, proof)
         found = Termination.OPTIMAL if self._value == bound else Termination.LIMIT
         return Outcome(found, self._schedule, bound, Badge.CERTIFIED, proof)
+
+    def run(self) -> None:
+        """Raise the bound, then look for schedules."""
+        self.raise_bound(_BOUND_SHARE * self._task.time_limit_s)
+        self.dive(_DIVE_SHARE)
+        self.combine()
 
     # Bound ----------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -153,10 +154,13 @@ class _Solution:
 
     def solve(self) -> Outcome:
         """Search space after space until one search ends, or time does, or Ctrl-C comes."""
-        try:
+        closed = False
+
+        def search(_: Event) -> None:
+            nonlocal closed
             closed = self._search_spaces()
-        except KeyboardInterrupt:
-            closed = False
+
+        until_interrupted(search)
         badge = Badge.SOLVER_CLAIMED if self._proof is None else Badge.CERTIFIED
         if not closed:
             return Outcome(Termination.LIMIT, self._schedule, self._bound, badge, self._proof)
