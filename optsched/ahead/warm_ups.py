@@ -57,7 +57,7 @@ def planner() -> None:
         (chunked, Objective.MEAN_TTFT),
         (chunked, Objective.MEAN_E2E),
     ):
-        for found in RuleSearch(instance, objective, Restrictions(), np.random.default_rng(0)).start():
+        for found in RuleSearch.of(instance, objective, Restrictions(), np.random.default_rng(0)).start():
             plan = found.plan.schedule()
             check_schedule(instance, plan)
             evaluate(instance, plan)

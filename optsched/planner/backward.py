@@ -19,25 +19,29 @@ from optsched.arrays import InstanceArrays, blocks_of, prefill_ps
 from optsched.compiled import compiled, compiled_part
 from optsched.model.ints import Ints
 from optsched.planner.plan import BATCHES, SPANS, ScheduleArrays, add_chunk, room_for, write
-from optsched.planner.steps import ListRule, Sums, effective, most_chunks_of, no_sums, run_of
+from optsched.planner.steps import ListRule, Sums, effective, most_chunks_of, no_sums, rooms, run_of
 
 
 @compiled
-def _backward(arrays: InstanceArrays, rule: ListRule, waiting: Ints, sums: Sums, made: ScheduleArrays) -> None:
-    """Place all requests, the last batch first, those that wait in their order."""
+def _backward(arrays: InstanceArrays, rule: ListRule, waiting: Ints, sums: Sums, made: ScheduleArrays) -> bool:
+    """Place all requests, the last batch first, those that wait in their order; say whether there was room."""
     waits, at = len(waiting), 0
     while waits > 0:
         failed = kept = 0
         for place in range(waits):
             request = waiting[place]
+            if at + arrays.requests.output[request] > len(sums.tokens):
+                return False
             if failed < rule.tries and _fits(arrays, rule, request, at, sums):
-                _place(arrays, rule, request, at, sums, made)
+                if not _place(arrays, rule, request, at, sums, made):
+                    return False
             else:
                 failed += 1
                 waiting[kept] = request
                 kept += 1
         waits = kept
         at += 1
+    return True
 
 
 @compiled_part
@@ -57,8 +61,8 @@ def _fits(arrays: InstanceArrays, rule: ListRule, request: int, at: int, sums: S
 @compiled_part
 def _place(  # noqa: PLR0917 - compiled functions take positions
     arrays: InstanceArrays, rule: ListRule, request: int, at: int, sums: Sums, made: ScheduleArrays
-) -> None:
-    """Place a request whose last batch is ``at``."""
+) -> bool:
+    """Place a request whose last batch is ``at``; say whether there was room."""
     limits, costs = arrays.limits, arrays.costs
     prompt, output = arrays.requests.input[request], arrays.requests.output[request]
     blocks, tokens, prefill, runs, attention = sums
@@ -71,7 +75,7 @@ def _place(  # noqa: PLR0917 - compiled functions take positions
         held -= 1
         batch += 1
     write(made.spans, request, request, at, output - 1)
-    while held > 0:
+    while held > 0 and batch < len(tokens):
         run = run_of(held, rule, limits, tokens[batch], prefill[batch]) if runs[batch] < limits.runs else 0
         blocks[batch] += blocks_of(held, limits.block)
         if run > 0:
@@ -84,6 +88,7 @@ def _place(  # noqa: PLR0917 - compiled functions take positions
         batch += 1
     made.size[BATCHES] = max(made.size[BATCHES], batch)
     made.size[SPANS] += 1
+    return bool(held == 0)
 
 
 def backward(arrays: InstanceArrays, rule: ListRule, rank: Ints) -> ScheduleArrays:
@@ -101,8 +106,11 @@ def backward(arrays: InstanceArrays, rule: ListRule, rank: Ints) -> ScheduleArra
     requests, costs, count = arrays.requests, arrays.costs, len(rank)
     most_chunks = most_chunks_of(arrays, rule)
     most_batches = int(requests.output.sum()) + most_chunks + 2
-    made, sums = room_for(count, most_chunks, most_batches, spans=count), no_sums(most_batches)
-    _backward(arrays, effective(rule, arrays.limits), np.argsort(rank, kind="stable"), sums, made)
+    rule, order = effective(rule, arrays.limits), np.argsort(rank, kind="stable")
+    for room in rooms(most_batches):
+        made, sums = room_for(count, most_chunks, most_batches, spans=count), no_sums(room)
+        if _backward(arrays, rule, order.copy(), sums, made):
+            break
     made = made.written()
     total, chunks, spans = len(made.start_ps), made.chunks[::-1].copy(), made.spans
     chunks[:, 1] = total - 1 - chunks[:, 1]

@@ -45,7 +45,7 @@ class Planner:
         require_monotone(task.objective)
         started = now_s()
         try:
-            search = RuleSearch(task.instance, task.objective, task.restrictions, np.random.default_rng(task.seed))
+            search = RuleSearch.of(task.instance, task.objective, task.restrictions, np.random.default_rng(task.seed))
         except TooLargeToPlanError as error:
             raise UnsupportedError(str(error)) from None
         stopped = Event()

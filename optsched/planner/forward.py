@@ -33,35 +33,42 @@ from optsched.planner.steps import (
     next_arrival,
     no_sums,
     not_taken,
+    rooms,
     run_of,
     take,
 )
 
+_DONE, _NONE_FITS, _NO_ROOM = range(3)
+"""How list scheduling ends: all are scheduled, none fits although nothing runs, or there may be too few sums."""
+
 
 @compiled
-def _forward(arrays: InstanceArrays, rule: ListRule, queue: Queue, sums: Sums, made: ScheduleArrays) -> bool:
-    """Schedule all requests; return False if none fits although nothing runs."""
+def _forward(arrays: InstanceArrays, rule: ListRule, queue: Queue, sums: Sums, made: ScheduleArrays) -> int:
+    """Schedule all requests; say how it ended."""
     count, step, now = len(queue.arrival), 0, next_arrival(queue)
     while not_taken(queue) > 0 or sums.tokens[step] > 0:
         arrive(queue, now)
         if arrays.limits.hybrid:
             level = max(rule.level, rule.ahead * queue.size[WAITING] // (sums.runs[step] + 1))
-            _admit(arrays, ListRule(level, rule.least, rule.tries, rule.ahead), queue, step, sums, made)
+            if not _admit(arrays, ListRule(level, rule.least, rule.tries, rule.ahead), queue, step, sums, made):
+                return _NO_ROOM
         elif _enough_wait(arrays, rule, queue, sums.tokens[step]):
             batch = made.size[BATCHES]
             now = _run_prompts(arrays, rule, queue, step, now, sums, made)
+            if now < 0:
+                return _NO_ROOM
             if made.size[BATCHES] > batch:
                 continue
         if sums.tokens[step] == 0:
             if queue.size[ARRIVED] == count:
-                return False
+                return _NONE_FITS
             now = max(now, next_arrival(queue))
             continue
         made.steps[step] = made.size[BATCHES]
         now = add_batch(made, now, linear_ps(arrays.costs, sums.tokens[step]) + sums.attention[step])
         step += 1
     made.size[STEPS], made.size[SPANS] = step, count
-    return True
+    return _DONE
 
 
 @compiled_part
@@ -73,15 +80,17 @@ def _is_barred(arrays: InstanceArrays, queue: Queue, request: int) -> bool:
 @compiled_part
 def _admit(  # noqa: PLR0917 - compiled functions take positions
     arrays: InstanceArrays, rule: ListRule, queue: Queue, step: int, sums: Sums, made: ScheduleArrays
-) -> None:
-    """Admit waiting requests whose prompts can start at a step, with hybrid batches."""
+) -> bool:
+    """Admit waiting requests whose prompts can start at a step, with hybrid batches; say whether there was room."""
     place = failed = 0
     while place < queue.size[WAITING] and failed < rule.tries:
         request = queue.waiting[place]
         if _is_barred(arrays, queue, request):
-            return
+            break
         prompt, output = arrays.requests.input[request], arrays.requests.output[request]
         after = _try_chunks(arrays, rule, request, step, sums, made)
+        if after + output > len(sums.tokens):
+            return False
         if after < 0 or not _decodes_fit(prompt, output, after, arrays.limits, sums):
             place += 1
             failed += 1
@@ -90,17 +99,21 @@ def _admit(  # noqa: PLR0917 - compiled functions take positions
         made.first[request] = after - 1
         _add_decodes(arrays, request, after, sums, made)
         take(queue, place)
+    return True
 
 
 @compiled_part
 def _try_chunks(  # noqa: PLR0917 - compiled functions take positions
     arrays: InstanceArrays, rule: ListRule, request: int, step: int, sums: Sums, made: ScheduleArrays
 ) -> int:
-    """Write a prompt's chunks from a step on, without counting them; return the step after them, -1 without room."""
+    """Write a prompt's chunks from a step on, without counting them; return the step after them, -1 if it cannot start.
+
+    If there is no room that step is the last one.
+    """
     limits, prompt = arrays.limits, arrays.requests.input[request]
     blocks, tokens, prefill, runs, _ = sums
     at, left, row, chunks = step, prompt, made.size[CHUNKS], made.chunks
-    while left > 0:
+    while left > 0 and at < len(tokens):
         run = run_of(left, rule, limits, tokens[at], prefill[at]) if runs[at] < limits.runs else 0
         left -= run
         held = prompt - left
@@ -174,7 +187,10 @@ def _enough_wait(arrays: InstanceArrays, rule: ListRule, queue: Queue, decodes: 
 def _run_prompts(  # noqa: PLR0917 - compiled functions take positions
     arrays: InstanceArrays, rule: ListRule, queue: Queue, step: int, now: int, sums: Sums, made: ScheduleArrays
 ) -> int:
-    """Run waiting prompts that fit in a batch, or one alone in several, without hybrid batches; return the end."""
+    """Run waiting prompts that fit in a batch, or one alone in several, without hybrid batches; return the end.
+
+    It is -1 if there may be too few sums.
+    """
     limits, costs = arrays.limits, arrays.costs
     room = min(limits.tokens, limits.prefill)
     place = failed = members = gathered = work = extra = 0
@@ -183,6 +199,8 @@ def _run_prompts(  # noqa: PLR0917 - compiled functions take positions
         if _is_barred(arrays, queue, request):
             break
         prompt, output = arrays.requests.input[request], arrays.requests.output[request]
+        if step + output > len(sums.tokens):
+            return -1
         held = extra + blocks_of(prompt, limits.block)
         fits = sums.blocks[step] + held <= limits.blocks and members < limits.runs
         fits = fits and (members == 0 or gathered + prompt <= min(room, rule.level))
@@ -225,11 +243,14 @@ def forward(arrays: InstanceArrays, rule: ListRule, rank: Ints) -> ScheduleArray
     requests, count = arrays.requests, len(rank)
     most_chunks = most_chunks_of(arrays, rule)
     most_batches = int(requests.output.sum()) + most_chunks + 2
-    made = room_for(count, most_chunks, most_batches, spans=count, steps=most_batches)
     rule = effective(rule, arrays.limits)
     if len(arrays.queue):
         rule, rank = rule._replace(tries=1), arrays.queue
-    fits = _forward(arrays, rule, new_queue(requests.arrival, rank), no_sums(most_batches), made)
-    assert fits, "the next request fits when nothing runs"
+    for room in rooms(most_batches):
+        made = room_for(count, most_chunks, most_batches, spans=count, steps=most_batches)
+        ended = _forward(arrays, rule, new_queue(requests.arrival, rank), no_sums(room), made)
+        if ended != _NO_ROOM:
+            break
+    assert ended == _DONE, "the next request fits when nothing runs"
     last = np.where(requests.output == 1, made.first, made.steps[made.spans[:, 1] + requests.output - 2])
     return made.written()._replace(last=last)

@@ -1,10 +1,11 @@
 r"""The planner for several machines without moves: requests are assigned, and each machine's part is planned.
 
 Assignments to begin with are lists of requests: by what they need or by arrival, dealt out to the machine with the
-least so far; and by output, cut into parts that take equally long, so that only one machine has as many batches as the
-longest output. Then requests move between machines, alone or in exchange for another, each part planned by the recipe
-that was best there; now and then the recipe of one machine changes. When that has gone on for a while, every machine's
-recipe is looked for anew, as if it were alone, and requests move again.
+least so far; and cut into parts, by output, so that only one machine has as many batches as the longest output, by
+prompt, so that long prompts delay few decodes, and by how many times the prompt is as long as the output. Where the
+cuts are follows from what the parts take. Then requests move between machines, alone or in exchange for another, each
+part planned by the recipe that was best there; now and then the recipe of one machine changes. When that has gone on
+for a while, every machine's recipe is looked for anew, as if it were alone, and requests move again.
 
 *Late acceptance* (Burke and Bykov 2017) decides what is kept: what is no worse than what was current some changes ago.
 Machines that all end at about the same time leave nothing to gain for the last of them alone. So where the largest
@@ -20,10 +21,11 @@ from itertools import chain, count, islice
 from math import exp, log
 
 import numpy as np
+from numpy.typing import NDArray
 
-from optsched.arrays import RequestArrays
+from optsched.arrays import InstanceArrays, RequestArrays
 from optsched.model.domain import replace
-from optsched.model.instance import Instance
+from optsched.model.instance import Instance, Request
 from optsched.model.ints import Ints
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
@@ -34,8 +36,10 @@ from optsched.planner.sizes import arrays_to_plan
 
 _KEPT = 3
 """Assignments to begin with that are improved."""
-_CUTS = 8
-"""Cuts of a list, each by what the one before took."""
+_CUTS = 40
+"""Cuts of a list that are tried: by what the parts of the one before took, or of a sum by chance."""
+_VARIED = 0.15
+"""By how much shares of the list vary then, as the deviation of their logarithm."""
 _FIRST = 1280
 """Changes of each of these before the best goes on alone."""
 _MOVES, _OWN = 4000, 4000
@@ -104,7 +108,6 @@ class FleetSearch:
         self._largest = objective.is_largest
         self._alone = [instance.on(machine) for machine in range(len(instance.machines))]
         self._arrays = [arrays_to_plan(whole, Restrictions()) for whole in self._alone]
-        self._last: Fleet = ()
         self._rows = [features(whole, objective) for whole in self._alone]
         self._fits = [
             [not replace(whole, requests=(r,)).infeasibilities() for r in instance.requests] for whole in self._alone
@@ -116,12 +119,21 @@ class FleetSearch:
         return self._value(self.best)
 
     def start(self) -> Iterator[int]:
-        """Yield the values of the assignments to begin with, each part planned by fixed recipes."""
-        for parts in self._assignments():
-            self._last = tuple(self._planned(machine, members) for machine, members in enumerate(parts))
-            self._starts.append(self._last)
-            self._keep(self._last)
-            yield self._value(self._last)
+        """Yield the values of the assignments to begin with."""
+        rows = self._rows[0]
+        load = rows[Feature.FILL] + rows[Feature.DECODE] + rows[Feature.VOLUME]
+        for key in (-load, rows[Feature.ARRIVAL]):
+            fleet = self._planned_all(self._dealt(np.argsort(key, kind="stable").tolist()))
+            self._starts.append(fleet)
+            yield self._value(fleet)
+        prompt, output = (self._arrays[0].requests.input, self._arrays[0].requests.output)
+        for keys in (-output, -prompt, -prompt / output):
+            best: Fleet = ()
+            for fleet in self._cuts(np.argsort(keys, kind="stable").tolist()):
+                yield self._value(fleet)
+                if not best or self._smooth(fleet, _SMOOTH) < self._smooth(best, _SMOOTH):
+                    best = fleet
+            self._starts.append(best)
 
     def search(self) -> Iterator[int]:
         """Yield the value of the current plans after every change, without end."""
@@ -169,10 +181,15 @@ class FleetSearch:
     # Plans of one machine ----------------------------------------------------------------------------------
 
     def _search_of(self, machine: int, members: Members) -> RuleSearch:
-        return RuleSearch(self._part(machine, members), self._objective, Restrictions(), self._rng)
+        requests, arrays, rows = self._part(machine, members)
+        return RuleSearch(requests, self._objective, arrays, rows, self._rng)
 
-    def _part(self, machine: int, members: Members) -> Instance:
-        return replace(self._alone[machine], requests=tuple(self._instance.requests[r] for r in members))
+    def _part(self, machine: int, members: Members) -> tuple[list[Request], InstanceArrays, Ints]:
+        """Return some requests, the arrays of an instance of these on a machine, and their features."""
+        chosen, arrays = np.array(members), self._arrays[machine]
+        requests = RequestArrays(*(column[chosen] for column in arrays.requests))
+        mine = [self._instance.requests[request] for request in members]
+        return mine, arrays._replace(requests=requests), self._rows[machine][:, chosen]
 
     def _plan(self, members: Members, found: Candidate) -> MachinePlan:
         later = 0
@@ -190,6 +207,21 @@ class FleetSearch:
         assert search.best is not None, "there is always a list to schedule by"
         return self._plan(members, search.best)
 
+    def _planned_all(self, parts: Sequence[Members]) -> Fleet:
+        """Plan all machines' parts by the planner's fixed recipes."""
+        fleet = tuple(self._planned(machine, members) for machine, members in enumerate(parts))
+        self._keep(fleet)
+        return fleet
+
+    def _replanned_all(self, before: Fleet, parts: Sequence[Members]) -> Fleet | None:
+        """Plan other parts by the recipes that machines had."""
+        plans = [self._replanned(machine, *each) for machine, each in enumerate(zip(before, parts, strict=True))]
+        fleet = tuple(plan for plan in plans if plan is not None)
+        if len(fleet) < len(plans):
+            return None
+        self._keep(fleet)
+        return fleet
+
     def _replanned(self, machine: int, before: MachinePlan, members: Members) -> MachinePlan | None:
         """Plan a part that has changed a little, by the recipe that it had."""
         if not members:
@@ -197,16 +229,13 @@ class FleetSearch:
         if before.candidate is None:
             return self._planned(machine, members)
         recipe = before.candidate.recipe
-        chosen = np.array(members)
+        requests, arrays, rows = self._part(machine, members)
         if recipe.weights is None:
-            rank = self._ranks(machine, before, chosen)
+            rank = self._ranks(machine, before, np.array(members))
         else:
-            rank = ranking(self._rows[machine][:, chosen], recipe.weights)
-        arrays = self._arrays[machine]
-        requests = RequestArrays(*(column[chosen] for column in arrays.requests))
+            rank = ranking(rows, recipe.weights)
         recipe = Recipe(recipe.scheme, recipe.rule, rank, recipe.weights)
-        mine = [self._instance.requests[request] for request in members]
-        found = candidate(mine, self._objective, arrays._replace(requests=requests), recipe)
+        found = candidate(requests, self._objective, arrays, recipe)
         return None if found is None else self._plan(members, found)
 
     def _ranks(self, machine: int, before: MachinePlan, members: Ints) -> Ints:
@@ -255,17 +284,6 @@ class FleetSearch:
 
     # Assignments -------------------------------------------------------------------------------------------
 
-    def _assignments(self) -> Iterator[list[Members]]:
-        """Yield assignments to begin with."""
-        rows = self._rows[0]
-        load = rows[Feature.FILL] + rows[Feature.DECODE] + rows[Feature.VOLUME]
-        by_load = np.argsort(-load, kind="stable").tolist()
-        by_arrival = np.argsort(rows[Feature.ARRIVAL], kind="stable").tolist()
-        yield self._dealt(by_load)
-        yield self._dealt(by_arrival)
-        longest = sorted(range(len(self._instance.requests)), key=lambda r: (-self._instance.requests[r].output, r))
-        yield from self._balanced_cuts(longest)
-
     def _load(self, machine: int, request: int) -> int:
         rows = self._rows[machine][:, request]
         return int(rows[Feature.FILL] + rows[Feature.DECODE] + rows[Feature.VOLUME])
@@ -283,10 +301,10 @@ class FleetSearch:
             parts[machine].append(request)
         return [tuple(sorted(part)) for part in parts]
 
-    def _cut(self, order: Sequence[int], shares: Sequence[float]) -> list[Members]:
+    def _cut(self, order: Sequence[int], shares: NDArray[np.float64]) -> list[Members]:
         """Cut a list of requests into parts that have these shares of the load."""
         loads = np.cumsum([self._load(0, request) for request in order])
-        ends = np.searchsorted(loads, np.cumsum(shares) / sum(shares) * loads[-1])
+        ends = np.searchsorted(loads, np.cumsum(shares) / shares.sum() * loads[-1])
         parts: list[list[int]] = [[] for _ in self._alone]
         for position, request in enumerate(order):
             machine = min(int(np.searchsorted(ends, position)), len(parts) - 1)
@@ -295,16 +313,26 @@ class FleetSearch:
             parts[machine].append(request)
         return [tuple(sorted(part)) for part in parts]
 
-    def _balanced_cuts(self, order: Sequence[int]) -> Iterator[list[Members]]:
-        """Yield cuts of a list whose shares follow from what the parts before took."""
-        shares = [1.0] * len(self._alone)
+    def _cuts(self, order: Sequence[int]) -> Iterator[Fleet]:
+        """Yield plans of parts of a list, cut in one way after the other."""
+        shares = np.ones(len(self._alone))
+        fleet = best = self._planned_all(self._cut(order, shares))
+        yield fleet
         for _ in range(_CUTS):
-            parts = self._cut(order, shares)
-            yield parts
-            taken = [max(1, plan.value) for plan in self._last]
-            shares = [
-                share * (sum(taken) / (len(taken) * value)) ** 0.5 for share, value in zip(shares, taken, strict=True)
-            ]
+            if self._largest:
+                values = np.array([max(1, plan.value) for plan in fleet], dtype=np.float64)
+                tried = shares * np.sqrt(values.mean() / values)
+            else:
+                tried = shares * np.exp(self._rng.normal(0, _VARIED, len(shares)))
+            new = self._replanned_all(fleet, self._cut(order, tried))
+            if new is None:
+                continue
+            if self._largest or self._value(new) <= self._value(fleet):
+                fleet, shares = new, tried
+            if self._smooth(new, _SMOOTH) < self._smooth(best, _SMOOTH):
+                best = new
+            yield new
+        yield self._planned_all([plan.members for plan in best])
 
     # Moves -------------------------------------------------------------------------------------------------
 

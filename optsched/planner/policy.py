@@ -30,7 +30,7 @@ class PlannerPolicy:
                 0, instance.start_ps, f"it plans for all requests on each machine, but {unserved[0]}"
             )
         try:
-            search = RuleSearch(instance, occasion.objective, occasion.restrictions, occasion.rng)
+            search = RuleSearch.of(instance, occasion.objective, occasion.restrictions, occasion.rng)
         except TooLargeToPlanError as error:
             raise PolicyFailureError(0, instance.start_ps, str(error)) from None
         for _ in search.start():

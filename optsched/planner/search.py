@@ -113,12 +113,14 @@ class RuleSearch:
 
     Parameters
     ----------
-    instance
-        The problem, restrictions already applied to its rules.
+    requests
+        The requests.
     objective
         What to minimise, monotone.
-    restrictions
-        The order in which requests must first run. If the number of evictions is limited there are none.
+    arrays
+        The instance; restrictions are in its rules and in the order in which requests must first run.
+    rows
+        The requests' features.
     rng
         Draws the changes.
 
@@ -128,26 +130,41 @@ class RuleSearch:
         The best plan so far, None before the first.
     work
         Runs in all plans tried, a measure of time that does not depend on the machine.
-
-    Raises
-    ------
-    TooLargeToPlanError
-        If times could exceed 64 bits.
     """
 
     def __init__(
-        self, instance: Instance, objective: Objective, restrictions: Restrictions, rng: np.random.Generator
+        self,
+        requests: Sequence[Request],
+        objective: Objective,
+        arrays: InstanceArrays,
+        rows: Ints,
+        rng: np.random.Generator,
     ) -> None:
         self.best: Candidate | None = None
         self.work = 0
-        self._instance, self._objective, self._rng = instance, objective, rng
-        self._arrays = arrays_to_plan(instance, restrictions)
-        self._features = features(instance, objective)
+        self._requests, self._objective, self._rng = requests, objective, rng
+        self._arrays, self._features = arrays, rows
         self._levels = _levels(self._arrays)
         self._best_of: dict[Scheme, Candidate] = {}
         arrival = self._arrays.requests.arrival
         sums = objective in {Objective.MEAN_E2E, Objective.WEIGHTED_E2E}
         self._queues = sums and bool((arrival != arrival[0]).any())
+
+    @classmethod
+    def of(
+        cls, instance: Instance, objective: Objective, restrictions: Restrictions, rng: np.random.Generator
+    ) -> RuleSearch:
+        """Return the search for an instance to whose rules the restrictions have been applied.
+
+        If the number of evictions is limited there are none.
+
+        Raises
+        ------
+        TooLargeToPlanError
+            If times could exceed 64 bits.
+        """
+        arrays = arrays_to_plan(instance, restrictions)
+        return cls(instance.requests, objective, arrays, features(instance, objective), rng)
 
     def start(self) -> Iterator[Candidate]:
         """Yield the plans of a fixed set of recipes: orders first, then one parameter of the rule after the other."""
@@ -198,7 +215,7 @@ class RuleSearch:
 
     def attempt(self, recipe: Recipe) -> Candidate | None:
         """Return what a recipe makes, if it is of use."""
-        found = candidate(self._instance.requests, self._objective, self._arrays, recipe)
+        found = candidate(self._requests, self._objective, self._arrays, recipe)
         if found is None:
             return None
         self.work += found.plan.runs

@@ -10,6 +10,9 @@ from optsched.arrays import Capacities, InstanceArrays
 from optsched.compiled import compiled_part
 from optsched.model.ints import Ints
 
+_ROOM, _PART = 512, 16
+"""The least number of batches that there is room for at first, and the part of those that there may be."""
+
 
 class ListRule(NamedTuple):
     """What list scheduling leaves to choose.
@@ -120,7 +123,15 @@ class Sums(NamedTuple):
 
 def no_sums(batches: int) -> Sums:
     """Return the sums of a number of batches, all 0."""
-    return Sums(*(np.zeros(batches, dtype=np.int64) for _ in Sums._fields))
+    return Sums(*np.zeros((len(Sums._fields), batches), dtype=np.int64))
+
+
+def rooms(batches: int) -> tuple[int, int]:
+    """Return numbers of batches to make room for, one after the other, where there may be some but are hardly as many.
+
+    Sums of all that there may be take longer to clear than a schedule to make.
+    """
+    return max(min(batches, _ROOM), batches // _PART), batches
 
 
 def effective(rule: ListRule, limits: Capacities) -> ListRule:

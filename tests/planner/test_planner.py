@@ -52,7 +52,7 @@ QUICK = settings(
 
 def searched(instance: Instance, objective: Objective, allowed: Restrictions = FREE, turns: int = 30) -> RuleSearch:
     """Return a search that has made its start and a few changes, every plan of which is legal and of its value."""
-    search = RuleSearch(allowed.apply(instance), objective, allowed, np.random.default_rng(0))
+    search = RuleSearch.of(allowed.apply(instance), objective, allowed, np.random.default_rng(0))
     for found in chain(search.start(), islice(search.improve(), turns)):
         schedule = found.plan.schedule()
         objects = Schedule(schedule.batches)
@@ -194,7 +194,7 @@ def test_the_order_of_requests_makes_no_difference_to_the_rules(data: st.DataObj
     order = data.draw(st.permutations(range(len(distinct))))
     values = []
     for requests in (distinct, tuple(distinct[k] for k in order)):
-        search = RuleSearch(replace(instance, requests=requests), Objective.MAX_TTFT, FREE, np.random.default_rng(0))
+        search = RuleSearch.of(replace(instance, requests=requests), Objective.MAX_TTFT, FREE, np.random.default_rng(0))
         values.append(min(found.value for found in search.start()))
     assert len({request.arrival_ps for request in distinct}) < len(distinct) or values[0] == values[1]
 
