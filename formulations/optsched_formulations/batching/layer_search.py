@@ -315,9 +315,8 @@ class _Solution:
         over = self._over(until)
         while self._most > _ROOM * (self._fewest + more) and not over():
             batches = self._fewest + more
-            start, enough = self._relaxation.first_prices(batches), self._budget / self._base
-            price = self._relaxation.improved(start, batches, enough, _QUICK, over)
-            self._search(self._relaxation.priced(price, batches), batches, self._relaxation.widths[0], over)
+            priced = self._improved(batches, self._relaxation.first_prices(batches), _QUICK, over)
+            self._search(priced, batches, self._relaxation.widths[0], over)
             more *= 2
 
     def _affordable(self, relaxation: PatternRelaxation) -> bool:
