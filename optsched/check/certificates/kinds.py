@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
@@ -23,52 +24,18 @@ from optsched.check.certificates.resident_walk import resident_walk_bound
 from optsched.check.certificates.roles import roles_bound
 from optsched.check.certificates.volume import volume_bound
 from optsched.check.certificates.worth import worth_bound
-from optsched.check.problem import Problem
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 
 
-def _congestion_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
-    """Call a proof that needs numpy, which takes a while to load; there is one more, of kind ``joint``."""
-    from optsched.check.certificates.congestion import congestion_bound  # noqa: PLC0415 - numpy
+def _when_asked(module: str, function: str) -> Callable[..., int]:
+    """Return a proof whose module is loaded when it is asked for: numpy, or compiled loops, take a while to load."""
 
-    return congestion_bound(problem, objective, certificate)
+    def proof(*arguments: object, **named: object) -> int:
+        bound: int = getattr(import_module(f"{__package__}.{module}"), function)(*arguments, **named)
+        return bound
 
-
-def _congestion_bound_of_several(
-    machines: Sequence[Instance], objective: Objective, certificate: Mapping[str, Any]
-) -> int:
-    from optsched.check.certificates.congestion import congestion_bound_of_several  # noqa: PLC0415 - numpy
-
-    return congestion_bound_of_several(machines, objective, certificate)
-
-
-def _waiting_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
-    """Call a proof with compiled loops, which take a while to load."""
-    from optsched.check.certificates.waiting import waiting_bound  # noqa: PLC0415 - numba
-
-    return waiting_bound(problem, objective, certificate)
-
-
-def _resident_search_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
-    """Call a proof with compiled loops, which take a while to load."""
-    from optsched.check.certificates.resident_search import resident_search_bound  # noqa: PLC0415 - numba
-
-    return resident_search_bound(problem, objective, certificate)
-
-
-def _layered_search_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
-    """Call a proof with compiled loops, which take a while to load."""
-    from optsched.check.certificates.layered_search import layered_search_bound  # noqa: PLC0415 - numba
-
-    return layered_search_bound(problem, objective, certificate)
-
-
-def _request_search_bound(problem: Problem, objective: Objective, certificate: Mapping[str, Any]) -> int:
-    """Call a proof with compiled loops, which take a while to load."""
-    from optsched.check.certificates.request_search import request_search_bound  # noqa: PLC0415 - numba
-
-    return request_search_bound(problem, objective, certificate)
+    return proof
 
 
 PROOFS: Mapping[str, Proof] = MappingProxyType(
@@ -76,15 +43,15 @@ PROOFS: Mapping[str, Proof] = MappingProxyType(
         "alone": alone_bound,
         "machine": machine_bound,
         "late": late_bound,
-        "congestion": _congestion_bound,
-        "waiting": _waiting_bound,
+        "congestion": _when_asked("congestion", "congestion_bound"),
+        "waiting": _when_asked("waiting", "waiting_bound"),
         "percentile": percentile_bound,
         "volume": volume_bound,
         "ramp": ramp_bound,
         "resident_walk": resident_walk_bound,
-        "resident_search": _resident_search_bound,
-        "layered_search": _layered_search_bound,
-        "request_search": _request_search_bound,
+        "resident_search": _when_asked("resident_search", "resident_search_bound"),
+        "layered_search": _when_asked("layered_search", "layered_search_bound"),
+        "request_search": _when_asked("request_search", "request_search_bound"),
         "patterns": patterns_bound,
         "free_pauses": free_pauses_bound,
         "last_arrivals": partial(last_arrivals_bound, prove=prove),
@@ -92,20 +59,13 @@ PROOFS: Mapping[str, Proof] = MappingProxyType(
 )
 """The kinds of certificates; a new kind is one more function here."""
 
-
-def _joint_bound(machines: Sequence[Instance], objective: Objective, certificate: Mapping[str, Any]) -> int:
-    from optsched.check.certificates.joint import joint_bound  # noqa: PLC0415 - numpy
-
-    return joint_bound(machines, objective, certificate, prove_part)
-
-
 PROOFS_OF_SEVERAL: Mapping[str, Callable[[Sequence[Instance], Objective, Mapping[str, Any]], int]] = MappingProxyType(
     {
         "alone": alone_bound_of_several,
         "assignment": assignment_bound,
         "chains": chains_bound,
-        "congestion": _congestion_bound_of_several,
-        "joint": _joint_bound,
+        "congestion": _when_asked("congestion", "congestion_bound_of_several"),
+        "joint": partial(_when_asked("joint", "joint_bound"), prove=prove_part),
         "prefixed": prefixed_bound,
         "worth": worth_bound,
     }
