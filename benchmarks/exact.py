@@ -90,7 +90,7 @@ def _commit() -> str:
 @workers_option
 @seed_option
 @click.option("--store", "kept", metavar="FILE", help="Finished runs.  [default: results/exact-SUITE.sqlite]")
-@click.option("--report", is_flag=True, help="Run nothing: report what is finished.")
+@click.option("--report", is_flag=True, help="Run nothing, append nothing: report what is finished.")
 @ledger_option
 @file_option("--readme", "Put the tables into this Markdown file.")
 @click.option("--plot", metavar="FILE", help="Draw the performance profile (.svg, .png, .pdf).")
