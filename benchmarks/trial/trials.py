@@ -41,8 +41,11 @@ _HEURISTIC_S = 0.05
 """For the planner, which claims no bound and takes all the time that it is given."""
 _PAPER = "infermax_milp"
 """The paper's programme, which soon takes minutes."""
-_NO_GRAPH = "layer_search, no graph"
-"""As it does where the graph of resident sets is too large, which that of few requests never is."""
+_UNUSUAL = {
+    "layer_search, no graph": LayerSearch(most_nodes=0),
+    "layer_search, near walks": LayerSearch(few_places=0),
+}
+"""As it does where the graph of resident sets is too large, and where it is large: that of few requests never is."""
 _IN_FLOATS = ("class_flow_mip", _PAPER)
 _STEPS = 6
 _ROUTERS = ("round_robin", "least_requests", "random")
@@ -262,7 +265,7 @@ def optima(rng: Random, tally: Tally) -> None:
         at_most = max(0, best + rng.choice((-1, 0, 1))) if rng.random() < 0.2 else None
         # A search that is stopped early says what it has by then, which may be nothing.
         limit_s = LIMIT_S if rng.random() < 0.6 else LIMIT_S * 10 ** -rng.uniform(0.5, 3)
-        for name in (*entries(FORMULATION_GROUP), _NO_GRAPH):
+        for name in (*entries(FORMULATION_GROUP), *_UNUSUAL):
             _formulation(tally, name, given, objective, at_most, limit_s)
         _solve(tally, given, objective, at_most, limit_s)
 
@@ -296,20 +299,23 @@ def optima_of_alike(rng: Random, tally: Tally) -> None:
 def _hold_against_each_other(tally: Tally, given: TriedProblem) -> None:
     """Hold each bound on the makespan, without an optimum, against the best schedule of all formulations."""
     values, proved = {}, {}
+    finding: Callable[..., dict[str, Any]] = partial(dict, instance=given.document)
     for name in _FOR_ALIKE:
         label, task = f"alike/{name}", Task(given.instance, Objective("makespan"), time_limit_s=LIMIT_S)
-        outcome = _outcome(tally, label, name, task, partial(dict, instance=given.document))
+        outcome = _outcome(tally, label, name, task, finding)
         if outcome is None:
             continue
         tally.counts[f"{label}/tried"] += 1
         tally.counts[f"{label}/proved"] += outcome.termination == Termination.OPTIMAL
         if outcome.schedule is not None:
-            values[name] = value(given.case, "makespan", play(given.case, as_batches(outcome.schedule)))
+            found = _played(tally, label, given, "makespan", outcome.schedule, finding)
+            if found is not None:
+                values[name] = found
         if outcome.bound is not None:
             proved[name] = outcome.bound
     for name, stated in proved.items():
         if values and stated > min(values.values()):
-            tally.find("false", f"alike/{name}", {"instance": given.document, "bounds": proved, "values": values})
+            tally.find("false", f"alike/{name}", finding(bounds=proved, values=values))
 
 
 def _small(given: TriedProblem) -> bool:
@@ -324,7 +330,7 @@ def _asked(given: TriedProblem, at_most: int | None) -> Restrictions:
 
 
 def _made(name: str) -> Formulation:
-    return LayerSearch(most_nodes=0) if name == _NO_GRAPH else make_formulation(name, {})
+    return _UNUSUAL[name] if name in _UNUSUAL else make_formulation(name, {})
 
 
 def _formulation(
@@ -338,7 +344,8 @@ def _formulation(
     label = f"optima/{name}"
     least_s = min(limit_s, _HEURISTIC_S) if name == "planner" else limit_s
     task = Task(instance, Objective(objective), allowed, time_limit_s=least_s)
-    outcome = _outcome(tally, label, name, task, partial(given.finding, objective, at_most=at_most))
+    finding = partial(given.finding, objective, at_most=at_most)
+    outcome = _outcome(tally, label, name, task, finding)
     if outcome is None:
         return None
     tally.counts[f"{label}/tried"] += 1
@@ -346,20 +353,20 @@ def _formulation(
     best = given.optimum(objective).value
     found = None
     if outcome.schedule is not None:
-        found = _played(tally, label, given, objective, outcome.schedule)
+        found = _played(tally, label, given, objective, outcome.schedule, finding)
     wrong = _contradictions(outcome.bound, found, best, at_most)
     if outcome.termination == Termination.OPTIMAL and not (outcome.bound == found == best):
         wrong.append("not optimal")
     if outcome.termination == Termination.INFEASIBLE and (at_most is None or best <= at_most):
         wrong.append("not infeasible")
     if wrong:
-        finding = {"at_most": at_most, "bound": outcome.bound, "value": found, "wrong": wrong}
-        tally.find("false", label, given.finding(objective, **finding, termination=outcome.termination.value))
+        ended = outcome.termination.value
+        tally.find("false", label, finding(bound=outcome.bound, value=found, wrong=wrong, termination=ended))
     if outcome.certificate is not None and outcome.bound is not None:
         proved = prove(tally, f"of {name}", given, objective, outcome.certificate)
         if proved is not None and proved < outcome.bound:
-            finding = given.finding(objective, bound=outcome.bound, proved=proved, certificate=outcome.certificate)
-            tally.find("unproved", label, finding)
+            about = finding(bound=outcome.bound, proved=proved, certificate=outcome.certificate)
+            tally.find("unproved", label, about)
     return Fraction(outcome.bound or 0, best) if best else Fraction((outcome.bound or 0) > 0)
 
 
@@ -389,7 +396,9 @@ def _contradictions(bound: int | None, found: int | None, best: int, at_most: in
     return wrong
 
 
-def _played(tally: Tally, label: str, given: TriedProblem, objective: str, schedule: Any) -> int | None:
+def _played(
+    tally: Tally, label: str, given: TriedProblem, objective: str, schedule: Any, finding: Callable[..., dict[str, Any]]
+) -> int | None:
     """Return the value of a schedule that both the trial and the checker find legal, and agree about."""
     batches = as_batches(schedule)
     found, reason = None, ""
@@ -400,30 +409,31 @@ def _played(tally: Tally, label: str, given: TriedProblem, objective: str, sched
     violations, metrics = check_schedule(given.instance, schedule, given.allowed)
     theirs = metrics["objectives"][objective] if metrics else None
     if found is None or theirs != found:
-        finding = {"batches": batches, "reason": reason, "violations": violations, "value": found, "theirs": theirs}
-        tally.find("false", f"{label}/schedule", given.finding(objective, **finding))
+        about = {"batches": batches, "reason": reason, "violations": violations, "value": found, "theirs": theirs}
+        tally.find("false", f"{label}/schedule", finding(**about))
     return found
 
 
 def _solve(
     tally: Tally, given: TriedProblem, objective: str, at_most: int | None = None, limit_s: float = LIMIT_S
 ) -> None:
+    finding = partial(given.finding, objective, at_most=at_most)
     try:
         with limited(SLOW_S):
             result = solve(
                 given.instance, objective, time_limit=limit_s, restrictions=_asked(given, at_most), workers=1
             )
     except SlowError:
-        tally.find("slow", "optima/solve", given.finding(objective, at_most=at_most))
+        tally.find("slow", "optima/solve", finding())
         return
     except Exception:
-        tally.find("traceback", "optima/solve", given.finding(objective, at_most=at_most, error=traceback.format_exc()))
+        tally.find("traceback", "optima/solve", finding(error=traceback.format_exc()))
         return
     tally.counts["optima/solve/tried"] += 1
     tally.counts["optima/solve/proved"] += result.status in {"optimal", "infeasible"}
     best, found = given.optimum(objective).value, None
     if result.schedule is not None:
-        found = _played(tally, "optima/solve", given, objective, result.schedule)
+        found = _played(tally, "optima/solve", given, objective, result.schedule, finding)
     wrong = _contradictions(result.bound, found, best, at_most)
     if found != result.value:
         wrong.append("value of another schedule")
@@ -432,13 +442,13 @@ def _solve(
     if result.status == "infeasible" and (at_most is None or best <= at_most):
         wrong.append("not infeasible")
     if wrong:
-        finding = {"at_most": at_most, "bound": result.bound, "value": result.value, "found_by": result.found_by}
-        tally.find("false", "optima/solve", given.finding(objective, **finding, wrong=wrong))
+        about = {"bound": result.bound, "value": result.value, "found_by": result.found_by}
+        tally.find("false", "optima/solve", finding(**about, wrong=wrong))
 
 
 # Hill-climbing -----------------------------------------------------------------------------------------------
 
-_OFFLINE = ("class_flow", "class_flow_mip", "layer_search", _NO_GRAPH, "pattern_cg")
+_OFFLINE = ("class_flow", "class_flow_mip", "layer_search", *_UNUSUAL, "pattern_cg")
 _ONLINE = ("free_pauses", "last_arrivals")
 _FOR_ALIKE = (*_OFFLINE, "state_search")
 _CLIMBED = (*_OFFLINE, *_ONLINE, "token_cpsat", "state_search", _PAPER)

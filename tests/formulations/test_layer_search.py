@@ -44,7 +44,7 @@ from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.resident_graph import TooLargeError
 from optsched_formulations.batching.search.state_steps import EVICT
 
-SEARCH, WITHOUT_GRAPH = LayerSearch(), LayerSearch(most_nodes=0)
+SEARCH, WITHOUT_GRAPH, NEAR_WALKS = LayerSearch(), LayerSearch(most_nodes=0), LayerSearch(few_places=0)
 LADDER = {instance.name: instance for instance in ladder("a100-llama2-7b-linear").instances}
 QUICK = settings(
     deadline=None, max_examples=90, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -137,10 +137,10 @@ def test_packing_arcs_is_exact(instance: Instance, data: st.DataObject) -> None:
 
 @pytest.mark.slow
 @QUICK
-@given(memory_only())
-def test_without_a_graph_it_is_exact(instance: Instance) -> None:
+@given(memory_only(), st.sampled_from([WITHOUT_GRAPH, NEAR_WALKS]))
+def test_as_where_graphs_are_large_it_is_exact(instance: Instance, search: LayerSearch) -> None:
     covered(instance)
-    assert exact(WITHOUT_GRAPH, instance) == optimum(instance)
+    assert exact(search, instance) == optimum(instance)
 
 
 def from_both_ends(instance: Instance, budget: int, share: int, rises: Iterator[int]) -> tuple[int, list[Found]]:

@@ -61,7 +61,7 @@ from optsched_formulations.batching.layers.graph_layers import GraphPriced, Grap
 from optsched_formulations.batching.layers.pattern_layers import PatternPriced, PatternRelaxation
 from optsched_formulations.batching.layers.search import Priced, Relaxation, compile_rest, search_layers
 from optsched_formulations.batching.layers.two_sided import Effort, Reach, TwoSided, affordable, arcs_back
-from optsched_formulations.batching.layers.walks import MOST_PAID, Walks, most_steps
+from optsched_formulations.batching.layers.walks import FEW_PLACES, MOST_PAID, Walks, most_steps
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
 from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.resident_graph import TooLargeError
@@ -109,6 +109,8 @@ class LayerSearch:
     ----------
     most_nodes
         Of the graph of resident sets: where it would have more, prices are of blocks in batches.
+    few_places
+        Nodes of the graph times batches beyond which prices are found on walks near the least one.
     """
 
     declaration = Declaration(
@@ -121,8 +123,8 @@ class LayerSearch:
     )
     """It comes after the state search, whose small proofs are certified."""
 
-    def __init__(self, most_nodes: int = _MOST_NODES) -> None:
-        self._most_nodes = most_nodes
+    def __init__(self, most_nodes: int = _MOST_NODES, few_places: int = FEW_PLACES) -> None:
+        self._most_nodes, self._few_places = most_nodes, few_places
 
     def solve(self, task: Task) -> Outcome:
         """Minimise the makespan of an offline instance in which only memory binds.
@@ -135,7 +137,7 @@ class LayerSearch:
             For any other instance, a limit in deterministic time, or if numbers are too large.
         """
         _require_layers(task)
-        return _Solution(task, self._most_nodes).solve()
+        return _Solution(task, self._most_nodes, self._few_places).solve()
 
 
 def _require_layers(task: Task) -> None:
@@ -231,8 +233,9 @@ def _lonely(instance: Instance) -> _Lonely:
 class _Solution:
     """One task: what is known of every number of batches, and the best schedule so far."""
 
-    def __init__(self, task: Task, most_nodes: int) -> None:
+    def __init__(self, task: Task, most_nodes: int, few_places: int) -> None:
         self._task = task
+        self._few_places = few_places
         self._started = now_s()
         self._deadline = self._started + task.time_limit_s
         self._lonely = _lonely(task.instance)
@@ -267,7 +270,7 @@ class _Solution:
         if largest * most_steps(reach, len(self._task.instance.requests)) > MOST_PAID:
             raise UnsupportedError("times beyond 64 bits")
         _compile(_tiny_graph)
-        return GraphRelaxation(graph, Walks(graph, scale, reach), seed)
+        return GraphRelaxation(graph, Walks(graph, scale, reach, self._few_places), seed)
 
     @property
     def _budget(self) -> int:

@@ -54,7 +54,7 @@ _SLACK, _LEAST_SLACK, _MOST_SLACK, _LESS_SLACK = 0.3, 1e-3, 1.0, 0.6
 """In batches, of near walks: at first, at least, at most, and how many times as much where there are too many."""
 _SPARSE = 8
 """Where near walks have less than this part of the arcs that there is room for, the slack grows."""
-_FEW_PLACES = 1_000_000
+FEW_PLACES = 1_000_000
 """Looking at them takes less than the bundle method does."""
 _FEWEST_ARCS, _MOST_ARCS, _ARCS_SHARE = 100_000, 2_000_000, 0.03
 """Of near walks: room for them, a share of all arcs."""
@@ -103,7 +103,7 @@ class Walks:
         Nodes times batches up to which all walks are looked at each time.
     """
 
-    def __init__(self, graph: MergedGraph, scale: int, most: int, few_places: int = _FEW_PLACES) -> None:
+    def __init__(self, graph: MergedGraph, scale: int, most: int, few_places: int = FEW_PLACES) -> None:
         classes = graph.classes
         self._few_places = few_places
         self._graph = graph
