@@ -256,3 +256,13 @@ def test_batches_of_many_seconds_are_priced_within_what_the_checker_takes() -> N
     assert found is not None
     assert found.certificate["short_ps"] <= 10**13
     assert proved(slow, found.certificate) == found.value
+
+
+def test_batches_of_few_ps_are_priced() -> None:
+    """δ, some tokens' time, is rounded to 0 where a token takes 1 ps, and that has no logarithm."""
+    cost, limits = CostModel(base=0, token=1, prefill_req=7), Limits(42, 30, 30)
+    requests = tuple(Request(12, 7, 20 * r) for r in range(64))
+    short = Instance("short", limits, Rules(hybrid=False, chunked_prefill=False), cost, requests)
+    found = congestion_bound(short, Objective.MEAN_E2E)
+    assert found is not None
+    assert proved(short, found.certificate) == found.value

@@ -210,7 +210,7 @@ class _Search:
             self._knots.mean(guess.price[:-1] / UNIT),
             self._knots.mean(guess.slope[:-1] / max(batches.steepest, 1)),
             self._knots.mean(guess.kept[:-1] / UNIT),
-            np.log(np.full(1, float(guess.short))),
+            np.log(np.full(1, float(max(guess.short, 1)))),
         ]
         self._steps = _Steps([at.size for at in self._at])
         self._apart = max(1, requests.output.size * parts // _REQUESTS)
