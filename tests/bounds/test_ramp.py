@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from strategies import instances
 
-from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace
+from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace, simulate
 from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.bounds.priced.demand import Demand, between, each
 from optsched.bounds.priced.prompt_paths import Prices
@@ -326,3 +326,16 @@ def test_certificates_are_read_strictly() -> None:
     assert "both sides of 1" in refusal(release_ps=0, prices=[SPIKE], prompts=[2, 3])
     assert "both sides of 1" in refusal(release_ps=0, prices=[], prompts=[3])
     assert "makespan" in refusal(Objective.MEAN_E2E, release_ps=0, prices=[SPIKE])
+
+
+def test_a_programme_whose_simplex_method_goes_round_in_circles_is_given_up() -> None:
+    """Prefill steps of 10¹⁵ ps beside decodes of 2: the dual simplex method of SciPy 1.17.1 never ended."""
+    kinds = {(3, 13): 22, (8, 8): 17, (3, 14): 15, (4, 29): 13, (8, 11): 11}
+    requests = tuple(Request(*kind) for kind, number in kinds.items() for _ in range(number))
+    cost = CostModel(base=40, token=0, decode_kv=2, prefill_sq=1, prefill_req=10**15)
+    rules = Rules(hybrid=False, chunked_prefill=False)
+    odd = Instance("odd", Limits(100, 30, 30), rules, cost, requests)
+    found = ramp_bound(odd, Objective.MAKESPAN)
+    served = simulate(odd, "vllm", Objective.MAKESPAN).value
+    assert served is not None
+    assert found is None or found.value <= served

@@ -43,6 +43,8 @@ _NEWS = 1e-6
 """By how much, in batches, a path has to be cheaper than thought."""
 _MILD = 1e-6
 """Weight of prices in the objective, against needlessly large ones."""
+_PIVOTS = 10
+"""For every row and column: the simplex method takes one at most, unless large numbers make it go round in circles."""
 
 
 class Effort(NamedTuple):
@@ -257,7 +259,8 @@ class _Programme:
         upper[-1] = (self._enough_ps - self._part.attention) / self._unit
         rows: Any = vstack(self._rows, format="csr")
         between = list(zip(lower.tolist(), upper.tolist(), strict=True))
-        found = linprog(cost, A_ub=rows, b_ub=np.concatenate(self._sides), bounds=between, method="highs-ds")
+        sides, most = np.concatenate(self._sides), _PIVOTS * sum(rows.shape)
+        found = linprog(cost, A_ub=rows, b_ub=sides, bounds=between, method="highs-ds", options={"maxiter": most})
         return found.x if found.status == 0 else None
 
     def claimed_ps(self, solution: Floats) -> float:
