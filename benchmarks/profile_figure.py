@@ -31,25 +31,28 @@ def plot_profile(runs: Runs, path: Path) -> None:
     limit = first[0].limit_s
     compared = len(runs) > 1
     figure = new_figure(9.5 if compared else 5.5, 3.9)
-    over_time, *profiles = figure.subplots(1, 2 if compared else 1, sharey=True, squeeze=False)[0]
+    axes = figure.subplots(1, 2 if compared else 1, sharey=True, squeeze=False)[0]
+    over_time = axes[0]
     times = {
         method: sorted(math.inf if record.solved_s is None else record.solved_s for record in records)
         for method, records in runs.items()
     }
     _steps(over_time, times, least=0.01, most=limit)
     over_time.set(xlabel="time (s)", ylabel="share of instances proved optimal", title="Solved over time")
-    for profile in profiles:
-        relative = ratios(runs)
-        largest = max((ratio for found in relative.values() for ratio in found if ratio < math.inf), default=1.0)
-        _steps(profile, relative, least=1.0, most=max(2.0, 1.2 * largest))
-        profile.set(
-            xlabel=f"time relative to the fastest method, τ (shift {SHIFT_S} s)",
-            title="Performance profile",
-        )
-    (profiles or [over_time])[-1].legend(loc="lower right", frameon=False)
+    if compared:
+        _profile(axes[-1], runs)
+    axes[-1].legend(loc="lower right", frameon=False)
     over_time.set_ylim(0, _ROOM)
     figure.suptitle(f"{first[0].suite}, {first[0].objective.value}: {len(first)} instances, limit {limit:g} s")
     save_figure(figure, path)
+
+
+def _profile(axes: Axes, runs: Runs) -> None:
+    """Draw the performance profiles of several methods."""
+    relative = ratios(runs)
+    largest = max((ratio for found in relative.values() for ratio in found if ratio < math.inf), default=1.0)
+    _steps(axes, relative, least=1.0, most=max(2.0, 1.2 * largest))
+    axes.set(xlabel=f"time relative to the fastest method, τ (shift {SHIFT_S} s)", title="Performance profile")
 
 
 def _steps(axes: Axes, curves: dict[str, list[float]], least: float, most: float) -> None:

@@ -235,7 +235,6 @@ class _Solution:
 
     def __init__(self, task: Task, most_nodes: int, few_places: int) -> None:
         self._task = task
-        self._few_places = few_places
         self._started = now_s()
         self._deadline = self._started + task.time_limit_s
         self._lonely = _lonely(task.instance)
@@ -253,12 +252,12 @@ class _Solution:
         least = [volume_bound(rest.instance).batches, max(output for _, output, _ in classes.kinds)]
         self._fewest = max(least if packing is None else [*least, packing.batches])
         reach = max(self._fewest, self._most)
-        self._relaxation = self._relaxed(min(most_nodes, _MOST_PLACES // (reach + 1)), reach)
+        self._relaxation = self._relaxed(min(most_nodes, _MOST_PLACES // (reach + 1)), few_places, reach)
         # In units, for every number of batches that is not settled, without the constant work.
         self._open = {batches: batches * self._base for batches in range(self._fewest, self._most + 1)}
         self._prices: dict[int, Floats] = {}
 
-    def _relaxed(self, most_nodes: int, reach: int) -> Relaxation:
+    def _relaxed(self, most_nodes: int, few_places: int, reach: int) -> Relaxation:
         """Return prices of items for up to ``reach`` batches if their graph is small enough, else of blocks."""
         classes, scale, seed = self._classes, self._scale, self._task.seed
         try:
@@ -270,7 +269,7 @@ class _Solution:
         if largest * most_steps(reach, len(self._task.instance.requests)) > MOST_PAID:
             raise UnsupportedError("times beyond 64 bits")
         _compile(_tiny_graph)
-        return GraphRelaxation(graph, Walks(graph, scale, reach, self._few_places), seed)
+        return GraphRelaxation(graph, Walks(graph, scale, reach, few_places), seed)
 
     @property
     def _budget(self) -> int:
