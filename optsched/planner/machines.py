@@ -34,18 +34,19 @@ from optsched.planner.ranking import Feature, features, ranking
 from optsched.planner.search import Candidate, Recipe, RuleSearch, candidate
 from optsched.planner.sizes import arrays_to_plan
 
-_KEPT = 3
-"""Assignments to begin with that are improved."""
+_HEATS = ((3, 1280), (2, 4000))
+"""How many of the best assignments go on, and for how many changes of each, before the best goes on alone."""
 _CUTS = 40
 """Cuts of a list that are tried: by what the parts of the one before took, or of a sum by chance."""
 _VARIED = 0.15
 """By how much shares of the list vary then, as the deviation of their logarithm."""
-_FIRST = 1280
-"""Changes of each of these before the best goes on alone."""
 _MOVES, _OWN = 4000, 4000
 """Changes of the best from one time to the next that recipes are looked for anew, and of each machine's recipe then."""
-_DEAL = 8
-"""Changes from one of a recipe to the next; the others move requests."""
+_DEAL, _DEAL_LARGEST = 8, 3
+"""Changes from one of a recipe to the next, of a sum and of a largest value; the others move requests.
+
+All machines of a largest value have to end earlier, and each does so by its recipe, too.
+"""
 _RULES = 4
 """Changes of the recipe then."""
 _LATE = 100
@@ -138,13 +139,16 @@ class FleetSearch:
     def search(self) -> Iterator[int]:
         """Yield the value of the current plans after every change, without end."""
         yield from self.start()
-        starts = sorted(self._starts, key=self._value)
-        current = starts[0]
-        for start in starts[:_KEPT]:
-            last = start
-            for last in islice(self._changed(start, _SMOOTH), _FIRST):
-                yield self._value(last)
-            current = min(current, last, key=self._value)
+        fleets = self._starts
+        for kept, changes in _HEATS:
+            improved = []
+            for current in sorted(fleets, key=self._value)[:kept]:
+                last = current
+                for last in islice(self._changed(current, _SMOOTH), changes):
+                    yield self._value(last)
+                improved.append(last)
+            fleets = improved
+        current = min(fleets, key=self._value)
         # A recipe that was good for a machine's first requests need not be for those that it has now.
         for turn in count():
             last = current
@@ -340,8 +344,9 @@ class FleetSearch:
         """Change plans without end, with τ such a part of the largest value; yield the current ones each time."""
         known = self._smooth(fleet, part)
         history = [known] * (_LATE if self._largest else 1)
+        deal = _DEAL_LARGEST if self._largest else _DEAL
         for change in count(1):
-            new = self._moved(fleet) if change % _DEAL else self._retuned(fleet)
+            new = self._moved(fleet) if change % deal else self._retuned(fleet)
             value = known if new is None else self._smooth(new, part)
             if new is not None and value <= max(known, history[change % len(history)]):
                 fleet, known = new, value
