@@ -27,7 +27,7 @@ def cut(requests: int, machines: int, *, offline: bool) -> Instance:
 
 
 def share(instance: Instance, first: int) -> Instance:
-    """Return one of the machines with its share of the requests: one in so many, from some on."""
+    """Return one of the machines with its share of the requests: every R-th, from ``first`` on."""
     machines = instance.replicas
     name = f"1 in {machines} of {instance.name}, from {first}"
     return replace(instance, name=name, requests=instance.requests[first::machines], replicas=1)

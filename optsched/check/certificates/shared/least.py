@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 from optsched.check.certificates.shared.contents import Graph
 from optsched.check.reading import UnprovedError
@@ -32,31 +33,43 @@ def least_to_sink(graph: Graph) -> list[int | None]:
 def _least_costs(arcs: _Arcs, order: Sequence[int], start: int) -> list[int | None]:
     """Return the least cost of a way from ``start`` to every state, None where there is none.
 
-    Labels are corrected in rounds. Only runs lead backwards in ``order``, so round n finds all ways with less than n
-    runs, and least ways visit no state twice. A cycle of moves that labels came from is negative, and if there is a
-    negative cycle, one shows at last (Cherkassky and Goldberg 1999, Negative-cycle detection algorithms).
+    Labels are corrected in rounds, each of which goes on from those that have changed, in ``order``. Only runs lead
+    backwards in it, so round n finds all ways with less than n runs, and least ways visit no state twice. A cycle of
+    moves that labels came from is negative, and if there is a negative cycle, one shows at last (Cherkassky and
+    Goldberg 1999, Negative-cycle detection algorithms).
     """
+    place_of = [0] * len(arcs)
+    for place, state in enumerate(order):
+        place_of[state] = place
     labels: list[int | None] = [None] * len(arcs)
-    labels[start] = 0
     previous: list[int | None] = [None] * len(arcs)
     changed = [False] * len(arcs)
-    changed[start] = True
+    labels[start], changed[start] = 0, True
+    # Places of those that have changed: for this round, a heap, and for the next one.
+    here, later = [place_of[start]], list[int]()
     for number in range(1, len(arcs) + 1):
-        for state in order:
-            label = labels[state]
-            if label is None or not changed[state]:
-                continue
+        while here:
+            place = heappop(here)
+            state = order[place]
             changed[state] = False
+            label = labels[state]
+            if label is None:
+                continue
             for head, cost in arcs[state]:
                 old, new = labels[head], label + cost
                 if old is None or new < old:
-                    labels[head] = new
-                    previous[head] = state
-                    changed[head] = True
-        if not any(changed):
+                    labels[head], previous[head] = new, state
+                    if not changed[head]:
+                        changed[head] = True
+                        if place_of[head] > place:
+                            heappush(here, place_of[head])
+                        else:
+                            later.append(place_of[head])
+        if not later:
             return labels
         if number % _ROUNDS == 0 and _circular(previous):
             break
+        here, later = sorted(later), []
     raise UnprovedError("item_prices: a cycle of cache contents costs less than 0, so they prove nothing")
 
 
