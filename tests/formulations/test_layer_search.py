@@ -30,10 +30,11 @@ from optsched_formulations.batching.layers.arc_programme import (
     tightened,
 )
 from optsched_formulations.batching.layers.bundle import Cut, Floats, maximise
+from optsched_formulations.batching.layers.climb_kernel import Begin
 from optsched_formulations.batching.layers.graph import MergedGraph, merged_graph
 from optsched_formulations.batching.layers.graph_kernel import DONE
 from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
-from optsched_formulations.batching.layers.near_kernel import Floats32, Near, least_near_walk, near_walks
+from optsched_formulations.batching.layers.near_kernel import Floats32, Near, NearWalks, least_near_walk, near_walks
 from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
 from optsched_formulations.batching.layers.search import Found, search_layers
 from optsched_formulations.batching.layers.two_sided import Reach, TwoSided, arcs_back
@@ -51,6 +52,9 @@ QUICK = settings(
 )
 BY_EVICTIONS = ("n06-I32-O8-k2", 140_434_422_812, 7), ("n06-SILO+SISO-k2", 88_254_215_943, 5)
 """Makespan and evictions of optima."""
+SHORT_OF_BATCHES = {"n06-SILO+SISO-k2": 21, "n08-SILO+SISO-k2": 25}
+"""With so few there have to be refills."""
+NONE = np.float32(1e9)
 FEWER = settings(QUICK, max_examples=30)
 TURNS = Instance(
     "turns",
@@ -74,20 +78,31 @@ def covered(instance: Instance) -> None:
 @QUICK
 @given(memory_only(), st.data())
 def test_no_prices_prove_more_than_the_optimum(instance: Instance, data: st.DataObject) -> None:
-    """The least bound over all numbers of batches, at any prices, is one of the makespan; nothing is rounded up."""
+    """The least bound over all numbers of batches, at any prices that never fall, is one of the makespan.
+
+    Nothing is rounded up.
+    """
     covered(instance)
     classes, best = Classes(instance), optimum(instance)
-    most = (best - classes.constant_ps) // classes.base_ps
-    walks = Walks(merged_graph(classes, 100_000), 1, most, few_places=data.draw(st.sampled_from([0, 1_000_000])))
-    drawn = data.draw(st.lists(st.floats(-1, 2), min_size=len(classes.size), max_size=len(classes.size)))
-    start = np.array(drawn)
-    _, better = walks.improved(start, 0, walks.fresh, most, math.inf, 20, lambda: False)
-    for price in (start, better):
-        bounds = []
-        for batches in range(most + 1):
-            table = walks.table(price, batches)
-            bounds.append(int(table.least[batches, 0] + table.price @ walks.fresh))
+    most, items = (best - classes.constant_ps) // classes.base_ps, len(classes.size)
+    relaxation = GraphRelaxation(
+        graph := merged_graph(classes, 100_000),
+        Walks(graph, 1, most, few_places=data.draw(st.sampled_from([0, 1_000_000]))),
+        0,
+    )
+    drawn = np.array(data.draw(st.lists(st.floats(-1, 2), min_size=items, max_size=items)))
+    rises = data.draw(st.lists(st.sampled_from([0.0, 0.0, 0.3, 1.0]), min_size=items, max_size=items))
+    start: Floats = drawn + np.array(rises) * (most - np.arange(most + 1))[:, None]
+    same = np.tile(drawn, (most + 1, 1))
+    better = relaxation.improved(same, most, math.inf, 20, lambda: False)
+    raised = relaxation.raised(better, most, math.inf, 20, lambda: False)
+    together = relaxation.raised_together(min(1, most), most, math.inf, 20, lambda: False)
+    for price in (start, same, better, raised, together):
+        bounds = [relaxation.priced(price, batches).bound for batches in range(most + 1)]
         assert min(bounds) + classes.constant_ps <= best
+        every = relaxation.priced(price, most)
+        assert [every.of(batches).bound for batches in range(most + 1)] == bounds
+        assert relaxation.walks.proved(price, most) == bounds
 
 
 @pytest.mark.slow
@@ -143,10 +158,13 @@ def test_as_where_graphs_are_large_it_is_exact(instance: Instance) -> None:
     assert exact(WITHOUT_GRAPH, instance) == exact(NEAR_WALKS, instance) == optimum(instance)
 
 
-def from_both_ends(instance: Instance, budget: int, share: int, rises: Iterator[int]) -> tuple[int, list[Found]]:
+def from_both_ends(
+    instance: Instance, budget: int, share: int, further: Iterator[int], *, rise: bool
+) -> tuple[int, list[Found]]:
     """Search every number of batches from both ends, or from one, further and further; return bound and schedules.
 
-    ``share`` of two parts of each rise is that of the search forward. The budget is one without the constant work.
+    ``share`` of two parts of what a search goes further is that of the search forward. The budget is one without the
+    constant work; prices may ``rise`` from batch to batch.
     """
     classes = Classes(instance)
     most, fewest = (budget - 1) // classes.base_ps, max(output for _, output, _ in classes.kinds)
@@ -155,11 +173,13 @@ def from_both_ends(instance: Instance, budget: int, share: int, rises: Iterator[
     for batches in range(fewest, most + 1):
         start = relaxation.first_prices(batches)
         price = relaxation.improved(start, batches, budget / classes.base_ps, 30, lambda: False)
+        if rise:
+            price = relaxation.raised(price, batches, budget / classes.base_ps, 30, lambda: False)
         priced, reach = relaxation.priced(price, batches), Reach(1, 1)
         search, bound = TwoSided(relaxation, arcs_back(graph), priced), priced.bound
         while bound < budget:
-            rise = next(rises)
-            reach = Reach(reach.forward + share * rise, reach.backward + (2 - share) * rise)
+            more = next(further)
+            reach = Reach(reach.forward + share * more, reach.backward + (2 - share) * more)
             one = search.search(reach, budget, lambda: False)
             assert one.complete
             assert one.bound == min(budget, priced.bound + sum(reach)) or one.steps
@@ -174,13 +194,13 @@ def from_both_ends(instance: Instance, budget: int, share: int, rises: Iterator[
 @pytest.mark.slow
 @FEWER
 @pytest.mark.parametrize("share", [0, 1, 2])
-@given(instance=memory_only(), rises=st.lists(st.integers(1, 10), min_size=1, max_size=3))
-def test_from_both_ends_it_is_exact(share: int, instance: Instance, rises: list[int]) -> None:
+@given(instance=memory_only(), further=st.lists(st.integers(1, 10), min_size=1, max_size=3), rise=st.booleans())
+def test_from_both_ends_it_is_exact(share: int, instance: Instance, further: list[int], *, rise: bool) -> None:
     """However far each end is searched: no bound exceeds the optimum, and in the end one is found."""
     covered(instance)
     classes, best = Classes(instance), optimum(instance)
-    parts = cycle(-(-classes.base_ps * rise // 4) for rise in rises)
-    bound, found = from_both_ends(instance, best + 1 - classes.constant_ps, share, parts)
+    parts = cycle(-(-classes.base_ps * part // 4) for part in further)
+    bound, found = from_both_ends(instance, best + 1 - classes.constant_ps, share, parts, rise=rise)
     assert bound + classes.constant_ps == best
     assert found
     for one in found:
@@ -189,13 +209,17 @@ def test_from_both_ends_it_is_exact(share: int, instance: Instance, rises: list[
         assert evaluate(instance, schedule)["objectives"]["makespan"] == one.bound + classes.constant_ps
 
 
+@pytest.mark.parametrize("rise", [False, True])
 @pytest.mark.parametrize("share", [0, 1, 2])
 @pytest.mark.parametrize(("name", "best", "evictions"), BY_EVICTIONS)
-def test_from_both_ends_it_finds_what_takes_evictions(name: str, best: int, evictions: int, share: int) -> None:
+def test_from_both_ends_it_finds_what_takes_evictions(
+    name: str, best: int, evictions: int, share: int, *, rise: bool
+) -> None:
     """Forward, backward and half by half; what is known comes from `state_search`, and is certified."""
     instance = LADDER[f"ladder-{name}"]
     classes = Classes(instance)
-    bound, found = from_both_ends(instance, best + 1 - classes.constant_ps, share, repeat(classes.base_ps // 4))
+    further = repeat(classes.base_ps // 4)
+    bound, found = from_both_ends(instance, best + 1 - classes.constant_ps, share, further, rise=rise)
     assert bound + classes.constant_ps == best
     assert [sum(kind == EVICT for kind, _ in one.steps) for one in found] == [evictions]
     schedule = schedule_of_steps(instance, classes, found[0].steps)
@@ -317,6 +341,16 @@ def test_the_merged_graph_by_hand() -> None:
         merged_graph(Classes(TURNS), 2)
 
 
+@QUICK
+@given(memory_only())
+def test_nodes_are_counted_before_they_are_enumerated(instance: Instance) -> None:
+    """As many as fit are too many for one less, at once; nodes that only evict come on top."""
+    classes = Classes(instance)
+    fitting = int(merged_graph(classes, 100_000).arcs.fits.sum())
+    with pytest.raises(TooLargeError):
+        merged_graph(classes, fitting - 1, -math.inf)
+
+
 def test_what_ends_early_is_taken_only_if_it_is_better() -> None:
     """One request of one token takes one batch, 10 without the constant work, and no schedule costs less.
 
@@ -324,7 +358,7 @@ def test_what_ends_early_is_taken_only_if_it_is_better() -> None:
     """
     instance = Instance("once", Limits(2, 9, 9), Rules(chunked_prefill=False), CostModel(10, 0), (Request(1, 1),))
     graph = merged_graph(Classes(instance), 99)
-    priced = GraphRelaxation(graph, Walks(graph, 1, 2), 0).priced(np.array([2.5]), 2)
+    priced = GraphRelaxation(graph, Walks(graph, 1, 2), 0).priced(np.full((3, 1), 2.5), 2)
     assert priced.bound < 0
     for budget, better in ((11, True), (10, False)):
         found = search_layers(priced.space(), 2, budget, None, lambda: False)
@@ -348,18 +382,23 @@ def test_the_bundle_finds_the_top_of_a_roof() -> None:
 
 
 def _priced_walks(graph: MergedGraph, batches: int) -> tuple[Callable[[Floats], tuple[float, Floats]], Walks]:
-    """Return the function of prices that is to be maximised, by a look at all walks, and the walks."""
+    """Return the function of prices that is to be maximised, by a look at all walks, and the walks.
+
+    Prices are those of all batches.
+    """
     walks = Walks(graph, 1, batches)
-    least = np.full((batches + 1, graph.nodes), 1e9, dtype=np.float32)
+    least = np.full((batches + 1, graph.nodes), NONE)
     composing = least.copy()
     least[0, 0] = 0.0
 
     def evaluate(at: Floats) -> tuple[float, Floats]:
         fill, evict = (walks.extra / walks.base - at).astype(np.float32), at.astype(np.float32)
-        base, balance = np.ones(1, dtype=np.float32), walks.fresh.copy()
-        walk_back(graph.arcs, fill, evict, base, least, composing, batches)
+        fill, evict = np.tile(fill, (batches + 1, 1)), np.tile(evict, (batches + 1, 1))
+        base, balance = np.ones(1, dtype=np.float32), np.zeros(fill.shape, dtype=np.int64)
+        walk_back(graph.arcs, fill, evict, base, NONE, least, composing, batches)
         steps_of(graph.arcs, fill, evict, base, least, composing, batches, 0, balance)
-        return float(at @ walks.fresh) + float(least[batches, 0]), balance.astype(np.float64)
+        slope = (walks.fresh + balance.sum(axis=0)).astype(np.float64)
+        return float(at @ walks.fresh) + float(least[batches, 0]), slope
 
     return evaluate, walks
 
@@ -369,11 +408,45 @@ def test_prices_by_near_walks_prove_as_much_as_by_all(name: str, batches: int) -
     """The bundle method on all walks is stopped by its own promise that less than 0.0005 batches are left."""
     graph = merged_graph(Classes(LADDER[f"ladder-{name}"]), 100_000)
     evaluate, walks = _priced_walks(graph, batches)
-    best, _ = maximise(evaluate, walks.first_prices(), [], math.inf, 2_000, 5e-4, lambda: False)
+    start, begin = walks.first_prices(batches), Begin(0, walks.fresh, batches, batches)
+    best, _ = maximise(evaluate, start[0], [], math.inf, 2_000, 5e-4, lambda: False)
     near = Walks(graph, 1, batches, few_places=0)
-    found, price = near.improved(walks.first_prices(), 0, walks.fresh, batches, math.inf, 400, lambda: False)
+    found, price = near.improved(start, begin, math.inf, 400, lambda: False)
     assert found == pytest.approx(best, abs=2e-3)
-    assert evaluate(price)[0] == pytest.approx(found, abs=1e-4)
+    assert evaluate(price[0])[0] == pytest.approx(found, abs=1e-4)
+
+
+@pytest.mark.parametrize(("few_places", "name"), [(0, "n06-SILO+SISO-k2"), (1_000_000, "n08-SILO+SISO-k2")])
+def test_prices_that_rise_prove_more(few_places: int, name: str) -> None:
+    """Where the best prices that are the same in all batches let walks refill what they evict later on.
+
+    The function is concave, so that no prices prove more than what a schedule costs.
+    """
+    graph, batches = merged_graph(Classes(LADDER[f"ladder-{name}"]), 100_000), SHORT_OF_BATCHES[name]
+    walks = Walks(graph, 1, batches, few_places=few_places)
+    begin = Begin(0, walks.fresh, batches, batches)
+    same, price = walks.improved(walks.first_prices(batches), begin, math.inf, 400, lambda: False)
+    found, price = walks.raised(price, begin, same + 0.5, 400, lambda: False)
+    assert found > same + 0.02
+    assert (np.diff(price[1:], axis=0) <= 0).all()
+    table = walks.table(price, batches)
+    exact_one = int(table.least[batches, 0]) + int(table.price[batches] @ walks.fresh)
+    assert exact_one / walks.base == pytest.approx(found, abs=1e-3)
+
+
+def test_prices_of_several_numbers_of_batches_at_once() -> None:
+    """The least of what they prove of each is what they prove; no prices of one number alone prove less of it."""
+    graph = merged_graph(Classes(LADDER["ladder-n06-SILO+SISO-k2"]), 100_000)
+    relaxation = GraphRelaxation(graph, Walks(graph, 1, 26, few_places=0), 0)
+    price = relaxation.raised_together(20, 26, math.inf, 100, lambda: False)
+    bounds = [relaxation.priced(price, batches).bound for batches in range(20, 27)]
+    value = relaxation.walks.bound(price, Begin(0, relaxation.walks.fresh, 20, 26))
+    assert min(bounds) / relaxation.walks.base == pytest.approx(value, abs=1e-3)
+    first = relaxation.priced(relaxation.first_prices(26), 26)
+    assert min(bounds) > min(first.of(batches).bound for batches in range(20, 27))
+    for batches, bound in zip(range(20, 27), bounds, strict=True):
+        alone = relaxation.raised(price, batches, math.inf, 100, lambda: False)
+        assert relaxation.priced(alone, batches).bound >= bound - relaxation.walks.base * 1e-3
 
 
 @given(st.data())
@@ -384,31 +457,38 @@ def test_near_walks_are_those_that_cost_little_more(data: st.DataObject) -> None
     evaluate, walks = _priced_walks(graph, batches)
     items = len(walks.fresh)
     here, other = (
-        walks.first_prices() + np.array(data.draw(st.lists(st.floats(-0.1, 0.1), min_size=items, max_size=items)))
+        walks.first_prices(batches)[0]
+        + np.array(data.draw(st.lists(st.floats(-0.1, 0.1), min_size=items, max_size=items)))
         for _ in range(2)
     )
 
     def cost_of(at: Floats) -> Floats32:
-        return np.concatenate([walks.extra / walks.base - at, at, [1.0, 0.0]]).astype(np.float32)
+        row = np.concatenate([walks.extra / walks.base - at, at, [1.0, 0.0]]).astype(np.float32)
+        return np.tile(row, (batches + 1, 1))
 
     def costs(at: Floats) -> tuple[Floats32, Floats32]:
-        least = np.full((batches + 1, graph.nodes), 1e9, dtype=np.float32)
+        least = np.full((batches + 1, graph.nodes), NONE)
         composing = least.copy()
         least[0, 0] = 0.0
         cost = cost_of(at)
-        walk_back(graph.arcs, cost[:items], cost[items:-2], cost[-2:-1], least, composing, batches)
+        walk_back(graph.arcs, cost[:, :items], cost[:, items:-2], cost[0, -2:-1], NONE, least, composing, batches)
         return least, composing
 
     least, composing = costs(here)
     for slack, all_near in ((0.2, False), (1e6, True)):
-        near = Near(np.empty(400_000, np.int32), np.empty(2_000_000, np.int32), np.empty(2_000_000, np.int16))
-        counts = np.zeros(2, dtype=np.int64)
+        near = Near(np.empty(400_000, np.int32), np.empty(2_000_000, np.int32), np.empty(2_000_000, np.int32))
+        counts, starts = np.zeros(2, dtype=np.int64), np.zeros(batches + 1, dtype=np.int64)
+        start = np.full(batches + 1, float(NONE))
+        start[batches] = 0.0
         most = float(least[batches, 0]) + slack
-        assert near_walks(graph.arcs, cost_of(here), least, composing, batches, 0, most, near, counts) == DONE
+        done = near_walks(graph.arcs, cost_of(here), least, composing, 0, start, NONE, most, near, starts, counts)
+        assert done == DONE
         left = np.empty(counts[0] + 1, dtype=np.float32)
         for at in (here, other):
-            balance = walks.fresh.copy()
-            found = least_near_walk(near, cost_of(at), int(counts[0]), left, 1e9, balance)
+            balance = np.zeros((batches + 1, items), dtype=np.int64)
+            among = NearWalks(near, starts, int(counts[0]), left, NONE)
+            found, number = least_near_walk(among, cost_of(at).ravel(), start, balance)
+            assert number == batches
             exact_one = float(costs(at)[0][batches, 0])
             assert found > exact_one - 1e-3
             if at is here or all_near:

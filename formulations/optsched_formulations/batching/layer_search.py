@@ -68,7 +68,7 @@ from optsched_formulations.batching.search.resident_graph import TooLargeError
 from optsched_formulations.batching.search.resident_walk import scale_of
 from optsched_formulations.batching.search.state_steps import FILL, RUN
 
-_MOST_NODES, _MOST_PLACES = 1_500_000, 60_000_000
+_MOST_NODES, _MOST_PLACES = 3_000_000, 160_000_000
 """Nodes of the graph, and nodes × batches, of which each takes some 24 bytes."""
 _MOST_REQUESTS = 255
 _PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.2
@@ -77,6 +77,8 @@ _QUICK, _LONG = 30, 400
 """Rounds of looking for prices of a number of batches, at first and then for those still open."""
 _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
 """Shares of the time left that they may take."""
+_TOGETHER_SHARE, _RISE_SHARE = 0.7, 0.05
+"""Shares of the time left for prices of all numbers of batches at once, and for letting those of one rise."""
 _GAIN = 0.003
 """In batches: with less from one time to the next prices have converged."""
 _MEET_SHARE = 0.4
@@ -175,6 +177,7 @@ def _compile_loops(relaxation: Callable[[Classes], Relaxation]) -> None:
     search_layers(space, 2, 3, None, lambda: False)
     compile_rest(space)
     if isinstance(tiny, GraphRelaxation) and isinstance(priced, GraphPriced):
+        tiny.raised_together(2, 2, math.inf, 3, lambda: False)
         TwoSided(tiny, arcs_back(tiny.graph), priced).search(Reach(1, 1), 3, lambda: False)
 
 
@@ -277,6 +280,11 @@ class _Solution:
         return (self._beyond - self._constant_ps) * self._scale
 
     @property
+    def _enough(self) -> float:
+        """The budget in batches."""
+        return self._budget / self._base
+
+    @property
     def _most(self) -> int:
         """More batches take too long."""
         return (self._budget - 1) // self._base
@@ -299,9 +307,14 @@ class _Solution:
 
     def _settle_each(self) -> None:
         self._begin()
+        if not self._open:
+            return
         most = self._most
         quick, long = self._relaxation.widths
-        self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
+        if isinstance(self._relaxation, GraphRelaxation) and self._relaxation.walks.many_places(most):
+            self._raise_together(self._relaxation, quick, self._at(_TOGETHER_SHARE))
+        else:
+            self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
         if isinstance(self._relaxation, GraphRelaxation):
             self._raise_least(self._relaxation, long, self._at(_LEAST_SHARE))
             self._search_all()
@@ -343,6 +356,24 @@ class _Solution:
             price = self._prices[batches]
             self._search(priced, batches, width, self._over(until))
 
+    def _raise_together(self, relaxation: GraphRelaxation, width: int, until: float) -> None:
+        """Bound all numbers of batches that are open by the same prices, and look for schedules."""
+        fewest, most, over = min(self._open), max(self._open), self._over(until)
+        price = relaxation.raised_together(fewest, most, self._enough, _LONG, over)
+        proved = relaxation.walks.proved(price, most)
+        for batches in list(self._open):
+            self._prices[batches] = price
+            self._raise(batches, proved[batches])
+        if not self._open or not self._time_for(relaxation, most):
+            return
+        every = relaxation.priced(price, most)
+        for batches in sorted(self._open, key=lambda batches: (self._open[batches], batches)):
+            self._search(every.of(batches), batches, width, over)
+
+    def _time_for(self, relaxation: GraphRelaxation, batches: int) -> bool:
+        """Return whether what prices prove of a number of batches can be computed in time."""
+        return relaxation.walks.exact_s(batches) < self._deadline - now_s()
+
     def _pack_all(self, relaxation: PatternRelaxation) -> None:
         """Pack arcs for the numbers of batches that are open, with budgets that rise from the bound.
 
@@ -383,8 +414,12 @@ class _Solution:
 
     def _improved(self, batches: int, price: Floats, rounds: int, over: Callable[[], bool]) -> Priced:
         """Look for better prices of a number of batches and take what they prove."""
-        self._prices[batches] = self._relaxation.improved(price, batches, self._budget / self._base, rounds, over)
-        priced = self._relaxation.priced(self._prices[batches], batches)
+        return self._priced(batches, self._relaxation.improved(price, batches, self._enough, rounds, over))
+
+    def _priced(self, batches: int, price: Floats) -> Priced:
+        """Take prices of a number of batches and what they prove."""
+        self._prices[batches] = price
+        priced = self._relaxation.priced(price, batches)
         self._raise(batches, priced.bound)
         return priced
 
@@ -394,21 +429,35 @@ class _Solution:
         Each search of a number of batches goes a little further than the one before.
         """
         over, least = self._over(until), round(_REACH * self._base)
+        dear = relaxation.walks.many_places(min(self._open, default=0))
         converged: set[int] = set()
+        risen: set[int] = set()
         searches: dict[int, TwoSided] = {}
         reach = dict.fromkeys(self._open, Reach(least, least))
         back = arcs_back(relaxation.graph)
         while self._open and not over():
             batches = min(self._open, key=lambda batches: (self._open[batches], batches))
+            if not self._time_for(relaxation, batches):
+                break
             if batches not in converged:
                 before = self._open[batches]
                 known = [self._prices[other] for other in (batches - 1, batches, batches + 1) if other in self._prices]
                 soon = self._over(min(until, self._at(_VISIT_SHARE)))
-                priced = self._improved(batches, relaxation.best_of(known, batches), _LONG, soon)
+                better = relaxation.raised if dear else relaxation.improved
+                start = relaxation.best_of(known, batches)
+                priced = self._priced(batches, better(start, batches, self._enough, _LONG, soon))
                 self._search(priced, batches, width, over)
                 if priced.bound < before + _GAIN * self._base:
                     converged.add(batches)
                     self._search(priced, batches, None, self._over(min(until, self._at(_SEARCH_SHARE))))
+                continue
+            if not dear and batches not in risen:
+                risen.add(batches)
+                soon = self._over(min(until, self._at(_RISE_SHARE)))
+                price = relaxation.raised(self._prices[batches], batches, self._enough, _LONG, soon)
+                priced = self._priced(batches, price)
+                self._search(priced, batches, width, over)
+                self._search(priced, batches, None, self._over(min(until, self._at(_SEARCH_SHARE))))
                 continue
             if not affordable(relaxation.graph, batches):
                 break

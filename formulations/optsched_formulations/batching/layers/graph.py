@@ -37,6 +37,8 @@ from optsched_formulations.batching.search.resident_graph import TooLargeError
 
 MOST_ITEMS = NOTHING
 """Items have to be told from `NOTHING` in a byte."""
+_MOST_CAPACITY = 10_000
+"""In blocks: nodes of larger caches are not counted before they are enumerated."""
 _STEP = 20_000
 """Nodes between two looks at the clock."""
 _ARCS_OF_NODE = 8
@@ -76,13 +78,13 @@ def merged_graph(classes: Classes, most_nodes: int, deadline: float = math.inf) 
         If there are more than ``most_nodes`` nodes or too many items, or ``now_s()`` passes ``deadline``.
     """
     number = len(classes.size)
-    if number > MOST_ITEMS:
+    if number > MOST_ITEMS or not _can_be_few(classes, most_nodes):
         raise TooLargeError
     items = Items(
         size=np.array(classes.size, dtype=np.int64),
         owner=np.array(classes.owner, dtype=np.int64),
         following=np.array(classes.following, dtype=np.int64),
-        fillable=np.array([k == 1 or classes.evictable[i - 1] for i, k in enumerate(classes.token)], dtype=np.int64),
+        fillable=np.array([_fillable(classes, item) for item in range(number)], dtype=np.int64),
         first=np.array([k == 1 for k in classes.token], dtype=np.int64),
         requests=np.array([len(members) for members in classes.members], dtype=np.int64),
     )
@@ -109,6 +111,30 @@ def merged_graph(classes: Classes, most_nodes: int, deadline: float = math.inf) 
             return _sorted(classes, growing, progress)
         if outcome == FULL:
             growing = _with_more_arcs(growing)
+
+
+def _can_be_few(classes: Classes, most: int) -> bool:
+    """Return whether at most ``most`` nodes fit the cache: multisets of what may be filled, counted by size."""
+    if classes.capacity > _MOST_CAPACITY:
+        return True
+    sets = np.zeros(classes.capacity + 1)
+    sets[0] = 1.0
+    for number, members in enumerate(classes.members):
+        # Of each number of requests of the class how many multisets there are of each size, item after item.
+        ways = np.zeros((len(members) + 1, classes.capacity + 1))
+        ways[0] = sets
+        for item, owner in enumerate(classes.owner):
+            size = classes.size[item]
+            if owner == number and size <= classes.capacity and _fillable(classes, item):
+                for requests in range(len(members)):
+                    ways[requests + 1, size:] += ways[requests, : len(sets) - size]
+        sets = ways.sum(axis=0)
+    return float(sets.sum()) <= most
+
+
+def _fillable(classes: Classes, item: int) -> bool:
+    """Return whether a request may be filled for an item, for the first time or again."""
+    return classes.token[item] == 1 or classes.evictable[item - 1]
 
 
 def _with_more_arcs(growing: Growing) -> Growing:

@@ -12,6 +12,7 @@ import numpy as np
 
 from optsched.model.ints import Ints
 from optsched_formulations.batching.layers.bundle import Floats
+from optsched_formulations.batching.layers.climb_kernel import Begin
 from optsched_formulations.batching.layers.graph import MergedGraph
 from optsched_formulations.batching.layers.graph_kernel import Numbers
 from optsched_formulations.batching.layers.layer_kernel import Layer, Meeting, raise_bounds, through_a_batch
@@ -51,17 +52,28 @@ class GraphRelaxation:
         self.random = np.random.default_rng(seed)
 
     def first_prices(self, batches: int) -> Floats:
-        """Return prices that share each batch by what items hold, however many there are."""
-        del batches
-        return self.walks.first_prices()
+        """Return prices that share each batch by what items hold."""
+        return self.walks.first_prices(batches)
 
     def improved(self, price: Floats, batches: int, enough: float, rounds: int, over: Callable[[], bool]) -> Floats:
         """Return the best prices found; a bound of ``enough``, in batches, suffices."""
-        return self.walks.improved(price, 0, self.walks.fresh, batches, enough, rounds, over)[1]
+        return self.walks.improved(price, self._begin(batches, batches), enough, rounds, over)[1]
+
+    def raised(self, price: Floats, batches: int, enough: float, rounds: int, over: Callable[[], bool]) -> Floats:
+        """Return prices that may rise from batch to batch and prove more, if some are found."""
+        return self.walks.raised(price, self._begin(batches, batches), enough, rounds, over)[1]
+
+    def raised_together(self, fewest: int, most: int, enough: float, rounds: int, over: Callable[[], bool]) -> Floats:
+        """Return the best prices found for several numbers of batches at once."""
+        return self.walks.raised(self.first_prices(most), self._begin(fewest, most), enough, rounds, over)[1]
 
     def best_of(self, prices: list[Floats], batches: int) -> Floats:
         """Return the prices that prove most of a number of batches."""
-        return max(prices, key=lambda price: self.walks.bound(price, 0, self.walks.fresh, batches))
+        begin = self._begin(batches, batches)
+        return max(prices, key=lambda price: self.walks.bound(price, begin))
+
+    def _begin(self, fewest: int, most: int) -> Begin:
+        return Begin(0, self.walks.fresh, fewest, most)
 
     def priced(self, price: Floats, batches: int) -> GraphPriced:
         """Round prices and compute what they prove, exactly."""
@@ -80,7 +92,11 @@ class GraphPriced:
     def bound(self) -> int:
         """No schedule costs less, without the constant work, in units."""
         table, fresh = self.table, self.relaxation.walks.fresh
-        return int(table.least[self.batches, 0]) + int(table.price @ fresh)
+        return int(table.least[self.batches, 0]) + int(table.price[self.batches] @ fresh)
+
+    def of(self, batches: int) -> GraphPriced:
+        """Return what the same prices prove of fewer batches."""
+        return GraphPriced(self.relaxation, batches, self.table)
 
     def space(self) -> GraphSpace:
         """Return the states that these prices bound."""
@@ -104,7 +120,7 @@ class GraphSpace:
         return through_a_batch(
             self._relaxation.graph.arcs,
             self.pools.fields,
-            table.price,
+            (table.price[left], table.price[left - 1]),
             walks.extra,
             table.least[left],
             table.composing[left],
@@ -132,10 +148,11 @@ class GraphSpace:
             state = int(sample[np.argmin(layer.bound[sample])])
             enough = (budget - spent - int(layer.extra[state])) / walks.base + 0.02
             node, pool = int(layer.words[state, 0]), self.pools.waiting(layer.words[state])
-            _, price = walks.improved(self._table.price / walks.base, node, pool, left, enough, _ROUNDS, over)
+            begin = Begin(node, pool, left, left)
+            _, price = walks.improved(self._table.price / walks.base, begin, enough, _ROUNDS, over)
             tried = walks.table(price, left)
             before = count
-            count = raise_bounds(self.pools.fields, layer, count, tried.price, tried.least[left], spent, budget)
+            count = raise_bounds(self.pools.fields, layer, count, tried.price[left], tried.least[left], spent, budget)
             if before - count < _WEAK * before:
                 break
             self._table = tried
@@ -143,4 +160,4 @@ class GraphSpace:
 
     def compile_rest(self, layer: Layer) -> None:
         """Run the loop that only large layers need, on no states."""
-        raise_bounds(self.pools.fields, layer, 0, self._table.price, self._table.least[0], 0, 0)
+        raise_bounds(self.pools.fields, layer, 0, self._table.price[0], self._table.least[0], 0, 0)

@@ -148,7 +148,7 @@ def raise_bounds(  # noqa: PLR0917
 def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
     arcs: Arcs,
     fields: Fields,
-    price: Ints,
+    prices: tuple[Ints, Ints],
     extra_cost: Ints,
     due: Ints,
     composing: Ints,
@@ -171,8 +171,8 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
 
     Parameters
     ----------
-    price, extra_cost
-        What a waiting request of an item pays, and what its fill costs.
+    prices, extra_cost
+        What a waiting request of an item pays, in this batch and after it, and what its fill costs.
     due, composing, after
         Least priced cost onwards from every node: before the evictions of this batch, after them, and after it.
     spent, base
@@ -189,6 +189,7 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
         state whose rest it has, or −1; how often one was looked for.
     """
     fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
+    price, later = prices
     size = here.words.shape[1]
     current, found, budget, finished, met = progress[0], progress[1], progress[2], progress[3], progress[4]
     looks = progress[5]
@@ -211,7 +212,8 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
             continue
         words[:] = here.words[current]
         node = int(words[0])
-        extra, pool, inherited = here.extra[current], pool_price(fields, words, price), here.bound[current]
+        extra, inherited = here.extra[current], here.bound[current]
+        pool, rest_pool = pool_price(fields, words, price), pool_price(fields, words, later)
         evicted[:] = 0
         # A stack of nodes: those that still evict, and those that fill; arc −1 is the way from the first to the second.
         depth = 0
@@ -236,6 +238,7 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                         continue
                     words[fields.word[item]] += np.uint64(1) << fields.shift[item]
                     pool += price[item]
+                    rest_pool += later[item]
                     evicted[item] += 1
                     depth += 1
                     at[depth], arc[depth], fills[depth], item_of[depth] = int(evict_head[taken]), -1, 0, item
@@ -245,7 +248,7 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                 if arc[depth] < 0:
                     arc[depth] = fill_begin[node]
                     if run_head[node] >= 0:
-                        total = max(spent + base + extra + pool + after[run_head[node]], inherited)
+                        total = max(spent + base + extra + rest_pool + after[run_head[node]], inherited)
                         if total < budget:
                             words[0] = np.uint64(run_head[node])
                             complete = True
@@ -274,6 +277,7 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                         continue
                     words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
                     pool -= price[item]
+                    rest_pool -= later[item]
                     extra += extra_cost[item]
                     depth += 1
                     at[depth], arc[depth], fills[depth], item_of[depth] = int(fill_head[taken]), -1, 2, item
@@ -285,10 +289,12 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
             if fills[depth] == 0 and item >= 0:
                 words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
                 pool -= price[item]
+                rest_pool -= later[item]
                 evicted[item] -= 1
             elif fills[depth] == 2:
                 words[fields.word[item]] += np.uint64(1) << fields.shift[item]
                 pool += price[item]
+                rest_pool += later[item]
                 extra -= extra_cost[item]
             depth -= 1
         if outcome == DONE:

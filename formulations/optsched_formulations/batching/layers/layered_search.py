@@ -8,6 +8,7 @@ from typing import Any
 from optsched.bounds.volume import volume_bound
 from optsched.model.instance import Instance
 from optsched.stopwatch import now_s
+from optsched_formulations.batching.layers.climb_kernel import Begin
 from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.walks import MOST_PAID, Walks, most_steps
 from optsched_formulations.batching.memory_only import Classes
@@ -45,12 +46,14 @@ def layered_certificate(
     except TooLargeError:
         return None
     walks, work = Walks(graph, scale, max(most, 1)), work_from(classes)
-    price, enough, found = walks.first_prices(), (bound - classes.constant_ps) / base, []
+    price, enough, found = walks.first_prices(most), (bound - classes.constant_ps) / base, []
     for count in range(most, fewest - 1, -1):
         until = now_s() + (deadline - now_s()) / (count - fewest + 1)
-        price = walks.improved(price, 0, walks.fresh, count, enough, _ROUNDS, _over(until))[1]
+        price = walks.improved(price, Begin(0, walks.fresh, count, count), enough, _ROUNDS, _over(until))[1]
         # The checker's prices also pay for the constant work, which is left out here.
-        prices = [one + scale * rest for one, rest in zip(walks.rounded(price, count).tolist(), work, strict=True)]
+        prices = [
+            one + scale * rest for one, rest in zip(walks.rounded(price, count)[count].tolist(), work, strict=True)
+        ]
         found.append({"count": count, "item_prices": prices})
     return {"kind": "layered_search", "bound": bound, "scale": scale, "pairs": pairs, "batches": found[::-1]}
 

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from optsched.compiled import compiled
 from optsched.model.ints import Ints
+from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.graph_kernel import DONE, FULL, Arcs, Numbers
 
 Floats32 = npt.NDArray[np.float32]
-Labels = npt.NDArray[np.int16]
 
 
 class Near(NamedTuple):
@@ -21,15 +21,39 @@ class Near(NamedTuple):
     Parameters
     ----------
     begin
-        Arcs of state s are those from ``begin[s]`` to ``begin[s + 1] - 1``; state 0 is where walks begin.
+        Arcs of state s are those from ``begin[s]`` to ``begin[s + 1] - 1``.
     head, label
         Of arcs: the state behind it, and what it does; with n items, i < n fills item i, n + i evicts it, 2 n runs the
-        batch, and 2 n + 1 ends its evictions.
+        batch, and 2 n + 1 ends its evictions. To that t (2 n + 2) is added in the batch with which t are left.
     """
 
     begin: Numbers
     head: Numbers
-    label: Labels
+    label: Numbers
+
+
+class NearWalks(NamedTuple):
+    """Near walks, and what it takes to find the least one.
+
+    Parameters
+    ----------
+    near
+        Their states and arcs.
+    starts
+        The state at which walks of t batches begin, −1 if there are none.
+    states
+        How many there are.
+    left
+        Room for what is left to pay from every state and from the end.
+    none
+        A cost that is as good as infinite.
+    """
+
+    near: Near
+    starts: Ints
+    states: int
+    left: Floats32
+    none: np.float32
 
 
 @compiled
@@ -38,34 +62,39 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
     cost: Floats32,
     least: Floats32,
     composing: Floats32,
-    batches: int,
     node: int,
+    start: Floats,
+    none: np.float32,
     most: float,
     near: Near,
+    starts: Ints,
     counts: Ints,
 ) -> int:
     """Write all arcs of walks from a node that cost up to ``most``; return whether there was room (`DONE`, `FULL`).
 
-    ``cost`` is that of every label; ``least`` and ``composing`` are those of `walk_kernel.walk_back`. The numbers of
-    states, without the end, and of arcs are written to ``counts``.
+    ``cost[t]`` has what every label costs in the batch with which t are left, and ``start[t]`` is paid by walks of t
+    batches, or ``none`` where they are not asked for; ``least`` and ``composing`` are those of `walk_kernel.walk_back`.
+    The states that walks of t batches begin at are written to ``starts``, −1 if there are none, the numbers of states,
+    without the end, and of arcs to ``counts``.
     """
     fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
     begin, head, label = near
-    nodes, items = len(fits), (len(cost) - 2) // 2
+    batches, nodes, labels = len(start) - 1, len(fits), cost.shape[1]
+    items = (labels - 2) // 2
     run, open_ = 2 * items, 2 * items + 1
-    none = least[0, nodes - 1]
     due, after = np.full(nodes, none, dtype=np.float32), np.full(nodes, none, dtype=np.float32)
     filling = np.empty(nodes, dtype=np.float32)
     before_of, after_of = np.empty(nodes, dtype=np.int32), np.empty(nodes, dtype=np.int32)
-    due[node] = 0.0
+    starts[:] = -1
     states, found, running = 0, 0, 0
     for t in range(batches, 0, -1):
-        rest, opened, next_rest = least[t], composing[t], least[t - 1]
+        rest, opened, next_rest, costs, below = least[t], composing[t], least[t - 1], cost[t], t * labels
+        due[node] = min(due[node], start[t])
         for v in range(nodes - 1, -1, -1):
             if due[v] + rest[v] <= most:
                 for arc in range(evict_begin[v], evict_begin[v + 1]):
                     there = evict_head[arc]
-                    due[there] = min(due[there], due[v] + cost[items + evict_item[arc]])
+                    due[there] = min(due[there], due[v] + costs[items + evict_item[arc]])
         after[:] = none
         for v in range(nodes):
             filling[v] = due[v] if fits[v] else none
@@ -73,9 +102,9 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
             if filling[v] + opened[v] <= most:
                 for arc in range(fill_begin[v], fill_begin[v + 1]):
                     there = fill_head[arc]
-                    filling[there] = min(filling[there], filling[v] + cost[fill_item[arc]])
+                    filling[there] = min(filling[there], filling[v] + costs[fill_item[arc]])
                 if run_head[v] >= 0:
-                    after[run_head[v]] = min(after[run_head[v]], filling[v] + cost[run])
+                    after[run_head[v]] = min(after[run_head[v]], filling[v] + costs[run])
         # Numbers of the states of this batch: that of a node comes before those of what it may evict, or fill, to.
         first = states
         for v in range(nodes - 1, -1, -1):
@@ -83,6 +112,8 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
             if due[v] + rest[v] <= most:
                 before_of[v] = states
                 states += 1
+        if start[t] + rest[node] <= most:
+            starts[t] = before_of[node]
         middle = states
         for v in range(nodes):
             after_of[v] = -1
@@ -93,7 +124,7 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
             return FULL
         # Runs of the batch before have the nodes that they lead to so far.
         for arc in range(running, found):
-            if label[arc] == run:
+            if label[arc] == below + labels + run:
                 head[arc] = before_of[head[arc]]
         running = found
         at = first
@@ -105,12 +136,12 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
             if found + evict_begin[v + 1] - evict_begin[v] >= len(head):
                 return FULL
             if after_of[v] >= 0 and due[v] + opened[v] <= most:
-                head[found], label[found] = after_of[v], open_
+                head[found], label[found] = after_of[v], below + open_
                 found += 1
             for arc in range(evict_begin[v], evict_begin[v + 1]):
                 there = evict_head[arc]
-                if due[v] + cost[items + evict_item[arc]] + rest[there] <= most and before_of[there] >= 0:
-                    head[found], label[found] = before_of[there], items + evict_item[arc]
+                if due[v] + costs[items + evict_item[arc]] + rest[there] <= most and before_of[there] >= 0:
+                    head[found], label[found] = before_of[there], below + items + evict_item[arc]
                     found += 1
         at = middle
         for v in range(nodes):
@@ -122,15 +153,15 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
                 return FULL
             for arc in range(fill_begin[v], fill_begin[v + 1]):
                 there = fill_head[arc]
-                if filling[v] + cost[fill_item[arc]] + opened[there] <= most and after_of[there] >= 0:
-                    head[found], label[found] = after_of[there], fill_item[arc]
+                if filling[v] + costs[fill_item[arc]] + opened[there] <= most and after_of[there] >= 0:
+                    head[found], label[found] = after_of[there], below + fill_item[arc]
                     found += 1
-            if run_head[v] >= 0 and filling[v] + cost[run] + next_rest[run_head[v]] <= most:
-                head[found], label[found] = run_head[v], run
+            if run_head[v] >= 0 and filling[v] + costs[run] + next_rest[run_head[v]] <= most:
+                head[found], label[found] = run_head[v], below + run
                 found += 1
         due, after = after, due
     for arc in range(running, found):
-        if label[arc] == run:
+        if label[arc] == labels + run:
             head[arc] = states
     begin[states] = found
     counts[0], counts[1] = states, found
@@ -138,32 +169,35 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
 
 
 @compiled
-def least_near_walk(  # noqa: PLR0917 - compiled functions take positions
-    near: Near, cost: Floats32, states: int, left: Floats32, none: float, balance: Ints
-) -> float:
-    """Return the least cost of a walk, and add to ``balance`` how often it evicts every item more than it fills it.
+def least_near_walk(walks: NearWalks, cost: Floats32, start: Floats, balance: Ints) -> tuple[float, int]:
+    """Return the least cost of a walk and its batches; add to ``balance[t]`` how often it evicts more than it fills.
 
-    ``left`` is written over; it has room for the states and the end.
+    ``cost`` is that of every label, batch after batch from the last one on; ``start`` is as in `near_walks`.
     """
-    begin, head, label = near
-    items = (len(cost) - 2) // 2
+    (begin, head, label), starts, states, left, none = walks
+    items = balance.shape[1]
     left[states] = 0.0
     for state in range(states - 1, -1, -1):
-        best = np.float32(none)
+        best = none
         for arc in range(begin[state], begin[state + 1]):
             best = min(best, cost[label[arc]] + left[head[arc]])
         left[state] = best
-    state = 0
-    while state < states:
+    value, batches = float(none), 0
+    for t in range(len(starts)):
+        if starts[t] >= 0 and start[t] + left[starts[t]] < value:
+            value, batches = start[t] + left[starts[t]], t
+    state = int(starts[batches])
+    while 0 <= state < states:
         chosen = -1
         for arc in range(begin[state], begin[state + 1]):
             if chosen < 0 or cost[label[arc]] + left[head[arc]] < cost[label[chosen]] + left[head[chosen]]:
                 chosen = arc
         if chosen < 0:
             break
-        if label[chosen] < items:
-            balance[label[chosen]] -= 1
-        elif label[chosen] < 2 * items:
-            balance[label[chosen] - items] += 1
+        batch, step = divmod(label[chosen], 2 * items + 2)
+        if step < items:
+            balance[batch, step] -= 1
+        elif step < 2 * items:
+            balance[batch, step - items] += 1
         state = int(head[chosen])
-    return float(left[0])
+    return float(value), batches

@@ -107,7 +107,7 @@ class TwoSided:
         self._reached[0, 0] = 0
         for done in range(priced.batches):
             self._in_batch(done, self._reached[done + 1])
-        self._fresh = int(priced.table.price @ walks.fresh)
+        self._fresh = int(priced.table.price[priced.batches] @ walks.fresh)
 
     def search(self, reach: Reach, budget: int, over: Callable[[], bool]) -> Found:
         """Look for schedules that cost less than the budget, as far as the reach goes.
@@ -128,7 +128,7 @@ class TwoSided:
 
     def _in_batch(self, done: int, after: Ints) -> tuple[Ints, Ints]:
         """Return what nodes in a batch cost from the begin, among its evictions and its fills; lower that after it."""
-        walks, price = self._relaxation.walks, self._priced.table.price
+        walks, price = self._relaxation.walks, self._priced.table.price[self._priced.batches - done]
         arcs = self._relaxation.graph.arcs
         return walk_forth(arcs, walks.extra - price, price, walks.base, NO_WAY, self._reached[done], after)
 
@@ -151,7 +151,7 @@ class TwoSided:
                 outcome = back_through_a_batch(
                     self._back,
                     pools.fields,
-                    table.price,
+                    table.price[left],
                     walks.extra,
                     self._members,
                     costs,
@@ -196,7 +196,7 @@ class TwoSided:
                 outcome = through_a_batch(
                     relaxation.graph.arcs,
                     pools.fields,
-                    table.price,
+                    (table.price[left], table.price[left - 1]),
                     walks.extra,
                     table.least[left],
                     table.composing[left],

@@ -19,20 +19,21 @@ def walk_back(  # noqa: PLR0917 - compiled functions take positions
     fill_cost: Costs,
     evict_cost: Costs,
     base: Costs,
+    none: int | np.float32,
     least: Costs,
     composing: Costs,
     batches: int,
 ) -> None:
     """Write the least priced cost of being empty after exactly t more batches, for every node and t up to ``batches``.
 
-    ``least[t]`` is that of a node before evictions, ``composing[t]`` after them; row 0 and what is beyond reach hold a
-    cost that is as good as infinite, ``least[0, 0]`` is 0. ``base`` has one element.
+    ``fill_cost[t]`` and ``evict_cost[t]`` are of the batch with which t are left. ``least[t]`` is that of a node before
+    evictions, ``composing[t]`` after them, and ``none``, as good as infinite, what is beyond reach. Row 0 of ``least``
+    is given. ``base`` has one element.
     """
     fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
     nodes = len(fits)
-    none = least[0, nodes - 1]
-    fill_costs, evict_costs = fill_cost[fill_item], evict_cost[evict_item]
     for t in range(1, batches + 1):
+        fill_costs, evict_costs = fill_cost[t], evict_cost[t]
         before, here, open_ = least[t - 1], least[t], composing[t]
         for node in range(nodes - 1, -1, -1):
             best = none
@@ -40,12 +41,12 @@ def walk_back(  # noqa: PLR0917 - compiled functions take positions
                 if run_head[node] >= 0:
                     best = min(best, base[0] + before[run_head[node]])
                 for arc in range(fill_begin[node], fill_begin[node + 1]):
-                    best = min(best, fill_costs[arc] + open_[fill_head[arc]])
+                    best = min(best, fill_costs[fill_item[arc]] + open_[fill_head[arc]])
             open_[node] = best
         for node in range(nodes):
             best = open_[node]
             for arc in range(evict_begin[node], evict_begin[node + 1]):
-                best = min(best, evict_costs[arc] + here[evict_head[arc]])
+                best = min(best, evict_costs[evict_item[arc]] + here[evict_head[arc]])
             here[node] = best
 
 
@@ -61,34 +62,34 @@ def steps_of(  # noqa: PLR0917
     node: int,
     balance: Ints,
 ) -> None:
-    """Add to ``balance`` how often the least priced walk from a node evicts every item more than it fills it."""
+    """Add to ``balance[t]`` how often the least priced walk from a node evicts items more than it fills them."""
     _, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
     for t in range(batches, 0, -1):
         while least[t, node] < composing[t, node]:
             chosen = -1
             for arc in range(evict_begin[node], evict_begin[node + 1]):
                 if chosen < 0 or (
-                    evict_cost[evict_item[arc]] + least[t, evict_head[arc]]
-                    < evict_cost[evict_item[chosen]] + least[t, evict_head[chosen]]
+                    evict_cost[t, evict_item[arc]] + least[t, evict_head[arc]]
+                    < evict_cost[t, evict_item[chosen]] + least[t, evict_head[chosen]]
                 ):
                     chosen = arc
-            balance[evict_item[chosen]] += 1
+            balance[t, evict_item[chosen]] += 1
             node = int(evict_head[chosen])
         while True:
             chosen = -1
             for arc in range(fill_begin[node], fill_begin[node + 1]):
                 if chosen < 0 or (
-                    fill_cost[fill_item[arc]] + composing[t, fill_head[arc]]
-                    < fill_cost[fill_item[chosen]] + composing[t, fill_head[chosen]]
+                    fill_cost[t, fill_item[arc]] + composing[t, fill_head[arc]]
+                    < fill_cost[t, fill_item[chosen]] + composing[t, fill_head[chosen]]
                 ):
                     chosen = arc
             if chosen < 0 or (
                 run_head[node] >= 0
                 and base[0] + least[t - 1, run_head[node]]
-                <= fill_cost[fill_item[chosen]] + composing[t, fill_head[chosen]]
+                <= fill_cost[t, fill_item[chosen]] + composing[t, fill_head[chosen]]
             ):
                 break
-            balance[fill_item[chosen]] -= 1
+            balance[t, fill_item[chosen]] -= 1
             node = int(fill_head[chosen])
         if run_head[node] < 0:
             break
