@@ -9,8 +9,9 @@ batches alone take too long; so each J between the fewest possible and what the 
 settled by itself:
 
 1. *Prices*: a Lagrangian bound on the extra cost of schedules of J batches, whose search begins with the prices of
-   J + 1. They are of items on the merged graph of resident sets (`layers.walks`); where the cache holds many requests
-   and there are too many such sets, of blocks in batches (`layers.pattern_layers`). They refute many J.
+   J + 1. They are of items on the merged graph of resident sets (`layers.walks`): the same in all batches at first,
+   then such that rise; where that graph is large, for all J at once. Where the cache holds many requests and there are
+   too many such sets, they are of blocks in batches (`layers.pattern_layers`). They refute many J.
 2. *A beam* (`layers.search`) looks for schedules, guided by the same prices.
 3. *Arcs*: where prices are of blocks, all steps that requests may do in a better schedule are listed, and HiGHS packs
    them into the batches (`layers.arc_programme`).

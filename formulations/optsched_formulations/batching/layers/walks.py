@@ -81,6 +81,8 @@ _LEAST_FIRST_AIM, _MOST_FIRST_AIM = 0.5, 8.0
 """In batches: how much more than the best value steps aim at first."""
 _LARGE_AIM, _FEW_STEPS, _MANY_STEPS = 0.1, 100, 300
 """Steps on near walks before the next look at all, where that takes long and more than that is aimed at, and else."""
+_LATELY, _LITTLE = 3, 0.02
+"""Steps end where looks take long and that many gain less than that in batches: searches prove more then."""
 _BACK, _TIMES_BACK = 0.3, 4
 """Part of the way that prices keep when they go back, and how often."""
 
@@ -213,7 +215,10 @@ class Walks:
         price = _fitted(price, begin.most)
         (value, _), looks, slack = self._look(price, begin), 1, _SLACK
         aim, dear = min(max(enough - value, _LEAST_FIRST_AIM), _MOST_FIRST_AIM), self.many_places(begin.most)
+        values = [value]
         while looks < rounds and value < min(enough, _FAR) and aim >= LEAST_AIM and not over():
+            if dear and len(values) > _LATELY and value < values[-_LATELY] + _LITTLE:
+                break
             near, slack = self._near(price, begin, value, slack)
             there, steps = price.copy(), _FEW_STEPS if dear and aim > _LARGE_AIM else _MANY_STEPS
             next_aim = climb(near, self._in_batches, begin, there, value, aim, enough, steps)
@@ -224,6 +229,7 @@ class Walks:
                     value, price, aim = found, there, max(aim, next_aim)
                     break
                 there = price + _BACK * (there - price)
+            values.append(value)
         return value, price
 
     def bound(self, price: Floats, begin: Begin) -> float:
