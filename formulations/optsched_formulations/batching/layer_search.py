@@ -96,6 +96,8 @@ _ROOM = 1.2
 """Times as many batches as needed: with room for more, schedules are looked for from below."""
 _LEAST_ARCS_S = 0.5
 """The shortest time for which the arcs of a number of batches are packed."""
+_LARGE_EFFORT = 200_000
+"""States of both ends from which on prices may rise before they go further."""
 _MOST_OPEN = 3
 """Numbers of batches of which all states are searched with prices of blocks: of more the time would not suffice."""
 _MOST_ARCS = 20_000
@@ -427,11 +429,13 @@ class _Solution:
     def _raise_least(self, relaxation: GraphRelaxation, width: int, until: float) -> None:
         """Raise the least bound: by prices until they have converged, then by searches from both ends.
 
-        Each search of a number of batches goes a little further than the one before.
+        Each search of a number of batches goes a little further than the one before. Where it is large, prices may rise
+        before it begins again.
         """
         over, least = self._over(until), round(_REACH * self._base)
         dear = relaxation.walks.many_places(min(self._open, default=0))
         converged: set[int] = set()
+        tried: set[int] = set()
         risen: set[int] = set()
         searches: dict[int, TwoSided] = {}
         reach = dict.fromkeys(self._open, Reach(least, least))
@@ -452,13 +456,15 @@ class _Solution:
                     converged.add(batches)
                     self._search(priced, batches, None, self._over(min(until, self._at(_SEARCH_SHARE))))
                 continue
-            if not dear and batches not in risen:
+            if batches in tried and batches not in risen:
                 risen.add(batches)
                 soon = self._over(min(until, self._at(_RISE_SHARE)))
                 price = relaxation.raised(self._prices[batches], batches, self._enough, _LONG, soon)
                 priced = self._priced(batches, price)
                 self._search(priced, batches, width, over)
                 self._search(priced, batches, None, self._over(min(until, self._at(_SEARCH_SHARE))))
+                searches.pop(batches, None)
+                reach[batches] = Reach(least, least)
                 continue
             if not affordable(relaxation.graph, batches):
                 break
@@ -471,8 +477,10 @@ class _Solution:
             reach[batches] = self._further(reach[batches], searches[batches].effort)
             self._take(found.steps)
             self._raise(batches, found.bound)
-            if not found.complete:
+            if not found.complete and (dear or batches in risen):
                 break
+            if not dear and (not found.complete or sum(searches[batches].effort) > _LARGE_EFFORT):
+                tried.add(batches)
 
     def _further(self, reach: Reach, effort: Effort) -> Reach:
         """Return a reach that is longer at the end where less was to do."""
