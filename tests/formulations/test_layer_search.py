@@ -417,10 +417,7 @@ def test_prices_by_near_walks_prove_as_much_as_by_all(name: str, batches: int) -
 
 @pytest.mark.parametrize(("few_places", "name"), [(0, "n06-SILO+SISO-k2"), (1_000_000, "n08-SILO+SISO-k2")])
 def test_prices_that_rise_prove_more(few_places: int, name: str) -> None:
-    """Where the best prices that are the same in all batches let walks refill what they evict later on.
-
-    The function is concave, so that no prices prove more than what a schedule costs.
-    """
+    """Where the best prices that are the same in all batches let walks refill what they evict later on."""
     graph, batches = merged_graph(Classes(LADDER[f"ladder-{name}"]), 100_000), SHORT_OF_BATCHES[name]
     walks = Walks(graph, 1, batches, few_places=few_places)
     begin = Begin(0, walks.fresh, batches, batches)

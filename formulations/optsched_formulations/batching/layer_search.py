@@ -436,7 +436,8 @@ class _Solution:
         dear = relaxation.walks.many_places(min(self._open, default=0))
         converged: set[int] = set()
         tried: set[int] = set()
-        risen: set[int] = set()
+        # Where looks take long prices may rise from the begin.
+        risen = set(self._open) if dear else set[int]()
         searches: dict[int, TwoSided] = {}
         reach = dict.fromkeys(self._open, Reach(least, least))
         back = arcs_back(relaxation.graph)
@@ -477,9 +478,9 @@ class _Solution:
             reach[batches] = self._further(reach[batches], searches[batches].effort)
             self._take(found.steps)
             self._raise(batches, found.bound)
-            if not found.complete and (dear or batches in risen):
+            if not found.complete and batches in risen:
                 break
-            if not dear and (not found.complete or sum(searches[batches].effort) > _LARGE_EFFORT):
+            if not found.complete or sum(searches[batches].effort) > _LARGE_EFFORT:
                 tried.add(batches)
 
     def _further(self, reach: Reach, effort: Effort) -> Reach:

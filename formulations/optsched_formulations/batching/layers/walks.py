@@ -61,7 +61,7 @@ _FAR = 5e8
 """Beyond what schedules cost, in batches."""
 _TOLERANCE = 5e-4
 """In batches: less is not worth another round."""
-_UNUSED = 1.2
+_DEARER = 1.2
 """What is held costs that many times as much as if the cache were full."""
 _UNEVEN = 0.02
 """Share by which first prices of items differ from the even ones at most: many walks would cost the same."""
@@ -146,7 +146,7 @@ class Walks:
         price = np.zeros(len(self.extra))
         for i in reversed(range(len(price))):
             after = classes.following[i]
-            price[i] = _UNUSED * classes.size[i] / classes.capacity + (price[after] if after >= 0 else 0.0)
+            price[i] = _DEARER * classes.size[i] / classes.capacity + (price[after] if after >= 0 else 0.0)
         uneven = np.random.default_rng(0).uniform(-_UNEVEN, _UNEVEN, len(price))
         return np.tile(price * (1 + uneven), (batches + 1, 1))
 
@@ -323,9 +323,10 @@ class Walks:
         """Return what prices prove of every number of batches from 0 on, from the start and exactly, in units."""
         whole = self.rounded(price, batches)
         here = np.full((2, self._graph.nodes), NO_WAY, dtype=np.int64)
-        composing, here[1, 0] = np.full_like(here, NO_WAY), 0
+        composing = np.full_like(here, NO_WAY)
+        here[1, 0] = 0
         base: Ints = np.array([self.base], dtype=np.int64)
-        found = [int(here[1, 0]) + int(whole[0] @ self.fresh)]
+        found = [int(whole[0] @ self.fresh)]
         for t in range(1, batches + 1):
             here[0], rows = here[1], whole[t - 1 : t + 1]
             walk_back(self._graph.arcs, self.extra - rows, rows, base, NO_WAY, here, composing, 1)
