@@ -35,6 +35,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from optsched.bounds.volume import volume_bound
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace as replace_model
@@ -57,10 +59,13 @@ from optsched_formulations.batching.costs import value_to_beat
 from optsched_formulations.batching.flow.model import find_packing
 from optsched_formulations.batching.layers.arc_programme import ArcProgramme, tightened
 from optsched_formulations.batching.layers.bundle import Floats
+from optsched_formulations.batching.layers.completion import among, completed
+from optsched_formulations.batching.layers.core import Core, Master, core_of
+from optsched_formulations.batching.layers.fillers import Fillers
 from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.graph_layers import GraphPriced, GraphRelaxation
 from optsched_formulations.batching.layers.pattern_layers import PatternPriced, PatternRelaxation
-from optsched_formulations.batching.layers.search import Priced, Relaxation, compile_rest, search_layers
+from optsched_formulations.batching.layers.search import Found, Priced, Relaxation, compile_rest, search_layers
 from optsched_formulations.batching.layers.two_sided import Effort, Reach, TwoSided, affordable, arcs_back
 from optsched_formulations.batching.layers.walks import FEW_PLACES, MOST_PAID, Walks, most_steps
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
@@ -74,6 +79,10 @@ _MOST_NODES, _MOST_PLACES = 3_000_000, 160_000_000
 _MOST_REQUESTS = 255
 _PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.2
 """Shares of the time left that the fewest batches, and the graph, may take."""
+_CORES = (300, 0.3), (1_500, 0.4)
+"""Nodes of cores, and the share of the time left that each may take."""
+_MASTER_SHARE, _CORE_SEARCH_SHARE, _COMPLETION_SHARE = 0.3, 0.02, 0.02
+"""Of a core's time, for its prices; of the time left, for a search of a number of batches, and for fillers."""
 _QUICK, _LONG = 30, 400
 """Rounds of looking for prices of a number of batches, at first and then for those still open."""
 _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
@@ -182,6 +191,9 @@ def _compile_loops(relaxation: Callable[[Classes], Relaxation]) -> None:
     if isinstance(tiny, GraphRelaxation) and isinstance(priced, GraphPriced):
         tiny.raised_together(2, 2, math.inf, 3, lambda: False)
         TwoSided(tiny, arcs_back(tiny.graph), priced).search(Reach(1, 1), 3, lambda: False)
+        fillers = Fillers(tiny.graph.classes)
+        fillers.filled(fillers.requests)
+        fillers.best(np.zeros(len(fillers.requests)), np.zeros(1, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -215,13 +227,6 @@ class _Lonely:
             for _ in self.classes.members[kind]:
                 steps += [(FILL, self.classes.first[kind]), *[(RUN, -1)] * self.classes.kinds[kind][1]]
         return steps
-
-    def among_all(self, classes: Classes, steps: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return steps of the rest, whose classes are given, by the items of all."""
-        place = {kind: number for number, kind in enumerate(self.classes.kinds)}
-        first = [self.classes.first[place[kind]] for kind in classes.kinds]
-        items = [first[owner] + token - 1 for owner, token in zip(classes.owner, classes.token, strict=True)]
-        return [(step, items[item] if item >= 0 else item) for step, item in steps]
 
 
 def _lonely(instance: Instance) -> _Lonely:
@@ -262,6 +267,8 @@ class _Solution:
         # In units, for every number of batches that is not settled, without the constant work.
         self._open = {batches: batches * self._base for batches in range(self._fewest, self._most + 1)}
         self._prices: dict[int, Floats] = {}
+        # Of which schedules are looked for, if not of all.
+        self._core: Core | None = None
 
     def _relaxed(self, most_nodes: int, few_places: int, reach: int) -> Relaxation:
         """Return prices of items for up to ``reach`` batches if their graph is small enough, else of blocks."""
@@ -312,6 +319,7 @@ class _Solution:
         self._begin()
         if not self._open:
             return
+        self._settle_cores()
         most = self._most
         quick, long = self._relaxation.widths
         if isinstance(self._relaxation, GraphRelaxation) and self._relaxation.walks.many_places(most):
@@ -319,13 +327,49 @@ class _Solution:
         else:
             self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
         if isinstance(self._relaxation, GraphRelaxation):
-            self._raise_least(self._relaxation, long, self._at(_LEAST_SHARE))
+            self._raise_least(dict.fromkeys(self._open, self._relaxation), long, self._at(_LEAST_SHARE))
             self._search_all()
         elif isinstance(self._relaxation, PatternRelaxation) and self._affordable(self._relaxation):
             self._pack_all(self._relaxation)
             self._improve_all(most, _LONG, long, self._at(_LONG_SHARE))
             if len(self._open) <= _MOST_OPEN:
                 self._search_all()
+
+    def _settle_cores(self) -> None:
+        """Bound the numbers of batches that are open by the largest classes, with others in the room left."""
+        known = 0
+        for most_nodes, share in _CORES:
+            core = core_of(self._lonely.rest, self._classes, most_nodes)
+            if core is None or core.items == known or not self._open:
+                continue
+            self._core, known, until = core, core.items, self._at(share)
+            relaxations = self._cores(core, self._at(share * _MASTER_SHARE))
+            for batches in sorted(relaxations, key=lambda batches: -self._open.get(batches, 0)):
+                for width in (relaxations[batches].widths[1], None):
+                    if batches in self._open:
+                        soon = self._over(min(until, self._at(_CORE_SEARCH_SHARE)))
+                        self._search(relaxations[batches].priced(self._prices[batches], batches), batches, width, soon)
+            if relaxations.keys() >= self._open.keys():
+                self._raise_least(relaxations, relaxations[min(self._open)].widths[1], until)
+            self._core, self._prices = None, {}
+
+    def _cores(self, core: Core, until: float) -> dict[int, GraphRelaxation]:
+        """Return what prices of a linear programme prove of the numbers of batches that are open."""
+        master = Master(core, self._most, self._task.workers, self._task.seed)
+        relaxations: dict[int, GraphRelaxation] = {}
+        for batches in list(self._open):
+            prices = master.prices(batches, until) if now_s() < until else None
+            if prices is None:
+                break
+            waiting, tokens = prices
+            most = MOST_PAID // (4 * (batches + 1) * (int(core.fillers.requests.sum()) + 1))
+            filled = core.fillers.filled(np.rint(np.clip(tokens * self._base, -most, most)).astype(np.int64))
+            walks = Walks(core.graph, self._scale, batches, filled=filled)
+            relaxations[batches] = GraphRelaxation(core.graph, walks, self._task.seed)
+            self._prices[batches] = np.tile(waiting, (batches + 1, 1))
+            if batches in self._open:
+                self._raise(batches, relaxations[batches].priced(self._prices[batches], batches).bound)
+        return {batches: relaxation for batches, relaxation in relaxations.items() if batches in self._open}
 
     def _begin(self) -> None:
         """Look for a schedule of few batches where the best one known leaves room for many more than are needed."""
@@ -417,33 +461,39 @@ class _Solution:
 
     def _improved(self, batches: int, price: Floats, rounds: int, over: Callable[[], bool]) -> Priced:
         """Look for better prices of a number of batches and take what they prove."""
-        return self._priced(batches, self._relaxation.improved(price, batches, self._enough, rounds, over))
+        relaxation = self._relaxation
+        return self._priced(relaxation, batches, relaxation.improved(price, batches, self._enough, rounds, over))
 
-    def _priced(self, batches: int, price: Floats) -> Priced:
+    def _priced(self, relaxation: Relaxation, batches: int, price: Floats) -> Priced:
         """Take prices of a number of batches and what they prove."""
         self._prices[batches] = price
-        priced = self._relaxation.priced(price, batches)
+        priced = relaxation.priced(price, batches)
         self._raise(batches, priced.bound)
         return priced
 
-    def _raise_least(self, relaxation: GraphRelaxation, width: int, until: float) -> None:
+    def _raise_least(self, relaxations: dict[int, GraphRelaxation], width: int, until: float) -> None:
         """Raise the least bound: by prices until they have converged, then by searches from both ends.
 
         Each search of a number of batches goes a little further than the one before. Where it is large, prices may rise
         before it begins again.
         """
-        over, least = self._over(until), round(_REACH * self._base)
-        dear = relaxation.walks.many_places(min(self._open, default=0))
+        if not self._open:
+            return
+        over, least, graph = self._over(until), round(_REACH * self._base), relaxations[min(self._open)].graph
+        dear = relaxations[min(self._open)].walks.many_places(min(self._open))
         converged: set[int] = set()
         tried: set[int] = set()
+        # What is known of them is all that there is.
+        searched: set[int] = set()
         # Where looks take long prices may rise from the begin.
         risen = set(self._open) if dear else set[int]()
         searches: dict[int, TwoSided] = {}
         reach = dict.fromkeys(self._open, Reach(least, least))
-        back = arcs_back(relaxation.graph)
+        back = arcs_back(graph)
         while self._open and not over():
             batches = min(self._open, key=lambda batches: (self._open[batches], batches))
-            if not self._time_for(relaxation, batches):
+            relaxation = relaxations[batches]
+            if batches in searched or not self._time_for(relaxation, batches):
                 break
             if batches not in converged:
                 before = self._open[batches]
@@ -451,33 +501,36 @@ class _Solution:
                 soon = self._over(min(until, self._at(_VISIT_SHARE)))
                 better = relaxation.raised if dear else relaxation.improved
                 start = relaxation.best_of(known, batches)
-                priced = self._priced(batches, better(start, batches, self._enough, _LONG, soon))
+                priced = self._priced(relaxation, batches, better(start, batches, self._enough, _LONG, soon))
                 self._search(priced, batches, width, over)
                 if priced.bound < before + _GAIN * self._base:
                     converged.add(batches)
-                    self._search(priced, batches, None, self._over(min(until, self._at(_SEARCH_SHARE))))
+                    if self._search(priced, batches, None, self._over(min(until, self._at(_SEARCH_SHARE)))):
+                        searched.add(batches)
                 continue
             if batches in tried and batches not in risen:
                 risen.add(batches)
                 soon = self._over(min(until, self._at(_RISE_SHARE)))
                 price = relaxation.raised(self._prices[batches], batches, self._enough, _LONG, soon)
-                priced = self._priced(batches, price)
+                priced = self._priced(relaxation, batches, price)
                 self._search(priced, batches, width, over)
-                self._search(priced, batches, None, self._over(min(until, self._at(_SEARCH_SHARE))))
+                if self._search(priced, batches, None, self._over(min(until, self._at(_SEARCH_SHARE)))):
+                    searched.add(batches)
                 searches.pop(batches, None)
                 reach[batches] = Reach(least, least)
                 continue
-            if not affordable(relaxation.graph, batches):
+            if not affordable(graph, batches):
                 break
             if batches not in searches:
-                if not affordable(relaxation.graph, batches, len(searches) + 1):
+                if not affordable(graph, batches, len(searches) + 1):
                     searches.clear()
                 searches[batches] = TwoSided(relaxation, back, relaxation.priced(self._prices[batches], batches))
             soon = self._over(min(until, self._at(_MEET_SHARE)))
             found = searches[batches].search(reach[batches], self._budget, soon)
             reach[batches] = self._further(reach[batches], searches[batches].effort)
-            self._take(found.steps)
-            self._raise(batches, found.bound)
+            self._take_found(found, batches)
+            if found.steps and self._core is not None:
+                searched.add(batches)
             if not found.complete and batches in risen:
                 break
             if not found.complete or sum(searches[batches].effort) > _LARGE_EFFORT:
@@ -499,19 +552,29 @@ class _Solution:
     def _take(self, steps: list[tuple[int, int]]) -> None:
         """Take a schedule that is better, unless there are no steps."""
         if steps:
-            found = self._lonely.steps + self._lonely.among_all(self._classes, steps)
+            found = self._lonely.steps + among(self._lonely.classes, self._classes, steps)
             self._schedule = schedule_of_steps(self._task.instance, self._lonely.classes, found)
             metrics = evaluate(self._task.instance, self._schedule)
             self._value = self._beyond = int(metrics["objectives"][self._task.objective.value])
 
-    def _search(self, priced: Priced, batches: int, width: int | None, over: Callable[[], bool]) -> None:
-        """Search a number of batches, unless it is settled, and take what is found."""
+    def _search(self, priced: Priced, batches: int, width: int | None, over: Callable[[], bool]) -> bool:
+        """Search a number of batches, unless it is settled, take what is found, and return whether that was all.
+
+        Of a core the least cost of its schedules is a bound; they may become some of all requests.
+        """
         if batches not in self._open:
-            return
+            return False
         found = search_layers(priced.space(), batches, self._budget, width, over)
-        self._take(found.steps)
-        if found.complete:
-            self._open.pop(batches, None)
+        self._take_found(found, batches)
+        return found.complete
+
+    def _take_found(self, found: Found, batches: int) -> None:
+        """Take the schedule that was found of a number of batches, and a bound on it."""
+        steps = found.steps
+        if steps and self._core is not None:
+            over = self._over(self._at(_COMPLETION_SHARE))
+            steps = completed(self._core, steps, batches, self._scale, self._budget, self._task.seed, over)
+        self._take(steps)
         self._raise(batches, found.bound)
 
     def _settle(self) -> None:

@@ -70,7 +70,7 @@ class Costs(NamedTuple):
 
 @compiled
 def walk_forth(  # noqa: PLR0917
-    arcs: Arcs, fill_cost: Ints, evict_cost: Ints, base: int, none: int, here: Ints, after: Ints
+    arcs: Arcs, fill_cost: Ints, evict_cost: Ints, run_cost: Ints, none: int, here: Ints, after: Ints
 ) -> tuple[Ints, Ints]:
     """Return the least priced cost of every node among the evictions of a batch, and among its fills.
 
@@ -93,7 +93,7 @@ def walk_forth(  # noqa: PLR0917
                 head = fill_head[arc]
                 filling[head] = min(filling[head], filling[node] + fill_cost[fill_item[arc]])
             if run_head[node] >= 0:
-                after[run_head[node]] = min(after[run_head[node]], filling[node] + base)
+                after[run_head[node]] = min(after[run_head[node]], filling[node] + run_cost[node])
     return leaving, filling
 
 
@@ -103,6 +103,7 @@ def back_through_a_batch(  # noqa: PLR0917 - compiled functions take positions
     fields: Fields,
     price: Ints,
     extra_cost: Ints,
+    run_extra: Ints,
     members: tuple[Ints, Ints],
     costs: Costs,
     onwards: int,
@@ -125,12 +126,14 @@ def back_through_a_batch(  # noqa: PLR0917 - compiled functions take positions
     ----------
     price, extra_cost
         What a waiting request of an item pays, and what its fill costs.
+    run_extra
+        What the batch of a node costs beyond the base.
     members
         The class of every item, and the requests of every class: no more of it are in a node and its pool.
     costs
         What nodes cost at least.
     onwards
-        Cost of this batch and those after it, without refills.
+        Bases of this batch and those after it.
     fresh
         What all requests pay that wait at the begin.
     limits
@@ -174,7 +177,7 @@ def back_through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                 if present[ran, kind] + there_are[kind] > requests[kind]:
                     possible = False
                     break
-            cost, pool = onwards + here.extra[current], pays
+            cost, pool = onwards + here.extra[current] + run_extra[ran], pays
             if not possible or cost - pool - composing[ran] >= most or cost + filling[ran] + fresh - pool >= budget:
                 continue
             # A stack of nodes: those before some fills, and those before some evictions.

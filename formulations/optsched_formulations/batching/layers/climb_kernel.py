@@ -9,7 +9,7 @@ import numpy as np
 from optsched.compiled import compiled, compiled_helper
 from optsched.model.ints import Ints
 from optsched_formulations.batching.layers.bundle import Floats
-from optsched_formulations.batching.layers.near_kernel import NearWalks, least_near_walk
+from optsched_formulations.batching.layers.near_kernel import Floats32, NearWalks, least_near_walk
 
 _MOMENTUM = 0.3
 LEAST_AIM = 1e-3
@@ -60,6 +60,7 @@ def _never_falling(price: Floats, item: int, mean: Floats, weight: Ints) -> None
 def climb(  # noqa: PLR0917 - compiled functions take positions
     walks: NearWalks,
     extra: Floats,
+    runs: Floats32,
     begin: Begin,
     best: Floats,
     value: float,
@@ -77,6 +78,8 @@ def climb(  # noqa: PLR0917 - compiled functions take positions
         Near walks.
     extra
         What a fill of every item costs without prices, in batches.
+    runs
+        What batches cost, by the number that labels have.
     begin
         Where the walks begin.
     best
@@ -89,8 +92,8 @@ def climb(  # noqa: PLR0917 - compiled functions take positions
     _, pool, fewest, most = begin
     rows, items = best.shape
     price, direction = best.copy(), np.zeros_like(best)
-    cost = np.zeros((rows, 2 * items + 2), dtype=np.float32)
-    cost[:, 2 * items] = 1.0
+    cost = np.zeros((rows, 2 * items + 1 + len(runs)), dtype=np.float32)
+    cost[:, 2 * items + 1 :] = runs
     start = np.full(rows, float(walks.none))
     mean, weight = np.empty(rows), np.empty(rows, dtype=np.int64)
     balance = np.zeros((rows, items), dtype=np.int64)

@@ -13,7 +13,7 @@ takes, such as evicting what has just been filled, only weaken what is proved.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -57,16 +57,26 @@ class MergedGraph:
         Nodes and arcs.
     present
         Requests of every class in a node, shape (nodes, classes).
+    room
+        Blocks that a node leaves, negative where it does not fit.
     """
 
     classes: Classes
     arcs: Arcs
     present: Ints
+    room: Ints
 
     @property
     def nodes(self) -> int:
         """Number of nodes."""
         return len(self.arcs.fits)
+
+    @property
+    def idling(self) -> MergedGraph:
+        """The same graph for batches that others fill: in those of the empty node nothing of it runs."""
+        run_head = self.arcs.run_head.copy()
+        run_head[0] = 0
+        return replace(self, arcs=self.arcs._replace(run_head=run_head))
 
 
 def merged_graph(classes: Classes, most_nodes: int, deadline: float = math.inf) -> MergedGraph:
@@ -78,7 +88,7 @@ def merged_graph(classes: Classes, most_nodes: int, deadline: float = math.inf) 
         If there are more than ``most_nodes`` nodes or too many items, or ``now_s()`` passes ``deadline``.
     """
     number = len(classes.size)
-    if number > MOST_ITEMS or not _can_be_few(classes, most_nodes):
+    if number > MOST_ITEMS or not can_be_few(classes, most_nodes):
         raise TooLargeError
     items = Items(
         size=np.array(classes.size, dtype=np.int64),
@@ -113,7 +123,7 @@ def merged_graph(classes: Classes, most_nodes: int, deadline: float = math.inf) 
             growing = _with_more_arcs(growing)
 
 
-def _can_be_few(classes: Classes, most: int) -> bool:
+def can_be_few(classes: Classes, most: int) -> bool:
     """Return whether at most ``most`` nodes fit the cache: multisets of what may be filled, counted by size."""
     if classes.capacity > _MOST_CAPACITY:
         return True
@@ -151,8 +161,9 @@ def _sorted(classes: Classes, growing: Growing, progress: Ints) -> MergedGraph:
     place = np.empty(nodes, dtype=np.int32)
     place[order] = np.arange(nodes, dtype=np.int32)
     run = growing.run_head[:nodes][order]
+    room = classes.capacity - growing.volume[:nodes][order]
     arcs = Arcs(
-        growing.volume[:nodes][order] <= classes.capacity,
+        room >= 0,
         *_reordered(order, place, growing.fill_begin[: nodes + 1], growing.fill_head, growing.fill_item),
         *_reordered(order, place, growing.evict_begin[: nodes + 1], growing.evict_head, growing.evict_item),
         np.where(run >= 0, place[run], -1).astype(np.int32),
@@ -162,7 +173,7 @@ def _sorted(classes: Classes, growing: Growing, progress: Ints) -> MergedGraph:
     present: Ints = np.zeros((nodes, len(classes.members) + 1), dtype=np.int64)
     for column in owner[items].T:
         present[np.arange(nodes), column] += 1
-    return MergedGraph(classes, arcs, present[:, :-1].copy())
+    return MergedGraph(classes, arcs, present[:, :-1].copy(), room)
 
 
 def _reordered(

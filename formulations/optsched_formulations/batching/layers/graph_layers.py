@@ -57,20 +57,25 @@ class GraphRelaxation:
 
     def improved(self, price: Floats, batches: int, enough: float, rounds: int, over: Callable[[], bool]) -> Floats:
         """Return the best prices found; a bound of ``enough``, in batches, suffices."""
-        return self.walks.improved(price, self._begin(batches, batches), enough, rounds, over)[1]
+        return self.walks.improved(price, self._begin(batches, batches), self._left_of(enough), rounds, over)[1]
 
     def raised(self, price: Floats, batches: int, enough: float, rounds: int, over: Callable[[], bool]) -> Floats:
         """Return prices that may rise from batch to batch and prove more, if some are found."""
-        return self.walks.raised(price, self._begin(batches, batches), enough, rounds, over)[1]
+        return self.walks.raised(price, self._begin(batches, batches), self._left_of(enough), rounds, over)[1]
 
     def raised_together(self, fewest: int, most: int, enough: float, rounds: int, over: Callable[[], bool]) -> Floats:
         """Return the best prices found for several numbers of batches at once."""
-        return self.walks.raised(self.first_prices(most), self._begin(fewest, most), enough, rounds, over)[1]
+        begin, price = self._begin(fewest, most), self.first_prices(most)
+        return self.walks.raised(price, begin, self._left_of(enough), rounds, over)[1]
 
     def best_of(self, prices: list[Floats], batches: int) -> Floats:
         """Return the prices that prove most of a number of batches."""
         begin = self._begin(batches, batches)
         return max(prices, key=lambda price: self.walks.bound(price, begin))
+
+    def _left_of(self, enough: float) -> float:
+        """Return what is left of a cost, in batches, without what others pay."""
+        return enough - self.walks.pays / self.walks.base
 
     def _begin(self, fewest: int, most: int) -> Begin:
         return Begin(0, self.walks.fresh, fewest, most)
@@ -91,8 +96,8 @@ class GraphPriced:
     @property
     def bound(self) -> int:
         """No schedule costs less, without the constant work, in units."""
-        table, fresh = self.table, self.relaxation.walks.fresh
-        return int(table.least[self.batches, 0]) + int(table.price[self.batches] @ fresh)
+        table, walks = self.table, self.relaxation.walks
+        return walks.pays + int(table.least[self.batches, 0]) + int(table.price[self.batches] @ walks.fresh)
 
     def of(self, batches: int) -> GraphPriced:
         """Return what the same prices prove of fewer batches."""
@@ -122,11 +127,13 @@ class GraphSpace:
             self.pools.fields,
             (table.price[left], table.price[left - 1]),
             walks.extra,
+            walks.run_extra,
             table.least[left],
             table.composing[left],
             table.least[left - 1],
-            done * walks.base,
+            walks.pays + done * walks.base,
             walks.base,
+            (left - 1) * walks.idle,
             here,
             count,
             there,
@@ -140,7 +147,7 @@ class GraphSpace:
     def raised(self, done: int, layer: Layer, count: int, budget: int, over: Callable[[], bool]) -> int:
         """Find prices for states of a large layer and raise all bounds by them; the best stay."""
         walks, left = self._relaxation.walks, self._batches - done
-        spent = done * walks.base
+        spent = walks.pays + done * walks.base
         for _ in range(_TRIES if left > _FEW_LEFT else 0):
             if count <= _LARGE or over():
                 break

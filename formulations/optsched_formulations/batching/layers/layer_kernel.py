@@ -37,7 +37,7 @@ class Layer(NamedTuple):
     words
         Node and pool, shape (room, words).
     extra
-        Cost of all refills so far, beyond the decodes in their place.
+        Cost of all refills so far, beyond the decodes in their place, and of batches beyond the base.
     bound
         Every schedule through the state costs at least this, without the constant work.
     parent
@@ -150,11 +150,13 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
     fields: Fields,
     prices: tuple[Ints, Ints],
     extra_cost: Ints,
+    run_extra: Ints,
     due: Ints,
     composing: Ints,
     after: Ints,
     spent: int,
     base: int,
+    idle: int,
     here: Layer,
     count: int,
     there: Layer,
@@ -173,10 +175,12 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
     ----------
     prices, extra_cost
         What a waiting request of an item pays, in this batch and after it, and what its fill costs.
+    run_extra
+        What the batch of a node costs beyond the base.
     due, composing, after
         Least priced cost onwards from every node: before the evictions of this batch, after them, and after it.
-    spent, base
-        Cost of the batches before, and of one.
+    spent, base, idle
+        Bases of the batches before, that of one, and what follows costs where nothing is left to do.
     here, count
         The layer.
     there, table
@@ -248,7 +252,8 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                 if arc[depth] < 0:
                     arc[depth] = fill_begin[node]
                     if run_head[node] >= 0:
-                        total = max(spent + base + extra + rest_pool + after[run_head[node]], inherited)
+                        then = extra + run_extra[node]
+                        total = max(spent + base + then + rest_pool + after[run_head[node]], inherited)
                         if total < budget:
                             words[0] = np.uint64(run_head[node])
                             complete = True
@@ -256,18 +261,18 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                                 complete = complete and words[w] == np.uint64(0)
                             if complete:
                                 # Perhaps in fewer batches than the bound is for.
-                                if spent + base + extra < budget:
-                                    budget, finished, met = spent + base + extra, current, -1
+                                if spent + base + then + idle < budget:
+                                    budget, finished, met = spent + base + then + idle, current, -1
                             elif total >= keep:
                                 looks += 1
                                 rest = int(meeting.table[place_of(meeting.words, meeting.table, words)])
-                                if rest >= 0 and spent + base + extra + meeting.cost[rest] < budget:
-                                    budget, finished, met = spent + base + extra + meeting.cost[rest], current, rest
+                                if rest >= 0 and spent + base + then + meeting.cost[rest] < budget:
+                                    budget, finished, met = spent + base + then + meeting.cost[rest], current, rest
                             else:
                                 if found >= len(there.extra) or 2 * found >= len(table):
                                     outcome = FULL
                                     break
-                                found = enter(there, table, words, extra, total, current, found)
+                                found = enter(there, table, words, then, total, current, found)
                 while arc[depth] < fill_begin[node + 1]:
                     taken, item = arc[depth], int(fill_item[arc[depth]])
                     arc[depth] += 1

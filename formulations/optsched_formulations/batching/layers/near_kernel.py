@@ -23,8 +23,9 @@ class Near(NamedTuple):
     begin
         Arcs of state s are those from ``begin[s]`` to ``begin[s + 1] - 1``.
     head, label
-        Of arcs: the state behind it, and what it does; with n items, i < n fills item i, n + i evicts it, 2 n runs the
-        batch, and 2 n + 1 ends its evictions. To that t (2 n + 2) is added in the batch with which t are left.
+        Of arcs: the state behind it, and what it does; with n items, i < n fills item i, n + i evicts it, 2 n ends the
+        evictions of the batch, and 2 n + 1 + q runs it at the cost number q. To that t times as many as there are of
+        these is added in the batch with which t are left.
     """
 
     begin: Numbers
@@ -59,6 +60,8 @@ class NearWalks(NamedTuple):
 @compiled
 def near_walks(  # noqa: PLR0917 - compiled functions take positions
     arcs: Arcs,
+    items: int,
+    run: Numbers,
     cost: Floats32,
     least: Floats32,
     composing: Floats32,
@@ -72,16 +75,15 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
 ) -> int:
     """Write all arcs of walks from a node that cost up to ``most``; return whether there was room (`DONE`, `FULL`).
 
-    ``cost[t]`` has what every label costs in the batch with which t are left, and ``start[t]`` is paid by walks of t
-    batches, or ``none`` where they are not asked for; ``least`` and ``composing`` are those of `walk_kernel.walk_back`.
-    The states that walks of t batches begin at are written to ``starts``, −1 if there are none, the numbers of states,
-    without the end, and of arcs to ``counts``.
+    ``run`` has the label of every node's batch, ``cost[t]`` what every label costs in the batch with which t are left;
+    ``start[t]`` is paid by walks of t batches, or ``none`` where they are not asked for; ``least`` and ``composing``
+    are those of `walk_kernel.walk_back`. The states that walks of t batches begin at are written to ``starts``, −1 if
+    there are none, the numbers of states, without the end, and of arcs to ``counts``.
     """
     fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
     begin, head, label = near
     batches, nodes, labels = len(start) - 1, len(fits), cost.shape[1]
-    items = (labels - 2) // 2
-    run, open_ = 2 * items, 2 * items + 1
+    open_ = 2 * items
     due, after = np.full(nodes, none, dtype=np.float32), np.full(nodes, none, dtype=np.float32)
     filling = np.empty(nodes, dtype=np.float32)
     before_of, after_of = np.empty(nodes, dtype=np.int32), np.empty(nodes, dtype=np.int32)
@@ -104,7 +106,7 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
                     there = fill_head[arc]
                     filling[there] = min(filling[there], filling[v] + costs[fill_item[arc]])
                 if run_head[v] >= 0:
-                    after[run_head[v]] = min(after[run_head[v]], filling[v] + costs[run])
+                    after[run_head[v]] = min(after[run_head[v]], filling[v] + costs[run[v]])
         # Numbers of the states of this batch: that of a node comes before those of what it may evict, or fill, to.
         first = states
         for v in range(nodes - 1, -1, -1):
@@ -124,7 +126,7 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
             return FULL
         # Runs of the batch before have the nodes that they lead to so far.
         for arc in range(running, found):
-            if label[arc] == below + labels + run:
+            if label[arc] > below + labels + open_:
                 head[arc] = before_of[head[arc]]
         running = found
         at = first
@@ -156,12 +158,12 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
                 if filling[v] + costs[fill_item[arc]] + opened[there] <= most and after_of[there] >= 0:
                     head[found], label[found] = after_of[there], below + fill_item[arc]
                     found += 1
-            if run_head[v] >= 0 and filling[v] + costs[run] + next_rest[run_head[v]] <= most:
-                head[found], label[found] = run_head[v], below + run
+            if run_head[v] >= 0 and filling[v] + costs[run[v]] + next_rest[run_head[v]] <= most:
+                head[found], label[found] = run_head[v], below + run[v]
                 found += 1
         due, after = after, due
     for arc in range(running, found):
-        if label[arc] == labels + run:
+        if label[arc] > labels + open_:
             head[arc] = states
     begin[states] = found
     counts[0], counts[1] = states, found
@@ -175,7 +177,7 @@ def least_near_walk(walks: NearWalks, cost: Floats32, start: Floats, balance: In
     ``cost`` is that of every label, batch after batch from the last one on; ``start`` is as in `near_walks`.
     """
     (begin, head, label), starts, states, left, none = walks
-    items = balance.shape[1]
+    items, labels = balance.shape[1], len(cost) // len(start)
     left[states] = 0.0
     for state in range(states - 1, -1, -1):
         best = none
@@ -194,7 +196,7 @@ def least_near_walk(walks: NearWalks, cost: Floats32, start: Floats, balance: In
                 chosen = arc
         if chosen < 0:
             break
-        batch, step = divmod(label[chosen], 2 * items + 2)
+        batch, step = divmod(label[chosen], labels)
         if step < items:
             balance[batch, step] -= 1
         elif step < 2 * items:

@@ -139,6 +139,7 @@ def through_patterns(  # noqa: PLR0917 - compiled functions take positions
     spent: int,
     rest: int,
     base: int,
+    idle: int,
     here: Layer,
     count: int,
     there: Layer,
@@ -150,12 +151,14 @@ def through_patterns(  # noqa: PLR0917 - compiled functions take positions
 
     Parameters
     ----------
-    price
-        Of a block in this batch.
+    capacity, price
+        Blocks of this batch, and the price of one.
     due, waits
         Least priced costs after this batch, and before it; shape (2, items).
     spent, rest, base
         Cost of the batches before; of this one and those after it, less what their blocks are worth; of one.
+    idle
+        Cost of the batches after this one where nothing is left to do; if it is not 0, a batch may run nothing.
     here, count, there, table, progress
         As of `layer_kernel.through_a_batch`.
     """
@@ -204,7 +207,7 @@ def through_patterns(  # noqa: PLR0917 - compiled functions take positions
         while depth >= 0:
             if depth == groups:
                 total = max(bound[depth] + (capacity - used[depth]) * price, inherited)
-                if used[depth] > 0 and total < budget:
+                if (used[depth] > 0 or idle > 0) and total < budget:
                     words[:] = 0
                     for g in range(groups):
                         i, stay = item_of[g], many[g] - run[g]
@@ -218,8 +221,8 @@ def through_patterns(  # noqa: PLR0917 - compiled functions take positions
                         complete = complete and words[w] == np.uint64(0)
                     if complete:
                         # Perhaps in fewer batches than the bound is for.
-                        if spent + base + extra[depth] < budget:
-                            budget, finished = spent + base + extra[depth], current
+                        if spent + base + extra[depth] + idle < budget:
+                            budget, finished = spent + base + extra[depth] + idle, current
                     else:
                         if found >= len(there.extra) or 2 * found >= len(table):
                             outcome = FULL
@@ -256,12 +259,13 @@ def through_patterns(  # noqa: PLR0917 - compiled functions take positions
 
 @compiled
 def best_prices(  # noqa: PLR0917
-    facts: ItemFacts, capacity: int, counts: Ints, left: int, enough: float, rounds: int, price: Floats
+    facts: ItemFacts, rooms: Ints, counts: Ints, left: int, enough: float, rounds: int, price: Floats
 ) -> None:
     """Improve prices of blocks, in batches, by steps along the momentum of slopes (Polyak 1964, 1969); in place.
 
     What they are to bound is the cost from a state on, at most ``enough`` of it. ``counts`` are the requests due and
-    those that wait for each item, shape (2, items), ``left`` the batches left.
+    those that wait for each item, shape (2, items), ``left`` the batches left, ``rooms[b]`` the blocks of the batch
+    with which b are left.
     """
     items = len(facts.size)
     due, waits = np.full((left + 1, items), _FAR), np.full((left + 1, items), _FAR)
@@ -270,7 +274,7 @@ def best_prices(  # noqa: PLR0917
     followed = np.empty_like(counts)
     for _ in range(rounds):
         price_ways(facts, at, due, waits, left)
-        now = left - capacity * at[1:].sum()
+        now = left - (rooms[1:] * at[1:]).sum()
         for i in range(items):
             now += counts[0, i] * due[left, i] + counts[1, i] * waits[left, i]
         if now > best + _BETTER:
@@ -292,7 +296,7 @@ def best_prices(  # noqa: PLR0917
         held_in_batches(facts, at, due, waits, followed, used, left)
         square = 0.0
         for b in range(1, left + 1):
-            slope = used[b] - capacity
+            slope = used[b] - rooms[b]
             momentum[b] = (slope if at[b] > 0.0 or slope > 0.0 else 0.0) + _MOMENTUM * momentum[b]
             square += momentum[b] * momentum[b]
         if square < _BETTER:

@@ -77,6 +77,9 @@ class PatternRelaxation:
         Cost from which on a schedule is of no use, in units.
     seed
         Of the choice of states to find prices for.
+    rooms
+        Blocks of every batch, by how many are left, where others leave less than the capacity; then batches may run
+        nothing.
 
     Raises
     ------
@@ -86,8 +89,9 @@ class PatternRelaxation:
 
     widths = 200, 10_000
 
-    def __init__(self, classes: Classes, scale: int, budget: int, seed: int) -> None:
+    def __init__(self, classes: Classes, scale: int, budget: int, seed: int, rooms: Ints | None = None) -> None:
         self.classes, self.base, self.capacity = classes, classes.base_ps * scale, classes.capacity
+        self._rooms, self.idles = rooms, rooms is not None
         self.pools = Pools(classes, first=0)
         self.random = np.random.default_rng(seed)
         self.batch_s = _ITEM_S * len(classes.size)
@@ -122,7 +126,7 @@ class PatternRelaxation:
     def prices_of(self, price: Floats, counts: Ints, left: int, enough: float, rounds: int) -> Floats:
         """Return better prices for those due and those that wait, with some batches left."""
         found = price[: left + 1].copy()
-        best_prices(self._in_batches, self.capacity, counts, left, enough, rounds, found)
+        best_prices(self._in_batches, self.rooms(left), counts, left, enough, rounds, found)
         return found
 
     def priced(self, price: Floats, batches: int) -> PatternPriced:
@@ -134,7 +138,13 @@ class PatternRelaxation:
         waits = due.copy()
         price_ways(self.facts, whole, due, waits, batches)
         whole[0] = 0
-        return PatternPriced(self, batches, whole, due, waits, self.capacity * np.cumsum(whole))
+        return PatternPriced(self, batches, whole, due, waits, np.cumsum(self.rooms(batches) * whole))
+
+    def rooms(self, batches: int) -> Ints:
+        """Return the blocks of every batch, by how many are left."""
+        return (
+            np.full(batches + 1, self.capacity, dtype=np.int64) if self._rooms is None else self._rooms[: batches + 1]
+        )
 
 
 @dataclass(frozen=True)
@@ -190,13 +200,14 @@ class PatternSpace:
         return through_patterns(
             relaxation.facts,
             self.pools.fields,
-            relaxation.capacity,
+            int(relaxation.rooms(left)[left]),
             int(priced.price[left]),
             priced.due[left - 1 : left + 1],
             priced.waits[left - 1 : left + 1],
             done * relaxation.base,
             left * relaxation.base - int(priced.worth[left]),
             relaxation.base,
+            (left - 1) * relaxation.base if relaxation.idles else 0,
             here,
             count,
             there,

@@ -107,7 +107,7 @@ class TwoSided:
         self._reached[0, 0] = 0
         for done in range(priced.batches):
             self._in_batch(done, self._reached[done + 1])
-        self._fresh = int(priced.table.price[priced.batches] @ walks.fresh)
+        self._fresh = walks.pays + int(priced.table.price[priced.batches] @ walks.fresh)
 
     def search(self, reach: Reach, budget: int, over: Callable[[], bool]) -> Found:
         """Look for schedules that cost less than the budget, as far as the reach goes.
@@ -130,7 +130,9 @@ class TwoSided:
         """Return what nodes in a batch cost from the begin, among its evictions and its fills; lower that after it."""
         walks, price = self._relaxation.walks, self._priced.table.price[self._priced.batches - done]
         arcs = self._relaxation.graph.arcs
-        return walk_forth(arcs, walks.extra - price, price, walks.base, NO_WAY, self._reached[done], after)
+        return walk_forth(
+            arcs, walks.extra - price, price, walks.base + walks.run_extra, NO_WAY, self._reached[done], after
+        )
 
     def _all_back(self, budget: int, most: int, over: Callable[[], bool]) -> list[_Backward] | None:
         """Return the backward layers, that before the first batch first; None if time or room end before."""
@@ -153,6 +155,7 @@ class TwoSided:
                     pools.fields,
                     table.price[left],
                     walks.extra,
+                    walks.run_extra,
                     self._members,
                     costs,
                     left * walks.base,
@@ -198,11 +201,13 @@ class TwoSided:
                     pools.fields,
                     (table.price[left], table.price[left - 1]),
                     walks.extra,
+                    walks.run_extra,
                     table.least[left],
                     table.composing[left],
                     table.least[left - 1],
-                    done * walks.base,
+                    walks.pays + done * walks.base,
                     walks.base,
+                    (left - 1) * walks.idle,
                     layer,
                     count,
                     there,

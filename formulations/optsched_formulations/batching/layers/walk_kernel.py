@@ -18,7 +18,7 @@ def walk_back(  # noqa: PLR0917 - compiled functions take positions
     arcs: Arcs,
     fill_cost: Costs,
     evict_cost: Costs,
-    base: Costs,
+    run_cost: Costs,
     none: int | np.float32,
     least: Costs,
     composing: Costs,
@@ -26,9 +26,9 @@ def walk_back(  # noqa: PLR0917 - compiled functions take positions
 ) -> None:
     """Write the least priced cost of being empty after exactly t more batches, for every node and t up to ``batches``.
 
-    ``fill_cost[t]`` and ``evict_cost[t]`` are of the batch with which t are left. ``least[t]`` is that of a node before
-    evictions, ``composing[t]`` after them, and ``none``, as good as infinite, what is beyond reach. Row 0 of ``least``
-    is given. ``base`` has one element.
+    ``fill_cost[t]`` and ``evict_cost[t]`` are of the batch with which t are left, ``run_cost`` is that of a batch, by
+    node. ``least[t]`` is that of a node before evictions, ``composing[t]`` after them, and ``none``, as good as
+    infinite, what is beyond reach. Row 0 of ``least`` is given.
     """
     fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
     nodes = len(fits)
@@ -39,7 +39,7 @@ def walk_back(  # noqa: PLR0917 - compiled functions take positions
             best = none
             if fits[node]:
                 if run_head[node] >= 0:
-                    best = min(best, base[0] + before[run_head[node]])
+                    best = min(best, run_cost[node] + before[run_head[node]])
                 for arc in range(fill_begin[node], fill_begin[node + 1]):
                     best = min(best, fill_costs[fill_item[arc]] + open_[fill_head[arc]])
             open_[node] = best
@@ -55,7 +55,7 @@ def steps_of(  # noqa: PLR0917
     arcs: Arcs,
     fill_cost: Costs,
     evict_cost: Costs,
-    base: Costs,
+    run_cost: Costs,
     least: Costs,
     composing: Costs,
     batches: int,
@@ -85,7 +85,7 @@ def steps_of(  # noqa: PLR0917
                     chosen = arc
             if chosen < 0 or (
                 run_head[node] >= 0
-                and base[0] + least[t - 1, run_head[node]]
+                and run_cost[node] + least[t - 1, run_head[node]]
                 <= fill_cost[t, fill_item[chosen]] + composing[t, fill_head[chosen]]
             ):
                 break

@@ -45,6 +45,7 @@ from optsched.model.ints import Ints
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.layers.bundle import Cut, Evaluate, Floats, maximise
 from optsched_formulations.batching.layers.climb_kernel import LEAST_AIM, Begin, climb
+from optsched_formulations.batching.layers.fillers import Filled
 from optsched_formulations.batching.layers.graph import MergedGraph
 from optsched_formulations.batching.layers.graph_kernel import DONE
 from optsched_formulations.batching.layers.near_kernel import Floats32, Near, NearWalks, least_near_walk, near_walks
@@ -122,14 +123,36 @@ class Walks:
         The largest number of batches to be asked for.
     few_places
         Nodes times batches up to which all walks are looked at each time.
+    filled
+        What others do in the room that nodes leave, if they are not all requests.
+
+    Attributes
+    ----------
+    base, idle
+        Cost of a batch, and of one in which nothing runs, where that is possible, in units.
+    run_extra
+        What the batch of every node costs beyond the base.
+    pays
+        What others pay in all.
     """
 
-    def __init__(self, graph: MergedGraph, scale: int, most: int, few_places: int = FEW_PLACES) -> None:
+    def __init__(
+        self, graph: MergedGraph, scale: int, most: int, few_places: int = FEW_PLACES, filled: Filled | None = None
+    ) -> None:
         classes = graph.classes
         self._few_places = few_places
         self._graph = graph
         self.base = classes.base_ps * scale
         self.extra: Ints = np.array([classes.extra_ps(i) * scale for i in range(len(classes.size))], dtype=np.int64)
+        self.run_extra: Ints = np.zeros(graph.nodes, dtype=np.int64)
+        self.idle = self.pays = 0
+        if filled is not None:
+            self.run_extra -= filled.worth[np.maximum(graph.room, 0)]
+            self.idle, self.pays = self.base + int(self.run_extra[0]), filled.pays
+        runs, kinds = np.unique(self.run_extra, return_inverse=True)
+        self._runs = ((runs + self.base) / self.base).astype(np.float32)
+        self._run_kind = kinds.astype(np.int32)
+        self._run_label = (2 * len(self.extra) + 1 + kinds).astype(np.int32)
         self.fresh: Ints = np.zeros(len(self.extra), dtype=np.int64)
         for first, members in zip(classes.first, classes.members, strict=True):
             self.fresh[first] = len(members)
@@ -221,7 +244,7 @@ class Walks:
                 break
             near, slack = self._near(price, begin, value, slack)
             there, steps = price.copy(), _FEW_STEPS if dear and aim > _LARGE_AIM else _MANY_STEPS
-            next_aim = climb(near, self._in_batches, begin, there, value, aim, enough, steps)
+            next_aim = climb(near, self._in_batches, self._runs, begin, there, value, aim, enough, steps)
             aim = 0.5 * aim
             for _ in range(1 + _TIMES_BACK):
                 (found, _), looks = self._look(there, begin), looks + 1
@@ -238,28 +261,27 @@ class Walks:
 
     def _look(self, price: Floats, begin: Begin) -> tuple[float, Floats]:
         """Return the least that prices prove, in batches and rounded, and its slopes, by a look at all walks."""
-        fill, evict, base = self._costs(price)
+        (fill, evict), run = self._costs(price), self._runs[self._run_kind]
         least, composing = self._rough
         started = now_s()
-        walk_back(self._graph.arcs, fill, evict, base, _NO_WAY_IN_BATCHES, least, composing, begin.most)
+        walk_back(self._graph.arcs, fill, evict, run, _NO_WAY_IN_BATCHES, least, composing, begin.most)
         self._batch_s = (now_s() - started) / max(1, begin.most)
         numbers = np.arange(begin.fewest, begin.most + 1)
         values = price[numbers] @ begin.pool + least[numbers, begin.node]
         worst = int(values.argmin())
         batches, balance = int(numbers[worst]), np.zeros(price.shape, dtype=np.int64)
         balance[batches] = begin.pool
-        steps_of(self._graph.arcs, fill, evict, base, least, composing, batches, begin.node, balance)
+        steps_of(self._graph.arcs, fill, evict, run, least, composing, batches, begin.node, balance)
         return float(values[worst]), balance.astype(np.float64)
 
-    def _costs(self, price: Floats) -> tuple[Floats32, Floats32, Floats32]:
-        """Return what fills, evictions and a batch cost, in batches."""
-        base = np.ones(1, dtype=np.float32)
-        return (self._in_batches - price).astype(np.float32), price.astype(np.float32), base
+    def _costs(self, price: Floats) -> tuple[Floats32, Floats32]:
+        """Return what fills and evictions cost, in batches."""
+        return (self._in_batches - price).astype(np.float32), price.astype(np.float32)
 
     def _costs_by_label(self, price: Floats) -> Floats32:
         """Return what arcs of near walks cost, in batches."""
-        fill, evict, _ = self._costs(price)
-        return np.hstack([fill, evict, np.tile(np.array([1.0, 0.0], dtype=np.float32), (len(price), 1))])
+        same = np.append(np.float32(0.0), self._runs)
+        return np.hstack([*self._costs(price), np.tile(same, (len(price), 1))])
 
     @staticmethod
     def _starts(price: Floats, begin: Begin) -> Floats:
@@ -291,6 +313,8 @@ class Walks:
         while True:
             outcome = near_walks(
                 self._graph.arcs,
+                len(self.extra),
+                self._run_label,
                 cost,
                 least,
                 composing,
@@ -325,11 +349,10 @@ class Walks:
         here = np.full((2, self._graph.nodes), NO_WAY, dtype=np.int64)
         composing = np.full_like(here, NO_WAY)
         here[1, 0] = 0
-        base: Ints = np.array([self.base], dtype=np.int64)
-        found = [int(whole[0] @ self.fresh)]
+        run, found = self.base + self.run_extra, [int(whole[0] @ self.fresh)]
         for t in range(1, batches + 1):
             here[0], rows = here[1], whole[t - 1 : t + 1]
-            walk_back(self._graph.arcs, self.extra - rows, rows, base, NO_WAY, here, composing, 1)
+            walk_back(self._graph.arcs, self.extra - rows, rows, run, NO_WAY, here, composing, 1)
             found.append(int(here[1, 0]) + int(whole[t] @ self.fresh))
         return found
 
@@ -339,8 +362,8 @@ class Walks:
         least = np.full((batches + 1, self._graph.nodes), NO_WAY, dtype=np.int64)
         composing = np.full_like(least, NO_WAY)
         least[0, 0] = 0
-        base: Ints = np.array([self.base], dtype=np.int64)
-        walk_back(self._graph.arcs, self.extra - whole, whole, base, NO_WAY, least, composing, batches)
+        run = self.base + self.run_extra
+        walk_back(self._graph.arcs, self.extra - whole, whole, run, NO_WAY, least, composing, batches)
         return Table(whole, least, composing)
 
 

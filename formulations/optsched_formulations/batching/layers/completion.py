@@ -1,0 +1,100 @@
+"""Schedules of all requests by a schedule of the core: fillers run in the room that it leaves, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from optsched.model.ints import Ints
+from optsched.solvers.formulation import UnsupportedError
+from optsched_formulations.batching.layers.core import Core
+from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
+from optsched_formulations.batching.layers.search import search_layers
+from optsched_formulations.batching.memory_only import Classes
+from optsched_formulations.batching.search.state_steps import EVICT, FILL, RUN
+
+Steps = list[tuple[int, int]]
+
+_WIDTHS = 200, 2_000
+"""States of beams, one after the other until a schedule is found."""
+_ROUNDS = 10
+
+
+def completed(  # noqa: PLR0917
+    core: Core, steps: Steps, batches: int, scale: int, budget: int, seed: int, over: Callable[[], bool]
+) -> Steps:
+    """Return the steps of a schedule that costs less than the budget and does what a core's does; none if not found.
+
+    Parameters
+    ----------
+    core, steps, batches
+        The core, the steps of its schedule, and how many batches all requests may take.
+    scale, budget
+        Units in a ps, and the cost, in units, from which on a schedule is of no use, without the constant work.
+    seed, over
+        Of the search, and whether time is over.
+    """
+    classes = core.graph.classes
+    mine = [*_by_batch(steps), *[[] for _ in range(batches)]][:batches]
+    again = scale * sum(classes.extra_ps(item) for kind, item in steps if kind == FILL)
+    rooms = classes.capacity - _held(classes, mine)
+    try:
+        fillers = PatternRelaxation(core.fillers.classes, scale, budget, seed, np.append(rooms, 0)[::-1].copy())
+    except UnsupportedError:
+        return []
+    enough = (budget - again) / fillers.base
+    priced = fillers.priced(fillers.improved(fillers.first_prices(batches), batches, enough, _ROUNDS, over), batches)
+    for width in _WIDTHS:
+        if over() or priced.bound + again >= budget:
+            break
+        found = search_layers(priced.space(), batches, budget - again, width, over)
+        if found.steps:
+            theirs = [*_by_batch(among(core.classes, core.fillers.classes, found.steps)), *[[] for _ in range(batches)]]
+            both = zip(map(list, _by_batch(among(core.classes, classes, _joined(mine)))), theirs, strict=False)
+            return _joined([_ordered(one + other) for one, other in both])
+    return []
+
+
+def among(every: Classes, some: Classes, steps: Steps) -> Steps:
+    """Return steps of some classes by the items of all."""
+    place = {kind: number for number, kind in enumerate(every.kinds)}
+    first = [every.first[place[kind]] for kind in some.kinds]
+    items = [first[owner] + token - 1 for owner, token in zip(some.owner, some.token, strict=True)]
+    return [(step, items[item] if item >= 0 else item) for step, item in steps]
+
+
+def _by_batch(steps: Steps) -> list[Steps]:
+    """Return the steps before each batch."""
+    batches: list[Steps] = [[]]
+    for step in steps:
+        if step[0] == RUN:
+            batches.append([])
+        else:
+            batches[-1].append(step)
+    return batches[:-1]
+
+
+def _joined(batches: list[Steps]) -> Steps:
+    """Return the steps before all batches, and the batches."""
+    return [step for before in batches for step in [*before, (RUN, -1)]]
+
+
+def _ordered(steps: Steps) -> Steps:
+    """Return evictions first."""
+    return sorted(steps, key=lambda step: step[0] != EVICT)
+
+
+def _held(classes: Classes, batches: list[Steps]) -> Ints:
+    """Return the blocks that are held in every batch."""
+    running: list[int] = []
+    held = np.zeros(len(batches), dtype=np.int64)
+    for batch, before in enumerate(batches):
+        for kind, item in before:
+            if kind == FILL:
+                running.append(item)
+            else:
+                running.remove(item)
+        held[batch] = sum(classes.size[item] for item in running)
+        running = [classes.following[item] for item in running if classes.following[item] >= 0]
+    return held

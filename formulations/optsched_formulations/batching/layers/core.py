@@ -1,0 +1,197 @@
+r"""The core of an instance: its largest classes, on their merged graph, with prices of all tokens for each J.
+
+`fillers` says what a core proves. Prices that are the same in all batches are those of a linear programme: a flow of
+one unit through the core's merged graph, whose J runs are each combined with a set of fillers that fits what is left,
+
+.. math:: \min \sum_{v, s} λ_{vs} + \sum_i e_i φ_i
+
+for :math:`λ_{vs}` batches of node v that set s fills up, and :math:`φ_i` fills of item i, of extra cost :math:`e_i` in
+batches; every item of a filler is in as many sets as it has requests, and every item of the core is filled as often as
+it waits, by evictions or from the begin. The duals of the latter are prices. Sets are added as long as duals say that
+they lower the cost (column generation, with `Fillers.best` for the subproblem). The flow may be of several closed walks
+that do not meet, so that walks may prove more than the programme with its own prices.
+"""
+
+from __future__ import annotations
+
+import highspy
+import numpy as np
+from scipy.sparse import csc_array
+
+from optsched.model.domain import replace as replace_model
+from optsched.model.instance import Instance
+from optsched.model.ints import Ints
+from optsched.solvers.highs import programme_of, quiet_solver, run_interruptibly
+from optsched.stopwatch import now_s
+from optsched_formulations.batching.layers.bundle import Floats
+from optsched_formulations.batching.layers.fillers import Fillers
+from optsched_formulations.batching.layers.graph import MergedGraph, can_be_few, merged_graph
+from optsched_formulations.batching.memory_only import Classes
+
+_MOST_EFFORT = 500_000
+"""Additions for what fillers are worth in one batch: more take too long."""
+_LEAST_SHARE = 0.25
+"""Of what all requests hold in all batches the core holds that share: of less it proves little."""
+_PRIMAL = 4
+"""HiGHS' number of the primal simplex method: new columns leave the last optimum feasible."""
+_SMALL = 1e-7
+
+
+class Core:
+    """The largest classes of an instance, and the others.
+
+    Parameters
+    ----------
+    classes
+        Of all.
+    graph
+        Of the core; its empty node may run.
+    fillers
+        The others.
+    """
+
+    def __init__(self, classes: Classes, graph: MergedGraph, fillers: Fillers) -> None:
+        self.classes, self.graph, self.fillers = classes, graph, fillers
+
+    @property
+    def items(self) -> int:
+        """Number of the core's items."""
+        return len(self.graph.classes.size)
+
+
+def core_of(instance: Instance, classes: Classes, most_nodes: int) -> Core | None:
+    """Return the core of as many of the largest classes as have ``most_nodes`` nodes, if some are left for fillers.
+
+    Classes are in order of what their requests hold at the end.
+    """
+    order = sorted(range(len(classes.kinds)), key=lambda kind: (sum(classes.kinds[kind][:2]), classes.kinds[kind]))
+    held = [sum(map(classes.held, _items_of(classes, kind))) * len(classes.members[kind]) for kind in order]
+    chosen = None
+    for number in range(len(order) - 1, 0, -1):
+        core = _of(instance, classes, order[number:])
+        if not can_be_few(core, most_nodes):
+            break
+        if sum(held[number:]) >= _LEAST_SHARE * sum(held):
+            chosen = number, core
+    if chosen is None:
+        return None
+    fillers = Fillers(_of(instance, classes, order[: chosen[0]]))
+    if fillers.effort > _MOST_EFFORT:
+        return None
+    return Core(classes, merged_graph(chosen[1], 2 * most_nodes).idling, fillers)
+
+
+def _items_of(classes: Classes, kind: int) -> range:
+    first = classes.first[kind]
+    return range(first, first + classes.kinds[kind][1])
+
+
+def _of(instance: Instance, classes: Classes, kinds: list[int]) -> Classes:
+    """Return some classes alone."""
+    members = sorted(request for kind in kinds for request in classes.members[kind])
+    return Classes(replace_model(instance, requests=tuple(instance.requests[request] for request in members)))
+
+
+class Master:
+    """The linear programme of a core, over a growing number of sets of fillers.
+
+    Parameters
+    ----------
+    core
+        The core.
+    most
+        The largest number of batches to be asked for.
+    workers, seed
+        For the solver.
+    """
+
+    def __init__(self, core: Core, most: int, workers: int, seed: int) -> None:
+        self._core = core
+        graph, arcs = core.graph, core.graph.arcs
+        running = np.flatnonzero(arcs.run_head >= 0)
+        self._rooms: Ints = np.unique(graph.room[running])
+        self._solver = quiet_solver(0.0, workers, seed)
+        self._solver.setOptionValue("simplex_strategy", _PRIMAL)
+        # Rows: nodes before evictions, and after them; items of the core; rooms; items of fillers; batches.
+        nodes, items, fillers = graph.nodes, core.items, len(core.fillers.requests)
+        self._items = 2 * nodes
+        self._room_rows = self._items + items
+        self._tokens = self._room_rows + len(self._rooms)
+        self._batches = self._tokens + fillers
+        extra = np.array([graph.classes.extra_ps(i) for i in range(items)]) / graph.classes.base_ps
+        fill_head, fill_item = arcs.fill_head.astype(np.int64), arcs.fill_item.astype(np.int64)
+        evict_head, evict_item = arcs.evict_head.astype(np.int64), arcs.evict_item.astype(np.int64)
+        fill_tail, evict_tail = (np.repeat(np.arange(nodes), np.diff(b)) for b in (arcs.fill_begin, arcs.evict_begin))
+        fits, room = np.flatnonzero(arcs.fits), np.searchsorted(self._rooms, graph.room[running])
+        dear = 2.0 * (most + float(extra.sum()) * sum(map(len, graph.classes.members))) + 1.0
+        columns = _Columns()
+        columns.add(np.zeros(len(evict_tail)), (evict_tail, -1), (evict_head, 1), (self._items + evict_item, -1))
+        columns.add(np.zeros(len(fits)), (fits, -1), (nodes + fits, 1))
+        columns.add(extra[fill_item], (nodes + fill_tail, -1), (nodes + fill_head, 1), (self._items + fill_item, 1))
+        columns.add(
+            np.ones(len(running)),
+            (nodes + running, -1),
+            (arcs.run_head[running].astype(np.int64), 1),
+            (self._room_rows + room, 1),
+            (np.full(len(running), self._batches), 1),
+        )
+        # No fillers in a batch; and, worse than any schedule, tokens that nobody generates, and batches beyond J.
+        columns.add(np.zeros(len(self._rooms)), (self._room_rows + np.arange(len(self._rooms)), -1))
+        columns.add(np.full(fillers, dear), (self._tokens + np.arange(fillers), 1))
+        columns.add(np.full(1, dear), (np.full(1, self._batches), -1))
+        sides = np.zeros(self._batches + 1)
+        for first, members in zip(graph.classes.first, graph.classes.members, strict=True):
+            sides[self._items + first] = len(members)
+        sides[self._tokens : self._batches] = core.fillers.requests
+        cost, matrix = columns.matrix(len(sides))
+        bounds = np.zeros(len(cost)), np.full(len(cost), highspy.kHighsInf)
+        self._solver.passModel(programme_of(cost, bounds, matrix, (sides, sides.copy())))
+
+    def prices(self, batches: int, until: float) -> tuple[Floats, Floats] | None:
+        """Return prices, in batches, of waiting for items of the core, and of tokens of fillers; None without time."""
+        solver, core = self._solver, self._core
+        solver.changeRowBounds(self._batches, float(batches), float(batches))
+        found = None
+        while True:
+            solver.setOptionValue("time_limit", solver.getRunTime() + max(until - now_s(), 0.0))
+            if run_interruptibly(solver):
+                raise KeyboardInterrupt
+            if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+                return found
+            dual = np.asarray(solver.getSolution().row_dual, dtype=np.float64)
+            price = dual[self._tokens : self._batches]
+            found = dual[self._items : self._items + core.items], price
+            worth, counts = core.fillers.best(price, self._rooms)
+            better = np.flatnonzero(worth > dual[self._room_rows : self._tokens] + _SMALL)
+            if not better.size or now_s() > until:
+                return found
+            for k in better.tolist():
+                items = np.flatnonzero(counts[k])
+                rows = np.concatenate([[self._room_rows + k], self._tokens + items]).astype(np.int32)
+                values = np.concatenate([[-1.0], counts[k, items]])
+                solver.addCol(0.0, 0.0, highspy.kHighsInf, len(rows), rows, values)
+
+
+class _Columns:
+    """Columns of a programme, group by group."""
+
+    def __init__(self) -> None:
+        self._cost: list[Floats] = []
+        self._rows: list[Ints] = []
+        self._columns: list[Ints] = []
+        self._values: list[Floats] = []
+        self._count = 0
+
+    def add(self, cost: Floats, *entries: tuple[Ints, int]) -> None:
+        """Add columns of some costs, each with the same values in rows of its own."""
+        for row, value in entries:
+            self._rows.append(row)
+            self._columns.append(self._count + np.arange(len(row)))
+            self._values.append(np.full(len(row), float(value)))
+        self._cost.append(cost)
+        self._count += len(cost)
+
+    def matrix(self, rows: int) -> tuple[Floats, csc_array]:
+        """Return costs, and the matrix."""
+        entries = np.concatenate(self._values), (np.concatenate(self._rows), np.concatenate(self._columns))
+        return np.concatenate(self._cost), csc_array(entries, shape=(rows, self._count))
