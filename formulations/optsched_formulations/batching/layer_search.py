@@ -33,13 +33,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from optsched.bounds.volume import volume_bound
 from optsched.model.cost import CostModel
-from optsched.model.domain import replace as replace_model
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
@@ -64,6 +63,7 @@ from optsched_formulations.batching.layers.core import Core, Master, core_of
 from optsched_formulations.batching.layers.fillers import Fillers
 from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.graph_layers import GraphPriced, GraphRelaxation
+from optsched_formulations.batching.layers.lonely import lonely_of
 from optsched_formulations.batching.layers.pattern_layers import PatternPriced, PatternRelaxation
 from optsched_formulations.batching.layers.search import Found, Priced, Relaxation, compile_rest, search_layers
 from optsched_formulations.batching.layers.two_sided import Effort, Reach, TwoSided, affordable, arcs_back
@@ -72,16 +72,15 @@ from optsched_formulations.batching.memory_only import Classes, require_memory_o
 from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.resident_graph import TooLargeError
 from optsched_formulations.batching.search.resident_walk import scale_of
-from optsched_formulations.batching.search.state_steps import FILL, RUN
 
 _MOST_NODES, _MOST_PLACES = 3_000_000, 160_000_000
 """Nodes of the graph, and nodes × batches, of which each takes some 24 bytes."""
 _MOST_REQUESTS = 255
 _PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.2
 """Shares of the time left that the fewest batches, and the graph, may take."""
-_CORES = (300, 0.3), (1_500, 0.4)
+_CORES = (300, 0.5), (1_500, 0.6)
 """Nodes of cores, and the share of the time left that each may take."""
-_MASTER_SHARE, _CORE_SEARCH_SHARE, _COMPLETION_SHARE = 0.3, 0.02, 0.02
+_MASTER_SHARE, _CORE_SEARCH_SHARE, _COMPLETION_SHARE = 0.3, 0.05, 0.02
 """Of a core's time, for its prices; of the time left, for a search of a number of batches, and for fillers."""
 _QUICK, _LONG = 30, 400
 """Rounds of looking for prices of a number of batches, at first and then for those still open."""
@@ -99,7 +98,7 @@ _VISIT_SHARE, _SEARCH_SHARE = 0.15, 0.04
 """Shares of the time left for a visit to the prices of the least bound, and for a search once they have converged."""
 _REACH, _FURTHER, _LEAST_REACH = 0.02, 1.3, 0.005
 """Loss in batches up to which each end is searched at first; how many times as far next, and more by how much."""
-_FAR, _UNEQUAL, _SMALL_EFFORT = 2.5, 20, 10_000
+_FAR, _UNEQUAL, _SMALL_EFFORT = 2.5, 20, 100_000
 """How many times as far where one end takes that many times as much as the other, or both as little as that."""
 _ROOM = 1.2
 """Times as many batches as needed: with room for more, schedules are looked for from below."""
@@ -175,6 +174,10 @@ def _compile(relaxation: Callable[[Classes], Relaxation]) -> None:
         raise KeyboardInterrupt
 
 
+def _tiny_patterns(tiny: Classes) -> PatternRelaxation:
+    return PatternRelaxation(tiny, 1, 3, 0)
+
+
 def _tiny_graph(tiny: Classes) -> GraphRelaxation:
     graph = merged_graph(tiny, 4)
     return GraphRelaxation(graph, Walks(graph, 1, 2, few_places=0), 0)
@@ -196,51 +199,6 @@ def _compile_loops(relaxation: Callable[[Classes], Relaxation]) -> None:
         fillers.best(np.zeros(len(fillers.requests)), np.zeros(1, dtype=np.int64))
 
 
-@dataclass(frozen=True)
-class _Lonely:
-    """Requests that leave no room for any other, and the rest.
-
-    Parameters
-    ----------
-    classes
-        Of all requests.
-    rest
-        The instance without them.
-    kinds
-        Their classes.
-    """
-
-    classes: Classes
-    rest: Instance
-    kinds: tuple[int, ...]
-
-    @property
-    def batches(self) -> int:
-        """How many batches they take."""
-        return sum(self.classes.kinds[kind][1] * len(self.classes.members[kind]) for kind in self.kinds)
-
-    @property
-    def steps(self) -> list[tuple[int, int]]:
-        """What they do, one after another."""
-        steps: list[tuple[int, int]] = []
-        for kind in self.kinds:
-            for _ in self.classes.members[kind]:
-                steps += [(FILL, self.classes.first[kind]), *[(RUN, -1)] * self.classes.kinds[kind][1]]
-        return steps
-
-
-def _lonely(instance: Instance) -> _Lonely:
-    """Tell requests that leave no room for any other, unless all do."""
-    classes = Classes(instance)
-    sizes = [classes.size[first] for first in classes.first]
-    kinds = tuple(kind for kind, size in enumerate(sizes) if size + min(sizes) > classes.capacity)
-    if len(kinds) == len(sizes):
-        kinds = ()
-    alone = {request for kind in kinds for request in classes.members[kind]}
-    rest = tuple(request for number, request in enumerate(instance.requests) if number not in alone)
-    return _Lonely(classes, instance if not kinds else replace_model(instance, requests=rest), kinds)
-
-
 class _Solution:
     """One task: what is known of every number of batches, and the best schedule so far."""
 
@@ -248,7 +206,7 @@ class _Solution:
         self._task = task
         self._started = now_s()
         self._deadline = self._started + task.time_limit_s
-        self._lonely = _lonely(task.instance)
+        self._lonely = lonely_of(task.instance)
         self._classes = classes = Classes(self._lonely.rest)
         self._constant_ps = self._lonely.classes.constant_ps + classes.base_ps * self._lonely.batches
         self._scale = scale = scale_of(classes)
@@ -262,27 +220,29 @@ class _Solution:
         packing = find_packing(rest, _PACKING_SHARE * task.time_limit_s)
         least = [volume_bound(rest.instance).batches, max(output for _, output, _ in classes.kinds)]
         self._fewest = max(least if packing is None else [*least, packing.batches])
-        reach = max(self._fewest, self._most)
-        self._relaxation = self._relaxed(min(most_nodes, _MOST_PLACES // (reach + 1)), few_places, reach)
+        self._most_nodes, self._few_places = most_nodes, few_places
         # In units, for every number of batches that is not settled, without the constant work.
         self._open = {batches: batches * self._base for batches in range(self._fewest, self._most + 1)}
         self._prices: dict[int, Floats] = {}
-        # Of which schedules are looked for, if not of all.
+        # Of which schedules are looked for, if not of all; and prices of all items that its prices say.
         self._core: Core | None = None
-
-    def _relaxed(self, most_nodes: int, few_places: int, reach: int) -> Relaxation:
-        """Return prices of items for up to ``reach`` batches if their graph is small enough, else of blocks."""
-        classes, scale, seed = self._classes, self._scale, self._task.seed
-        try:
-            graph = merged_graph(classes, most_nodes, self._at(_GRAPH_SHARE))
-        except TooLargeError:
-            _compile(lambda tiny: PatternRelaxation(tiny, 1, 3, seed))
-            return PatternRelaxation(classes, scale, self._budget, seed)
+        self._start: Floats | None = None
         largest = scale * max(classes.base_ps, *classes.fill_ps, *classes.decode_ps)
-        if largest * most_steps(reach, len(self._task.instance.requests)) > MOST_PAID:
+        steps = most_steps(max(self._fewest, self._most), len(task.instance.requests))
+        self._exact = largest * steps <= MOST_PAID
+
+    def _relaxed(self) -> Relaxation:
+        """Return prices of items if their graph is small enough, else of blocks."""
+        classes, scale, seed, reach = self._classes, self._scale, self._task.seed, max(self._fewest, self._most)
+        try:
+            graph = merged_graph(classes, min(self._most_nodes, _MOST_PLACES // (reach + 1)), self._at(_GRAPH_SHARE))
+        except TooLargeError:
+            _compile(_tiny_patterns)
+            return PatternRelaxation(classes, scale, self._budget, seed)
+        if not self._exact:
             raise UnsupportedError("times beyond 64 bits")
         _compile(_tiny_graph)
-        return GraphRelaxation(graph, Walks(graph, scale, reach, few_places), seed)
+        return GraphRelaxation(graph, Walks(graph, scale, reach, self._few_places), seed, self._start)
 
     @property
     def _budget(self) -> int:
@@ -316,10 +276,14 @@ class _Solution:
         return Outcome(Termination.OPTIMAL, self._schedule, self._value, badge)
 
     def _settle_each(self) -> None:
+        if self._exact:
+            self._settle_cores()
+        if not self._open:
+            return
+        self._relaxation = self._relaxed()
         self._begin()
         if not self._open:
             return
-        self._settle_cores()
         most = self._most
         quick, long = self._relaxation.widths
         if isinstance(self._relaxation, GraphRelaxation) and self._relaxation.walks.many_places(most):
@@ -337,39 +301,55 @@ class _Solution:
 
     def _settle_cores(self) -> None:
         """Bound the numbers of batches that are open by the largest classes, with others in the room left."""
-        known = 0
+        known, linear = 0, dict[int, int]()
         for most_nodes, share in _CORES:
             core = core_of(self._lonely.rest, self._classes, most_nodes)
             if core is None or core.items == known or not self._open:
                 continue
+            _compile(_tiny_graph)
+            _compile(_tiny_patterns)
             self._core, known, until = core, core.items, self._at(share)
-            relaxations = self._cores(core, self._at(share * _MASTER_SHARE))
-            for batches in sorted(relaxations, key=lambda batches: -self._open.get(batches, 0)):
-                for width in (relaxations[batches].widths[1], None):
-                    if batches in self._open:
-                        soon = self._over(min(until, self._at(_CORE_SEARCH_SHARE)))
-                        self._search(relaxations[batches].priced(self._prices[batches], batches), batches, width, soon)
-            if relaxations.keys() >= self._open.keys():
-                self._raise_least(relaxations, relaxations[min(self._open)].widths[1], until)
+            relaxations = self._cores(core, linear, self._at(share * _MASTER_SHARE))
+            self._search_cores(relaxations, until)
+            if self._open and relaxations.keys() >= self._open.keys():
+                self._raise_least(relaxations, GraphRelaxation.widths[1], until)
             self._core, self._prices = None, {}
 
-    def _cores(self, core: Core, until: float) -> dict[int, GraphRelaxation]:
-        """Return what prices of a linear programme prove of the numbers of batches that are open."""
+    def _cores(self, core: Core, linear: dict[int, int], until: float) -> dict[int, GraphRelaxation]:
+        """Return what prices of a linear programme prove of the numbers of batches that are open, the least first.
+
+        ``linear`` is what those of a smaller core prove, and then those of this one; if no more, the smaller one does.
+        """
         master = Master(core, self._most, self._task.workers, self._task.seed)
         relaxations: dict[int, GraphRelaxation] = {}
-        for batches in list(self._open):
+        for batches in sorted(self._open, key=lambda batches: (self._open[batches], batches)):
             prices = master.prices(batches, until) if now_s() < until else None
             if prices is None:
                 break
             waiting, tokens = prices
             most = MOST_PAID // (4 * (batches + 1) * (int(core.fillers.requests.sum()) + 1))
             filled = core.fillers.filled(np.rint(np.clip(tokens * self._base, -most, most)).astype(np.int64))
-            walks = Walks(core.graph, self._scale, batches, filled=filled)
-            relaxations[batches] = GraphRelaxation(core.graph, walks, self._task.seed)
-            self._prices[batches] = np.tile(waiting, (batches + 1, 1))
-            if batches in self._open:
-                self._raise(batches, relaxations[batches].priced(self._prices[batches], batches).bound)
+            relaxation = GraphRelaxation(
+                core.graph, Walks(core.graph, self._scale, batches, filled=filled), self._task.seed
+            )
+            priced = self._priced(relaxation, batches, np.tile(waiting, (batches + 1, 1)))
+            if not relaxations:
+                if priced.bound < linear.get(batches, 0) + _GAIN * self._base:
+                    return {}
+                self._start = core.prices(waiting, tokens)
+            relaxations[batches], linear[batches] = relaxation, priced.bound
         return {batches: relaxation for batches, relaxation in relaxations.items() if batches in self._open}
+
+    def _search_cores(self, relaxations: dict[int, GraphRelaxation], until: float) -> None:
+        """Look for schedules of the least bounds; then settle what takes least, until something takes too long."""
+        order = sorted(relaxations, key=lambda batches: self._open.get(batches, 0))
+        for width in (*GraphRelaxation.widths, None):
+            for batches in order if width else order[::-1]:
+                soon = self._over(min(until, self._at(_CORE_SEARCH_SHARE)))
+                if batches in self._open and not soon():
+                    priced = relaxations[batches].priced(self._prices[batches], batches)
+                    if not self._search(priced, batches, width, soon) and width is None:
+                        return
 
     def _begin(self) -> None:
         """Look for a schedule of few batches where the best one known leaves room for many more than are needed."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from optsched.model.ints import Ints
 from optsched.solvers.formulation import UnsupportedError
-from optsched_formulations.batching.layers.core import Core
+from optsched_formulations.batching.layers.core import Core, items_among
 from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
 from optsched_formulations.batching.layers.search import search_layers
 from optsched_formulations.batching.memory_only import Classes
@@ -58,9 +58,7 @@ def completed(  # noqa: PLR0917
 
 def among(every: Classes, some: Classes, steps: Steps) -> Steps:
     """Return steps of some classes by the items of all."""
-    place = {kind: number for number, kind in enumerate(every.kinds)}
-    first = [every.first[place[kind]] for kind in some.kinds]
-    items = [first[owner] + token - 1 for owner, token in zip(some.owner, some.token, strict=True)]
+    items = items_among(every, some).tolist()
     return [(step, items[item] if item >= 0 else item) for step, item in steps]
 
 

@@ -58,6 +58,20 @@ class Core:
         """Number of the core's items."""
         return len(self.graph.classes.size)
 
+    def prices(self, waiting: Floats, tokens: Floats) -> Floats:
+        """Return prices of all items that prove no less than those of the core's items, and of the fillers' tokens.
+
+        A filler that waits for an item pays for its token and those after it.
+        """
+        fillers, found = self.fillers.classes, np.zeros(len(self.classes.size))
+        still = tokens.copy()
+        for item in reversed(range(len(still))):
+            if fillers.following[item] >= 0:
+                still[item] += still[fillers.following[item]]
+        for some, price in ((self.graph.classes, waiting), (fillers, still)):
+            found[items_among(self.classes, some)] = price
+        return found
+
 
 def core_of(instance: Instance, classes: Classes, most_nodes: int) -> Core | None:
     """Return the core of as many of the largest classes as have ``most_nodes`` nodes, if some are left for fillers.
@@ -79,6 +93,13 @@ def core_of(instance: Instance, classes: Classes, most_nodes: int) -> Core | Non
     if fillers.effort > _MOST_EFFORT:
         return None
     return Core(classes, merged_graph(chosen[1], 2 * most_nodes).idling, fillers)
+
+
+def items_among(every: Classes, some: Classes) -> Ints:
+    """Return the items of some classes among those of all."""
+    place = {kind: number for number, kind in enumerate(every.kinds)}
+    first = [every.first[place[kind]] for kind in some.kinds]
+    return np.array([first[owner] + token - 1 for owner, token in zip(some.owner, some.token, strict=True)])
 
 
 def _items_of(classes: Classes, kind: int) -> range:

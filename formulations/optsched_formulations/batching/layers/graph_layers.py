@@ -42,18 +42,20 @@ class GraphRelaxation:
         The graph, and what prices prove on it.
     seed
         Of the choice of states to find prices for.
+    start
+        Prices of items, in batches, that are known to be good.
     """
 
     widths = 200, 2_000
 
-    def __init__(self, graph: MergedGraph, walks: Walks, seed: int) -> None:
-        self.graph, self.walks = graph, walks
+    def __init__(self, graph: MergedGraph, walks: Walks, seed: int, start: Floats | None = None) -> None:
+        self.graph, self.walks, self._start = graph, walks, start
         self.pools = Pools(graph.classes, first=1)
         self.random = np.random.default_rng(seed)
 
     def first_prices(self, batches: int) -> Floats:
-        """Return prices that share each batch by what items hold."""
-        return self.walks.first_prices(batches)
+        """Return prices that are known to be good, or such that share each batch by what items hold."""
+        return self.walks.first_prices(batches) if self._start is None else np.tile(self._start, (batches + 1, 1))
 
     def improved(self, price: Floats, batches: int, enough: float, rounds: int, over: Callable[[], bool]) -> Floats:
         """Return the best prices found; a bound of ``enough``, in batches, suffices."""
