@@ -57,8 +57,8 @@ from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import value_to_beat
 from optsched_formulations.batching.flow.model import find_packing
 from optsched_formulations.batching.layers.arc_programme import ArcProgramme, tightened
-from optsched_formulations.batching.layers.bundle import Floats
-from optsched_formulations.batching.layers.completion import among, completed
+from optsched_formulations.batching.layers.bundle import Floats, maximise
+from optsched_formulations.batching.layers.completion import among, completed, rooms_left
 from optsched_formulations.batching.layers.core import Core, Master, core_of
 from optsched_formulations.batching.layers.fillers import Fillers
 from optsched_formulations.batching.layers.graph import merged_graph
@@ -82,6 +82,8 @@ _CORES = (300, 0.5), (1_500, 0.6)
 """Nodes of cores, and the share of the time left that each may take."""
 _MASTER_SHARE, _CORE_SEARCH_SHARE, _COMPLETION_SHARE = 0.3, 0.05, 0.02
 """Of a core's time, for its prices; of the time left, for a search of a number of batches, and for fillers."""
+_SMALL_STEP = 0.15
+"""In batches: what prices of tokens change by at first, times what is out of balance."""
 _QUICK, _LONG = 30, 400
 """Rounds of looking for prices of a number of batches, at first and then for those still open."""
 _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
@@ -224,6 +226,7 @@ class _Solution:
         # In units, for every number of batches that is not settled, without the constant work.
         self._open = {batches: batches * self._base for batches in range(self._fewest, self._most + 1)}
         self._prices: dict[int, Floats] = {}
+        self._tokens: dict[int, Floats] = {}
         # Of which schedules are looked for, if not of all; and prices of all items that its prices say.
         self._core: Core | None = None
         self._start: Floats | None = None
@@ -313,6 +316,7 @@ class _Solution:
             self._search_cores(relaxations, until)
             if self._open and relaxations.keys() >= self._open.keys():
                 self._raise_least(relaxations, GraphRelaxation.widths[1], until)
+                self._refine_least(core, until)
             self._core, self._prices = None, {}
 
     def _cores(self, core: Core, linear: dict[int, int], until: float) -> dict[int, GraphRelaxation]:
@@ -327,11 +331,7 @@ class _Solution:
             if prices is None:
                 break
             waiting, tokens = prices
-            most = MOST_PAID // (4 * (batches + 1) * (int(core.fillers.requests.sum()) + 1))
-            filled = core.fillers.filled(np.rint(np.clip(tokens * self._base, -most, most)).astype(np.int64))
-            relaxation = GraphRelaxation(
-                core.graph, Walks(core.graph, self._scale, batches, filled=filled), self._task.seed
-            )
+            self._tokens[batches], relaxation = tokens, self._core_relaxation(core, batches, tokens)
             priced = self._priced(relaxation, batches, np.tile(waiting, (batches + 1, 1)))
             if not relaxations:
                 if priced.bound < linear.get(batches, 0) + _GAIN * self._base:
@@ -339,6 +339,37 @@ class _Solution:
                 self._start = core.prices(waiting, tokens)
             relaxations[batches], linear[batches] = relaxation, priced.bound
         return {batches: relaxation for batches, relaxation in relaxations.items() if batches in self._open}
+
+    def _core_relaxation(self, core: Core, batches: int, tokens: Floats) -> GraphRelaxation:
+        """Return prices of the core's items, with those of tokens of fillers in whole units."""
+        most = MOST_PAID // (4 * (batches + 1) * (int(core.fillers.requests.sum()) + 1))
+        filled = core.fillers.filled(np.rint(np.clip(tokens * self._base, -most, most)).astype(np.int64))
+        return GraphRelaxation(core.graph, Walks(core.graph, self._scale, batches, filled=filled), self._task.seed)
+
+    def _refine_least(self, core: Core, until: float) -> None:
+        """Raise the least bound by prices of tokens for which the least cost of the core's schedules is greater."""
+        over, refined = self._over(until), set[int]()
+        while self._open and not over():
+            batches = min(self._open, key=lambda batches: (self._open[batches], batches))
+            if batches in refined:
+                break
+            refined.add(batches)
+            self._refine(core, batches, lambda batches=batches: over() or batches not in self._open)  # type: ignore[misc]
+
+    def _refine(self, core: Core, batches: int, over: Callable[[], bool]) -> None:
+        def least(change: Floats) -> tuple[float, Floats]:
+            tokens = known + _SMALL_STEP * change
+            relaxation = self._core_relaxation(core, batches, tokens)
+            price = relaxation.improved(self._prices[batches], batches, self._enough, _QUICK, over)
+            found = search_layers(relaxation.priced(price, batches).space(), batches, self._budget, None, over)
+            self._take_found(found, batches)
+            used = np.zeros((1, len(tokens)), dtype=np.int64)
+            if found.complete and found.steps:
+                _, used = core.fillers.best(tokens, rooms_left(core, found.steps, batches))
+            return found.bound / self._base, _SMALL_STEP * (core.fillers.requests - used.sum(axis=0))
+
+        known = self._tokens[batches]
+        maximise(least, np.zeros(len(known)), [], self._enough, _LONG, _GAIN, over)
 
     def _search_cores(self, relaxations: dict[int, GraphRelaxation], until: float) -> None:
         """Look for schedules of the least bounds; then settle what takes least, until something takes too long."""

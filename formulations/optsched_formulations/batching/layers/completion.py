@@ -36,11 +36,11 @@ def completed(  # noqa: PLR0917
         Of the search, and whether time is over.
     """
     classes = core.graph.classes
-    mine = [*_by_batch(steps), *[[] for _ in range(batches)]][:batches]
+    mine = _in_batches(steps, batches)
     again = scale * sum(classes.extra_ps(item) for kind, item in steps if kind == FILL)
-    rooms = classes.capacity - _held(classes, mine)
+    rooms = np.append(rooms_left(core, steps, batches), 0)[::-1].copy()
     try:
-        fillers = PatternRelaxation(core.fillers.classes, scale, budget, seed, np.append(rooms, 0)[::-1].copy())
+        fillers = PatternRelaxation(core.fillers.classes, scale, budget, seed, rooms)
     except UnsupportedError:
         return []
     enough = (budget - again) / fillers.base
@@ -50,9 +50,9 @@ def completed(  # noqa: PLR0917
             break
         found = search_layers(priced.space(), batches, budget - again, width, over)
         if found.steps:
-            theirs = [*_by_batch(among(core.classes, core.fillers.classes, found.steps)), *[[] for _ in range(batches)]]
-            both = zip(map(list, _by_batch(among(core.classes, classes, _joined(mine)))), theirs, strict=False)
-            return _joined([_ordered(one + other) for one, other in both])
+            theirs = _in_batches(among(core.classes, core.fillers.classes, found.steps), batches)
+            mine = _in_batches(among(core.classes, classes, steps), batches)
+            return _joined([_ordered(one + other) for one, other in zip(mine, theirs, strict=True)])
     return []
 
 
@@ -62,15 +62,32 @@ def among(every: Classes, some: Classes, steps: Steps) -> Steps:
     return [(step, items[item] if item >= 0 else item) for step, item in steps]
 
 
-def _by_batch(steps: Steps) -> list[Steps]:
-    """Return the steps before each batch."""
-    batches: list[Steps] = [[]]
+def rooms_left(core: Core, steps: Steps, batches: int) -> Ints:
+    """Return the blocks that a schedule of the core leaves in every batch."""
+    classes = core.graph.classes
+    running: list[int] = []
+    rooms = np.full(batches, classes.capacity, dtype=np.int64)
+    for batch, before in enumerate(_in_batches(steps, batches)):
+        for kind, item in before:
+            if kind == FILL:
+                running.append(item)
+            else:
+                running.remove(item)
+        rooms[batch] -= sum(classes.size[item] for item in running)
+        running = [classes.following[item] for item in running if classes.following[item] >= 0]
+    return rooms
+
+
+def _in_batches(steps: Steps, batches: int) -> list[Steps]:
+    """Return the steps before each of some batches, of which the last may have none."""
+    before: list[Steps] = [[] for _ in range(batches)]
+    batch = 0
     for step in steps:
         if step[0] == RUN:
-            batches.append([])
+            batch += 1
         else:
-            batches[-1].append(step)
-    return batches[:-1]
+            before[batch].append(step)
+    return before
 
 
 def _joined(batches: list[Steps]) -> Steps:
@@ -81,18 +98,3 @@ def _joined(batches: list[Steps]) -> Steps:
 def _ordered(steps: Steps) -> Steps:
     """Return evictions first."""
     return sorted(steps, key=lambda step: step[0] != EVICT)
-
-
-def _held(classes: Classes, batches: list[Steps]) -> Ints:
-    """Return the blocks that are held in every batch."""
-    running: list[int] = []
-    held = np.zeros(len(batches), dtype=np.int64)
-    for batch, before in enumerate(batches):
-        for kind, item in before:
-            if kind == FILL:
-                running.append(item)
-            else:
-                running.remove(item)
-        held[batch] = sum(classes.size[item] for item in running)
-        running = [classes.following[item] for item in running if classes.following[item] >= 0]
-    return held

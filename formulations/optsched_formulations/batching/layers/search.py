@@ -173,6 +173,9 @@ def search_layers(space: Space, batches: int, budget: int, width: int | None, ov
             found.bound = int(layer.bound[:count].min(initial=found.budget))
         if count == 0:
             break
+    if found.complete:
+        # States that are left have no batch any more.
+        found.bound = found.budget
     return found
 
 
