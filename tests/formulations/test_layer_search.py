@@ -393,9 +393,9 @@ def _priced_walks(graph: MergedGraph, batches: int) -> tuple[Callable[[Floats], 
     def evaluate(at: Floats) -> tuple[float, Floats]:
         fill, evict = (walks.extra / walks.base - at).astype(np.float32), at.astype(np.float32)
         fill, evict = np.tile(fill, (batches + 1, 1)), np.tile(evict, (batches + 1, 1))
-        base, balance = np.ones(1, dtype=np.float32), np.zeros(fill.shape, dtype=np.int64)
-        walk_back(graph.arcs, fill, evict, base, NONE, least, composing, batches)
-        steps_of(graph.arcs, fill, evict, base, least, composing, batches, 0, balance)
+        run, balance = np.ones(graph.nodes, dtype=np.float32), np.zeros(fill.shape, dtype=np.int64)
+        walk_back(graph.arcs, fill, evict, run, NONE, least, composing, batches)
+        steps_of(graph.arcs, fill, evict, run, least, composing, batches, 0, balance)
         slope = (walks.fresh + balance.sum(axis=0)).astype(np.float64)
         return float(at @ walks.fresh) + float(least[batches, 0]), slope
 
@@ -459,7 +459,7 @@ def test_near_walks_are_those_that_cost_little_more(data: st.DataObject) -> None
     )
 
     def cost_of(at: Floats) -> Floats32:
-        row = np.concatenate([walks.extra / walks.base - at, at, [1.0, 0.0]]).astype(np.float32)
+        row = np.concatenate([walks.extra / walks.base - at, at, [0.0, 1.0]]).astype(np.float32)
         return np.tile(row, (batches + 1, 1))
 
     def costs(at: Floats) -> tuple[Floats32, Floats32]:
@@ -467,7 +467,8 @@ def test_near_walks_are_those_that_cost_little_more(data: st.DataObject) -> None
         composing = least.copy()
         least[0, 0] = 0.0
         cost = cost_of(at)
-        walk_back(graph.arcs, cost[:, :items], cost[:, items:-2], cost[0, -2:-1], NONE, least, composing, batches)
+        run = np.ones(graph.nodes, dtype=np.float32)
+        walk_back(graph.arcs, cost[:, :items], cost[:, items:-2], run, NONE, least, composing, batches)
         return least, composing
 
     least, composing = costs(here)
@@ -477,7 +478,8 @@ def test_near_walks_are_those_that_cost_little_more(data: st.DataObject) -> None
         start = np.full(batches + 1, float(NONE))
         start[batches] = 0.0
         most = float(least[batches, 0]) + slack
-        done = near_walks(graph.arcs, cost_of(here), least, composing, 0, start, NONE, most, near, starts, counts)
+        label, cost = np.full(graph.nodes, 2 * items + 1, dtype=np.int32), cost_of(here)
+        done = near_walks(graph.arcs, items, label, cost, least, composing, 0, start, NONE, most, near, starts, counts)
         assert done == DONE
         left = np.empty(counts[0] + 1, dtype=np.float32)
         for at in (here, other):

@@ -8,17 +8,21 @@ and the constant is the work of all first fills and decodes. With few batches ma
 batches alone take too long; so each J between the fewest possible and what the best schedule known leaves room for is
 settled by itself:
 
-1. *Prices*: a Lagrangian bound on the extra cost of schedules of J batches, whose search begins with the prices of
+1. *A core*: the largest classes alone, on their merged graph, where the others only fill the room that is left, at prices
+   of their tokens (`layers.fillers`, `layers.core`). Its graph is small, and what its schedules cost at least is found
+   exactly, by the searches below. Where a schedule of the core costs little, the others are fitted in
+   (`layers.completion`). That settles what a few large requests decide.
+2. *Prices*: a Lagrangian bound on the extra cost of schedules of J batches, whose search begins with the prices of
    J + 1. They are of items on the merged graph of resident sets (`layers.walks`): the same in all batches at first,
    then such that rise; where that graph is large, for all J at once. Where the cache holds many requests and there are
    too many such sets, they are of blocks in batches (`layers.pattern_layers`). They refute many J.
-2. *A beam* (`layers.search`) looks for schedules, guided by the same prices.
-3. *Arcs*: where prices are of blocks, all steps that requests may do in a better schedule are listed, and HiGHS packs
+3. *A beam* (`layers.search`) looks for schedules, guided by the same prices.
+4. *Arcs*: where prices are of blocks, all steps that requests may do in a better schedule are listed, and HiGHS packs
    them into the batches (`layers.arc_programme`).
-4. *A search from both ends* (`layers.two_sided`) where prices are of items: of the J with the least bound so far, once
+5. *A search from both ends* (`layers.two_sided`) where prices are of items: of the J with the least bound so far, once
    its prices have converged, each time a little further. It ends with the best schedule of J batches, or with a better
    bound.
-5. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first. Where it is not
+6. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first. Where it is not
    finished, the least bound of its last layer is one of J.
 
 *Requests that leave no room for any other* run first, one after another, without being looked at: a batch in which one

@@ -28,6 +28,7 @@ from optsched_formulations.batching.layers.fillers import Fillers
 from optsched_formulations.batching.layers.graph import MergedGraph, can_be_few, merged_graph
 from optsched_formulations.batching.memory_only import Classes
 
+_MOST_NODES = 100_000
 _MOST_EFFORT = 500_000
 """Additions for what fillers are worth in one batch: more take too long."""
 _LEAST_SHARE = 0.25
@@ -76,23 +77,27 @@ class Core:
 def core_of(instance: Instance, classes: Classes, most_nodes: int) -> Core | None:
     """Return the core of as many of the largest classes as have ``most_nodes`` nodes, if some are left for fillers.
 
-    Classes are in order of what their requests hold at the end.
+    Classes are in order of what their requests hold at the end. A core that holds little proves little: then there is
+    none.
     """
     order = sorted(range(len(classes.kinds)), key=lambda kind: (sum(classes.kinds[kind][:2]), classes.kinds[kind]))
     held = [sum(map(classes.held, _items_of(classes, kind))) * len(classes.members[kind]) for kind in order]
-    chosen = None
+    core = None
     for number in range(len(order) - 1, 0, -1):
-        core = _of(instance, classes, order[number:])
-        if not can_be_few(core, most_nodes):
+        if not can_be_few(_of(instance, classes, order[number:]), most_nodes):
             break
-        if sum(held[number:]) >= _LEAST_SHARE * sum(held):
-            chosen = number, core
-    if chosen is None:
+        core = order[number:] if sum(held[number:]) >= _LEAST_SHARE * sum(held) else None
+    if core is None:
         return None
-    fillers = Fillers(_of(instance, classes, order[: chosen[0]]))
-    if fillers.effort > _MOST_EFFORT:
-        return None
-    return Core(classes, merged_graph(chosen[1], 2 * most_nodes).idling, fillers)
+    found = core_with(instance, classes, core)
+    return None if found.fillers.effort > _MOST_EFFORT else found
+
+
+def core_with(instance: Instance, classes: Classes, kinds: list[int]) -> Core:
+    """Return the core of some classes, by their numbers."""
+    others = [kind for kind in range(len(classes.kinds)) if kind not in kinds]
+    graph = merged_graph(_of(instance, classes, kinds), _MOST_NODES).idling
+    return Core(classes, graph, Fillers(_of(instance, classes, others)))
 
 
 def items_among(every: Classes, some: Classes) -> Ints:
