@@ -8,9 +8,9 @@ and the constant is the work of all first fills and decodes. With few batches ma
 batches alone take too long; so each J between the fewest possible and what the best schedule known leaves room for is
 settled by itself:
 
-1. *A core*: the largest classes alone, on their merged graph, where the others only fill the room that is left, at prices
-   of their tokens (`layers.fillers`, `layers.core`). Its graph is small, and what its schedules cost at least is found
-   exactly, by the searches below. Where a schedule of the core costs little, the others are fitted in
+1. *A core*: the largest classes alone, on their merged graph, where the others only fill the room that is left, at
+   prices of their tokens (`layers.fillers`, `layers.core`). Its graph is small, and what its schedules cost at least is
+   found exactly, by the searches below. Where a schedule of the core costs little, the others are fitted in
    (`layers.completion`). That settles what a few large requests decide.
 2. *Prices*: a Lagrangian bound on the extra cost of schedules of J batches, whose search begins with the prices of
    J + 1. They are of items on the merged graph of resident sets (`layers.walks`): the same in all batches at first,
@@ -61,8 +61,8 @@ from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import value_to_beat
 from optsched_formulations.batching.flow.model import find_packing
 from optsched_formulations.batching.layers.arc_programme import ArcProgramme, tightened
-from optsched_formulations.batching.layers.bundle import Floats, maximise
-from optsched_formulations.batching.layers.completion import among, completed, rooms_left
+from optsched_formulations.batching.layers.bundle import Floats
+from optsched_formulations.batching.layers.completion import among, completed
 from optsched_formulations.batching.layers.core import Core, Master, core_of
 from optsched_formulations.batching.layers.fillers import Fillers
 from optsched_formulations.batching.layers.graph import merged_graph
@@ -82,12 +82,12 @@ _MOST_NODES, _MOST_PLACES = 3_000_000, 160_000_000
 _MOST_REQUESTS = 255
 _PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.2
 """Shares of the time left that the fewest batches, and the graph, may take."""
-_CORES = (300, 0.5), (1_500, 0.6)
+_CORES = (300, 0.8), (1_500, 0.6)
 """Nodes of cores, and the share of the time left that each may take."""
 _MASTER_SHARE, _CORE_SEARCH_SHARE, _COMPLETION_SHARE = 0.3, 0.05, 0.02
 """Of a core's time, for its prices; of the time left, for a search of a number of batches, and for fillers."""
-_SMALL_STEP = 0.15
-"""In batches: what prices of tokens change by at first, times what is out of balance."""
+_REFILLS = 1.0
+"""In batches: where a core takes fewer refills, at prices of a linear programme, it is no use but for schedules."""
 _QUICK, _LONG = 30, 400
 """Rounds of looking for prices of a number of batches, at first and then for those still open."""
 _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
@@ -104,7 +104,7 @@ _VISIT_SHARE, _SEARCH_SHARE = 0.15, 0.04
 """Shares of the time left for a visit to the prices of the least bound, and for a search once they have converged."""
 _REACH, _FURTHER, _LEAST_REACH = 0.02, 1.3, 0.005
 """Loss in batches up to which each end is searched at first; how many times as far next, and more by how much."""
-_FAR, _UNEQUAL, _SMALL_EFFORT = 2.5, 20, 100_000
+_FAR, _UNEQUAL, _SMALL_EFFORT = 2.5, 20, 400_000
 """How many times as far where one end takes that many times as much as the other, or both as little as that."""
 _ROOM = 1.2
 """Times as many batches as needed: with room for more, schedules are looked for from below."""
@@ -230,7 +230,6 @@ class _Solution:
         # In units, for every number of batches that is not settled, without the constant work.
         self._open = {batches: batches * self._base for batches in range(self._fewest, self._most + 1)}
         self._prices: dict[int, Floats] = {}
-        self._tokens: dict[int, Floats] = {}
         # Of which schedules are looked for, if not of all; and prices of all items that its prices say.
         self._core: Core | None = None
         self._start: Floats | None = None
@@ -311,16 +310,18 @@ class _Solution:
         known, linear = 0, dict[int, int]()
         for most_nodes, share in _CORES:
             core = core_of(self._lonely.rest, self._classes, most_nodes)
-            if core is None or core.items == known or not self._open:
+            if known and (self._start is None or not self._open):
+                break
+            if core is None or core.items == known:
                 continue
             _compile(_tiny_graph)
             _compile(_tiny_patterns)
             self._core, known, until = core, core.items, self._at(share)
             relaxations = self._cores(core, linear, self._at(share * _MASTER_SHARE))
-            self._search_cores(relaxations, until)
-            if self._open and relaxations.keys() >= self._open.keys():
+            bounds = self._start is not None
+            self._search_cores(relaxations, until, bounds=bounds)
+            if bounds and self._open and relaxations.keys() >= self._open.keys():
                 self._raise_least(relaxations, GraphRelaxation.widths[1], until)
-                self._refine_least(core, until)
             self._core, self._prices = None, {}
 
     def _cores(self, core: Core, linear: dict[int, int], until: float) -> dict[int, GraphRelaxation]:
@@ -330,19 +331,23 @@ class _Solution:
         """
         master = Master(core, self._most, self._task.workers, self._task.seed)
         relaxations: dict[int, GraphRelaxation] = {}
+        starts: dict[int, Floats] = {}
         for batches in sorted(self._open, key=lambda batches: (self._open[batches], batches)):
             prices = master.prices(batches, until) if now_s() < until else None
             if prices is None:
                 break
             waiting, tokens = prices
-            self._tokens[batches], relaxation = tokens, self._core_relaxation(core, batches, tokens)
+            relaxation = self._core_relaxation(core, batches, tokens)
             priced = self._priced(relaxation, batches, np.tile(waiting, (batches + 1, 1)))
-            if not relaxations:
-                if priced.bound < linear.get(batches, 0) + _GAIN * self._base:
+            if batches in self._open:
+                if not relaxations and priced.bound < linear.get(batches, 0) + _GAIN * self._base:
                     return {}
-                self._start = core.prices(waiting, tokens)
-            relaxations[batches], linear[batches] = relaxation, priced.bound
-        return {batches: relaxation for batches, relaxation in relaxations.items() if batches in self._open}
+                relaxations[batches], linear[batches] = relaxation, priced.bound
+                starts[batches] = core.prices(waiting, tokens)
+        least = min(relaxations, key=lambda batches: linear[batches], default=None)
+        if least is not None:
+            self._start = starts[least] if linear[least] > (least + _REFILLS) * self._base else None
+        return relaxations
 
     def _core_relaxation(self, core: Core, batches: int, tokens: Floats) -> GraphRelaxation:
         """Return prices of the core's items, with those of tokens of fillers in whole units."""
@@ -350,35 +355,10 @@ class _Solution:
         filled = core.fillers.filled(np.rint(np.clip(tokens * self._base, -most, most)).astype(np.int64))
         return GraphRelaxation(core.graph, Walks(core.graph, self._scale, batches, filled=filled), self._task.seed)
 
-    def _refine_least(self, core: Core, until: float) -> None:
-        """Raise the least bound by prices of tokens for which the least cost of the core's schedules is greater."""
-        over, refined = self._over(until), set[int]()
-        while self._open and not over():
-            batches = min(self._open, key=lambda batches: (self._open[batches], batches))
-            if batches in refined:
-                break
-            refined.add(batches)
-            self._refine(core, batches, lambda batches=batches: over() or batches not in self._open)  # type: ignore[misc]
-
-    def _refine(self, core: Core, batches: int, over: Callable[[], bool]) -> None:
-        def least(change: Floats) -> tuple[float, Floats]:
-            tokens = known + _SMALL_STEP * change
-            relaxation = self._core_relaxation(core, batches, tokens)
-            price = relaxation.improved(self._prices[batches], batches, self._enough, _QUICK, over)
-            found = search_layers(relaxation.priced(price, batches).space(), batches, self._budget, None, over)
-            self._take_found(found, batches)
-            used = np.zeros((1, len(tokens)), dtype=np.int64)
-            if found.complete and found.steps:
-                _, used = core.fillers.best(tokens, rooms_left(core, found.steps, batches))
-            return found.bound / self._base, _SMALL_STEP * (core.fillers.requests - used.sum(axis=0))
-
-        known = self._tokens[batches]
-        maximise(least, np.zeros(len(known)), [], self._enough, _LONG, _GAIN, over)
-
-    def _search_cores(self, relaxations: dict[int, GraphRelaxation], until: float) -> None:
+    def _search_cores(self, relaxations: dict[int, GraphRelaxation], until: float, *, bounds: bool) -> None:
         """Look for schedules of the least bounds; then settle what takes least, until something takes too long."""
         order = sorted(relaxations, key=lambda batches: self._open.get(batches, 0))
-        for width in (*GraphRelaxation.widths, None):
+        for width in (*GraphRelaxation.widths, None) if bounds else GraphRelaxation.widths[:1]:
             for batches in order if width else order[::-1]:
                 soon = self._over(min(until, self._at(_CORE_SEARCH_SHARE)))
                 if batches in self._open and not soon():
