@@ -84,7 +84,7 @@ _PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.2
 """Shares of the time left that the fewest batches, and the graph, may take."""
 _CORES = (300, 0.8), (1_500, 0.6)
 """Nodes of cores, and the share of the time left that each may take."""
-_MASTER_SHARE, _CORE_SEARCH_SHARE, _COMPLETION_SHARE = 0.3, 0.05, 0.02
+_MASTER_SHARE, _CORE_SEARCH_SHARE, _COMPLETION_SHARE = 0.3, 0.05, 0.01
 """Of a core's time, for its prices; of the time left, for a search of a number of batches, and for fillers."""
 _REFILLS = 1.0
 """In batches: where a core takes fewer refills, at prices of a linear programme, it is no use but for schedules."""

@@ -161,7 +161,7 @@ class Master:
             (self._room_rows + room, 1),
             (np.full(len(running), self._batches), 1),
         )
-        # No fillers in a batch; and, worse than any schedule, tokens that nobody generates, and batches beyond J.
+        # No fillers in a batch; and, worse than any schedule, tokens that are not generated, and batches beyond J.
         columns.add(np.zeros(len(self._rooms)), (self._room_rows + np.arange(len(self._rooms)), -1))
         columns.add(np.full(fillers, dear), (self._tokens + np.arange(fillers), 1))
         columns.add(np.full(1, dear), (np.full(1, self._batches), -1))
