@@ -42,8 +42,9 @@ _HEURISTIC_S = 0.05
 _PAPER = "infermax_milp"
 """The paper's programme, which soon takes minutes."""
 _UNUSUAL = {
-    "layer_search, no graph": LayerSearch(most_nodes=0),
-    "layer_search, near walks": LayerSearch(few_places=0),
+    "layer_search, no core": LayerSearch(cores=()),
+    "layer_search, no graph": LayerSearch(most_nodes=0, cores=()),
+    "layer_search, near walks": LayerSearch(few_places=0, cores=()),
 }
 """As it does where the graph of resident sets is too large, and where it is large: that of few requests never is."""
 _IN_FLOATS = ("class_flow_mip", _PAPER)

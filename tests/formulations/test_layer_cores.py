@@ -105,6 +105,14 @@ def test_no_core_proves_more_than_the_optimum(instance: Instance, data: st.DataO
     assert least + classes.constant_ps <= best
 
 
+@pytest.mark.slow
+@QUICK
+@given(memory_only())
+def test_with_cores_it_is_exact(instance: Instance) -> None:
+    covered(instance)
+    assert exact(LayerSearch(), instance) == optimum(instance)
+
+
 @QUICK
 @given(st.data())
 def test_fillers_are_worth_what_the_best_set_is(data: st.DataObject) -> None:

@@ -45,7 +45,8 @@ from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.resident_graph import TooLargeError
 from optsched_formulations.batching.search.state_steps import EVICT
 
-SEARCH, WITHOUT_GRAPH, NEAR_WALKS = LayerSearch(), LayerSearch(most_nodes=0), LayerSearch(few_places=0)
+SEARCH, WITHOUT_GRAPH = LayerSearch(cores=()), LayerSearch(most_nodes=0, cores=())
+NEAR_WALKS = LayerSearch(few_places=0, cores=())
 LADDER = {instance.name: instance for instance in ladder("a100-llama2-7b-linear").instances}
 QUICK = settings(
     deadline=None, max_examples=90, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

@@ -36,7 +36,7 @@ are rounded, and what they prove is computed again in integers, as searches do; 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -83,7 +83,6 @@ _MOST_REQUESTS = 255
 _PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.2
 """Shares of the time left that the fewest batches, and the graph, may take."""
 _CORES = (300, 0.8), (1_500, 0.6)
-"""Nodes of cores, and the share of the time left that each may take."""
 _MASTER_SHARE, _CORE_SEARCH_SHARE, _COMPLETION_SHARE = 0.3, 0.05, 0.01
 """Of a core's time, for its prices; of the time left, for a search of a number of batches, and for fillers."""
 _REFILLS = 1.0
@@ -130,6 +129,8 @@ class LayerSearch:
         Of the graph of resident sets: where it would have more, prices are of blocks in batches.
     few_places
         Nodes of the graph times batches beyond which prices are found on walks near the least one.
+    cores
+        Nodes of the cores that are tried, and the share of the time left that each may take.
     """
 
     declaration = Declaration(
@@ -142,8 +143,10 @@ class LayerSearch:
     )
     """It comes after the state search, whose small proofs are certified."""
 
-    def __init__(self, most_nodes: int = _MOST_NODES, few_places: int = FEW_PLACES) -> None:
-        self._most_nodes, self._few_places = most_nodes, few_places
+    def __init__(
+        self, most_nodes: int = _MOST_NODES, few_places: int = FEW_PLACES, cores: Sequence[tuple[int, float]] = _CORES
+    ) -> None:
+        self._most_nodes, self._few_places, self._cores = most_nodes, few_places, cores
 
     def solve(self, task: Task) -> Outcome:
         """Minimise the makespan of an offline instance in which only memory binds.
@@ -156,7 +159,7 @@ class LayerSearch:
             For any other instance, a limit in deterministic time, or if numbers are too large.
         """
         _require_layers(task)
-        return _Solution(task, self._most_nodes, self._few_places).solve()
+        return _Solution(task, self._most_nodes, self._few_places, self._cores).solve()
 
 
 def _require_layers(task: Task) -> None:
@@ -208,7 +211,7 @@ def _compile_loops(relaxation: Callable[[Classes], Relaxation]) -> None:
 class _Solution:
     """One task: what is known of every number of batches, and the best schedule so far."""
 
-    def __init__(self, task: Task, most_nodes: int, few_places: int) -> None:
+    def __init__(self, task: Task, most_nodes: int, few_places: int, cores: Sequence[tuple[int, float]]) -> None:
         self._task = task
         self._started = now_s()
         self._deadline = self._started + task.time_limit_s
@@ -226,7 +229,7 @@ class _Solution:
         packing = find_packing(rest, _PACKING_SHARE * task.time_limit_s)
         least = [volume_bound(rest.instance).batches, max(output for _, output, _ in classes.kinds)]
         self._fewest = max(least if packing is None else [*least, packing.batches])
-        self._most_nodes, self._few_places = most_nodes, few_places
+        self._most_nodes, self._few_places, self._core_sizes = most_nodes, few_places, cores
         # In units, for every number of batches that is not settled, without the constant work.
         self._open = {batches: batches * self._base for batches in range(self._fewest, self._most + 1)}
         self._prices: dict[int, Floats] = {}
@@ -308,7 +311,7 @@ class _Solution:
     def _settle_cores(self) -> None:
         """Bound the numbers of batches that are open by the largest classes, with others in the room left."""
         known, linear = 0, dict[int, int]()
-        for most_nodes, share in _CORES:
+        for most_nodes, share in self._core_sizes:
             core = core_of(self._lonely.rest, self._classes, most_nodes)
             if known and (self._start is None or not self._open):
                 break
