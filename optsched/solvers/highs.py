@@ -21,6 +21,8 @@ HIGHS_TOLERANCE = Tolerance(feasibility=1e-9, cutoff=1e-8)
 """Of its searches for integers, to which its option ``mip_feasibility_tolerance`` is set: of the relaxations' duals it
 then asks a tenth of that, and of a better solution as much."""
 
+_PRIMAL = 4
+"""HiGHS' number of the primal simplex method."""
 _INTERIOR_FROM = 20_000
 """Columns from which the interior-point method, which needs no basis here, beats the simplex method."""
 
@@ -101,6 +103,24 @@ def run_interruptibly(solver: highspy.Highs, watch: Callable[[Any], None] | None
         solver.startCallback(kinds.kCallbackIpmInterrupt)
     # A solver that ends by itself just then is not asked to stop.
     return until_interrupted(lambda _: run_pooled(solver.run, stop.set))
+
+
+def growing_solver(workers: int, seed: int) -> highspy.Highs:
+    """Return a silent solver for a linear programme to which columns are added.
+
+    They leave the last optimum feasible, so the primal simplex method goes on from it.
+    """
+    solver = quiet_solver(0.0, workers, seed)
+    solver.setOptionValue("simplex_strategy", _PRIMAL)
+    return solver
+
+
+def solved_within(solver: highspy.Highs, seconds: float) -> bool:
+    """Run a solver for some seconds more; return whether it finds an optimum. Ctrl-C raises."""
+    solver.setOptionValue("time_limit", solver.getRunTime() + max(seconds, 0.0))
+    if run_interruptibly(solver):
+        raise KeyboardInterrupt
+    return bool(solver.getModelStatus() == highspy.HighsModelStatus.kOptimal)
 
 
 def run_pooled(run: Callable[[], object], stop: Callable[[], None]) -> None:

@@ -83,6 +83,7 @@ _MOST_REQUESTS = 255
 _PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.2
 """Shares of the time left that the fewest batches, and the graph, may take."""
 _CORES = (300, 0.8), (1_500, 0.6)
+"""Nodes of the cores that are tried, and the share of the time left that each may take."""
 _MASTER_SHARE, _CORE_SEARCH_SHARE, _COMPLETION_SHARE = 0.3, 0.05, 0.01
 """Of a core's time, for its prices; of the time left, for a search of a number of batches, and for fillers."""
 _REFILLS = 1.0
@@ -312,13 +313,14 @@ class _Solution:
         """Bound the numbers of batches that are open by the largest classes, with others in the room left."""
         known, linear = 0, dict[int, int]()
         for most_nodes, share in self._core_sizes:
-            core = core_of(self._lonely.rest, self._classes, most_nodes)
             if known and (self._start is None or not self._open):
                 break
+            core = core_of(self._lonely.rest, self._classes, most_nodes)
             if core is None or core.items == known:
                 continue
-            _compile(_tiny_graph)
-            _compile(_tiny_patterns)
+            if not known:
+                _compile(_tiny_graph)
+                _compile(_tiny_patterns)
             self._core, known, until = core, core.items, self._at(share)
             relaxations = self._cores(core, linear, self._at(share * _MASTER_SHARE))
             bounds = self._start is not None

@@ -36,7 +36,6 @@ def completed(  # noqa: PLR0917
         Of the search, and whether time is over.
     """
     classes = core.graph.classes
-    mine = _in_batches(steps, batches)
     again = scale * sum(classes.extra_ps(item) for kind, item in steps if kind == FILL)
     rooms = np.append(rooms_left(core, steps, batches), 0)[::-1].copy()
     try:

@@ -14,6 +14,8 @@ that do not meet, so that walks may prove more than the programme with its own p
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import highspy
 import numpy as np
 from scipy.sparse import csc_array
@@ -21,7 +23,7 @@ from scipy.sparse import csc_array
 from optsched.model.domain import replace as replace_model
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
-from optsched.solvers.highs import programme_of, quiet_solver, run_interruptibly
+from optsched.solvers.highs import growing_solver, programme_of, solved_within
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.fillers import Fillers
@@ -29,15 +31,16 @@ from optsched_formulations.batching.layers.graph import MergedGraph, can_be_few,
 from optsched_formulations.batching.memory_only import Classes
 
 _MOST_NODES = 100_000
+"""Of a core, those beyond the capacity too."""
 _MOST_EFFORT = 500_000
 """Additions for what fillers are worth in one batch: more take too long."""
 _LEAST_SHARE = 0.25
 """Of what all requests hold in all batches the core holds that share: of less it proves little."""
-_PRIMAL = 4
-"""HiGHS' number of the primal simplex method: new columns leave the last optimum feasible."""
 _SMALL = 1e-7
+"""In batches: sets of fillers that are worth so little more are not added."""
 
 
+@dataclass(frozen=True)
 class Core:
     """The largest classes of an instance, and the others.
 
@@ -51,8 +54,9 @@ class Core:
         The others.
     """
 
-    def __init__(self, classes: Classes, graph: MergedGraph, fillers: Fillers) -> None:
-        self.classes, self.graph, self.fillers = classes, graph, fillers
+    classes: Classes
+    graph: MergedGraph
+    fillers: Fillers
 
     @property
     def items(self) -> int:
@@ -136,8 +140,7 @@ class Master:
         graph, arcs = core.graph, core.graph.arcs
         running = np.flatnonzero(arcs.run_head >= 0)
         self._rooms: Ints = np.unique(graph.room[running])
-        self._solver = quiet_solver(0.0, workers, seed)
-        self._solver.setOptionValue("simplex_strategy", _PRIMAL)
+        self._solver = growing_solver(workers, seed)
         # Rows: nodes before evictions, and after them; items of the core; rooms; items of fillers; batches.
         nodes, items, fillers = graph.nodes, core.items, len(core.fillers.requests)
         self._items = 2 * nodes
@@ -179,10 +182,7 @@ class Master:
         solver.changeRowBounds(self._batches, float(batches), float(batches))
         found = None
         while True:
-            solver.setOptionValue("time_limit", solver.getRunTime() + max(until - now_s(), 0.0))
-            if run_interruptibly(solver):
-                raise KeyboardInterrupt
-            if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            if not solved_within(solver, until - now_s()):
                 return found
             dual = np.asarray(solver.getSolution().row_dual, dtype=np.float64)
             price = dual[self._tokens : self._batches]

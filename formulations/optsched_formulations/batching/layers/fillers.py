@@ -79,21 +79,20 @@ class Fillers:
     def filled(self, price: Ints) -> Filled:
         """Return what prices of items, in units, say."""
         worth = np.zeros(self._capacity + 1, dtype=np.int64)
-        _most_worth(self._facts, price, worth, self._no_choice())
+        _most_worth(self._facts, price, worth, self._choices(0))
         return Filled(int(price @ self.requests), worth)
 
     def best(self, price: Floats, rooms: Ints) -> tuple[Floats, Ints]:
         """Return what fillers are worth in some rooms, and how many of every item make that, shape (rooms, items)."""
-        worth, choice = np.zeros(self._capacity + 1), self._no_choice(len(price))
+        worth, choice = np.zeros(self._capacity + 1), self._choices(int(self._facts.requests.sum()))
         _most_worth(self._facts, price, worth, choice)
         counts: Ints = np.zeros((len(rooms), len(price)), dtype=np.int64)
         _chosen(self._facts.size, choice, rooms, counts)
         return worth[rooms], counts
 
-    def _no_choice(self, items: int = 0) -> npt.NDArray[np.int16]:
-        """Return room for choices, or none where they are not asked for."""
-        rows = int(self._facts.requests.sum()) if items else 0
-        return np.full((rows, self._capacity + 1), -1, dtype=np.int16)
+    def _choices(self, requests: int) -> npt.NDArray[np.int16]:
+        """Return room for the choices of some requests; of none, they are not asked for."""
+        return np.full((requests, self._capacity + 1), -1, dtype=np.int16)
 
 
 @compiled

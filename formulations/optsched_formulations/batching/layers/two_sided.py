@@ -130,9 +130,7 @@ class TwoSided:
         """Return what nodes in a batch cost from the begin, among its evictions and its fills; lower that after it."""
         walks, price = self._relaxation.walks, self._priced.table.price[self._priced.batches - done]
         arcs = self._relaxation.graph.arcs
-        return walk_forth(
-            arcs, walks.extra - price, price, walks.base + walks.run_extra, NO_WAY, self._reached[done], after
-        )
+        return walk_forth(arcs, walks.extra - price, price, walks.run_cost, NO_WAY, self._reached[done], after)
 
     def _all_back(self, budget: int, most: int, over: Callable[[], bool]) -> list[_Backward] | None:
         """Return the backward layers, that before the first batch first; None if time or room end before."""

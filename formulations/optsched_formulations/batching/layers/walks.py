@@ -130,8 +130,8 @@ class Walks:
     ----------
     base, idle
         Cost of a batch, and of one in which nothing runs, where that is possible, in units.
-    run_extra
-        What the batch of every node costs beyond the base.
+    run_cost, run_extra
+        What the batch of every node costs, and that beyond the base.
     pays
         What others pay in all.
     """
@@ -149,9 +149,9 @@ class Walks:
         if filled is not None:
             self.run_extra -= filled.worth[np.maximum(graph.room, 0)]
             self.idle, self.pays = self.base + int(self.run_extra[0]), filled.pays
-        runs, kinds = np.unique(self.run_extra, return_inverse=True)
-        self._runs = ((runs + self.base) / self.base).astype(np.float32)
-        self._run_kind = kinds.astype(np.int32)
+        self.run_cost = self.base + self.run_extra
+        self._run = (self.run_cost / self.base).astype(np.float32)
+        self._runs, kinds = np.unique(self._run, return_inverse=True)
         self._run_label = (2 * len(self.extra) + 1 + kinds).astype(np.int32)
         self.fresh: Ints = np.zeros(len(self.extra), dtype=np.int64)
         for first, members in zip(classes.first, classes.members, strict=True):
@@ -261,7 +261,7 @@ class Walks:
 
     def _look(self, price: Floats, begin: Begin) -> tuple[float, Floats]:
         """Return the least that prices prove, in batches and rounded, and its slopes, by a look at all walks."""
-        (fill, evict), run = self._costs(price), self._runs[self._run_kind]
+        (fill, evict), run = self._costs(price), self._run
         least, composing = self._rough
         started = now_s()
         walk_back(self._graph.arcs, fill, evict, run, _NO_WAY_IN_BATCHES, least, composing, begin.most)
@@ -349,10 +349,10 @@ class Walks:
         here = np.full((2, self._graph.nodes), NO_WAY, dtype=np.int64)
         composing = np.full_like(here, NO_WAY)
         here[1, 0] = 0
-        run, found = self.base + self.run_extra, [int(whole[0] @ self.fresh)]
+        found = [int(whole[0] @ self.fresh)]
         for t in range(1, batches + 1):
             here[0], rows = here[1], whole[t - 1 : t + 1]
-            walk_back(self._graph.arcs, self.extra - rows, rows, run, NO_WAY, here, composing, 1)
+            walk_back(self._graph.arcs, self.extra - rows, rows, self.run_cost, NO_WAY, here, composing, 1)
             found.append(int(here[1, 0]) + int(whole[t] @ self.fresh))
         return found
 
@@ -362,8 +362,7 @@ class Walks:
         least = np.full((batches + 1, self._graph.nodes), NO_WAY, dtype=np.int64)
         composing = np.full_like(least, NO_WAY)
         least[0, 0] = 0
-        run = self.base + self.run_extra
-        walk_back(self._graph.arcs, self.extra - whole, whole, run, NO_WAY, least, composing, batches)
+        walk_back(self._graph.arcs, self.extra - whole, whole, self.run_cost, NO_WAY, least, composing, batches)
         return Table(whole, least, composing)
 
 

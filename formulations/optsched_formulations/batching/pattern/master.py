@@ -24,11 +24,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csc_array, vstack
 
-from optsched.solvers.highs import programme_of, quiet_solver, run_interruptibly
+from optsched.solvers.highs import growing_solver, programme_of, quiet_solver, run_interruptibly, solved_within
 from optsched_formulations.batching.pattern.network import DECODES, FILLS, Floats, Network, Pattern
-
-_PRIMAL = 4
-"""HiGHS' number of the primal simplex method."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +131,7 @@ class LinearMaster:
 
     def __init__(self, shape: Shape, workers: int, seed: int) -> None:
         self._shape = shape
-        self._solver = quiet_solver(0.0, workers, seed)
-        # New columns leave the last optimum feasible, so the primal simplex method goes on from it.
-        self._solver.setOptionValue("simplex_strategy", _PRIMAL)
+        self._solver = growing_solver(workers, seed)
         cost, lower, matrix, least, greatest = shape.frame()
         # Serving no request has to be worse than any schedule.
         extras = sum(extra * count for extra, count in shape.network.extras)
@@ -181,10 +176,7 @@ class LinearMaster:
     def solve(self, seconds: float) -> Duals | None:
         """Return the optimum; None if the time does not suffice."""
         solver, shape = self._solver, self._shape
-        solver.setOptionValue("time_limit", solver.getRunTime() + max(seconds, 0.0))
-        if run_interruptibly(solver):
-            raise KeyboardInterrupt
-        if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        if not solved_within(solver, seconds):
             return None
         prices = np.asarray(solver.getSolution().row_dual, dtype=np.float64) * shape.unit
         shares = np.maximum(-prices[: shape.taking], 0.0).reshape(len(shape.network.rows), shape.most)
