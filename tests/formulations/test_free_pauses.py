@@ -12,7 +12,7 @@ from brute_force import optimum
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from outcomes import legal_value
-from strategies import memory_only
+from strategies import assume_only_memory_binds, memory_only
 
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace, solve
 from optsched.check import UnprovedError, proved_bound
@@ -21,7 +21,6 @@ from optsched.model.result import Badge, Status
 from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.free_pauses import FreePauses
-from optsched_formulations.batching.memory_only import require_memory_only
 
 LADDER = {instance.name: instance for instance in ladder("a100-llama2-7b-linear").instances}
 TEN = CostModel(base=10, token=0)
@@ -114,10 +113,7 @@ def held(instance: Instance) -> int:
 def covered(instance: Instance) -> None:
     """Leave out instances that it refuses."""
     assume(not instance.offline)
-    try:
-        require_memory_only(Task(instance, Objective.MAKESPAN))
-    except UnsupportedError:
-        assume(False)
+    assume_only_memory_binds(instance)
 
 
 def ask(instance: Instance, *, hold: bool = True, **more: Any) -> tuple[Any, list[ProgressEvent]]:

@@ -11,12 +11,11 @@ from brute_force import optimum
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from outcomes import exact
-from strategies import memory_only
+from strategies import assume_only_memory_binds, memory_only
 
-from optsched import Instance, Limits, Objective, Request, Rules, check_schedule
+from optsched import Instance, Limits, Request, Rules, check_schedule
 from optsched.model.cost import CostModel
 from optsched.model.metrics import evaluate
-from optsched.solvers.formulation import Task, UnsupportedError
 from optsched.stopwatch import now_s
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.layer_search import LayerSearch
@@ -28,7 +27,7 @@ from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
 from optsched_formulations.batching.layers.search import search_layers
 from optsched_formulations.batching.layers.two_sided import Reach, TwoSided, arcs_back
 from optsched_formulations.batching.layers.walks import Walks
-from optsched_formulations.batching.memory_only import Classes, require_memory_only
+from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.state_steps import FILL, RUN
 
@@ -40,10 +39,7 @@ QUICK = settings(
 
 def covered(instance: Instance) -> Classes:
     """Leave out instances that are not covered, or have one class."""
-    try:
-        require_memory_only(Task(instance, Objective.MAKESPAN))
-    except UnsupportedError:
-        assume(False)
+    assume_only_memory_binds(instance)
     classes = Classes(instance)
     assume(instance.cost.base > 0 and len(classes.kinds) > 1)
     return classes
@@ -96,7 +92,7 @@ def test_no_core_proves_more_than_the_optimum(instance: Instance, data: st.DataO
                 assert (apart.complete, apart.bound, bool(apart.steps)) == (True, found.bound, bool(found.steps))
             bounds.append(found.bound)
             if found.steps:
-                steps = completed(core, found.steps, batches, 1, budget, 0, never)
+                steps = completed(core, found.steps, batches, 1, budget, seed=0, over=never)
                 if steps:
                     schedule = schedule_of_steps(instance, classes, steps)
                     assert check_schedule(instance, schedule)[0] == []
@@ -166,9 +162,9 @@ def test_a_core_by_hand() -> None:
     prices = Master(core, 4, 1, 0).prices(3, math.inf)
     assert prices is not None
     steps = [(FILL, 0), (RUN, -1), (RUN, -1)]
-    full = completed(core, steps, 3, 1, 31, 0, never)
+    full = completed(core, steps, 3, 1, 31, seed=0, over=never)
     assert sum(step == RUN for step, _ in full) == 3
-    assert completed(core, steps, 2, 1, 31, 0, never) == []
+    assert completed(core, steps, 2, 1, 31, seed=0, over=never) == []
     schedule = schedule_of_steps(instance, classes, full)
     assert evaluate(instance, schedule)["objectives"]["makespan"] == 3 * 10 + classes.constant_ps
 

@@ -7,17 +7,17 @@ from dataclasses import replace as changed
 import numpy as np
 import pytest
 from brute_force import optimum
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from outcomes import exact
-from strategies import memory_only
+from strategies import assume_only_memory_binds, memory_only
 
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, check_schedule, replace, simulate
 from optsched.model.cost import CostModel
 from optsched.model.metrics import evaluate
 from optsched.solvers.formulation import Task, Termination, UnsupportedError
 from optsched.traces.ladder import ladder
-from optsched_formulations.batching.memory_only import Classes, require_memory_only
+from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.node_space import node_space
 from optsched_formulations.batching.search.resident_graph import build_graph, growing_graphs
 from optsched_formulations.batching.search.resident_walk import evaluate as evaluate_prices
@@ -27,14 +27,6 @@ from optsched_formulations.batching.state_search import StateSearch
 
 SEARCH = StateSearch()
 LADDER = {instance.name: instance for instance in ladder("a100-llama2-7b-linear").instances}
-
-
-def covered(instance: Instance, objective: Objective) -> None:
-    """Leave out instances that have refills cheaper than decode steps."""
-    try:
-        require_memory_only(Task(instance, objective))
-    except UnsupportedError:
-        assume(False)
 
 
 def on_nodes(instance: Instance, tracked: frozenset[int]) -> int:
@@ -64,7 +56,7 @@ QUICK = settings(
 @QUICK
 @given(memory_only(), st.sets(st.integers(0, 1)))
 def test_search_on_nodes_equals_brute_force(instance: Instance, tracked: set[int]) -> None:
-    covered(instance, Objective.MAKESPAN)
+    assume_only_memory_binds(instance)
     assert on_nodes(instance, frozenset(tracked & set(range(len(Classes(instance).kinds))))) == optimum(instance)
 
 
@@ -72,7 +64,7 @@ def test_search_on_nodes_equals_brute_force(instance: Instance, tracked: set[int
 @QUICK
 @given(memory_only(online=True, most_requests=3))
 def test_search_on_nodes_with_arrivals_equals_brute_force(instance: Instance) -> None:
-    covered(instance, Objective.MAKESPAN)
+    assume_only_memory_binds(instance)
     assert on_nodes(instance, frozenset()) == optimum(instance)
 
 
@@ -97,7 +89,7 @@ def test_with_arrivals_a_request_may_have_to_pause() -> None:
 def test_walk_bounds_never_exceed_the_optimum_and_grow_with_what_is_tracked(
     instance: Instance, data: st.DataObject
 ) -> None:
-    covered(instance, Objective.MAKESPAN)
+    assume_only_memory_binds(instance)
     best = optimum(instance)
     classes = Classes(instance)
     everything = frozenset(range(len(classes.kinds)))

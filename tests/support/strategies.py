@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.objectives import Objective
 from optsched.model.restrictions import FORBIDDABLE, REORDERING, Restrictions
+from optsched.solvers.formulation import Task, UnsupportedError
+from optsched_formulations.batching.memory_only import require_memory_only
+
+
+def assume_only_memory_binds(instance: Instance, objective: Objective = Objective.MAKESPAN) -> None:
+    """Leave out instances in which more than memory binds, or refills are cheaper than decode steps."""
+    try:
+        require_memory_only(Task(instance, objective))
+    except UnsupportedError:
+        assume(False)
 
 
 @st.composite

@@ -573,7 +573,7 @@ class _Solution:
         steps = found.steps
         if steps and self._core is not None:
             over = self._over(self._at(_COMPLETION_SHARE))
-            steps = completed(self._core, steps, batches, self._scale, self._budget, self._task.seed, over)
+            steps = completed(self._core, steps, batches, self._scale, self._budget, seed=self._task.seed, over=over)
         self._take(steps)
         self._raise(batches, found.bound)
 

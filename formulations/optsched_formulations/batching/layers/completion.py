@@ -21,8 +21,8 @@ _WIDTHS = 200, 2_000
 _ROUNDS = 10
 
 
-def completed(  # noqa: PLR0917
-    core: Core, steps: Steps, batches: int, scale: int, budget: int, seed: int, over: Callable[[], bool]
+def completed(
+    core: Core, steps: Steps, batches: int, scale: int, budget: int, *, seed: int, over: Callable[[], bool]
 ) -> Steps:
     """Return the steps of a schedule that costs less than the budget and does what a core's does; none if not found.
 
