@@ -314,10 +314,34 @@ def by_batches(rng: Random, about: About) -> Certificate:
     case, bound = about.case, min(stated["bound"], 2 * about.best + 3)
     base = case.cpu_batch + case.pieces[0][0]
     most = min(bound // base + 1 if base else 12, 40)
-    counts = [count for count in range(1, most + 1) if rng.random() < 0.995]
-    batches = [{"count": count, "item_prices": _priced(rng, about, True)["item_prices"]} for count in counts]
+    batches: list[Certificate] = []
+    staged = rng.random() < 0.5
+    for count in range(1, most + 1):
+        if rng.random() < 0.995:
+            batches.append({"count": count, "item_prices": _priced(rng, about, True)["item_prices"]})
+            after = sorted(rng.randint(1, count) for _ in range(rng.randint(0, 2))) if staged else []
+            if after:
+                later = [{"after": done, "item_prices": _priced(rng, about, True)["item_prices"]} for done in after]
+                batches[-1]["later"] = later
     scale = {"scale": rng.choice((1, 2))} if rng.random() < 0.2 else {}
     return {"kind": "layered_search", "bound": bound, "pairs": rng.choice((0, 9, 10**6)), "batches": batches} | scale
+
+
+def by_core(rng: Random, about: About) -> Certificate:
+    """The same of some groups, with prices of the tokens of others near the share of the base that each holds."""
+    found, case = by_batches(rng, about), about.case
+    groups = _items(case, [0] * len(case.jobs))
+    core = rng.sample(range(len(groups)), rng.randint(1, max(1, len(groups) - 1)))
+    base, scale = case.cpu_batch + case.pieces[0][0], found.get("scale", 1)
+    inside = [group in core for group, items in enumerate(groups) for _ in items]
+    blocks = [item.blocks for items in groups for item in items]
+    for entry in found["batches"]:
+        share, noise = rng.choice((0, 2, 4, 4, 4, 5, 8)), rng.choice((0, 0, 1, base // 4))
+        entry["item_prices"] = [
+            price if there else scale * base * held * share // (4 * case.blocks) + rng.randint(-noise, noise)
+            for price, there, held in zip(entry["item_prices"], inside, blocks, strict=True)
+        ]
+    return found | {"core": core}
 
 
 def requests(rng: Random, about: About) -> Certificate:
@@ -539,6 +563,7 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "resident_search": Grammar(search, _SEARCHED, _FEW),
         "resident_search, arrivals": Grammar(search, _MAKESPAN, _FEW_LATER),
         "layered_search": Grammar(by_batches, ("makespan", "max_e2e"), _FEW),
+        "layered_search, core": Grammar(by_core, ("makespan", "max_e2e"), _FEW),
         "request_search": Grammar(requests, _SEARCHED, _FEW),
         "request_search, arrivals": Grammar(requests, ("makespan", "mean_e2e"), _FEW_LATER),
         "free_pauses": Grammar(pauses, _MAKESPAN, _FEW_LATER),

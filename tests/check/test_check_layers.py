@@ -15,14 +15,13 @@ from strategies import memory_only
 
 from optsched import load_instance
 from optsched.check import UnprovedError, proved_bound
-from optsched.check.certificates import resident_search
-from optsched.check.certificates.shared import contents
+from optsched.check.certificates.shared import by_batches, contents
 from optsched.check.problem import problem_of
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Request, Rules
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
-from optsched_formulations.batching.layers.layered_search import layered_certificate
+from optsched_formulations.batching.layers.layered_search import LayeredCertificates
 from optsched_formulations.batching.memory_only import Classes
 
 MAKESPAN = Objective.MAKESPAN
@@ -32,6 +31,13 @@ Document = dict[str, Any]
 def stated(bound: object, counts: Sequence[int], *prices: object, pairs: object = 10**6, **others: object) -> Document:
     batches = [{"count": count, "item_prices": list(prices)} for count in counts]
     return {"kind": "layered_search", "bound": bound, "pairs": pairs, "batches": batches, **others}
+
+
+def staged(later: object) -> Document:
+    """Return a proof of the pair's best value with other prices later."""
+    proof = stated(BEST, [3], 0, 0)
+    proof["batches"][0]["later"] = later
+    return proof
 
 
 def outcome(proof: Document, instance: Instance = PAIR, objective: Objective = MAKESPAN) -> int | str:
@@ -87,6 +93,37 @@ def test_prices_decide_how_many_pairs_are_looked_at() -> None:
     assert outcome(stated(BEST, [3], 89, 55, pairs=0)) == BEST - 1
 
 
+# A request of (1, 1) besides: its fill takes 10 + 2 + 7 = 19, and its block is free in the last two of three batches.
+THREE = replace(PAIR, requests=(*PAIR.requests, Request(1, 1)))
+SMALL = 19
+
+
+def test_a_core_with_a_filler_by_hand() -> None:
+    """The pair alone takes three batches, of which two have a block left: each is p cheaper, and the filler pays p."""
+    assert optimum(THREE, MAKESPAN) == BEST + SMALL
+    for price, less in ((0, 0), (5, 5), (-5, 5)):
+        for bound in (BEST + SMALL, BEST + SMALL + 1):
+            assert outcome(stated(bound, [3], price, 0, 0, core=[1]), THREE) == BEST + SMALL - less
+
+
+def test_batches_of_none_of_the_core_are_batches() -> None:
+    """The pair's tokens are worth 50 each, two with 4 blocks and one with 3; the small request runs in one of three."""
+    proof = stated(BEST, [3], 0, 50, 50, core=[0])
+    assert outcome(proof, THREE) == 300 + SMALL - (100 + 100 + 50) + WORK + 4 * 50
+
+
+def test_prices_after_some_batches_drop_what_others_leave() -> None:
+    """After the first batch no walk of three is left that costs less than the best one; before, nothing is known."""
+    later = [{"after": 1, "item_prices": [90, 55]}]
+    for count in range(1, 8):
+        proof = {**stated(BEST + 1, [3], 0, 0, pairs=count), "scale": 1}
+        proof["batches"][0]["later"] = later
+        found = outcome(proof)
+        assert isinstance(found, int)
+        assert 300 + 35 + 17 + 35 <= found <= BEST
+    assert found == BEST
+
+
 REFUSED = {
     "objective": (stated(BEST, [3], 0, 0), PAIR, Objective.MEAN_E2E, "bounds makespan and max_e2e, the objective is"),
     "arrivals": (
@@ -108,6 +145,24 @@ REFUSED = {
     "scale": (stated(BEST, [3], 0, 0, scale=0), PAIR, MAKESPAN, "scale is 0, expected an integer ≥ 1"),
     "no list": ({**stated(BEST, [3], 0, 0), "batches": 3}, PAIR, MAKESPAN, "batches is 3, expected a list of objects"),
     "count": (stated(BEST, [0], 0, 0), PAIR, MAKESPAN, "batches.0.count is 0, expected an integer ≥ 1"),
+    "core": (stated(BEST, [3], 0, 0, core=[1]), PAIR, MAKESPAN, "core is [1], expected different groups from 0 to 0"),
+    "no core": (stated(BEST, [3], 0, 0, core=[]), PAIR, MAKESPAN, "core is [], expected different groups"),
+    "twice": (stated(BEST, [3], 0, 0, 0, core=[1, 1]), THREE, MAKESPAN, "core is [1, 1], expected different groups"),
+    "no later": (staged(7), PAIR, MAKESPAN, "later is 7, expected a list of objects"),
+    "from the begin": (
+        staged([{"after": 0, "item_prices": [0, 0]}]),
+        PAIR,
+        MAKESPAN,
+        "later has prices after 0 batches, expected 1 or more, in order",
+    ),
+    "out of order": (
+        staged([{"after": after, "item_prices": [0, 0]} for after in (2, 1)]),
+        PAIR,
+        MAKESPAN,
+        "later has prices after 1 batches, expected 1 or more, in order",
+    ),
+    "prices later": (staged([{"after": 1, "item_prices": [0]}]), PAIR, MAKESPAN, "item_prices has 1 integers"),
+    "too dear": (stated(BEST, [3], 2**60, 0, 0, core=[1]), THREE, MAKESPAN, "outside the core add up to 2^58 or more"),
     "too many": (stated(BEST, range(1, 102), 0, 0), PAIR, MAKESPAN, "batches has 101 objects, expected at most 100"),
 }
 
@@ -121,36 +176,45 @@ def test_refusals(proof: Document, instance: Instance, objective: Objective, rea
 
 def test_large_graphs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph has seven states, copied for 0 to 3 batches."""
-    monkeypatch.setattr(resident_search, "MOST_COPIES", 28)
+    monkeypatch.setattr(by_batches, "MOST_COPIES", 28)
     assert outcome(stated(BEST, [3], 0, 0)) == BEST
-    monkeypatch.setattr(resident_search, "MOST_COPIES", 27)
+    monkeypatch.setattr(by_batches, "MOST_COPIES", 27)
     assert outcome(stated(BEST, [3], 0, 0)) == "the graph has more than 6 states, which are not searched"
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(memory_only(), st.data())
 def test_no_prices_prove_more_than_the_optimum(instance: Instance, data: st.DataObject) -> None:
-    """And both forms prove the same: also with a pair at a time, and with prices of any sign and scale."""
+    """And both forms prove the same: with prices of any sign and scale, later others, and of some groups only."""
     assume(instance.cost.base > 0)
     best, items = optimum(instance, MAKESPAN), contents.items_of(problem_of(instance, Restrictions()), MAKESPAN)
     bound, scale = best + data.draw(st.integers(-3, 9)), data.draw(st.sampled_from([1, 3]))
     assume(0 <= bound <= 40 * instance.cost.base)
     price = st.integers(-20, 60) if data.draw(st.booleans()) else st.just(0)
+    groups = range(items[-1].group + 1)
+    core = data.draw(st.lists(st.sampled_from(groups), min_size=1, unique=True))
+    later = st.lists(st.integers(1, 5), max_size=2).map(sorted)
+
+    def prices() -> Document:
+        return {"item_prices": [data.draw(price) for _ in items]}
+
     batches = [
-        {"count": count, "item_prices": [data.draw(price) for _ in items]}
+        {"count": count, "later": [{"after": after} | prices() for after in data.draw(later)]} | prices()
         for count in range(1, bound // instance.cost.base + 2)
     ]
-    pairs = data.draw(st.sampled_from([0, 1, 10, 10**6]))
-    proof = {"kind": "layered_search", "bound": bound, "scale": scale, "pairs": pairs, "batches": batches}
+    pairs = data.draw(st.sampled_from([0, 1, 10, 10**6, 10**6]))
+    proof = {"kind": "layered_search", "bound": bound, "scale": scale, "pairs": pairs, "batches": batches, "core": core}
     found = outcome(proof, instance)
     if isinstance(found, str):
         assert "refills" in found
         return
     assert found <= best
-    if pairs == 10**6:
+    if pairs < 10**6:
+        return
+    if len(core) == len(groups):
         assert found == min(bound, best)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resident_search, "_compiled", lambda *_, **__: None)
+        patch.setattr(by_batches, "_compiled", lambda *_, **__: None)
         assert outcome(proof, instance) == found
 
 
@@ -161,7 +225,14 @@ def test_no_prices_prove_more_than_the_optimum(instance: Instance, data: st.Data
 def test_certificates_of_optima(name: str, best: int) -> None:
     """Prices that are found for each number of batches let the checker prove the ledger's optima, and no more."""
     instance = load_instance(name)
-    for bound in (best, best + 1):
-        proof = layered_certificate(instance, Classes(instance), bound, 2_000_000, inf)
-        assert proof is not None
-        assert outcome(proof, instance) == best
+    proof, more = (_of_all(instance, bound) for bound in (best, best + 1))
+    assert more is None
+    assert proof is not None
+    assert outcome(proof, instance) == outcome({**proof, "bound": best + 1}, instance) == best
+
+
+def _of_all(instance: Instance, bound: int) -> Document | None:
+    certificates = LayeredCertificates(instance, Classes(instance), bound, 100_000_000)
+    graph = certificates.graph(150_000, inf)
+    assert graph is not None
+    return certificates.of_all(graph, inf, seed=0)

@@ -356,9 +356,8 @@ class _Solution:
 
     def _core_relaxation(self, core: Core, batches: int, tokens: Floats) -> GraphRelaxation:
         """Return prices of the core's items, with those of tokens of fillers in whole units."""
-        most = MOST_PAID // (4 * (batches + 1) * (int(core.fillers.requests.sum()) + 1))
-        filled = core.fillers.filled(np.rint(np.clip(tokens * self._base, -most, most)).astype(np.int64))
-        return GraphRelaxation(core.graph, Walks(core.graph, self._scale, batches, filled=filled), self._task.seed)
+        walks = core.walks(core.rounded(tokens, batches, self._scale), batches, self._scale)
+        return GraphRelaxation(core.graph, walks, self._task.seed)
 
     def _search_cores(self, relaxations: dict[int, GraphRelaxation], until: float, *, bounds: bool) -> None:
         """Look for schedules of the least bounds; then settle what takes least, until something takes too long."""

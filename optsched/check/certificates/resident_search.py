@@ -44,13 +44,12 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from optsched.check.certificates.shared.contents import (
-    MOST_STATES,
     SUMS,
     Graph,
     Item,
@@ -61,39 +60,24 @@ from optsched.check.certificates.shared.contents import (
     explore,
     group_of,
     items_of,
-    layered,
     offline,
     prices_of,
     require_memory_only,
 )
 from optsched.check.certificates.shared.least import least_to_sink
+from optsched.check.certificates.shared.packed import MOST_STATES_COMPILED, integers, packed
 from optsched.check.certificates.shared.refills import require_dear_refills
-from optsched.check.certificates.shared.resident_states import (
-    Items64,
-    explore_graph,
-    least_by_runs,
-    least_to_end,
-    search_pairs,
-)
-from optsched.check.problem import Problem, pieces_of
+from optsched.check.certificates.shared.resident_states import explore_graph, least_to_end, search_pairs
+from optsched.check.problem import Problem
 from optsched.check.reading import UnprovedError, natural
-from optsched.model.ints import Ints
 from optsched.model.objectives import Objective
 
 MOST_PAIRS = 2_000_000
 """A search looks at no more pairs; these take up to a minute."""
-MOST_STATES_COMPILED, MOST_PAIRS_COMPILED = 1_000_000, 5_000_000
-"""States and pairs of the compiled form: some seconds, and up to a gigabyte."""
-MOST_COPIES = 20_000_000
-"""States times numbers of runs of the compiled form, of which each takes a number."""
+MOST_PAIRS_COMPILED = 5_000_000
+"""Pairs of the compiled form: some seconds, and up to a gigabyte."""
 _FEW_STATES, _FEW_PAIRS = 1_000, 10_000
 """With so few the readable form takes as long as to load the compiled one; to compile that takes nine seconds."""
-_WORD = 62
-"""Bits of a word of counters that are used."""
-_MOST_LANES, _MOST_ITEMS = 48, 2**15
-"""Resident requests and items that rows of the compiled form have room for."""
-_MOST_COST = 2**58
-"""Costs, prices and arrivals of the compiled form are less, so that no sum of its own wraps."""
 _KIND = "resident_search"
 
 
@@ -116,26 +100,9 @@ def resident_search_bound(problem: Problem, objective: Objective, certificate: M
             return bound
         found = _compiled(problem, items, prices, bound)
         if found is not None:
-            return found[0]
+            return found
     graph = explore(Rules(problem, objective, items, prices, pauses=not together))
     return _Search(graph, items, prices, _arrivals(problem, objective, prices.scale)).least(bound, MOST_PAIRS)
-
-
-def least_of_walks(
-    problem: Problem, items: list[Item], prices: Prices, bound: int, *, batches: int, most_pairs: int
-) -> tuple[int, int]:
-    """Return the least cost of a walk with pools that has that many runs, ``bound`` if there is none below it.
-
-    Requests arrive together. If that takes more than ``most_pairs``, it is what is proved by then. How many were
-    looked at comes second.
-    """
-    most_compiled = min(most_pairs, MOST_PAIRS_COMPILED)
-    found = _compiled(problem, items, prices, bound, batches=batches, most_pairs=most_compiled)
-    if found is not None:
-        return found
-    graph = explore(Rules(problem, Objective.MAKESPAN, items, prices), MOST_STATES // (batches + 1))
-    search = _Search(layered(graph, batches), items, prices, _Arrivals([], []))
-    return search.least(bound, min(most_pairs, MOST_PAIRS)), search.looked
 
 
 def _few_prove(problem: Problem, items: list[Item], prices: Prices, bound: int) -> bool:
@@ -149,90 +116,45 @@ def _few_prove(problem: Problem, items: list[Item], prices: Prices, bound: int) 
     return search.least(bound, _FEW_PAIRS) == bound
 
 
-def _compiled(
-    problem: Problem,
-    items: list[Item],
-    prices: Prices,
-    bound: int,
-    *,
-    batches: int = 0,
-    most_pairs: int | None = None,
-) -> tuple[int, int] | None:
+def _compiled(problem: Problem, items: list[Item], prices: Prices, bound: int) -> int | None:
     """Return what the compiled form of the search proves of the makespan; None if only the readable form may tell.
 
-    It costs a unit of the objective for a unit of time, so that weights are 0. If ``batches`` is not 0 it searches the
-    walks that have that many runs. How many pairs it looked at comes second.
+    It costs a unit of the objective for a unit of time, so that weights are 0.
     """
     scale, arrivals = prices.scale, _arrivals(problem, Objective.MAKESPAN, prices.scale)
-    [(base, _)] = pieces_of(problem.cost)
-    fields: list[tuple[int, int, int]] = []
-    words, bits = 1, _WORD  # the first field begins a new word, after those of the state and of arrivals
-    for item in items:
-        if item.k == 1 and item.group in prices.tracked:
-            fields.append((-1, 0, 0))
-            continue
-        width = item.requests.bit_length()
-        if bits + width > _WORD:
-            words, bits = words + 1, 0
-        fields.append((words, bits, (1 << width) - 1))
-        bits += width
-    lanes = 1 + min(len(problem.requests), problem.blocks // min(item.blocks for item in items))
-    largest = max(
-        scale * max(base, *(item.work_ps + item.extra_ps for item in items)),
-        scale * lanes * max(item.work_ps for item in items),
-        sum(item.requests * abs(price) for item, price in zip(items, prices.items, strict=True)),
-        scale * bound,
-        max(arrivals.times, default=0),
-    )
-    if lanes > _MOST_LANES or largest >= _MOST_COST or len(items) >= _MOST_ITEMS:
+    others = scale * bound, max(arrivals.times, default=0)
+    # Word 0 of a pair is its state, word 1 how many have arrived.
+    arrays = packed(problem, items, prices, first_word=2, others=others)
+    if arrays is None:
         return None
-    firsts = [item for item in items if item.k == 1]
-    arrays = Items64(
-        group=_integers(item.group for item in items),
-        k=_integers(item.k for item in items),
-        last=_integers(item.last for item in items),
-        blocks=_integers(item.blocks for item in items),
-        work=_integers(scale * item.work_ps for item in items),
-        fill=_integers(scale * (item.work_ps + item.extra_ps) for item in items),
-        price=_integers(prices.items),
-        requests=_integers(item.requests for item in firsts),
-        tracked=_integers(item.group in prices.tracked for item in firsts),
-    )
     pauses = bool(arrivals.times)
-    most = min(MOST_STATES_COMPILED, MOST_COPIES // (batches + 1))
-    graph = explore_graph(arrays, problem.blocks, scale * base, problem.eviction, pauses, lanes, most)
+    most, nothing = MOST_STATES_COMPILED, integers(())
+    graph = explore_graph(
+        arrays.items, problem.blocks, arrays.base, nothing, problem.eviction, pauses, arrays.lanes, most
+    )
     if not graph.complete:
         raise UnprovedError(f"the graph has more than {most} states, which are not searched")
-    home = np.zeros(len(graph.lengths) * (batches + 1), dtype=np.int64)
-    if not (least_by_runs(graph, home, batches) if batches else least_to_end(graph, home)):
+    home = np.zeros(len(graph.lengths), dtype=np.int64)
+    if not least_to_end(graph, home):
         raise UnprovedError("item_prices: a cycle of cache contents costs less than 0, so they prove nothing")
-    estimate, start = int(home[0]), np.zeros(words + 1, dtype=np.int64)
-    for item, price, (word, shift, _) in zip(items, prices.items, fields, strict=True):
-        if item.k == 1:
-            estimate += item.requests * price
-            if word > 0:
-                start[word] += item.requests << shift
-    places = np.full((len(firsts), 1 + max(item.requests for item in firsts)), -1, dtype=np.int64)
+    firsts = [(item, price) for item, price in zip(items, prices.items, strict=True) if item.k == 1]
+    estimate = int(home[0]) + sum(item.requests * price for item, price in firsts)
+    places = np.full((len(firsts), 1 + max(item.requests for item, _ in firsts)), -1, dtype=np.int64)
     for group, row in enumerate(arrivals.places):
         places[group, : len(row)] = row
-    least, reached, looked = search_pairs(
+    least, reached = search_pairs(
         graph,
         home,
-        arrays,
-        np.array(fields, dtype=np.int64),
+        arrays.items,
+        arrays.field,
         np.array(arrivals.times, dtype=np.int64),
         places,
-        start,
+        arrays.start,
         estimate,
         scale * (bound - 1) + 1,
-        MOST_PAIRS_COMPILED if most_pairs is None else most_pairs,
-        batches,
+        MOST_PAIRS_COMPILED,
     )
-    return least // scale if reached else -(-least // scale), looked
-
-
-def _integers(numbers: Iterable[int]) -> Ints:
-    return np.array(list(numbers), dtype=np.int64)
+    return least // scale if reached else -(-least // scale)
 
 
 class _Arrivals(NamedTuple):
@@ -279,16 +201,9 @@ class _Way(NamedTuple):
 
 
 class _Search:
-    """A search over pairs, which are numbers: in the lowest bits the state, then the arrivals, then the pool.
-
-    Attributes
-    ----------
-    looked
-        Pairs that were looked at.
-    """
+    """A search over pairs, which are numbers: in the lowest bits the state, then the arrivals, then the pool."""
 
     def __init__(self, graph: Graph, items: list[Item], prices: Prices, arrivals: _Arrivals) -> None:
-        self.looked = 0
         self._graph, self._items, self._prices, self._arrivals = graph, items, prices, arrivals
         self._home = {state: cost for state, cost in enumerate(least_to_sink(graph)) if cost is not None}
         self._ways: dict[int, list[_Way]] = {}
@@ -321,15 +236,15 @@ class _Search:
         if total > most:
             return bound
         least = {source: total}
-        queue = [(total, source, 0)]
+        queue, looked = [(total, source, 0)], 0
         while queue:
             total, pair, spent = heapq.heappop(queue)
             if total > least[pair]:
                 continue
             if pair == self._graph.sink:
                 return total // scale
-            self.looked += 1
-            if self.looked > most_pairs:
+            looked += 1
+            if looked > most_pairs:
                 return -(-total // scale)
             for after, more, cost in self._steps(pair, spent, most - total):
                 found = total + more

@@ -28,6 +28,7 @@ from optsched.stopwatch import now_s
 from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.fillers import Fillers
 from optsched_formulations.batching.layers.graph import MergedGraph, can_be_few, merged_graph
+from optsched_formulations.batching.layers.walks import MOST_PAID, Walks
 from optsched_formulations.batching.memory_only import Classes
 
 _MOST_NODES = 100_000
@@ -76,6 +77,16 @@ class Core:
         for some, price in ((self.graph.classes, waiting), (fillers, still)):
             found[items_among(self.classes, some)] = price
         return found
+
+    def rounded(self, tokens: Floats, batches: int, scale: int) -> Ints:
+        """Return prices of the fillers' tokens, in batches, in whole units, none of which can add up beyond 64 bits."""
+        most = MOST_PAID // (4 * (batches + 1) * (int(self.fillers.requests.sum()) + 1))
+        whole: Ints = np.rint(np.clip(tokens * self.classes.base_ps * scale, -most, most)).astype(np.int64)
+        return whole
+
+    def walks(self, tokens: Ints, batches: int, scale: int) -> Walks:
+        """Return the walks of the core up to a number of batches, at whole prices of the fillers' tokens."""
+        return Walks(self.graph, scale, batches, filled=self.fillers.filled(tokens))
 
 
 def core_of(instance: Instance, classes: Classes, most_nodes: int) -> Core | None:

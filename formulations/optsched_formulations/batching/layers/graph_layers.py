@@ -111,13 +111,20 @@ class GraphPriced:
 
 
 class GraphSpace:
-    """States of one number of batches: a node and a pool."""
+    """States of one number of batches: a node and a pool.
+
+    Attributes
+    ----------
+    taken
+        Prices that were found for layers, and after how many batches.
+    """
 
     most_states, raises_beams = _MOST_STATES, False
 
     def __init__(self, relaxation: GraphRelaxation, batches: int, table: Table) -> None:
         self.pools, self.source = relaxation.pools, relaxation.pools.source
         self._relaxation, self._batches, self._table = relaxation, batches, table
+        self.taken: list[tuple[int, Ints]] = []
 
     def through(  # noqa: PLR0917
         self, done: int, here: Layer, count: int, there: Layer, hashed: Numbers, progress: Ints, limit: int
@@ -165,6 +172,7 @@ class GraphSpace:
             if before - count < _WEAK * before:
                 break
             self._table = tried
+            self.taken.append((done, tried.price[left]))
         return count
 
     def compile_rest(self, layer: Layer) -> None:

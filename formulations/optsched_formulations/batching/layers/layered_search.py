@@ -2,61 +2,160 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from optsched.bounds.volume import volume_bound
 from optsched.model.instance import Instance
+from optsched.model.ints import Ints
 from optsched.stopwatch import now_s
+from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.climb_kernel import Begin
-from optsched_formulations.batching.layers.graph import merged_graph
+from optsched_formulations.batching.layers.core import Master, core_of, items_among
+from optsched_formulations.batching.layers.graph import MergedGraph, merged_graph
+from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
+from optsched_formulations.batching.layers.search import search_layers
 from optsched_formulations.batching.layers.walks import MOST_PAID, Walks, most_steps
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.resident_graph import TooLargeError
 from optsched_formulations.batching.search.resident_search import work_from
 from optsched_formulations.batching.search.resident_walk import scale_of
 
-_MOST_NODES, _MOST_PLACES = 150_000, 8_000_000
-"""Nodes of the graph, and nodes times batches."""
+_MOST_PLACES = 20_000_000
+"""Nodes of the graph times batches."""
+_MOST_CORE_NODES = 1_500
 _MOST_COUNTS = 60
 """Numbers of batches that are worth prices of their own."""
 _ROUNDS = 300
 _GRAPH_SHARE = 0.3
 
 
-def layered_certificate(
-    instance: Instance, classes: Classes, bound: int, pairs: int, deadline: float
-) -> dict[str, Any] | None:
-    """Return what `optsched.check` needs to prove a bound on the makespan by a search with ``pairs`` pairs.
+class LayeredCertificates:
+    """What `optsched.check` needs to prove a bound on the makespan by searching each number of batches that matters.
 
-    None where batches have no base, or if the graph of resident sets or the time is too large for it.
+    Parameters
+    ----------
+    instance, classes
+        The problem.
+    bound
+        What is to be proved.
+    pairs
+        That the searches may look at, all together.
     """
-    base, left = classes.base_ps, deadline - now_s()
-    if base == 0 or left <= 0:
-        return None
-    most = (bound - classes.constant_ps - 1) // base
-    fewest = max(volume_bound(instance).batches, *(output for _, output, _ in classes.kinds))
-    scale = scale_of(classes)
-    steps = most_steps(max(most, fewest), len(instance.requests))
-    largest = scale * max(base, *classes.fill_ps, *classes.decode_ps)
-    if most - fewest >= _MOST_COUNTS or largest * steps > MOST_PAID:
-        return None
-    try:
-        graph = merged_graph(classes, min(_MOST_NODES, _MOST_PLACES // (most + 2)), now_s() + _GRAPH_SHARE * left)
-    except TooLargeError:
-        return None
-    walks, work = Walks(graph, scale, max(most, 1)), work_from(classes)
-    price, enough, found = walks.first_prices(most), (bound - classes.constant_ps) / base, []
-    for count in range(most, fewest - 1, -1):
-        until = now_s() + (deadline - now_s()) / (count - fewest + 1)
-        price = walks.improved(price, Begin(0, walks.fresh, count, count), enough, _ROUNDS, _over(until))[1]
-        # The checker's prices also pay for the constant work, which is left out here.
-        prices = [
-            one + scale * rest for one, rest in zip(walks.rounded(price, count)[count].tolist(), work, strict=True)
-        ]
-        found.append({"count": count, "item_prices": prices})
-    return {"kind": "layered_search", "bound": bound, "scale": scale, "pairs": pairs, "batches": found[::-1]}
+
+    def __init__(self, instance: Instance, classes: Classes, bound: int, pairs: int) -> None:
+        self._instance, self._classes, self._bound, self._pairs = instance, classes, bound, pairs
+        self._scale = scale_of(classes)
+        base = max(1, classes.base_ps)
+        self._most = (bound - classes.constant_ps - 1) // base
+        self._fewest = max(volume_bound(instance).batches, *(output for _, output, _ in classes.kinds))
+        self._budget = (bound - classes.constant_ps) * self._scale
+        self._enough = (bound - classes.constant_ps) / base
+
+    @property
+    def _fit(self) -> bool:
+        """Whether batches have a base, numbers of them are few, and no sum of costs wraps."""
+        classes = self._classes
+        steps = most_steps(max(self._most, self._fewest), len(self._instance.requests))
+        largest = self._scale * max(classes.base_ps, *classes.fill_ps, *classes.decode_ps)
+        return classes.base_ps > 0 and self._most - self._fewest < _MOST_COUNTS and largest * steps <= MOST_PAID
+
+    def graph(self, most_nodes: int, deadline: float) -> MergedGraph | None:
+        """Return the graph of all requests; None if it is too large for the time, or the checker."""
+        left = deadline - now_s()
+        if not self._fit or left <= 0:
+            return None
+        try:
+            places = _MOST_PLACES // (self._most + 2)
+            return merged_graph(self._classes, min(most_nodes, places), now_s() + _GRAPH_SHARE * left)
+        except TooLargeError:
+            return None
+
+    def of_all(self, graph: MergedGraph, deadline: float, seed: int) -> dict[str, Any] | None:
+        """Return prices on the graph of all requests; None if a search with them proves less, or takes too long."""
+        walks, found = Walks(graph, self._scale, max(self._most, 1)), {}
+        price = walks.first_prices(self._most)
+        for count, until in self._shares(deadline):
+            price = self._improved(walks, price, count, until)
+            stages = self._searched(GraphRelaxation(graph, walks, seed), price, count, deadline)
+            if stages is None:
+                return None
+            found[count] = stages
+        return self._stated(found, range(len(self._classes.kinds)))
+
+    def of_core(self, deadline: float, workers: int, seed: int) -> dict[str, Any] | None:
+        """Return prices on the graph of the largest requests, and of the tokens of others; None as above.
+
+        And if there is no core, or it costs less than is to be proved, which a narrow beam mostly finds.
+        """
+        classes = self._classes
+        core = core_of(self._instance, classes, _MOST_CORE_NODES) if self._fit and now_s() < deadline else None
+        if core is None:
+            return None
+        inside, others = items_among(classes, core.graph.classes), items_among(classes, core.fillers.classes)
+        master, found = Master(core, self._most, workers, seed), {}
+        for count, until in self._shares(deadline):
+            prices = master.prices(count, until)
+            if prices is None:
+                return None
+            waiting, tokens = prices[0], core.rounded(prices[1], count, self._scale)
+            walks = core.walks(tokens, count, self._scale)
+            price = self._improved(walks, np.tile(waiting, (count + 1, 1)), count, until)
+            relaxation = GraphRelaxation(core.graph, walks, seed)
+            width = relaxation.widths[0]
+            quick = search_layers(relaxation.priced(price, count).space(), count, self._budget, width, _never)
+            stages = None if quick.steps else self._searched(relaxation, price, count, deadline)
+            if stages is None:
+                return None
+            found[count] = [(after, _merged((inside, prices), (others, tokens))) for after, prices in stages]
+        return self._stated(found, [classes.kinds.index(kind) for kind in core.graph.classes.kinds])
+
+    def _shares(self, deadline: float) -> Iterator[tuple[int, float]]:
+        """Yield numbers of batches, most first, and until when each may take time."""
+        for count in range(self._most, self._fewest - 1, -1):
+            yield count, now_s() + (deadline - now_s()) / (count - self._fewest + 1)
+
+    def _improved(self, walks: Walks, price: Floats, count: int, until: float) -> Floats:
+        begin = Begin(0, walks.fresh, count, count)
+        return walks.improved(price, begin, self._enough, _ROUNDS, lambda: now_s() > until)[1]
+
+    def _searched(
+        self, relaxation: GraphRelaxation, price: Floats, count: int, deadline: float
+    ) -> list[tuple[int, Ints]] | None:
+        """Return prices, and those with which a search goes on, after how many batches; None if it proves less."""
+        priced = relaxation.priced(price, count)
+        space = priced.space()
+        found = search_layers(space, count, self._budget, None, lambda: now_s() > deadline)
+        proved = found.complete and not found.steps
+        return [(0, priced.table.price[count]), *space.taken] if proved else None
+
+    def _stated(self, found: Mapping[int, list[tuple[int, Ints]]], core: Sequence[int]) -> dict[str, Any]:
+        """Return the certificate; the checker's prices of what is in the graph also pay for the constant work."""
+        classes, paid = self._classes, np.array(work_from(self._classes), dtype=object) * self._scale
+        paid[[owner not in core for owner in classes.owner]] = 0
+
+        def stage(prices: Ints) -> dict[str, Any]:
+            return {"item_prices": (prices + paid).tolist()}
+
+        batches = []
+        for count, ((_, first), *later) in sorted(found.items()):
+            batches.append({"count": count} | stage(first))
+            if later:
+                batches[-1]["later"] = [{"after": after} | stage(prices) for after, prices in later]
+        head = {"kind": "layered_search", "bound": self._bound, "scale": self._scale, "pairs": self._pairs}
+        stated = head | {"batches": batches}
+        return stated if len(core) == len(classes.kinds) else stated | {"core": [*core]}
 
 
-def _over(until: float) -> Callable[[], bool]:
-    return lambda: now_s() > until
+def _never() -> bool:
+    return False
+
+
+def _merged(*parts: tuple[Ints, Ints]) -> Ints:
+    """Return prices of all items from those of some and those of the others."""
+    merged: Ints = np.zeros(sum(len(items) for items, _ in parts), dtype=np.int64)
+    for items, prices in parts:
+        merged[items] = prices
+    return merged

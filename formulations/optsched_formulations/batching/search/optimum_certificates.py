@@ -17,7 +17,7 @@ from optsched.bounds.volume import volume_bound
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.stopwatch import now_s
-from optsched_formulations.batching.layers.layered_search import layered_certificate
+from optsched_formulations.batching.layers.layered_search import LayeredCertificates
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.pairs.batch_prices import batch_prices
 from optsched_formulations.batching.search.request_search import request_certificate
@@ -31,11 +31,13 @@ _FEW_STATES, _MOST_STATES = 20_000, 4_000_000
 """States that the checker tries before prices, and at most."""
 _PAUSE_STEPS_A_SECOND, _MOST_PAUSE_STEPS = 20_000, 200_000
 """Steps of a search with free pauses that the checker takes in a second, about, a third of the time; and at most."""
-_PAIRS_A_SECOND, _MOST_PAIRS = 400_000, 20_000_000
-"""Pairs of a state and a pool that the checker looks at in a second, about, and at most."""
-_PACKING_SHARE, _LAYERED_SHARE, _GRAPH_SHARE, _PRICE_SHARE = 0.1, 0.35, 0.3, 0.6
-"""Shares of the time left for weights, for prices by number of batches and again for their check, for the graph, and
-for prices on it."""
+_LOOKS_A_SECOND, _MOST_LOOKS = 3_000_000, 200_000_000
+"""Looks at pairs of a state and a pool that the checker takes in a second, about, and at most."""
+_SMALL_GRAPH, _LARGE_GRAPH = 150_000, 1_000_000
+"""Nodes of the graph of resident sets that comes first, and at most."""
+_SEED = 0
+_PACKING_SHARE, _LAYERED_SHARE, _GRAPH_SHARE, _PRICE_SHARE = 0.1, 0.5, 0.3, 0.6
+"""Shares of the time left for weights, for prices by number of batches, for the graph, and for prices on it."""
 _MOST_PAUSING = 800_000
 _PART_MORE = 8
 """By this part there may be more batches than volume needs."""
@@ -67,17 +69,41 @@ def optimum_certificates(
         # The more requests, the longer each state takes.
         a_second = min(a_second, _SLOWER * _FEW_STATES / max(now_s() - begun, _FEW_STATES / _STATES_A_SECOND))
         if instance.offline and now_s() < deadline:
-            left_s = deadline - now_s()
-            pairs = min(_MOST_PAIRS, int(left_s * _LAYERED_SHARE * _PAIRS_A_SECOND))
-            layered = layered_certificate(instance, classes, bound, pairs, now_s() + _LAYERED_SHARE * left_s)
-            if layered is not None:
-                yield layered
+            yield from _layered(instance, classes, bound, deadline, workers)
         priced = _priced(instance, classes, bound, deadline, workers) if now_s() < deadline else None
         if priced is not None:
             yield priced
     if now_s() < deadline:
         states = min(_MOST_STATES, max(_FEW_STATES, (deadline - now_s()) * a_second))
         yield by_request | {"states": int(states)}
+
+
+def _layered(
+    instance: Instance, classes: Classes, bound: int, deadline: float, workers: int
+) -> Iterator[dict[str, Any]]:
+    """Yield certificates of kind ``layered_search``, those of few states first.
+
+    They are of the graph of all requests if it is small, of the largest requests alone, or of a large graph.
+    """
+
+    def until() -> float:
+        return now_s() + _LAYERED_SHARE * (deadline - now_s())
+
+    pairs = min(_MOST_LOOKS, int((deadline - now_s()) * _LOOKS_A_SECOND) + 1)
+    certificates = LayeredCertificates(instance, classes, bound, pairs)
+    small = certificates.graph(_SMALL_GRAPH, until())
+    if small is not None:
+        made = certificates.of_all(small, until(), _SEED)
+        if made is not None:
+            yield made
+    made = certificates.of_core(until(), workers, _SEED)
+    if made is not None:
+        yield made
+    large = certificates.graph(_LARGE_GRAPH, until()) if small is None else None
+    if large is not None:
+        made = certificates.of_all(large, until(), _SEED)
+        if made is not None:
+            yield made
 
 
 def _priced(instance: Instance, classes: Classes, bound: int, deadline: float, workers: int) -> dict[str, Any] | None:

@@ -55,7 +55,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -228,12 +228,23 @@ _Step = tuple[State, Kind, int, int, int]
 
 
 class Rules:
-    """Which moves lead from a state, and what they cost."""
+    """Which moves lead from a state, and what they cost.
+
+    ``worth`` is what others are worth in a batch by the blocks that are left, empty if there are no others.
+    """
 
     def __init__(
-        self, problem: Problem, objective: Objective, items: Sequence[Item], prices: Prices, pauses: bool = False
+        self,
+        problem: Problem,
+        objective: Objective,
+        items: Sequence[Item],
+        prices: Prices,
+        *,
+        pauses: bool = False,
+        worth: Sequence[int] = (),
     ) -> None:
         self._problem, self._items, self._prices, self._pauses = problem, items, prices, pauses
+        self._worth = worth
         [(self._base_ps, _)] = pieces_of(problem.cost)
         self._steady = 0 if objective in SUMS else 1
         self._small_first = sorted(range(len(items)), key=lambda number: items[number].blocks)
@@ -284,11 +295,11 @@ class Rules:
                 filled = state._replace(items=tuple(sorted((*state.items, number))), waiting=waiting)
                 work = cost * (item.work_ps + item.extra_ps)
                 yield filled, Kind.FILL, number, work, work - self._prices.items[number]
-        if state.items:
+        if state.items or self._worth:
             ended = [number for number in state.items if self._items[number].last]
             left = sorted((*state.paused, *(number for number in state.items if not self._items[number].last)))
             weight = state.weight - sum(self._items[number].weight for number in ended)
-            base = cost * self._base_ps
+            base = cost * self._base_ps - (self._worth[free] if self._worth else 0)
             yield State(False, tuple(left), (), state.waiting, weight), Kind.RUN, -1, base, base
 
 
@@ -314,6 +325,16 @@ def explore(rules: Rules, most: int | None = None) -> Graph:
         return state.composing, len(state.items) if state.composing else -len(state.items)
 
     return Graph(states, moves, sorted(range(len(states)), key=phase), 0, numbers[rules.sink])
+
+
+def repriced(graph: Graph, prices: Sequence[int]) -> Graph:
+    """Return the graph with other prices of its items."""
+
+    def priced(move: Move) -> int:
+        evicted, filled = move.kind is Kind.EVICT, move.kind is Kind.FILL
+        return move.cost + (prices[move.item + 1] if evicted else -prices[move.item] if filled else 0)
+
+    return replace(graph, moves=[[move._replace(priced=priced(move)) for move in leaving] for leaving in graph.moves])
 
 
 def layered(graph: Graph, batches: int) -> Graph:

@@ -9,7 +9,6 @@ here                                                in the readable form
 ==================================================  ===========================================================
 `explore_graph`                                     `contents.explore`, `contents.Rules`
 `least_to_end`                                      `least.least_to_sink`
-`least_by_runs`                                     the same, on `contents.layered`
 `search_pairs`                                      ``resident_search._Search``
 ==================================================  ===========================================================
 """
@@ -35,7 +34,7 @@ _HUGE = 2**61
 _FIRST_ROOM = 1 << 12
 _ROUNDS = 5_000
 """Rounds of correcting labels after which a graph is given up; ways that long are not of interest."""
-_HEAD, _KIND, _ITEM, _COST, _PRICED = range(5)
+HEAD, KIND, ITEM, COST, _PRICED = range(5)
 
 
 class Graph64(NamedTuple):
@@ -91,11 +90,12 @@ def _remove(row: Rows, place: int, end: int) -> None:
 
 @compiled
 def explore_graph(  # noqa: PLR0917 - compiled functions take positions
-    items: Items64, capacity: int, base: int, evicts: bool, pauses: bool, lanes: int, most: int
+    items: Items64, capacity: int, base: int, worth: Ints, evicts: bool, pauses: bool, lanes: int, most: int
 ) -> Graph64:
     """Find all states that the source reaches; a row has ``lanes`` for items, as many for paused ones, and the rest.
 
-    A lane is free in every state: at most lanes − 1 requests are resident.
+    A lane is free in every state: at most lanes − 1 requests are resident. ``worth`` is what others are worth in a
+    batch by the blocks that are left, empty if there are no others.
     """
     groups = len(items.requests)
     width = 1 + 2 * lanes + groups
@@ -144,14 +144,17 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
                 cost = items.fill[item]
                 priced = cost - items.price[item]
             elif row[0]:
-                if size == 0:
+                if size == 0 and len(worth) == 0:
                     continue
                 after[: 1 + 2 * lanes] = NONE
                 after[0] = 0
                 for lane in range(1, 1 + 2 * lanes):
                     if row[lane] != NONE and (lane > lanes or not items.last[row[lane]]):
                         _insert(after, 1, 1 + lanes, row[lane])
-                cost = priced = np.int64(base)
+                cost = np.int64(base)
+                if len(worth) > 0:
+                    cost -= worth[capacity - held]
+                priced = cost
             elif choice == 0:
                 kind, after[0], grown = BEGIN, 1, held
                 for lane in range(1, 1 + size):
@@ -188,8 +191,8 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
                 count += 1
             if arcs == len(moves):
                 moves = np.concatenate((moves, np.zeros_like(moves)))
-            moves[arcs, _HEAD], moves[arcs, _KIND], moves[arcs, _ITEM] = head, kind, item
-            moves[arcs, _COST], moves[arcs, _PRICED] = cost, priced
+            moves[arcs, HEAD], moves[arcs, KIND], moves[arcs, ITEM] = head, kind, item
+            moves[arcs, COST], moves[arcs, _PRICED] = cost, priced
             arcs += 1
         if not complete:
             break
@@ -221,7 +224,7 @@ def least_to_end(graph: Graph64, home: Ints) -> bool:
         for state in order:
             least = home[state]
             for move in range(graph.begins[state], graph.begins[state + 1]):
-                beyond = home[graph.moves[move, _HEAD]]
+                beyond = home[graph.moves[move, HEAD]]
                 if beyond < NO_WAY:
                     least = min(least, beyond + graph.moves[move, _PRICED])
             if least < home[state]:
@@ -232,30 +235,6 @@ def least_to_end(graph: Graph64, home: Ints) -> bool:
         if not changed:
             return True
     return False
-
-
-@compiled
-def least_by_runs(graph: Graph64, home: Ints, batches: int) -> bool:
-    """Write the least priced cost to the sink from every state, in the graph that is copied for each number of runs.
-
-    State s after j runs is number j times all states plus s. Return False if numbers are too large.
-    """
-    states = len(graph.lengths)
-    home[:] = NO_WAY
-    home[batches * states + graph.sink] = 0
-    order = np.argsort(graph.lengths)[::-1]
-    for done in range(batches - 1, -1, -1):
-        for state in order:
-            least = np.int64(NO_WAY)
-            for move in range(graph.begins[state], graph.begins[state + 1]):
-                copy = done + 1 if graph.moves[move, _KIND] == RUN else done
-                beyond = home[copy * states + graph.moves[move, _HEAD]]
-                if beyond < NO_WAY:
-                    least = min(least, beyond + graph.moves[move, _PRICED])
-            if least < -_HUGE or _HUGE < least < NO_WAY:
-                return False
-            home[done * states + state] = least
-    return True
 
 
 @compiled
@@ -270,24 +249,20 @@ def search_pairs(  # noqa: PLR0917
     estimate: int,
     beyond: int,
     most: int,
-    batches: int,
-) -> tuple[int, bool, int]:
+) -> tuple[int, bool]:
     """Search pairs by increasing estimate; return the least of the sink, and True; or what is proved, and False.
-
-    Last comes how many pairs were looked at.
 
     ``field`` has for every item the word, shift and mask of its pool, word −1 if it has none; word 0 is the state, word
     1 how many have arrived. ``start`` are the words of the source. ``times`` are arrivals, from 0, and ``places[g, w]``
     the place there of the w-th last of group g; both are empty if all arrive together. Pairs estimated at ``beyond`` or
     more are left out, and if none is left, ``beyond`` is proved. At most ``most`` are looked at, and twice
-    as many kept. If ``batches`` is not 0, ways have that many runs: states and ``home`` are those of `least_by_runs`.
+    as many kept.
     """
-    width, states = len(start), len(graph.lengths)
-    sink = batches * states + graph.sink
+    width = len(start)
     pairs = np.zeros((_FIRST_ROOM, width), dtype=np.int64)
     totals, clocks = np.zeros(_FIRST_ROOM, dtype=np.int64), np.zeros(_FIRST_ROOM, dtype=np.int64)
     if estimate >= beyond:
-        return beyond, False, 0
+        return beyond, False
     pairs[0], totals[0] = start, estimate
     table = table_of(pairs, 1)
     count, looked = 1, 0
@@ -298,21 +273,17 @@ def search_pairs(  # noqa: PLR0917
         if total > totals[pair]:
             continue
         state, seen, clock = pairs[pair, 0], pairs[pair, 1], clocks[pair]
-        if state == sink:
+        if state == graph.sink:
             empty = True
             for word in range(1, width):
                 empty = empty and pairs[pair, word] == 0
             if empty:
-                return int(total), True, looked
+                return int(total), True
         looked += 1
         if looked > most or count > 2 * most:
-            return int(total), False, looked
-        bare = state % states
-        for move in range(graph.begins[bare], graph.begins[bare + 1]):
-            head, kind, item = graph.moves[move, _HEAD], graph.moves[move, _KIND], graph.moves[move, _ITEM]
-            head += state - bare
-            if kind == RUN and batches > 0:
-                head += states
+            return int(total), False
+        for move in range(graph.begins[state], graph.begins[state + 1]):
+            head, kind, item = graph.moves[move, HEAD], graph.moves[move, KIND], graph.moves[move, ITEM]
             if home[head] == NO_WAY:
                 continue
             found = total + graph.moves[move, _PRICED] + home[head] - home[state]
@@ -339,7 +310,7 @@ def search_pairs(  # noqa: PLR0917
                 elif kind == FILL:
                     word = field[item, 0]
                     group = items.group[item]
-                    waiting = np.int64(graph.waiting[bare, group])
+                    waiting = np.int64(graph.waiting[state, group])
                     if word >= 0:
                         waiting = (wanted[word] >> field[item, 1]) & field[item, 2]
                         wanted[word] -= np.int64(1) << field[item, 1]
@@ -363,7 +334,7 @@ def search_pairs(  # noqa: PLR0917
                         count += 1
                     if found + idle < totals[known]:
                         totals[known] = found + idle
-                        clocks[known] = clock + graph.moves[move, _COST] + idle
+                        clocks[known] = clock + graph.moves[move, COST] + idle
                         heappush(queue, (found + idle, known))
                 if kind != BEGIN or present >= len(times):
                     break
@@ -371,4 +342,4 @@ def search_pairs(  # noqa: PLR0917
                 upto = times[present]
                 while present < len(times) and times[present] <= upto:
                     present += 1
-    return int(beyond), False, looked
+    return int(beyond), False
