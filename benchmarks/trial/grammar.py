@@ -328,7 +328,7 @@ def by_batches(rng: Random, about: About) -> Certificate:
 
 
 def by_core(rng: Random, about: About) -> Certificate:
-    """The same of some groups, with prices of the tokens of others near the share of the base that each holds."""
+    """Return the like of some groups, with prices of the others' tokens near the share of the base that each holds."""
     found, case = by_batches(rng, about), about.case
     groups = _items(case, [0] * len(case.jobs))
     core = rng.sample(range(len(groups)), rng.randint(1, max(1, len(groups) - 1)))

@@ -232,7 +232,4 @@ def test_certificates_of_optima(name: str, best: int) -> None:
 
 
 def _of_all(instance: Instance, bound: int) -> Document | None:
-    certificates = LayeredCertificates(instance, Classes(instance), bound, 100_000_000)
-    graph = certificates.graph(150_000, inf)
-    assert graph is not None
-    return certificates.of_all(graph, inf, seed=0)
+    return LayeredCertificates(instance, Classes(instance), bound, 100_000_000).of_all(inf, seed=0)

@@ -14,7 +14,7 @@ from optsched.stopwatch import now_s
 from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.climb_kernel import Begin
 from optsched_formulations.batching.layers.core import Master, core_of, items_among
-from optsched_formulations.batching.layers.graph import MergedGraph, merged_graph
+from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
 from optsched_formulations.batching.layers.search import search_layers
 from optsched_formulations.batching.layers.walks import MOST_PAID, Walks, most_steps
@@ -23,13 +23,15 @@ from optsched_formulations.batching.search.resident_graph import TooLargeError
 from optsched_formulations.batching.search.resident_search import work_from
 from optsched_formulations.batching.search.resident_walk import scale_of
 
-_MOST_PLACES = 20_000_000
-"""Nodes of the graph times batches."""
+_MOST_NODES, _MOST_PLACES = 1_000_000, 20_000_000
+"""Nodes of the graph, and nodes times batches."""
 _MOST_CORE_NODES = 1_500
 _MOST_COUNTS = 60
 """Numbers of batches that are worth prices of their own."""
-_ROUNDS = 300
-_GRAPH_SHARE = 0.3
+_ROUNDS, _CORE_ROUNDS = 300, 30
+"""Of looking for prices, and where a linear programme has found good ones."""
+_GRAPH_SHARE, _PRICE_SHARE = 0.3, 0.5
+"""Shares of the time left for the graph, and for prices before a search with them."""
 
 
 class LayeredCertificates:
@@ -62,23 +64,23 @@ class LayeredCertificates:
         largest = self._scale * max(classes.base_ps, *classes.fill_ps, *classes.decode_ps)
         return classes.base_ps > 0 and self._most - self._fewest < _MOST_COUNTS and largest * steps <= MOST_PAID
 
-    def graph(self, most_nodes: int, deadline: float) -> MergedGraph | None:
-        """Return the graph of all requests; None if it is too large for the time, or the checker."""
+    def of_all(self, deadline: float, seed: int) -> dict[str, Any] | None:
+        """Return prices on the graph of all requests.
+
+        None if it is too large for the time, or the checker, or if a search with these prices proves less.
+        """
         left = deadline - now_s()
         if not self._fit or left <= 0:
             return None
         try:
             places = _MOST_PLACES // (self._most + 2)
-            return merged_graph(self._classes, min(most_nodes, places), now_s() + _GRAPH_SHARE * left)
+            graph = merged_graph(self._classes, min(_MOST_NODES, places), now_s() + _GRAPH_SHARE * left)
         except TooLargeError:
             return None
-
-    def of_all(self, graph: MergedGraph, deadline: float, seed: int) -> dict[str, Any] | None:
-        """Return prices on the graph of all requests; None if a search with them proves less, or takes too long."""
         walks, found = Walks(graph, self._scale, max(self._most, 1)), {}
         price = walks.first_prices(self._most)
         for count, until in self._shares(deadline):
-            price = self._improved(walks, price, count, until)
+            price = self._improved(walks, price, count, _ROUNDS, until)
             stages = self._searched(GraphRelaxation(graph, walks, seed), price, count, deadline)
             if stages is None:
                 return None
@@ -97,12 +99,12 @@ class LayeredCertificates:
         inside, others = items_among(classes, core.graph.classes), items_among(classes, core.fillers.classes)
         master, found = Master(core, self._most, workers, seed), {}
         for count, until in self._shares(deadline):
-            prices = master.prices(count, until)
+            prices = master.prices(count, deadline)
             if prices is None:
                 return None
             waiting, tokens = prices[0], core.rounded(prices[1], count, self._scale)
             walks = core.walks(tokens, count, self._scale)
-            price = self._improved(walks, np.tile(waiting, (count + 1, 1)), count, until)
+            price = self._improved(walks, np.tile(waiting, (count + 1, 1)), count, _CORE_ROUNDS, until)
             relaxation = GraphRelaxation(core.graph, walks, seed)
             width = relaxation.widths[0]
             quick = search_layers(relaxation.priced(price, count).space(), count, self._budget, width, _never)
@@ -115,11 +117,11 @@ class LayeredCertificates:
     def _shares(self, deadline: float) -> Iterator[tuple[int, float]]:
         """Yield numbers of batches, most first, and until when each may take time."""
         for count in range(self._most, self._fewest - 1, -1):
-            yield count, now_s() + (deadline - now_s()) / (count - self._fewest + 1)
+            yield count, now_s() + _PRICE_SHARE * (deadline - now_s()) / (count - self._fewest + 1)
 
-    def _improved(self, walks: Walks, price: Floats, count: int, until: float) -> Floats:
+    def _improved(self, walks: Walks, price: Floats, count: int, rounds: int, until: float) -> Floats:
         begin = Begin(0, walks.fresh, count, count)
-        return walks.improved(price, begin, self._enough, _ROUNDS, lambda: now_s() > until)[1]
+        return walks.improved(price, begin, self._enough, rounds, lambda: now_s() > until)[1]
 
     def _searched(
         self, relaxation: GraphRelaxation, price: Floats, count: int, deadline: float

@@ -9,6 +9,7 @@ decide how long the checker searches.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,8 @@ _PAUSE_STEPS_A_SECOND, _MOST_PAUSE_STEPS = 20_000, 200_000
 """Steps of a search with free pauses that the checker takes in a second, about, a third of the time; and at most."""
 _LOOKS_A_SECOND, _MOST_LOOKS = 3_000_000, 200_000_000
 """Looks at pairs of a state and a pool that the checker takes in a second, about, and at most."""
-_SMALL_GRAPH, _LARGE_GRAPH = 150_000, 1_000_000
-"""Nodes of the graph of resident sets that comes first, and at most."""
 _SEED = 0
-_PACKING_SHARE, _LAYERED_SHARE, _GRAPH_SHARE, _PRICE_SHARE = 0.1, 0.5, 0.3, 0.6
+_PACKING_SHARE, _LAYERED_SHARE, _GRAPH_SHARE, _PRICE_SHARE = 0.1, 0.6, 0.3, 0.6
 """Shares of the time left for weights, for prices by number of batches, for the graph, and for prices on it."""
 _MOST_PAUSING = 800_000
 _PART_MORE = 8
@@ -81,27 +80,15 @@ def optimum_certificates(
 def _layered(
     instance: Instance, classes: Classes, bound: int, deadline: float, workers: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield certificates of kind ``layered_search``, those of few states first.
-
-    They are of the graph of all requests if it is small, of the largest requests alone, or of a large graph.
-    """
+    """Yield certificates of kind ``layered_search``: of the largest requests, then of all."""
 
     def until() -> float:
         return now_s() + _LAYERED_SHARE * (deadline - now_s())
 
-    pairs = min(_MOST_LOOKS, int((deadline - now_s()) * _LOOKS_A_SECOND) + 1)
-    certificates = LayeredCertificates(instance, classes, bound, pairs)
-    small = certificates.graph(_SMALL_GRAPH, until())
-    if small is not None:
-        made = certificates.of_all(small, until(), _SEED)
-        if made is not None:
-            yield made
-    made = certificates.of_core(until(), workers, _SEED)
-    if made is not None:
-        yield made
-    large = certificates.graph(_LARGE_GRAPH, until()) if small is None else None
-    if large is not None:
-        made = certificates.of_all(large, until(), _SEED)
+    looks = min(_MOST_LOOKS, int((deadline - now_s()) * _LOOKS_A_SECOND) + 1)
+    certificates = LayeredCertificates(instance, classes, bound, looks)
+    for make in (partial(certificates.of_core, workers=workers), certificates.of_all):
+        made = make(until(), seed=_SEED)
         if made is not None:
             yield made
 
