@@ -209,13 +209,14 @@ def test_no_prices_prove_more_than_the_optimum(instance: Instance, data: st.Data
         assert "refills" in found
         return
     assert found <= best
-    if pairs < 10**6:
-        return
-    if len(core) == len(groups):
+    if pairs == 10**6 and len(core) == len(groups):
         assert found == min(bound, best)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(by_batches, "_compiled", lambda *_, **__: None)
-        assert outcome(proof, instance) == found
+        readable = outcome(proof, instance)
+    # They may take pairs in another order, so that few prove another bound.
+    assert isinstance(readable, int)
+    assert readable == found if pairs == 10**6 else readable <= best
 
 
 @pytest.mark.slow

@@ -39,7 +39,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from optsched.check.certificates.shared.by_batches import Stage, Walkers, least_of_walks
-from optsched.check.certificates.shared.contents import Item, items_of, offline, prices_of, require_memory_only
+from optsched.check.certificates.shared.contents import (
+    Item,
+    Prices,
+    items_of,
+    offline,
+    prices_of,
+    require_memory_only,
+)
 from optsched.check.certificates.shared.refills import require_dear_refills
 from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError, natural, shown
@@ -78,7 +85,7 @@ def layered_search_bound(problem: Problem, objective: Objective, certificate: Ma
         scale = split.walkers.scale
         # The least cost in ps / scale that is no less than ``least`` when it is rounded up.
         beyond = scale * (least - 1) + 1 - split.paid
-        found, looked = least_of_walks(problem, split.walkers, split.stages, beyond, count, pairs)
+        found, looked = least_of_walks(problem, split.walkers, split.stages, beyond, batches=count, most=pairs)
         least = -(-(found + split.paid) // scale)
         pairs, count = max(0, pairs - looked), count + 1
     return least
@@ -117,16 +124,15 @@ def _by_count(certificate: Mapping[str, Any], items: list[Item]) -> dict[int, _S
 def _stages(certificate: Mapping[str, Any], entry: Mapping[str, Any], items: list[Item]) -> _Stated:
     """Return the prices that hold from the begin, and those from then on."""
 
-    def stage(after: int, stated: Mapping[str, Any]) -> Stage:
-        prices = prices_of({**certificate, "item_prices": stated.get("item_prices"), "tracked": []}, items)
-        return Stage(after, prices.items)
+    def prices(stated: Mapping[str, Any]) -> Prices:
+        return prices_of({**certificate, "item_prices": stated.get("item_prices"), "tracked": []}, items)
 
-    others = _objects("later", entry.get("later", []), _MOST_STAGES)
-    stages = [stage(0, entry), *(stage(natural(later, "after"), later) for later in others)]
+    first, others = prices(entry), _objects("later", entry.get("later", []), _MOST_STAGES)
+    stages = [Stage(0, first.items), *(Stage(natural(later, "after"), prices(later).items) for later in others)]
     for before, after in pairwise(stages):
         if after.after < max(1, before.after):
             raise UnprovedError(f"later has prices after {after.after} batches, expected 1 or more, in order")
-    return _Stated(stages, prices_of({**certificate, "item_prices": stages[0].prices, "tracked": []}, items).scale)
+    return _Stated(stages, first.scale)
 
 
 def _objects(name: str, stated: object, most: int) -> list[dict[str, Any]]:

@@ -59,8 +59,8 @@ class _Now(NamedTuple):
     after: Ints
 
 
-def least_of_walks(  # noqa: PLR0917
-    graph: Graph64, arrays: Packed, stages: Sequence[tuple[int, Ints]], beyond: int, batches: int, most: int
+def least_of_walks(
+    graph: Graph64, arrays: Packed, stages: Sequence[tuple[int, Ints]], beyond: int, *, batches: int, most: int
 ) -> tuple[int, int] | None:
     """Return what `by_batches.least_of_walks` says; None if a way costs 2^61 or more, or as much less than 0.
 
@@ -150,7 +150,7 @@ def _raise_bounds(field: Ints, layer: _Layer, price: Ints, home: Ints, beyond: i
 
 
 @compiled
-def _run_batch(  # noqa: PLR0917
+def _run_batch(  # noqa: PLR0917 - compiled functions take positions
     graph: Graph64, field: Ints, now: _Now, layer: _Layer, beyond: int, looked: int, most: int
 ) -> tuple[_Layer, int, int]:
     """Take all batches from the pairs of a layer; return the next one, how many pairs are done, and were looked at."""

@@ -70,15 +70,15 @@ class Walkers(NamedTuple):
     scale: int
 
 
-def least_of_walks(  # noqa: PLR0917
-    problem: Problem, walkers: Walkers, stages: Sequence[Stage], beyond: int, batches: int, most: int
+def least_of_walks(
+    problem: Problem, walkers: Walkers, stages: Sequence[Stage], beyond: int, *, batches: int, most: int
 ) -> tuple[int, int]:
     """Return the least cost of a walk with that many runs, ``beyond`` if there is none below it.
 
     If more than ``most`` pairs would be looked at on the way, it is what is proved by then. How many were comes second.
     The first stage begins before the first batch.
     """
-    found = _compiled(problem, walkers, stages, beyond, batches, most)
+    found = _compiled(problem, walkers, stages, beyond, batches=batches, most=most)
     if found is not None:
         return found
     prices = Prices(stages[0].prices, frozenset(), walkers.scale)
@@ -87,8 +87,8 @@ def least_of_walks(  # noqa: PLR0917
     return search.least(stages, most), search.looked
 
 
-def _compiled(  # noqa: PLR0917
-    problem: Problem, walkers: Walkers, stages: Sequence[Stage], beyond: int, batches: int, most: int
+def _compiled(
+    problem: Problem, walkers: Walkers, stages: Sequence[Stage], beyond: int, *, batches: int, most: int
 ) -> tuple[int, int] | None:
     """Return what the compiled form says; None if only the readable one may tell."""
     items = walkers.items
@@ -114,7 +114,7 @@ def _compiled(  # noqa: PLR0917
     if not graph.complete:
         raise UnprovedError(f"the graph has more than {most_states} states, which are not searched")
     each = [(stage.after, integers(stage.prices)) for stage in stages]
-    found = batch_pairs.least_of_walks(graph, arrays, each, beyond, batches, most)
+    found = batch_pairs.least_of_walks(graph, arrays, each, beyond, batches=batches, most=most)
     if found is None:
         raise UnprovedError("item_prices: a way through cache contents costs 2^61 or more either way")
     return found
