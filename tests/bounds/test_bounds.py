@@ -179,7 +179,7 @@ def test_worked_late_requests() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=43, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(instances(online=True))
 def test_no_fewer_slos_are_missed(instance: Instance) -> None:
     found, best = bound("late", instance, Objective.SLO_MISSES), optimum(instance, Objective.SLO_MISSES)
@@ -198,7 +198,7 @@ QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, Hea
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=150)
+@settings(QUICK, max_examples=45)
 @given(instances(online=True), st.sampled_from(MONOTONE))
 def test_no_bound_exceeds_an_optimum(instance: Instance, objective: Objective) -> None:
     best = optimum(instance, objective)
@@ -210,7 +210,7 @@ def test_no_bound_exceeds_an_optimum(instance: Instance, objective: Objective) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
-@settings(QUICK, max_examples=60)
+@settings(QUICK, max_examples=45)
 @given(instances(online=True), st.data(), st.sampled_from(GROWING))
 def test_a_further_request_never_lowers_a_bound(
     name: str, instance: Instance, data: st.DataObject, objective: Objective
@@ -471,7 +471,7 @@ def test_certificates_of_percentiles_are_read_strictly(change: dict[str, Any], r
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=50)
+@settings(QUICK, max_examples=23)
 @given(instances(online=True, most_tokens=2), st.data(), st.sampled_from(PERCENTILES))
 def test_whatever_weights_are_stated_a_raised_percentile_is_not_proved(
     instance: Instance, data: st.DataObject, objective: Objective

@@ -73,7 +73,7 @@ def test_worked_prices(terms: tuple[int, int], windows: list[list[int]], value: 
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=120)
+@settings(QUICK, max_examples=108)
 @given(instances(online=True), st.data())
 def test_whatever_prices_are_stated_no_more_than_the_optimum_is_proved(instance: Instance, data: st.DataObject) -> None:
     single, most = instance.cost.linear_ps(1), instance.limits.batch_tokens

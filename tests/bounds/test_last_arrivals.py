@@ -157,7 +157,7 @@ def test_dear_refills_are_found_where_the_difference_is_least() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=90, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=73, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(instances(online=True))
 def test_bounds_never_exceed_the_optimum(instance: Instance) -> None:
     """Whatever the rules are, and certificates prove what they say."""
@@ -173,7 +173,7 @@ def test_bounds_never_exceed_the_optimum(instance: Instance) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=52, deadline=None)
 @given(st.data())
 def test_a_certificate_proves_no_more_than_the_optimum(data: st.DataObject) -> None:
     """From whatever arrival on it is stated, also where requests are added."""

@@ -189,7 +189,7 @@ def test_worked_prompts() -> None:
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=40)
+@settings(QUICK, max_examples=14)
 @given(instances(online=True, most_requests=4))
 def test_prices_that_are_found_prove_no_more_than_the_optimum(instance: Instance) -> None:
     volume = volume_bound(instance)

@@ -88,7 +88,7 @@ def _certificate(instance: Instance, data: st.DataObject) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=200)
+@settings(QUICK, max_examples=66)
 @given(instances(online=True), st.data())
 def test_whatever_prices_are_stated_no_more_than_the_optimum_is_proved(instance: Instance, data: st.DataObject) -> None:
     assume(instance.cost.linear_ps(1) > 0)

@@ -100,7 +100,7 @@ def mutated(rng: Random, instance: Instance, batches: Sequence[Batch]) -> list[B
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=65, deadline=None)
 @given(
     instances(online=True, most_requests=4, most_tokens=6),
     st.sampled_from(["vllm", "sarathi", "vllm_ef", "larry"]),

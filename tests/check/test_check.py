@@ -1014,7 +1014,7 @@ def schedules(draw: st.DrawFn) -> tuple[Instance, Schedule]:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=246, deadline=None)
 @given(schedules(), st.data())
 def test_random_legal_schedule(case: tuple[Instance, Schedule], data: st.DataObject) -> None:
     instance, schedule = case

@@ -227,7 +227,7 @@ def test_huge_prices_prove_nothing_more() -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(deadline=None, max_examples=167, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(instances(chunked=False), st.data())
 def test_no_prices_prove_more_than_the_optimum(instance: Instance, data: st.DataObject) -> None:
     items = sum(output for _, output in {(request.input, request.output) for request in instance.requests})

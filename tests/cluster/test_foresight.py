@@ -24,7 +24,7 @@ BELADY = CacheSetting("belady")
 
 
 @given(rng=st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=76)
 def test_the_next_use_is_by_the_first_request_that_has_not_started(rng: Random) -> None:
     """Two machines, one after the other, with one table: each beside a search of all requests."""
     instance = random_cached(rng)

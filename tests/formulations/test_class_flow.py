@@ -86,7 +86,7 @@ def test_the_best_fixed_number_of_batches_is_the_free_optimum(instance: Instance
 
 
 @pytest.mark.slow
-@settings(SLOW, max_examples=30)
+@settings(SLOW, max_examples=11)
 @given(instances(chunked=False) | memory_only())
 def test_legal_schedules_are_solutions_of_the_same_value(instance: Instance) -> None:
     """Also with a batch to spare, and with the inequality on what batches hold."""

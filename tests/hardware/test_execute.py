@@ -148,7 +148,7 @@ def tight(draw: st.DrawFn) -> Instance:
 
 @pytest.mark.slow
 @given(tight(), st.randoms(use_true_random=False))
-@settings(max_examples=80)
+@settings(max_examples=41)
 def test_any_schedule_generates_what_a_plain_model_does(instance: Instance, random: Random) -> None:
     """Chunks of any size, evictions at any time with recomputation, hybrid batches, blocks, arrivals."""
     try:

@@ -229,7 +229,7 @@ def lazy_schedules(draw: st.DrawFn) -> tuple[Instance, Schedule]:
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=101, deadline=None)
 @given(lazy_schedules())
 def test_every_picosecond(case: tuple[Instance, Schedule]) -> None:
     assert_as_watched(*case)

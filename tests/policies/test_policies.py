@@ -68,7 +68,7 @@ NAMES = sorted(set(POLICIES) - {"planner"})
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=180, deadline=None)
 @given(instances(), st.sampled_from(NAMES))
 def test_jumps_change_nothing_and_schedules_are_legal(instance: Instance, name: str) -> None:
     plain, jumped = outcome(instance, name), outcome(instance, name, jumps=True)

@@ -134,7 +134,7 @@ class Literal:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=152, deadline=None)
 @given(instances(), st.booleans())
 def test_the_declaration_is_the_rule(drawn: Instance, whole_prompts: bool) -> None:
     limits = replace(drawn.limits, prefill_tokens=drawn.limits.batch_tokens)

@@ -347,7 +347,7 @@ def random_setting(rng: Random, evictor: str) -> CacheSetting:
 @pytest.mark.parametrize("evictor", EVICTOR_NAMES)
 @pytest.mark.parametrize("policy", AWARE)
 @given(rng=st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=8)
 def test_batches_are_legal_and_jumps_change_nothing(rng: Random, policy: str, evictor: str) -> None:
     instance, setting = random_cached(rng), random_setting(rng, evictor)
     plain = played(instance, policy, setting, jumps=False)
@@ -357,7 +357,7 @@ def test_batches_are_legal_and_jumps_change_nothing(rng: Random, policy: str, ev
 
 @pytest.mark.parametrize("policy", UNAWARE)
 @given(rng=st.randoms(use_true_random=False), evictor=st.sampled_from(EVICTOR_NAMES))
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=8)
 def test_policies_that_know_of_no_cache_run_on_it(rng: Random, policy: str, evictor: str) -> None:
     instance, setting = random_cached(rng), random_setting(rng, evictor)
     plain = played(instance, policy, setting, jumps=False)

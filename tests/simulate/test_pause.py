@@ -67,7 +67,7 @@ def tried(instance: Instance, policy: str, rng: Random | None, *, jumps: bool) -
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", policy_names())
 @given(instances(), st.randoms(use_true_random=False), st.booleans())
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_a_paused_run_is_the_same(policy: str, instance: Instance, rng: Random, jumps: bool) -> None:
     assert tried(instance, policy, rng, jumps=jumps) == tried(instance, policy, None, jumps=jumps)
 
@@ -75,7 +75,7 @@ def test_a_paused_run_is_the_same(policy: str, instance: Instance, rng: Random, 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", PLAIN)
 @given(instances(), st.randoms(use_true_random=False), st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=36)
 def test_a_paused_compiled_run_is_the_same(policy: GroupedPolicy, instance: Instance, rng: Random, ahead: bool) -> None:
     instance = replace(instance, cost=replace(instance.cost, cpu_request=0))
     run = policy.compiled_run(instance)

@@ -809,7 +809,7 @@ def may_fail(instance: Instance, name: str) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=360, deadline=None)
+@settings(max_examples=258, deadline=None)
 @given(instances(), st.sampled_from(sorted(RUNNERS)))
 def test_every_schedule_is_legal_or_the_policy_fails(instance: Instance, name: str) -> None:
     runner = RUNNERS[name]
