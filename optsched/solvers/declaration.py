@@ -19,19 +19,21 @@ _MANY_RESIDENT = 5.0
 class Regime(StrEnum):
     """What decides which formulations do well on an instance with an objective.
 
-    ``LARGE``: it has more than 2000 output tokens. Otherwise ``MANY_RESIDENT``: the objective is the makespan, and κ
-    (`Instance.kappa`, the number of requests that the cache holds on average) is at least 5. Otherwise, for the
-    makespan of more than 8 requests that arrive together, ``FEW_TOGETHER``. Otherwise ``FEW_RESIDENT``: few requests
-    share the cache, which are few or arrive at different times, or the objective is a latency.
+    ``LARGE``: it has more than 2000 output tokens. Otherwise, where the objective is the makespan and κ
+    (`Instance.kappa`, the number of requests that the cache holds on average) is at least 5, ``MANY_TOGETHER`` if all
+    requests arrive together, else ``MANY_RESIDENT``. Otherwise, for the makespan of more than 8 requests that arrive
+    together, ``FEW_TOGETHER``. Otherwise ``FEW_RESIDENT``: few requests share the cache, which are few or arrive at
+    different times, or the objective is a latency.
     """
 
     FEW_RESIDENT = "few_resident"
     FEW_TOGETHER = "few_together"
     MANY_RESIDENT = "many_resident"
+    MANY_TOGETHER = "many_together"
     LARGE = "large"
 
 
-_NOT_LARGE = (Regime.FEW_RESIDENT, Regime.FEW_TOGETHER, Regime.MANY_RESIDENT)
+_NOT_LARGE = (Regime.FEW_RESIDENT, Regime.FEW_TOGETHER, Regime.MANY_RESIDENT, Regime.MANY_TOGETHER)
 
 
 def regime_of(instance: Instance, objective: Objective) -> Regime:
@@ -41,7 +43,7 @@ def regime_of(instance: Instance, objective: Objective) -> Regime:
     if objective != Objective.MAKESPAN:
         return Regime.FEW_RESIDENT
     if instance.kappa >= _MANY_RESIDENT:
-        return Regime.MANY_RESIDENT
+        return Regime.MANY_TOGETHER if instance.offline else Regime.MANY_RESIDENT
     together = instance.offline and len(instance.requests) > _FEW_REQUESTS
     return Regime.FEW_TOGETHER if together else Regime.FEW_RESIDENT
 

@@ -34,11 +34,23 @@ TOGETHER = [
     ("planner", 0.03),
     ("state_search", 0.3),
     ("layer_search", 0.85),
+    ("clock_beam", 0.6),
     ("pattern_cg", 0.4),
     ("class_flow", 0.6),
     ("token_cpsat", 1.0),
 ]
 MANY = [
+    ("token_cpsat", 0.02),
+    ("planner", 0.03),
+    ("unbroken", 0.25),
+    ("state_search", 0.5),
+    ("layer_search", 1.0),
+    ("clock_beam", 0.6),
+    ("pattern_cg", 0.4),
+    ("class_flow", 0.85),
+    ("token_cpsat", 1.0),
+]
+ARRIVING = [
     ("token_cpsat", 0.02),
     ("planner", 0.03),
     ("free_pauses", 0.35),
@@ -68,13 +80,25 @@ def problem(memory: int, *requests: Request) -> Instance:
         (problem(4, *[Request(1, 1)] * 8), Objective.MAKESPAN, FEW),
         (problem(4, *[Request(1, 1)] * 9, Request(1, 1, arrival_ps=9)), Objective.MAKESPAN, FEW),
         (problem(5, Request(1, 1)), Objective.MAKESPAN, MANY),
+        (problem(5, Request(1, 1), Request(1, 1, arrival_ps=9)), Objective.MAKESPAN, ARRIVING),
         (problem(5, Request(1, 1)), Objective.MEAN_E2E, FEW),
         (problem(5, Request(1, 1)), Objective.MAX_TTFT, FEW),
         (problem(5, *[Request(1, 1)] * 2000), Objective.MAKESPAN, MANY),
         (problem(5, *[Request(1, 1)] * 2001), Objective.MAKESPAN, LARGE),
         (problem(5, *[Request(1, 1)] * 2001), Objective.MEAN_E2E, LARGE),
     ],
-    ids=["together", "few", "arrivals", "many", "mean", "ttft", "2000 tokens", "2001 tokens", "2001 tokens, mean"],
+    ids=[
+        "together",
+        "few",
+        "arrivals",
+        "many",
+        "many that arrive",
+        "mean",
+        "ttft",
+        "2000 tokens",
+        "2001 tokens",
+        "2001 tokens, mean",
+    ],
 )
 def test_order_and_shares(instance: Instance, objective: Objective, expected: list[tuple[str, float]]) -> None:
     plan = plan_solve("auto", {}, instance, objective)
@@ -112,7 +136,7 @@ def test_a_share_that_is_none_is_refused(share: float) -> None:
 
 def test_a_wrong_declaration_costs_only_its_formulation(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = problem(5, Request(1, 1))
-    assert regime_of(instance, Objective.MAKESPAN) == Regime.MANY_RESIDENT
+    assert regime_of(instance, Objective.MAKESPAN) == Regime.MANY_TOGETHER
     monkeypatch.setattr(lookup(FORMULATION_GROUP, "class_flow", ""), "declaration", {"baseline": True})
     plan = plan_solve("auto", {}, instance, Objective.MAKESPAN)
     assert [(step.name, step.share) for step in plan.steps] == [step for step in MANY if step[0] != "class_flow"]

@@ -37,7 +37,7 @@ class ClassFlow:
     declaration = Declaration(
         turns=(
             Turn(60, 0.6, (Regime.FEW_RESIDENT, Regime.FEW_TOGETHER)),
-            Turn(60, 0.85, (Regime.MANY_RESIDENT,)),
+            Turn(60, 0.85, (Regime.MANY_RESIDENT, Regime.MANY_TOGETHER)),
         )
     )
     """It finds schedules that the state search does not reach and patterns only bound."""

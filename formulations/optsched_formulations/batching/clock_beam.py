@@ -1,4 +1,4 @@
-"""A beam on the clock: schedules of short makespan with arrivals, where only memory binds (`memory_only`).
+"""Beams on the clock: schedules of short makespan, where only memory binds (`memory_only`).
 
 A state is what requests have generated and which of them are resident, after a batch; everything in it is as in the
 problem, so that what it finishes in is a schedule of the problem. States are compared with those whose batches end at
@@ -7,19 +7,30 @@ after equally many batches are far apart. Since a batch takes more than a base, 
 later group. Of every group the best are kept,
 
 - by their waste (`free_pauses`), the refills that they owe, and a base for as many batches as what is left needs by
-  weights of which a batch holds at most so much (`packing`);
+  weights of which a batch holds at most so much (`packing`), if the last t batches generate no more than the last t
+  tokens of each request;
 - in every other beam none that another is as good as, by the rule of `free_pauses` for residents at a price. Here
   prices grow with the tokens and pauses hold all that they have, so that the rule is a guess, as a beam is; it helps
   where large requests share the cache and small ones come. In the others only the best of equal states.
 
 A batch runs what fits: no resident pauses, and nothing is evicted, where there is room for more. First fills and
-refills may wait for later batches. Beams get wider until time is up, or nothing is cut, or a bound is met.
+refills may wait for later batches. After each state those few batches are looked at that gain the most by the same
+weights, less the refills that they cause: a search of depth first, which leaves out what a knapsack that may hold
+requests in part says to gain less.
+
+*Many beams.* What no weights say, which requests meet well, a beam finds by luck, and a narrow one that has it is worth
+more than a wide one. So beams differ: the weights of all tokens are multiplied by factors that are drawn, around one or
+around those of the best schedule so far, as often. Most beams are narrow, and as much time goes into wider ones: the
+n-th is as wide as the n-th number of the sequence of Luby, Sinclair and Zuckerman says ("Optimal speedup of Las Vegas
+algorithms", Information Processing Letters 47, 1993). The first of every width has the weights as they are. They
+follow each other until time is up, or one leaves out nothing, or a bound is met.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -36,15 +47,25 @@ from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.memory_only import require_memory_only
 from optsched_formulations.batching.search.arriving_requests import arriving_requests, refill_prices
-from optsched_formulations.batching.search.clock_beam_kernel import FINISHED, States, follow, not_worse, sort_equal
+from optsched_formulations.batching.search.clock_beam_kernel import (
+    FINISHED,
+    Chosen,
+    Floats,
+    States,
+    follow,
+    not_worse,
+    sort_equal,
+)
 from optsched_formulations.batching.search.free_pauses_kernel import BASE, KIND
 
 _WEIGHTS_SHARE = 0.05
 """Share of the time left that weights may take."""
 _NARROWEST, _WIDER, _WIDEST = 50, 3, 50_000
-"""States of a group that the first beam keeps, times as many that the next one keeps, and most."""
-_CHOICES, _WRITTEN = 1_000, 20_000
-"""Choices after one state, and states that are written at a time."""
+"""States of a group that a narrow beam keeps, times as many that a wider one keeps, and most."""
+_SPREAD = 0.03
+"""Standard deviation of the logarithms of factors, of each token and of all of a kind of request."""
+_CHOICES, _WRITTEN = 8, 20_000
+"""Batches after one state, and states that are written at a time."""
 _MOST, _KEPT, _COMPARED = 20, 3, 6
 """Times its width that a group grows to, is then cut to, and is compared at its end."""
 
@@ -53,12 +74,17 @@ class ClockBeam:
     """The method of this module, as `optsched.solvers.formulation.Formulation`."""
 
     declaration = Declaration(
-        sequential=True, turns=(Turn(31, 0.3, (Regime.FEW_RESIDENT,)), Turn(31, 0.4, (Regime.MANY_RESIDENT,)))
+        sequential=True,
+        turns=(
+            Turn(31, 0.3, (Regime.FEW_RESIDENT,)),
+            Turn(31, 0.4, (Regime.MANY_RESIDENT,)),
+            Turn(46, 0.6, (Regime.FEW_TOGETHER, Regime.MANY_TOGETHER)),
+        ),
     )
     """What it finds often meets the bound of `free_pauses` or `last_arrivals`, and then ends the search."""
 
     def solve(self, task: Task) -> Outcome:
-        """Look for schedules of an instance with arrivals in which only memory binds; it bounds nothing.
+        """Look for schedules of an instance in which only memory binds; it bounds nothing.
 
         Raises
         ------
@@ -67,14 +93,22 @@ class ClockBeam:
         """
         if task.objective != Objective.MAKESPAN:
             raise UnsupportedError(f"objective {task.objective.value}, it minimises the makespan")
-        if task.instance.offline:
-            raise UnsupportedError("requests that arrive together, it is for arrivals")
         if task.deterministic_limit is not None:
             raise UnsupportedError("a deterministic limit, it knows seconds only")
         if task.instance.cost.affine[0][0] == 0:
             raise UnsupportedError("batches without a base, which is how far apart its groups are")
         require_memory_only(task)
         return _Solution(task).solve()
+
+
+@dataclass(frozen=True)
+class _Beam:
+    """How a beam differs from others: its width, whether it guesses what is worse, its weights and their factors."""
+
+    width: int
+    guess: bool
+    weight: Ints
+    factors: Floats
 
 
 class _Solution:
@@ -92,59 +126,74 @@ class _Solution:
         beyond = [] if self._value is None else [self._value]
         # Only schedules of less matter.
         self._beyond = min(beyond if at_most is None else [*beyond, at_most + 1], default=(1 << 60))
+        self._factors = np.ones((int(self._requests.request[KIND].max()) + 1, self._requests.done.shape[1] - 1))
 
     def solve(self) -> Outcome:
-        """Widen the beam."""
+        """Send out beams."""
         until_interrupted(self._search)
         return Outcome(Termination.LIMIT, self._schedule, None, Badge.HEURISTIC)
 
     def _search(self, interrupted: threading.Event) -> None:
-        width = _NARROWEST
-        while width <= _WIDEST and not self._over(interrupted):
-            for guess in (True, False):
-                if not self._beam(width, guess, interrupted):
-                    return
-            width *= _WIDER
+        number = 1
+        while not self._over(interrupted) and self._send(self._drawn(number), interrupted):
+            number += 1
+
+    def _drawn(self, number: int) -> _Beam:
+        """Draw the beam of a number, from 1 on."""
+        wider, plain = _wider(number), (number + 1).bit_count() == 1
+        rng = np.random.default_rng([self._task.seed, number])
+        weight, factors = self._requests.weight[-1], np.ones_like(self._factors)
+        if not plain:
+            if rng.random() < 1 / 2:
+                factors = self._factors
+            spread = rng.normal(0, _SPREAD, factors.shape) + rng.normal(0, _SPREAD, (len(factors), 1))
+            factors = factors * np.exp(spread)
+            steps = np.rint(np.diff(weight, axis=1) * factors[self._requests.request[KIND]]).astype(np.int64)
+            weight = np.concatenate([weight[:, :1], weight[:, :1] + np.cumsum(steps, axis=1)], axis=1)
+        width = min(_WIDEST, _NARROWEST * _WIDER**wider)
+        return _Beam(width, guess=number % 2 == 1, weight=weight, factors=factors)
 
     def _over(self, interrupted: threading.Event) -> bool:
         return interrupted.is_set() or now_s() > self._until or self._beyond <= self._task.bound
 
-    def _beam(self, width: int, guess: bool, interrupted: threading.Event) -> bool:
-        """Go through all groups; return whether a wider beam may find more."""
+    def _send(self, beam: _Beam, interrupted: threading.Event) -> bool:
+        """Go through all groups; return whether another beam may find more."""
         requests, base = self._requests, int(self._requests.limits[BASE])
-        kind = requests.request[KIND]
-        there = _empty(_WRITTEN, len(kind))
+        number = requests.request.shape[1]
+        there = _empty(_WRITTEN, number)
+        chosen = Chosen(np.zeros(_CHOICES), np.zeros((_CHOICES, number), dtype=np.int64))
         groups: dict[int, list[States]] = defaultdict(list)
-        groups[0].append(_empty(1, len(kind))._replace(parent=np.array([-1])))
+        groups[0].append(_empty(1, number)._replace(parent=np.array([-1])))
         past: list[States] = []
-        before, cut = 0, guess
+        before, cut = 0, beam.guess
         while groups and not self._over(interrupted):
-            here, some_cut = self._best(_joined(groups.pop(min(groups))), width, guess)
+            here, some_cut = self._best(_joined(groups.pop(min(groups))), beam, beam.width)
             past.append(here)
             first, cut = 0, cut or some_cut
             while first < len(here.waste) and not self._over(interrupted):
-                first, count = follow(
-                    requests, self._price, self._evictions, here, first, there, _CHOICES, self._beyond
+                first, written, some_cut = follow(
+                    requests, beam.weight, self._price, self._evictions, here, first, there, chosen, self._beyond
                 )
-                for state in np.flatnonzero(there.key[:count] == FINISHED).tolist():
-                    self._take(_taken(there, np.array([state])), past)
-                open_ones = np.flatnonzero(there.key[:count] != FINISHED)
+                cut = cut or some_cut
+                for state in np.flatnonzero(there.key[:written] == FINISHED).tolist():
+                    self._take(_taken(there, np.array([state])), past, beam)
+                open_ones = np.flatnonzero(there.key[:written] != FINISHED)
                 group = there.clock[open_ones] // base
-                for number in np.unique(group).tolist():
-                    states = _taken(there, open_ones[group == number])
+                for place in np.unique(group).tolist():
+                    states = _taken(there, open_ones[group == place])
                     states.parent[:] += before
-                    groups[number].append(states)
-                    if sum(len(part.waste) for part in groups[number]) > _MOST * width:
-                        states, some_cut = self._best(_joined(groups[number]), _KEPT * width, guess)
-                        groups[number], cut = [states], cut or some_cut
+                    groups[place].append(states)
+                    if sum(len(part.waste) for part in groups[place]) > _MOST * beam.width:
+                        states, some_cut = self._best(_joined(groups[place]), beam, _KEPT * beam.width)
+                        groups[place], cut = [states], cut or some_cut
             before += len(here.waste)
-        return cut
+        return cut or bool(groups)
 
     @property
     def _evictions(self) -> bool:
         return self._task.instance.rules.eviction
 
-    def _best(self, states: States, width: int, guess: bool) -> tuple[States, bool]:
+    def _best(self, states: States, beam: _Beam, width: int) -> tuple[States, bool]:
         """Return the best states, and whether others were cut that may be no worse."""
         chosen, most = np.arange(len(states.waste)), _COMPARED * width
         cut = len(chosen) > most
@@ -156,7 +205,7 @@ class _Solution:
         paid = states.waste[chosen] + owed
         order = np.argsort(paid, kind="stable")
         tokens, resident = tokens[order], resident[order]
-        if guess:
+        if beam.guess:
             chosen = chosen[order[not_worse(self._price, tokens, resident, paid[order])]]
         else:
             chosen = chosen[order[np.unique(np.hstack([tokens, resident]), axis=0, return_index=True)[1]]]
@@ -164,7 +213,7 @@ class _Solution:
             chosen, cut = chosen[np.argpartition(states.key[chosen], width)[:width]], True
         return _taken(states, chosen), cut
 
-    def _take(self, finished: States, past: list[States]) -> None:
+    def _take(self, finished: States, past: list[States], beam: _Beam) -> None:
         """Take the schedule that ends in a finished state, if it is better; the state before is in the last group."""
         if finished.clock[0] >= self._beyond:
             return
@@ -179,9 +228,16 @@ class _Solution:
         schedule = _schedule(self._task.instance, self._order, chain)
         value = int(evaluate(self._task.instance, schedule)["objectives"][Objective.MAKESPAN.value])
         if value < self._beyond:
-            self._schedule = schedule
+            self._schedule, self._factors = schedule, beam.factors
             self._value = self._beyond = value
             self._task.progress(ProgressEvent(now_s() - self._started, value, None))
+
+
+def _wider(number: int) -> int:
+    """Return how many times wider than the narrowest the beam of a number is, as a power: 0, 0, 1, 0, 0, 1, 2, …."""
+    while (number + 1).bit_count() > 1:
+        number -= (1 << (number.bit_length() - 1)) - 1
+    return number.bit_length() - 1
 
 
 def _schedule(instance: Instance, order: list[int], chain: list[States]) -> Schedule:

@@ -139,7 +139,7 @@ class LayerSearch:
         turns=(
             Turn(45, 0.8, (Regime.FEW_RESIDENT,)),
             Turn(45, 0.85, (Regime.FEW_TOGETHER,)),
-            Turn(45, 1.0, (Regime.MANY_RESIDENT,)),
+            Turn(45, 1.0, (Regime.MANY_RESIDENT, Regime.MANY_TOGETHER)),
         ),
     )
     """It comes after the state search, whose small proofs are certified."""
