@@ -439,12 +439,38 @@ def last_arrivals(rng: Random, about: About) -> Certificate:
     jobs = tuple(job for job in case.jobs if job.arrival >= moment)
     rest = max(0, about.best - moment + min(job.arrival for job in case.jobs))
     inner = About(replace(case, jobs=jobs, queue=()), about.objective, rest)
+    return {"kind": "last_arrivals", "from_ps": moment, "certificate": _of_some(rng, inner)}
+
+
+def _of_some(rng: Random, about: About) -> Certificate:
+    """Return a certificate of another kind, for some requests alone."""
     makers = [alone, machine, volume, ramp]
-    if len({job.arrival for job in jobs}) == 1 and not case.chunked:
+    if len({job.arrival for job in about.case.jobs}) == 1 and not about.case.chunked:
         makers += [patterns, patterns, patterns, walk, walk, search]
-    elif not case.chunked:
+    elif not about.case.chunked:
         makers += [search, search]
-    return {"kind": "last_arrivals", "from_ps": moment, "certificate": rng.choice(makers)(rng, inner)}
+    return rng.choice(makers)(rng, about)
+
+
+def core_alone(rng: Random, about: About) -> Certificate:
+    """Another certificate, for some requests that arrive earlier by what the others take about."""
+    case = about.case
+    core = sorted(rng.sample(range(len(case.jobs)), rng.randint(1, len(case.jobs))))
+    others = [job for number, job in enumerate(case.jobs) if number not in core]
+    slope, first = min(token for _, token in case.pieces), min(job.arrival for job in case.jobs)
+
+    def work(job: TrialJob) -> int:
+        decodes = (case.attends(True, 1, job.prompt + k) + slope for k in range(job.output - 1))
+        return slope * job.prompt + case.attends(False, job.prompt, 0) + sum(decodes)
+
+    def earlier(job: TrialJob) -> TrialJob:
+        before = sum(work(other) for other in others if other.arrival < job.arrival)
+        return replace(job, arrival=max(first, job.arrival - before))
+
+    jobs = tuple(earlier(case.jobs[number]) for number in core)
+    rest = max(0, about.best - sum(map(work, others)) - min(job.arrival for job in jobs) + first)
+    inner = About(replace(case, jobs=jobs, queue=()), about.objective, rest)
+    return {"kind": "core_alone", "requests": core, "certificate": _of_some(rng, inner)}
 
 
 def assignment(rng: Random, about: About) -> Certificate:
@@ -570,6 +596,8 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "patterns": Grammar(patterns, _MAKESPAN, Wanted(whole=True, arrivals=False)),
         "last_arrivals": Grammar(last_arrivals, _MAKESPAN, Wanted(arrivals=True, swap=False)),
         "last_arrivals, memory": Grammar(last_arrivals, _MAKESPAN, Wanted(memory_only=True, arrivals=True, swap=False)),
+        "core_alone": Grammar(core_alone, _MAKESPAN, Wanted(whole=True, arrivals=True, swap=False)),
+        "core_alone, memory": Grammar(core_alone, _MAKESPAN, Wanted(memory_only=True, arrivals=True, swap=False)),
         "alone, several": Grammar(alone, _DIVIDED, _SHARED, "any"),
         "assignment": Grammar(assignment, ("makespan", "mean_ttft", "mean_e2e"), _SHARED, "any"),
         "chains": Grammar(chains, _MAKESPAN, _SHARED, "equal"),

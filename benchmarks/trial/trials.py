@@ -450,7 +450,7 @@ def _solve(
 # Hill-climbing -----------------------------------------------------------------------------------------------
 
 _OFFLINE = ("class_flow", "class_flow_mip", "layer_search", *_UNUSUAL, "pattern_cg")
-_ONLINE = ("free_pauses", "last_arrivals")
+_ONLINE = ("core_alone", "free_pauses", "last_arrivals")
 _FOR_ALIKE = (*_OFFLINE, "state_search")
 _CLIMBED = (*_OFFLINE, *_ONLINE, "token_cpsat", "state_search", _PAPER)
 

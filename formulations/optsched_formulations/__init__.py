@@ -11,6 +11,7 @@ FORMULATIONS = MappingProxyType(
         "class_flow_mip": "optsched_formulations.batching.class_flow:ClassFlowMip",
         "free_pauses": "optsched_formulations.batching.free_pauses:FreePauses",
         "clock_beam": "optsched_formulations.batching.clock_beam:ClockBeam",
+        "core_alone": "optsched_formulations.batching.core_alone:CoreAlone",
         "last_arrivals": "optsched_formulations.batching.last_arrivals:LastArrivals",
         "unbroken": "optsched_formulations.batching.unbroken:Unbroken",
         "planner": "optsched.planner.formulation:Planner",

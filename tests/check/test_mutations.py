@@ -21,6 +21,8 @@ from test_check_search import MEETING, MET
 from test_check_search import stated as searched
 from test_check_walk import TIGHT
 from test_congestion import busy, crowded_bound
+from test_core_alone import BETWEEN
+from test_core_alone import ask as ask_core_alone
 from test_free_pauses import TWO
 from test_last_arrivals import QUEUE
 from test_last_arrivals import ask as ask_last_arrivals
@@ -61,7 +63,9 @@ def witnesses() -> dict[str, Witness]:
     """Return one for every kind, most of them with the optimum."""
     hurried = replace(QUEUE, requests=tuple(replace(request, slo_e2e_ps=15) for request in QUEUE.requests))
     last = ask_last_arrivals()[0].certificate
+    core = ask_core_alone()[0].certificate
     assert last is not None
+    assert core is not None
     served = simulate(busy(100), "planner", SUM).value
     queued_served = simulate(queued(100), "planner", SUM).value
     assert served is not None
@@ -83,6 +87,7 @@ def witnesses() -> dict[str, Witness]:
         "free_pauses": Witness(TWO, MAKESPAN, {"kind": "free_pauses", "bound": 35, "steps": 99}, 35),
         "patterns": Witness(PAIR_OF_PATTERNS, MAKESPAN, patterns(MEMORY, PACKED, packings=WEIGHTS), BEST_OF_PATTERNS),
         "last_arrivals": Witness(QUEUE, MAKESPAN, last, optimum(QUEUE)),
+        "core_alone": Witness(BETWEEN, MAKESPAN, core, optimum(BETWEEN)),
     }
 
 

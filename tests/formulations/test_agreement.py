@@ -24,7 +24,7 @@ from optsched.solvers.formulation import Outcome, Task, Termination, Unsupported
 
 FORMULATIONS = tuple(name for name in entries(FORMULATION_GROUP) if name not in {"planner", "clock_beam", "unbroken"})
 """Those that prove something; the others are held against brute force in their own tests."""
-BOUNDING = frozenset({"free_pauses", "last_arrivals", "pattern_cg"})
+BOUNDING = frozenset({"core_alone", "free_pauses", "last_arrivals", "pattern_cg"})
 """Formulations that bound the optimum and need not prove it."""
 FAST = frozenset(FORMULATIONS) - {"infermax_milp"}
 MAKESPAN = (Objective.MAKESPAN,)
@@ -66,7 +66,7 @@ KINDS = {
         memory_only(online=True, most_requests=3),
         MAKESPAN,
         60,
-        GENERAL | {"free_pauses", "last_arrivals", "state_search"},
+        GENERAL | {"core_alone", "free_pauses", "last_arrivals", "state_search"},
     ),
     "memory alone, arrivals, latencies": Family(
         memory_only(online=True, most_requests=3), (Objective.MEAN_E2E,), 40, GENERAL | {"state_search"}

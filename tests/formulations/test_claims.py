@@ -26,6 +26,7 @@ from optsched.solvers.claims import FloatReading, Tolerance, Values, admits, cla
 from optsched.solvers.cpsat import minimize_cpsat
 from optsched.solvers.formulation import Formulation, Outcome, SolverCrashError, Task, Termination, UnsupportedError
 from optsched_formulations.batching.class_flow import ClassFlow, ClassFlowMip
+from optsched_formulations.batching.core_alone import CoreAlone
 from optsched_formulations.batching.free_pauses import FreePauses
 from optsched_formulations.batching.infermax_milp import InfermaxMilp
 from optsched_formulations.batching.last_arrivals import LastArrivals
@@ -44,6 +45,7 @@ ALL: tuple[Formulation, ...] = (
     PatternCg(),
     StateSearch(),
     LastArrivals(),
+    CoreAlone(),
     FreePauses(),
 )
 

@@ -94,7 +94,9 @@ print(outcome.termination.value, outcome.bound)
 
 def hard_for(method: str) -> str:
     """Return an instance that the method covers."""
-    hard = dict.fromkeys(("free_pauses", "last_arrivals", "clock_beam"), HARD_ONLINE) | {"layer_search": HARD_MIXED}
+    hard = dict.fromkeys(("free_pauses", "last_arrivals", "clock_beam", "core_alone"), HARD_ONLINE) | {
+        "layer_search": HARD_MIXED
+    }
     return (hard | {"pair_flow": HARD_TOGETHER}).get(method, HARD)
 
 

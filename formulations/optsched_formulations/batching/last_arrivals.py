@@ -23,17 +23,14 @@ soon as there is no such schedule of S, the best one is optimal.
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
-from optsched.model.result import Badge
 from optsched.solvers.declaration import Declaration, Regime, Turn
-from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, silent
-from optsched.solvers.interrupt import until_interrupted
-from optsched.stopwatch import now_s
+from optsched.solvers.formulation import Outcome, Task, UnsupportedError
+from optsched_formulations.batching.parts import Part, PartBounds
 from optsched_formulations.batching.refills import least_beyond_ps
 from optsched_formulations.batching.state_search import StateSearch
 from optsched_formulations.batching.token_cpsat import TokenCpSat
@@ -67,86 +64,15 @@ class LastArrivals:
             raise UnsupportedError("an order of first runs")
         if task.instance.rules.eviction and task.instance.rules.chunked_prefill:
             raise UnsupportedError("evictions with chunked prefill (forbid chunked, or eviction)")
-        return _Bounds(task).best()
+        return PartBounds(task, (StateSearch, TokenCpSat), _SHARE).best(_parts(task.instance), only_while_solved=True)
 
 
-class _Bounds:
-    """The best bound so far, from larger and larger sets of requests."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._started = now_s()
-        self._bound = task.bound
-        self._badge = Badge.HEURISTIC
-        self._certificate: dict[str, Any] | None = None
-        # A bound that settles the task.
-        value, at_most = task.incumbent_value, task.restrictions.at_most
-        enough = [] if value is None else [value]
-        self._enough = min(enough if at_most is None else [*enough, at_most + 1], default=None)
-
-    def best(self) -> Outcome:
-        task = self._task
-        moments = sorted({request.arrival_ps for request in task.instance.requests}, reverse=True)
-        until_interrupted(lambda came: all(self._solve_from(moment, came) for moment in moments[:-1]))
-        bound = None if self._badge == Badge.HEURISTIC else self._bound
-        outcome = Outcome(Termination.LIMIT, None, bound, self._badge, self._certificate)
-        at_most, value = task.restrictions.at_most, task.incumbent_value
-        if value is not None and bound == value:
-            return replace(outcome, termination=Termination.OPTIMAL, schedule=task.incumbent)
-        if at_most is not None and bound is not None and bound > at_most:
-            return replace(outcome, termination=Termination.INFEASIBLE)
-        return outcome
-
-    def _solve_from(self, moment: int, interrupted: threading.Event) -> bool:
-        """Solve the requests from a moment on; return whether larger sets may still give more."""
-        task, whole = self._task, self._task.instance
+def _parts(whole: Instance) -> Iterator[Part]:
+    """Yield the last requests, more and more, as long as their refills are dear."""
+    moments = sorted({request.arrival_ps for request in whole.requests}, reverse=True)
+    for moment in moments[:-1]:
         late = tuple(request for request in whole.requests if request.arrival_ps >= moment)
         part = replace(whole, name=f"{whole.name}, the last {len(late)}", requests=late)
         if least_beyond_ps(part) < 0:
-            return False
-        before = moment - whole.start_ps
-        for method in (StateSearch(), TokenCpSat()):
-            left = task.time_limit_s - (now_s() - self._started)
-            if left <= 0 or interrupted.is_set():
-                return False
-            outcome = self._ask(method, part, before, _SHARE * left)
-            if outcome is None:
-                continue
-            if outcome.bound is not None:
-                self._offer(before + outcome.bound, outcome, moment)
-            if outcome.termination != Termination.LIMIT:
-                return self._enough is None or self._bound < self._enough
-        return False
-
-    def _ask(self, method: StateSearch | TokenCpSat, part: Instance, before: int, seconds: float) -> Outcome | None:
-        """Look for schedules of a part that leave a better schedule of the whole possible; None if it cannot."""
-        task = self._task
-        at_most = None if self._enough is None else self._enough - 1 - before
-        if at_most is not None and at_most < 0:
-            return None
-        try:
-            return method.solve(
-                replace(
-                    task,
-                    instance=part,
-                    restrictions=replace(task.restrictions, at_most=at_most),
-                    incumbent=None,
-                    incumbent_value=None,
-                    bound=0,
-                    time_limit_s=seconds,
-                    progress=silent,
-                )
-            )
-        except UnsupportedError:
-            return None
-
-    def _offer(self, bound: int, outcome: Outcome, moment: int) -> None:
-        """Take a bound if it is better."""
-        if bound <= self._bound:
-            return
-        self._bound, self._badge = bound, outcome.badge
-        self._certificate = None
-        if outcome.badge == Badge.CERTIFIED and outcome.certificate is not None:
-            self._certificate = {"kind": "last_arrivals", "from_ps": moment, "certificate": outcome.certificate}
-        elapsed = now_s() - self._started
-        self._task.progress(ProgressEvent(elapsed, self._task.incumbent_value, bound))
+            break
+        yield Part(part, moment - whole.start_ps, {"kind": "last_arrivals", "from_ps": moment})

@@ -11,6 +11,7 @@ from typing import Any
 from optsched.check.certificates.alone import alone_bound, alone_bound_of_several
 from optsched.check.certificates.assignment import assignment_bound
 from optsched.check.certificates.chains import chains_bound
+from optsched.check.certificates.core_alone import core_alone_bound
 from optsched.check.certificates.free_pauses import free_pauses_bound
 from optsched.check.certificates.last_arrivals import Proof, last_arrivals_bound
 from optsched.check.certificates.late import late_bound
@@ -55,6 +56,7 @@ PROOFS: Mapping[str, Proof] = MappingProxyType(
         "patterns": patterns_bound,
         "free_pauses": free_pauses_bound,
         "last_arrivals": partial(last_arrivals_bound, prove=prove),
+        "core_alone": partial(core_alone_bound, prove=prove),
     }
 )
 """The kinds of certificates; a new kind is one more function here."""

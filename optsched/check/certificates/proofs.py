@@ -29,6 +29,7 @@ _WITHOUT_SWAPS = frozenset(
         "patterns",
         "free_pauses",
         "last_arrivals",
+        "core_alone",
     }
 )
 """Kinds whose theorems say that a request either keeps its KV or is filled again, or that leave batches out.
