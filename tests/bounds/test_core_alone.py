@@ -94,13 +94,14 @@ def test_without_time_there_is_no_bound() -> None:
 
 def test_what_it_does_not_cover_is_refused() -> None:
     waiting = replace(BETWEEN, cost=CostModel(base=10, token=1, cpu_request=1))
-    for refused in (
+    not_covered: tuple[dict[str, Any], ...] = (
         {"objective": Objective.MEAN_E2E},
         {"instance": replace(BETWEEN, requests=(Request(1, 1), Request(1, 1)))},
         {"instance": replace(BETWEEN, rules=Rules())},
         {"instance": waiting},
         {"restrictions": Restrictions(order=(0, 1, 2))},
-    ):
+    )
+    for refused in not_covered:
         with pytest.raises(UnsupportedError):
             ask(**{"instance": BETWEEN, **refused})
 
