@@ -21,19 +21,20 @@ class Regime(StrEnum):
 
     ``LARGE``: it has more than 2000 output tokens. Otherwise, where the objective is the makespan and κ
     (`Instance.kappa`, the number of requests that the cache holds on average) is at least 5, ``MANY_TOGETHER`` if all
-    requests arrive together, else ``MANY_RESIDENT``. Otherwise, for the makespan of more than 8 requests that arrive
-    together, ``FEW_TOGETHER``. Otherwise ``FEW_RESIDENT``: few requests share the cache, which are few or arrive at
-    different times, or the objective is a latency.
+    requests arrive together, else ``MANY_ARRIVING``. Otherwise, for the makespan, ``FEW_TOGETHER`` if more than 8
+    requests arrive together, and ``FEW_ARRIVING`` if they arrive at different times. Otherwise ``FEW_RESIDENT``: few
+    requests arrive together, or the objective is a latency.
     """
 
     FEW_RESIDENT = "few_resident"
+    FEW_ARRIVING = "few_arriving"
     FEW_TOGETHER = "few_together"
-    MANY_RESIDENT = "many_resident"
+    MANY_ARRIVING = "many_arriving"
     MANY_TOGETHER = "many_together"
     LARGE = "large"
 
 
-_NOT_LARGE = (Regime.FEW_RESIDENT, Regime.FEW_TOGETHER, Regime.MANY_RESIDENT, Regime.MANY_TOGETHER)
+_NOT_LARGE = tuple(regime for regime in Regime if regime is not Regime.LARGE)
 
 
 def regime_of(instance: Instance, objective: Objective) -> Regime:
@@ -43,9 +44,10 @@ def regime_of(instance: Instance, objective: Objective) -> Regime:
     if objective != Objective.MAKESPAN:
         return Regime.FEW_RESIDENT
     if instance.kappa >= _MANY_RESIDENT:
-        return Regime.MANY_TOGETHER if instance.offline else Regime.MANY_RESIDENT
-    together = instance.offline and len(instance.requests) > _FEW_REQUESTS
-    return Regime.FEW_TOGETHER if together else Regime.FEW_RESIDENT
+        return Regime.MANY_TOGETHER if instance.offline else Regime.MANY_ARRIVING
+    if not instance.offline:
+        return Regime.FEW_ARRIVING
+    return Regime.FEW_TOGETHER if len(instance.requests) > _FEW_REQUESTS else Regime.FEW_RESIDENT
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,22 @@ from optsched.solvers.declaration import Declaration, Regime, Turn, declaration_
 FEW = [
     ("token_cpsat", 0.02),
     ("planner", 0.03),
+    ("pair_flow", 0.75),
+    ("state_search", 0.9),
+    ("layer_search", 0.8),
+    ("pattern_cg", 0.4),
+    ("class_flow", 0.6),
+    ("token_cpsat", 1.0),
+]
+FEW_ARRIVING = [
+    ("token_cpsat", 0.02),
+    ("planner", 0.03),
     ("free_pauses", 0.08),
     ("last_arrivals", 0.08),
     ("clock_beam", 0.3),
-    ("core_alone", 0.5),
     ("pair_flow", 0.75),
     ("state_search", 0.9),
+    ("core_alone", 0.7),
     ("layer_search", 0.8),
     ("pattern_cg", 0.4),
     ("class_flow", 0.6),
@@ -51,15 +61,15 @@ MANY = [
     ("class_flow", 0.85),
     ("token_cpsat", 1.0),
 ]
-ARRIVING = [
+MANY_ARRIVING = [
     ("token_cpsat", 0.02),
     ("planner", 0.03),
     ("free_pauses", 0.35),
     ("last_arrivals", 0.15),
     ("clock_beam", 0.4),
-    ("core_alone", 0.3),
     ("unbroken", 0.25),
     ("state_search", 0.5),
+    ("core_alone", 0.5),
     ("layer_search", 1.0),
     ("pattern_cg", 0.4),
     ("class_flow", 0.85),
@@ -80,9 +90,9 @@ def problem(memory: int, *requests: Request) -> Instance:
     [
         (problem(4, *[Request(1, 1)] * 9), Objective.MAKESPAN, TOGETHER),
         (problem(4, *[Request(1, 1)] * 8), Objective.MAKESPAN, FEW),
-        (problem(4, *[Request(1, 1)] * 9, Request(1, 1, arrival_ps=9)), Objective.MAKESPAN, FEW),
+        (problem(4, *[Request(1, 1)] * 9, Request(1, 1, arrival_ps=9)), Objective.MAKESPAN, FEW_ARRIVING),
         (problem(5, Request(1, 1)), Objective.MAKESPAN, MANY),
-        (problem(5, Request(1, 1), Request(1, 1, arrival_ps=9)), Objective.MAKESPAN, ARRIVING),
+        (problem(5, Request(1, 1), Request(1, 1, arrival_ps=9)), Objective.MAKESPAN, MANY_ARRIVING),
         (problem(5, Request(1, 1)), Objective.MEAN_E2E, FEW),
         (problem(5, Request(1, 1)), Objective.MAX_TTFT, FEW),
         (problem(5, *[Request(1, 1)] * 2000), Objective.MAKESPAN, MANY),
@@ -126,7 +136,7 @@ def test_a_plug_in_without_a_declaration_comes_before_the_last_turn_and_not_to_l
         "other": declaration_of(Plain()),
     }
     tried = (("ends", 0.1), ("plain", 0.5), ("other", 0.5), ("ends", 1.0))
-    assert auto_shares(declared, Regime.FEW_RESIDENT) == auto_shares(declared, Regime.MANY_RESIDENT) == tried
+    assert auto_shares(declared, Regime.FEW_RESIDENT) == auto_shares(declared, Regime.MANY_ARRIVING) == tried
     assert auto_shares(declared, Regime.LARGE) == (("ends", 1.0),)
 
 

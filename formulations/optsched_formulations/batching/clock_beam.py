@@ -76,8 +76,8 @@ class ClockBeam:
     declaration = Declaration(
         sequential=True,
         turns=(
-            Turn(31, 0.3, (Regime.FEW_RESIDENT,)),
-            Turn(31, 0.4, (Regime.MANY_RESIDENT,)),
+            Turn(31, 0.3, (Regime.FEW_ARRIVING,)),
+            Turn(31, 0.4, (Regime.MANY_ARRIVING,)),
             Turn(46, 0.6, (Regime.FEW_TOGETHER, Regime.MANY_TOGETHER)),
         ),
     )

@@ -51,7 +51,7 @@ class CoreAlone:
     """The method of this module, as `optsched.solvers.formulation.Formulation`; it finds bounds only."""
 
     declaration = Declaration(
-        sequential=True, turns=(Turn(32, 0.5, (Regime.FEW_RESIDENT,)), Turn(32, 0.3, (Regime.MANY_RESIDENT,)))
+        sequential=True, turns=(Turn(41, 0.7, (Regime.FEW_ARRIVING,)), Turn(41, 0.5, (Regime.MANY_ARRIVING,)))
     )
     """Where requests arrive, large ones may decide alone."""
 
@@ -62,7 +62,7 @@ class CoreAlone:
         ------
         UnsupportedError
             For another objective, if all requests arrive together, with an order of first runs, or if prefills may be
-            chunked, or what a batch takes depends on who waits.
+            chunked, or what a batch takes depends on how many wait.
         """
         instance = task.instance
         if task.objective != Objective.MAKESPAN:

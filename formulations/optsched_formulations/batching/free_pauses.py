@@ -146,7 +146,7 @@ class FreePauses:
     """
 
     declaration = Declaration(
-        sequential=True, turns=(Turn(25, 0.08, (Regime.FEW_RESIDENT,)), Turn(25, 0.35, (Regime.MANY_RESIDENT,)))
+        sequential=True, turns=(Turn(25, 0.08, (Regime.FEW_ARRIVING,)), Turn(25, 0.35, (Regime.MANY_ARRIVING,)))
     )
     """It takes little time wherever the memory hardly binds, and then ends the search."""
 

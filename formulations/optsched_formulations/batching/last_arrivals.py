@@ -43,7 +43,7 @@ class LastArrivals:
     """The method of this module, as `optsched.solvers.formulation.Formulation`; it finds bounds only."""
 
     declaration = Declaration(
-        sequential=True, turns=(Turn(30, 0.08, (Regime.FEW_RESIDENT,)), Turn(30, 0.15, (Regime.MANY_RESIDENT,)))
+        sequential=True, turns=(Turn(30, 0.08, (Regime.FEW_ARRIVING,)), Turn(30, 0.15, (Regime.MANY_ARRIVING,)))
     )
     """The last requests to arrive may decide alone."""
 

@@ -137,9 +137,9 @@ class LayerSearch:
     declaration = Declaration(
         sequential=True,
         turns=(
-            Turn(45, 0.8, (Regime.FEW_RESIDENT,)),
+            Turn(45, 0.8, (Regime.FEW_RESIDENT, Regime.FEW_ARRIVING)),
             Turn(45, 0.85, (Regime.FEW_TOGETHER,)),
-            Turn(45, 1.0, (Regime.MANY_RESIDENT, Regime.MANY_TOGETHER)),
+            Turn(45, 1.0, (Regime.MANY_ARRIVING, Regime.MANY_TOGETHER)),
         ),
     )
     """It comes after the state search, whose small proofs are certified."""

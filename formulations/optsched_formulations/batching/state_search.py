@@ -93,9 +93,9 @@ class StateSearch:
     declaration = Declaration(
         sequential=True,
         turns=(
-            Turn(40, 0.9, (Regime.FEW_RESIDENT,)),
+            Turn(40, 0.9, (Regime.FEW_RESIDENT, Regime.FEW_ARRIVING)),
             Turn(40, 0.3, (Regime.FEW_TOGETHER,)),
-            Turn(40, 0.5, (Regime.MANY_RESIDENT, Regime.MANY_TOGETHER)),
+            Turn(40, 0.5, (Regime.MANY_ARRIVING, Regime.MANY_TOGETHER)),
         ),
     )
     """It proves most where few requests share the cache, and no other method proves as much for latencies."""
