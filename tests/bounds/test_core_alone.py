@@ -10,6 +10,7 @@ import pytest
 from brute_force import optimum
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from outcomes import require_bound_below_optimum
 from strategies import instances, memory_only
 from test_last_arrivals import INNER, PAUSED
 
@@ -146,13 +147,7 @@ def test_no_core_proves_more_than_the_optimum(family: st.SearchStrategy[Instance
 @given(memory_only(online=True))
 def test_bounds_never_exceed_the_optimum(instance: Instance) -> None:
     assume(not instance.offline)
-    outcome = CoreAlone().solve(Task(instance, Objective.MAKESPAN))
-    best = optimum(instance)
-    assert best is not None
-    assert outcome.bound is None or outcome.bound <= best
-    if outcome.badge == Badge.CERTIFIED:
-        assert outcome.bound is not None
-        assert proved_bound(instance, FREE, Objective.MAKESPAN, outcome.certificate) >= outcome.bound
+    require_bound_below_optimum(instance, CoreAlone().solve(Task(instance, Objective.MAKESPAN)))
 
 
 @pytest.mark.slow

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from brute_force import optimum
+
 from optsched import Instance, Objective, Restrictions, check_schedule
+from optsched.check import proved_bound
 from optsched.model.metrics import evaluate
 from optsched.model.result import Badge
 from optsched.model.schedule import Schedule
@@ -49,3 +52,13 @@ def exact(
     """Solve with the formulation alone, without policy or bound to help it, and return the optimum that it proves."""
     outcome = formulation.solve(Task(allowed.apply(instance), objective, allowed, **start))
     return exact_value(instance, outcome, objective, allowed)
+
+
+def require_bound_below_optimum(instance: Instance, outcome: Outcome) -> None:
+    """Hold a bound on the makespan against brute force, and its certificate against the checker."""
+    best = optimum(instance)
+    assert best is not None
+    assert outcome.bound is None or outcome.bound <= best
+    if outcome.badge == Badge.CERTIFIED:
+        assert outcome.bound is not None
+        assert proved_bound(instance, FREE, Objective.MAKESPAN, outcome.certificate) >= outcome.bound

@@ -80,7 +80,7 @@ class States(NamedTuple):
 
 
 @compiled
-def _put_in_order(  # noqa: PLR0917
+def _put_in_order(  # noqa: PLR0917 - compiled functions take positions
     kind: Ints, at: Ints, resident: Ints, worth: Floats, found: Ints, count: int
 ) -> None:
     """Sort requests by what a block that they hold is worth, equal ones together."""
@@ -222,7 +222,7 @@ def _to_come(output: Ints, after: Ints, weight: Ints, heaviest: int) -> float:
 
 
 @compiled
-def follow(  # noqa: PLR0917
+def follow(  # noqa: PLR0917 - compiled functions take positions
     requests: Requests,
     weight: Ints,
     price: Ints,
