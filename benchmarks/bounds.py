@@ -160,6 +160,15 @@ FIGURES: Mapping[str, tuple[Panel, ...]] = MappingProxyType(
     {
         "volume": (_over_count(("volume", "all alike", alike), ("volume", "lengths differ", different)),),
         "ramp": (_over_count(("volume", "volume, all alike", alike), ("ramp", "ramp, all alike", alike)),),
+        "inflow": (
+            Panel(
+                "Conversations, makespan",
+                "load",
+                LOADS,
+                [Curve(name, Objective.MAKESPAN, name, conversations) for name in ("inflow", "machine", "volume")],
+                least=0.8,
+            ),
+        ),
         "alone": (
             _over_load(("alone", _TTFT, "mean TTFT"), ("alone", _E2E, "mean e2e")),
             _over_outputs("1/4", ("alone", _TTFT, "mean TTFT"), ("alone", _E2E, "mean e2e")),

@@ -215,6 +215,71 @@ def ramp(rng: Random, about: About) -> Certificate:
     return found
 
 
+def inflow(rng: Random, about: About) -> Certificate:
+    """Prices of windows that begin beside arrivals, and rents of all that they leave of a batch, or a part."""
+    case, first = about.case, min(job.arrival for job in about.case.jobs)
+    end = max(job.arrival for job in case.jobs) - first
+    places = [job.arrival - first + rng.choice((0, 0, 1)) for job in case.jobs]
+    places += [rng.randint(0, max(1, 2 * end)), about.best // 2, about.best]
+    starts = sorted({0, *rng.sample(places, rng.randint(0, min(3, len(places))))})
+    scale, step = rng.choice((1, 1, 7, 64, 10**6)), rng.choice((0, case.prefill_req, _part(rng, case.prefill_req)))
+    time = [scale - _part(rng, scale) if rng.random() < 0.5 else scale for _ in starts]
+    if rng.random() < 0.4:
+        starts = sorted({job.arrival - first for job in case.jobs})
+        free = rng.randint(0, len(starts) - 1)
+        time = [0] * free + [scale] * (len(starts) - free)
+    time[-1] = max(1, time[-1])
+    if rng.random() < 0.5:
+        time.sort()
+    units = {
+        "memory": case.blocks * case.block,
+        "tokens": case.tokens,
+        "prefill_tokens": case.prefill_tokens,
+        "runs": case.runs or len(case.jobs),
+    }
+    base, slope = rng.choice(case.pieces)
+    rows = {"tokens": [each * slope for each in time]} if rng.random() < 0.8 else {}
+    for name in rng.sample(list(units), rng.choice((0, 0, 1, 1, 2))):
+        rows[name] = [_part(rng, each * base // units[name]) for each in time]
+    groups = [rng.randrange(len(case.jobs)) for _ in case.jobs] if rng.random() < 0.3 else [*range(len(case.jobs))]
+    names = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    groups = [names[group] for group in groups]
+    begins = [
+        max(k for k, start in enumerate(starts) if start <= min(at for at, of in arrived if of == group))
+        for arrived in [[(job.arrival - first, of) for job, of in zip(case.jobs, groups, strict=True)]]
+        for group in range(len(names))
+    ]
+    rents = [[0] * (len(starts) - begin) for begin in begins]
+    for k, each in enumerate(time):
+        prices = {name: rows[name][k] if name in rows else 0 for name in units}
+        left = _left_of(case, each, step, prices)
+        there = [group for group, begin in enumerate(begins) if begin <= k]
+        for group in rng.sample(there, len(there)):
+            rent = max(0, left) // groups.count(group)
+            rent = rng.choice((0, rent, rent, rent, rent // 2, rent // len(there)))
+            rents[group][k - begins[group]] = rent
+            left -= rent * groups.count(group)
+    return {
+        "kind": "inflow",
+        "prefill_step_ps": step,
+        "starts": starts,
+        "time": time,
+        **rows,
+        "groups": groups,
+        "rents": rents,
+    }
+
+
+def _left_of(case: Case, time: int, step: int, prices: Mapping[str, int]) -> int:
+    """Return what prices leave of any batch: of every number of tokens."""
+    most = max(1, min(case.tokens, case.blocks, case.runs or case.tokens))
+    least = min(time * _non_attention(case, x) - prices["tokens"] * x for x in range(1, most + 1))
+    for x in range(1, case.tokens + 1):
+        lasts = time * (_non_attention(case, x) + case.prefill_req - step) - prices["tokens"] * x
+        least = min(least, lasts - prices["prefill_tokens"] * min(case.prefill_tokens, x))
+    return least - prices["memory"] * case.blocks * case.block - prices["runs"] * (case.runs or len(case.jobs))
+
+
 def _layers(rng: Random, case: Case) -> Certificate:
     output = max(job.output for job in case.jobs)
     count = rng.randint(1, 4)
@@ -585,6 +650,7 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "waiting, long": Grammar(waiting, ("mean_e2e",), Wanted(long=True)),
         "volume": Grammar(volume, _MAKESPAN),
         "ramp": Grammar(ramp, _MAKESPAN),
+        "inflow": Grammar(inflow, _MAKESPAN, Wanted(arrivals=True)),
         "resident_walk": Grammar(walk, _MAKESPAN, Wanted(memory_only=True, arrivals=False)),
         "resident_search": Grammar(search, _SEARCHED, _FEW),
         "resident_search, arrivals": Grammar(search, _MAKESPAN, _FEW_LATER),

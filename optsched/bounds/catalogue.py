@@ -20,6 +20,7 @@ BOUNDS: Mapping[str, str] = MappingProxyType(
         "congestion": "optsched.bounds.congestion:congestion_bound",
         "waiting": "optsched.bounds.waiting:waiting_bound",
         "percentile": "optsched.bounds.percentile:percentile_bound",
+        "inflow": "optsched.bounds.inflow:inflow_bound",
         "ramp": "optsched.bounds.ramp:ramp_bound",
     }
 )

@@ -88,7 +88,7 @@ def test_kinds_that_list_tokens_say_how_many_they_list() -> None:
     long = Instance("long", Limits(10**9, 10**9, 10**9), Rules(), CostModel(10, 1), (Request(1, 10**9 - 1),))
     with pytest.raises(UnprovedError, match="kind congestion is computed for at most 20000000 output tokens"):
         prove(WINDOWS, long)
-    for kind in ("ramp", "resident_walk", "resident_search", "request_search", "patterns"):
+    for kind in ("ramp", "inflow", "resident_walk", "resident_search", "request_search", "patterns"):
         with pytest.raises(UnprovedError, match=f"kind {kind} is computed for at most"):
             prove({"kind": kind}, long, Objective.MAKESPAN)
     # One decode after the other, none dearer than a refill: 10 + 1 for each of 10^9 - 1 tokens.

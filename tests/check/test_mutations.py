@@ -24,6 +24,7 @@ from test_congestion import busy, crowded_bound
 from test_core_alone import BETWEEN
 from test_core_alone import ask as ask_core_alone
 from test_free_pauses import TWO
+from test_inflow import PAIRS, RENTED
 from test_last_arrivals import QUEUE
 from test_last_arrivals import ask as ask_last_arrivals
 from test_ramp import RAMP, SPIKE, memory_bound
@@ -80,6 +81,7 @@ def witnesses() -> dict[str, Witness]:
         "congestion": Witness(busy(100), SUM, crowded_bound().certificate, served),
         "waiting": Witness(queued(100), SUM, queued_bound().certificate, queued_served),
         "ramp": Witness(three, MAKESPAN, terms | {"prices": [SPIKE, RAMP]}, optimum(three)),
+        "inflow": Witness(PAIRS, MAKESPAN, RENTED, optimum(PAIRS)),
         "resident_walk": Witness(PAIR, MAKESPAN, TIGHT | {"scale": 1, "tracked": []}, BEST),
         "resident_search": Witness(MEETING, MAKESPAN, searched(MET, 0, 0, 0, 0, 0, 0), MET),
         "layered_search": Witness(PAIR, MAKESPAN, by_batches(BEST, [3], 0, 0, scale=1), BEST),

@@ -13,6 +13,7 @@ from optsched.check.certificates.assignment import assignment_bound
 from optsched.check.certificates.chains import chains_bound
 from optsched.check.certificates.core_alone import core_alone_bound
 from optsched.check.certificates.free_pauses import free_pauses_bound
+from optsched.check.certificates.inflow import inflow_bound
 from optsched.check.certificates.last_arrivals import Proof, last_arrivals_bound
 from optsched.check.certificates.late import late_bound
 from optsched.check.certificates.machine import machine_bound
@@ -49,6 +50,7 @@ PROOFS: Mapping[str, Proof] = MappingProxyType(
         "percentile": percentile_bound,
         "volume": volume_bound,
         "ramp": ramp_bound,
+        "inflow": inflow_bound,
         "resident_walk": resident_walk_bound,
         "resident_search": _when_asked("resident_search", "resident_search_bound"),
         "layered_search": _when_asked("layered_search", "layered_search_bound"),

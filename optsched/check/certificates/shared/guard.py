@@ -27,7 +27,9 @@ _MOST_TOKENS: Mapping[str, int] = MappingProxyType(
     }
 )
 """Output tokens of all (I, O), each pair counted once, that the kinds are computed for which list every one of them."""
-_MOST_SERVED: Mapping[str, int] = MappingProxyType({"congestion": 20_000_000, "waiting": 20_000_000})
+_MOST_SERVED: Mapping[str, int] = MappingProxyType(
+    {"congestion": 20_000_000, "waiting": 20_000_000, "inflow": 20_000_000}
+)
 """Output tokens of all requests that the kinds are computed for which list every one of them."""
 
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from optsched.check.certificates.shared.work import most_decodes, turns
 from optsched.check.problem import Problem, pieces_of
@@ -16,7 +16,8 @@ MOST_STEPS = 100_000_000
 """Tokens in layers beyond which nothing is computed."""
 MOST_LAYERS = 100_000
 """Layers of all entries of prices beyond which nothing is listed."""
-_ROWS = ("memory", "tokens", "prefill_tokens", "runs")
+ROWS = ("memory", "tokens", "prefill_tokens", "runs")
+"""What has a price besides time."""
 NEVER = 1 << 80
 """No request is taken to pay more, which proves less, if anything."""
 
@@ -31,6 +32,31 @@ def attention_ps(problem: Problem, prompt: int, output: int, step: int) -> int:
     decodes, cost = output - 1, problem.cost
     fill = cost.prefill_sq * prompt**2 + step * problem.fewest_steps(prompt)
     return fill + cost.decode_kv * (decodes * (2 * prompt + decodes - 1) // 2) + cost.decode_req * decodes
+
+
+class Prices(NamedTuple):
+    """Of a ps, of a block held, a token run, a token run by a prefill (on top), and a run."""
+
+    time: int
+    memory: int
+    tokens: int
+    prefill_tokens: int
+    runs: int
+
+
+def left_of(problem: Problem, step: int, prices: Prices) -> int:
+    """Return the least that prices leave of a batch: G of kind ``ramp``, × the price of time."""
+    limits, pieces = problem.limits, pieces_of(problem.cost)
+    runs = len(problem.requests) if problem.runs is None else problem.runs
+
+    def left(x: int, more: int) -> int:
+        return prices.time * (max(base + slope * x for base, slope in pieces) + more) - prices.tokens * x
+
+    least = min(left(x, 0) for x in turns(problem, most_decodes(problem)))
+    beside = problem.cost.prefill_req - step
+    ends = {*turns(problem, limits.batch_tokens), limits.prefill_tokens}
+    with_prefill = min(left(x, beside) - prices.prefill_tokens * min(limits.prefill_tokens, x) for x in ends)
+    return min(least, with_prefill) - prices.memory * problem.blocks - prices.runs * runs
 
 
 # Groups ----------------------------------------------------------------------------------------------------
@@ -86,7 +112,7 @@ class Layers:
         self.count = sum(self._widths)
         [self.scale] = integers("scale", [stated.get("scale")], 1, 1)
         count = len(self._widths)
-        self._rows = {name: integers(name, stated.get(name, [0] * count), 0, count) for name in _ROWS}
+        self._rows = {name: integers(name, stated.get(name, [0] * count), 0, count) for name in ROWS}
         self.repeated = stated.get("repeated")
         if self.repeated is not None and not (
             type(self.repeated) is int and 0 <= self.repeated < count and self._widths[self.repeated] == 1
@@ -111,19 +137,8 @@ class Layers:
 
     def _room(self, stretch: int) -> int:
         """Return G in the layers of a stretch."""
-        problem, limits = self._problem, self._problem.limits
-        memory, token, prefill, run = (self._rows[name][stretch] for name in _ROWS)
-        pieces = pieces_of(problem.cost)
-        runs = len(problem.requests) if problem.runs is None else problem.runs
-
-        def left(x: int, more: int) -> int:
-            return self.scale * (max(base + slope * x for base, slope in pieces) + more) - token * x
-
-        least = min(left(x, 0) for x in turns(problem, most_decodes(problem)))
-        beside = problem.cost.prefill_req - self._step
-        ends = {*turns(problem, limits.batch_tokens), limits.prefill_tokens}
-        with_prefill = min(left(x, beside) - prefill * min(limits.prefill_tokens, x) for x in ends)
-        return min(least, with_prefill) - memory * problem.blocks - run * runs
+        prices = (self._rows[name][stretch] for name in ROWS)
+        return left_of(self._problem, self._step, Prices(self.scale, *prices))
 
     def _beyond(self, group: Group) -> list[int]:
         """Return by how much a refill of all tokens takes more attention than a decode, by the tokens generated."""
@@ -149,7 +164,7 @@ class Layers:
         kept, lost, filled, ended = ([NEVER] * len(sizes) for _ in range(4))
         lost[0] = 0
         for stretch, width in enumerate(self._widths):
-            memory, token, prefill, run = (self._rows[name][stretch] for name in _ROWS)
+            memory, token, prefill, run = (self._rows[name][stretch] for name in ROWS)
             decode = token + run
             fills = [(token + prefill) * size for size in sizes]
             after = [run + more for more in beyond]

@@ -1,0 +1,1 @@
+"""Parts of the bound `optsched.bounds.inflow`; the theorem and its symbols are there."""
