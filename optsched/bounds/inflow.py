@@ -72,6 +72,7 @@ Discrete Applied Mathematics 26), with batches for time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from optsched.bounds.bound import Bound
 from optsched.bounds.rented.programme import columns_of, solve
@@ -83,7 +84,7 @@ from optsched.model.objectives import Objective
 
 _FEWEST_TOKENS = 150
 """With fewer output tokens exact models say more."""
-_WINDOWS = 48, 40, 32, 24, 16
+_WINDOWS = 16, 24, 32, 40, 48
 """Equal windows where arrivals are many: the most of which the programme is small enough."""
 _MOST_COLUMNS = 20_000
 """Numbers of runs in the programme, 5 s; more requests gain nothing: with most of them the machine is full."""
@@ -103,7 +104,7 @@ def inflow_bound(instance: Instance, objective: Objective) -> Bound | None:
 def leased_bound(instance: Instance) -> Bound | None:
     """Return what the programme's prices prove; None if it is too large, has no optimum, or numbers are too large."""
     over = (tenants(instance, _windows(instance, count)) for count in _WINDOWS)
-    held = next((each for each in over if columns_of(each) <= _MOST_COLUMNS), None)
+    *_, held = (None, *takewhile(lambda each: columns_of(each) <= _MOST_COLUMNS, over))
     if held is None:
         return None
     # Prompts in chunks may have a step in every batch; so its cost is the batch's.
@@ -116,7 +117,8 @@ def leased_bound(instance: Instance) -> Bound | None:
 
 def _windows(instance: Instance, count: int) -> Sequence[int]:
     """Return all arrivals, since the earliest; or if they are many, begins of equal windows up to the last."""
-    arrivals = sorted({request.arrival_ps - instance.start_ps for request in instance.requests})
+    origin = instance.start_ps
+    arrivals = sorted({request.arrival_ps - origin for request in instance.requests})
     if len(arrivals) <= FEW:
         return arrivals
     return sorted({arrivals[-1] * place // count for place in range(count + 1)})

@@ -58,7 +58,7 @@ RENTED: Document = {
 def test_worked_rents() -> None:
     assert proved(PAIRS, RENTED) == 5 + 28
     assert optimum(PAIRS) == 35
-    # At one price for all time, nothing is known of who is there.
+    # At one price for all time, nothing is known of arrivals.
     assert proved(PAIRS, RENTED | {"starts": [0], "time": [2], "memory": [10], "rents": [[0], [0]]}) == 30
 
 

@@ -16,7 +16,7 @@ from optsched.model.instance import Instance, Request
 _RATIO = 1.1
 """Outputs of a group differ by less than this factor: rents are of the time that a request has to be there."""
 FEW = 64
-"""Up to so many requests each is a group of its own."""
+"""Of no more requests each is a group of its own."""
 _CUTS = 4
 """Parts of the decodes of a request of which each counts as holding what they hold on average."""
 _MOST_PIECES, _ALL_PIECES = 16, 512
@@ -112,9 +112,9 @@ def tenants(instance: Instance, starts: Sequence[int]) -> Tenants:
     if len(instance.requests) <= FEW:
         return Tenants(instance, tuple(starts), tuple(range(len(instance.requests))))
     numbers: dict[tuple[int, int], int] = {}
-    groups = []
+    groups, origin = [], instance.start_ps
     for request in instance.requests:
-        window = bisect_right(starts, request.arrival_ps - instance.start_ps) - 1
+        window = bisect_right(starts, request.arrival_ps - origin) - 1
         key = window, int(np.log(request.output) / np.log(_RATIO))
         groups.append(numbers.setdefault(key, len(numbers)))
     return Tenants(instance, tuple(starts), tuple(groups))
