@@ -191,6 +191,12 @@ def test_nothing_is_said_of_other_objectives_or_together_or_few() -> None:
     assert inflow_bound(PAIRS, Objective.MAKESPAN) is None
 
 
+def test_of_very_many_requests_nothing_is_said() -> None:
+    instance = conversations(2000)
+    later = (replace(r, arrival_ps=r.arrival_ps + k * 241 * 10**12) for k in range(2) for r in instance.requests)
+    assert inflow_bound(replace(instance, requests=tuple(later)), Objective.MAKESPAN) is None
+
+
 def test_numbers_beyond_64_bits_prove_nothing() -> None:
     huge = replace(conversations(40), cost=CostModel(2**61, 1, decode_req=2**61))
     assert inflow_bound(huge, Objective.MAKESPAN) is None
