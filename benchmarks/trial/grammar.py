@@ -81,6 +81,12 @@ def _steepest(case: Case) -> int:
     return min((_non_attention(case, x) + case.prefill_req) // x for x in range(1, case.tokens + 1))
 
 
+def _units(case: Case) -> dict[str, int]:
+    """Return what a batch has of everything that has a price."""
+    runs = case.runs or len(case.jobs)
+    return {"memory": case.blocks, "tokens": case.tokens, "prefill_tokens": case.prefill_tokens, "runs": runs}
+
+
 def _fill(case: Case, job: TrialJob) -> int:
     return case.lasts(job.prompt, case.attends(False, job.prompt, 0), 0, 0)
 
@@ -231,12 +237,7 @@ def inflow(rng: Random, about: About) -> Certificate:
     time[-1] = max(1, time[-1])
     if rng.random() < 0.5:
         time.sort()
-    units = {
-        "memory": case.blocks * case.block,
-        "tokens": case.tokens,
-        "prefill_tokens": case.prefill_tokens,
-        "runs": case.runs or len(case.jobs),
-    }
+    units = _units(case) | {"memory": case.blocks * case.block}
     base, slope = rng.choice(case.pieces)
     rows = {"tokens": [each * slope for each in time]} if rng.random() < 0.8 else {}
     for name in rng.sample(list(units), rng.choice((0, 0, 1, 1, 2))):
@@ -244,11 +245,9 @@ def inflow(rng: Random, about: About) -> Certificate:
     groups = [rng.randrange(len(case.jobs)) for _ in case.jobs] if rng.random() < 0.3 else [*range(len(case.jobs))]
     names = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     groups = [names[group] for group in groups]
-    begins = [
-        max(k for k, start in enumerate(starts) if start <= min(at for at, of in arrived if of == group))
-        for arrived in [[(job.arrival - first, of) for job, of in zip(case.jobs, groups, strict=True)]]
-        for group in range(len(names))
-    ]
+    arrived = [(group, job.arrival - first) for group, job in zip(groups, case.jobs, strict=True)]
+    earliest = dict(sorted(arrived, reverse=True))
+    begins = [max(k for k, start in enumerate(starts) if start <= earliest[group]) for group in range(len(names))]
     rents = [[0] * (len(starts) - begin) for begin in begins]
     for k, each in enumerate(time):
         prices = {name: rows[name][k] if name in rows else 0 for name in units}
@@ -286,8 +285,7 @@ def _layers(rng: Random, case: Case) -> Certificate:
     widths = [rng.choice((1, 1, 2, output)) for _ in range(count)]
     scale = rng.choice((1, 1, 2, 7, 64, 10**6))
     busy = scale * (_non_attention(case, rng.choice((1, 2, case.tokens))) + rng.choice((0, 0, case.prefill_req)))
-    runs = case.runs or len(case.jobs)
-    units = {"memory": case.blocks, "tokens": case.tokens, "prefill_tokens": case.prefill_tokens, "runs": runs}
+    units = _units(case)
     entry: Certificate = {"widths": widths, "scale": scale}
     for name in rng.sample(list(units), rng.randint(0, 3)):
         entry[name] = [_around(rng, busy, units[name]) for _ in range(count)]
@@ -467,15 +465,7 @@ def patterns(rng: Random, about: About) -> Certificate:
     found: Certificate = {"kind": "patterns", "piece_weights": weights, "packings": packings}
     entries = []
     extras = [abs(item.fill - item.decode) for item in flat if item.k > 1] or [0]
-    runs = case.runs or len(case.jobs)
-    units = {
-        "memory": case.blocks,
-        "tokens": case.tokens,
-        "prefill_tokens": case.prefill_tokens,
-        "runs": runs,
-        "fill_memory": case.blocks,
-        "decode_memory": case.blocks,
-    }
+    units = _units(case) | {"fill_memory": case.blocks, "decode_memory": case.blocks}
     for _ in range(rng.choice((0, 1, 1, 2))):
         scale = rng.choice((1, 1, 2, 60, 10**6))
         batches = rng.choice((most, rng.randint(1, most)))

@@ -71,7 +71,7 @@ Discrete Applied Mathematics 26), with batches for time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 from optsched.bounds.bound import Bound
@@ -103,7 +103,7 @@ def inflow_bound(instance: Instance, objective: Objective) -> Bound | None:
 
 def leased_bound(instance: Instance) -> Bound | None:
     """Return what the programme's prices prove; None if it is too large, has no optimum, or numbers are too large."""
-    over = (tenants(instance, _windows(instance, count)) for count in _WINDOWS)
+    over = (tenants(instance, starts) for starts in _windows(instance))
     *_, held = (None, *takewhile(lambda each: columns_of(each) <= _MOST_COLUMNS, over))
     if held is None:
         return None
@@ -115,10 +115,12 @@ def leased_bound(instance: Instance) -> Bound | None:
     return None if proof is None or value is None else Bound(value, proof.certificate)
 
 
-def _windows(instance: Instance, count: int) -> Sequence[int]:
-    """Return all arrivals, since the earliest; or if they are many, begins of equal windows up to the last."""
+def _windows(instance: Instance) -> Iterator[Sequence[int]]:
+    """Yield all arrivals, since the earliest; or if they are many, begins of ever more equal windows."""
     origin = instance.start_ps
     arrivals = sorted({request.arrival_ps - origin for request in instance.requests})
     if len(arrivals) <= FEW:
-        return arrivals
-    return sorted({arrivals[-1] * place // count for place in range(count + 1)})
+        yield arrivals
+        return
+    for count in _WINDOWS:
+        yield sorted({arrivals[-1] * place // count for place in range(count + 1)})

@@ -27,10 +27,11 @@ unless all are decoded: both times never fall with k.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from typing import NamedTuple
 
 from optsched.model.instance import Instance
 
@@ -193,6 +194,33 @@ def turns(instance: Instance, most: int) -> list[int]:
             place = (other_base - base) // (token - other_token)
             places |= {min(max(tokens, 1), most) for tokens in (place, place + 1)}
     return sorted(places)
+
+
+class BatchTurn(NamedTuple):
+    """A batch of some tokens, at most ``prompts`` of them by prefill steps, and the least that it takes."""
+
+    tokens: int
+    prompts: int
+    time_ps: int
+
+
+def batch_turns(instance: Instance, step_ps: int) -> tuple[list[BatchTurn], list[BatchTurn]]:
+    """Return batches without prefill steps, and with one that takes prefill_req - φ beside its φ, attention left out.
+
+    From each of these to the next the time of a batch is affine, less any prices of tokens.
+    """
+    limits, time_ps = instance.limits, instance.cost.linear_ps
+    more, prompts = instance.cost.prefill_req - step_ps, limits.prefill_tokens
+    places = sorted({*turns(instance, limits.batch_tokens), prompts})
+    return (
+        [BatchTurn(tokens, 0, time_ps(tokens)) for tokens in turns(instance, most_decodes(instance))],
+        [BatchTurn(tokens, min(tokens, prompts), time_ps(tokens) + more) for tokens in places],
+    )
+
+
+def least_left(batches: Iterable[BatchTurn], time: int, token: int, prefill_token: int) -> int:
+    """Return the least that is left of a batch's time, at a price of it, by prices of its tokens."""
+    return min(time * batch.time_ps - token * batch.tokens - prefill_token * batch.prompts for batch in batches)
 
 
 def fewest_steps(instance: Instance, tokens: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optsched.bounds.own import fewest_steps, most_decodes, turns
+from optsched.bounds.own import batch_turns, fewest_steps, least_left
 from optsched.bounds.priced.demand import Demand, Kinds
 from optsched.bounds.priced.paths import NEVER
 from optsched.bounds.priced.prompt_paths import Prices, Prompt, PromptPaths, fill_ps
@@ -42,9 +42,8 @@ class Part:
         Tokens that every schedule runs.
     attention
         Attention times of a fill of every prompt and of decodes of all later tokens, in ps.
-    decode_turns, prefill_turns
-        (tokens, time in ps without attention) of batches without a prefill step, and with one that takes what it does
-        beyond φ: from each of these to the next the time of a batch is affine, less any price of tokens.
+    turns
+        Batches without a prefill step, and with one (`batch_turns`).
     """
 
     def __init__(self, instance: Instance, release_ps: int, step_ps: int) -> None:
@@ -57,11 +56,8 @@ class Part:
         self.kinds: Kinds = dict(sorted(counts.items()))
         self.fewest, self.tokens, self._totals = totals.batches(), totals.tokens, totals
         self.attention = sum(count * self.attention_ps(*kind) for kind, count in self.kinds.items())
-        limits, time_ps = instance.limits, instance.cost.linear_ps
-        self.decode_turns = [(tokens, time_ps(tokens)) for tokens in turns(instance, most_decodes(instance))]
-        places = sorted({*turns(instance, limits.batch_tokens), limits.prefill_tokens})
-        more = instance.cost.prefill_req - step_ps
-        self.prefill_turns = [(tokens, time_ps(tokens) + more) for tokens in places]
+        decodes, prefills = batch_turns(instance, step_ps)
+        self.turns = [*decodes, *prefills]
 
     def attention_ps(self, prompt: int, output: int) -> int:
         """Return the attention time of a fill of a prompt and of decodes of all later tokens."""
@@ -91,13 +87,7 @@ class Part:
         """Return the least time of a batch less the prices of all it can take, for every stretch, ps × scale."""
         limits = self.instance.limits
         return [
-            min(
-                *(prices.scale * time - token * tokens for tokens, time in self.decode_turns),
-                *(
-                    prices.scale * time - token * tokens - prefill * min(tokens, limits.prefill_tokens)
-                    for tokens, time in self.prefill_turns
-                ),
-            )
+            least_left(self.turns, prices.scale, token, prefill)
             - limits.kv_blocks * memory
             - (limits.batch_requests or 0) * run
             for memory, token, prefill, run in zip(

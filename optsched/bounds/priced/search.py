@@ -122,7 +122,7 @@ class _Programme:
         self._widths = np.diff(self._edges)
         self._stretch = np.repeat(np.arange(len(self._widths)), self._widths)
         self._last = self._edges[self._edges >= range_.fewest].tolist()
-        self._unit = max(part.decode_turns[0][1], 1)
+        self._unit = max(part.turns[0].time_ps, 1)
         mean = max(1, part.tokens // part.fewest)
         self._all = {"memory": limits.kv_blocks, "tokens": mean, "prefill_tokens": min(mean, limits.prefill_tokens)}
         if limits.batch_requests is not None:
@@ -150,15 +150,13 @@ class _Programme:
     def _frame(self) -> None:
         """Say what prices leave of a batch's time, and what follows for the bound."""
         count, at, mean = len(self._widths), self._column, self._all["tokens"]
-        prefill, most = self._all["prefill_tokens"], self._part.instance.limits.prefill_tokens
-        for tokens, time in self._part.decode_turns:
-            rows = [{at["tokens"] + s: tokens / mean, at["time"] + s: 1.0} for s in range(count)]
-            self._add(rows, [time / self._unit] * count)
-        for tokens, time in self._part.prefill_turns:
-            rows = [{at["tokens"] + s: tokens / mean, at["time"] + s: 1.0} for s in range(count)]
-            for s, row in enumerate(rows):
-                row[at["prefill_tokens"] + s] = min(tokens, most) / prefill
-            self._add(rows, [time / self._unit] * count)
+        prefill = self._all["prefill_tokens"]
+        for batch in self._part.turns:
+            rows = [{at["tokens"] + s: batch.tokens / mean, at["time"] + s: 1.0} for s in range(count)]
+            if batch.prompts:
+                for s, row in enumerate(rows):
+                    row[at["prefill_tokens"] + s] = batch.prompts / prefill
+            self._add(rows, [batch.time_ps / self._unit] * count)
         rows = [{at["fill"] + s: 1.0, at["tokens"] + s: -1.0} for s in range(count)]
         for s, row in enumerate(rows):
             row[at["prefill_tokens"] + s] = -mean / prefill

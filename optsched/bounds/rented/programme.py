@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
-from optsched.bounds.own import most_decodes, turns
+from optsched.bounds.own import BatchTurn, batch_turns
 from optsched.bounds.rented.tenants import Tenants
 from optsched.model.instance import Instance
 
@@ -87,7 +87,7 @@ def solve(held: Tenants, step_ps: int, unit_ps: float) -> Dual | None:
     y, b = np.arange(len(act)), len(act) + np.arange(windows * len(types))
     of_batch, of_type = np.divmod(np.arange(windows * len(types)), len(types))
     columns = len(act) + len(b) + 1
-    lasting, tokens_of, prompts_of = np.array(types, dtype=np.float64).T[:, of_type]
+    tokens_of, prompts_of, lasting = np.array(types, dtype=np.float64).T[:, of_type]
 
     rows = _Rows()
     rented = np.concatenate([[0], np.cumsum(windows - first)])
@@ -135,15 +135,7 @@ def solve(held: Tenants, step_ps: int, unit_ps: float) -> Dual | None:
     )
 
 
-def _types(instance: Instance, step_ps: int) -> list[tuple[int, int, int]]:
-    """Return what batches last without attention, their tokens, and those of prefills, of every type.
-
-    Others are mixtures of these.
-    """
-    limits, cost = instance.limits, instance.cost
-    beside = cost.prefill_req - step_ps
-    sizes = {*turns(instance, limits.batch_tokens), min(limits.prefill_tokens, limits.batch_tokens)}
-    found = [(cost.linear_ps(x) + beside, x, min(limits.prefill_tokens, x)) for x in sorted(sizes)]
-    if beside:
-        found += [(cost.linear_ps(x), x, 0) for x in turns(instance, most_decodes(instance))]
-    return found
+def _types(instance: Instance, step_ps: int) -> list[BatchTurn]:
+    """Return batches of which all others are mixtures; without prefill steps only where these would take longer."""
+    decodes, prefills = batch_turns(instance, step_ps)
+    return [*prefills, *(decodes if step_ps < instance.cost.prefill_req else [])]

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from optsched.bounds.own import may_refill, most_decodes, turns
+from optsched.bounds.own import BatchTurn, batch_turns, least_left, may_refill
 from optsched.bounds.rented.programme import Dual
 from optsched.bounds.rented.tenants import Tenants
-from optsched.model.instance import Instance
+from optsched.model.instance import Instance, Limits
 from optsched.model.ints import Ints
 
 _SCALE = 1 << 16
@@ -37,19 +37,11 @@ class Window:
     prefill_tokens: int
     runs: int
 
-    def left(self, instance: Instance, step_ps: int) -> int:
+    def left(self, limits: Limits, batches: Iterable[BatchTurn]) -> int:
         """Return what they leave of a batch: G."""
-        limits, cost = instance.limits, instance.cost
-
-        def left(x: int, more: int) -> int:
-            return self.time * (cost.linear_ps(x) + more) - self.tokens * x
-
-        least = min(left(x, 0) for x in turns(instance, most_decodes(instance)))
-        prompt = min(limits.prefill_tokens, limits.batch_tokens)
-        for x in (*turns(instance, limits.batch_tokens), prompt):
-            least = min(least, left(x, cost.prefill_req - step_ps) - self.prefill_tokens * min(prompt, x))
-        runs = len(instance.requests) if limits.batch_requests is None else limits.batch_requests
-        return least - self.memory * limits.kv_blocks * limits.kv_block - self.runs * runs
+        held = limits.kv_blocks * limits.kv_block
+        room = self.memory * held + self.runs * (limits.batch_requests or 0)
+        return least_left(batches, self.time, self.tokens, self.prefill_tokens) - room
 
 
 @dataclass(frozen=True)
@@ -159,15 +151,16 @@ def _fill(instance: Instance, ways: Iterable[tuple[int, int]], square: int, toke
 
 def lease(tenants: Tenants, step_ps: int, dual: Dual) -> Lease | None:
     """Return the integers nearest to some prices that the theorem allows; None if time has no price in the end."""
-    instance = tenants.instance
+    limits, (decodes, prefills) = tenants.instance.limits, batch_turns(tenants.instance, step_ps)
+    batches = [*decodes, *prefills]
     rows = zip(dual.memory, dual.tokens, dual.prefill_tokens, dual.runs, strict=True)
     windows = tuple(
-        _allowed(instance, step_ps, ceil(time * _SCALE), *(float(price) * _SCALE for price in row))
+        _allowed(limits, batches, ceil(time * _SCALE), *(float(price) * _SCALE for price in row))
         for time, row in zip(dual.time.tolist(), rows, strict=True)
     )
     if not windows[-1].time:
         return None
-    lefts = [window.left(instance, step_ps) for window in windows]
+    lefts = [window.left(limits, batches) for window in windows]
     asked = [0.0] * len(windows)
     for first, members, rents in zip(tenants.first, tenants.members, dual.rents, strict=True):
         for window, rent in enumerate(rents.tolist(), start=first):
@@ -182,7 +175,7 @@ def lease(tenants: Tenants, step_ps: int, dual: Dual) -> Lease | None:
     return Lease(tenants, step_ps, windows, exact)
 
 
-def _allowed(instance: Instance, step_ps: int, time: int, *prices: float) -> Window:
+def _allowed(limits: Limits, batches: Sequence[BatchTurn], time: int, *prices: float) -> Window:
     """Return prices in a window, as high as what a batch has allows."""
     lower = (Window(time, *(int(price * (1 - share)) for price in prices)) for share in _SPARE)
-    return next(window for window in lower if window.left(instance, step_ps) >= 0)
+    return next(window for window in lower if window.left(limits, batches) >= 0)

@@ -81,9 +81,9 @@ def inflow_bound(problem: Problem, objective: Objective, certificate: Mapping[st
     taken = sum(group.taken(problem, step, prices) for group in groups)
     for each, (start, end) in zip(prices, pairwise(starts), strict=False):
         if taken <= each.time * (end - start):
-            return start + (-(-taken // each.time) if taken else 0)
+            return start - (-taken // each.time if taken else 0)
         taken -= each.time * (end - start)
-    return starts[-1] + -(-taken // prices[-1].time)
+    return starts[-1] - (-taken // prices[-1].time)
 
 
 class _Group:
@@ -159,25 +159,19 @@ def _envelope(lines: Sequence[_Line]) -> _Lowest:
     """Return the least of some lines at integers ≥ 1: slopes fall along it."""
     kept: list[_Line] = []
     begins: list[int] = []
-    for line in sorted(set(lines), key=lambda line: (-line.slope, line.fixed)):
-        begin = 1
+    lowest = {line.slope: line for line in sorted(lines, reverse=True)}
+    for slope in sorted(lowest, reverse=True):
+        line, begin = lowest[slope], 1
         while kept:
             # The first integer at which this line is no more than the last one kept, whose slope is larger.
-            over = line.fixed - kept[-1].fixed
-            fall = kept[-1].slope - line.slope
-            if not fall:
-                break
-            begin = max(1, -(-over // fall))
+            begin = max(1, -((kept[-1].fixed - line.fixed) // (kept[-1].slope - slope)))
             if begin > begins[-1]:
                 break
             kept.pop()
             begins.pop()
             begin = 1
-        else:
-            fall = 1
-        if fall:
-            kept.append(line)
-            begins.append(begin)
+        kept.append(line)
+        begins.append(begin)
     return _Lowest(kept, begins)
 
 
