@@ -393,7 +393,8 @@ def _priced_walks(graph: MergedGraph, batches: int) -> tuple[Callable[[Floats], 
         fill, evict = np.tile(fill, (batches + 1, 1)), np.tile(evict, (batches + 1, 1))
         run, balance = np.ones(graph.nodes, dtype=np.float32), np.zeros(fill.shape, dtype=np.int64)
         walk_back(graph.arcs, fill, evict, run, NONE, least, composing, batches)
-        steps_of(graph.arcs, fill, evict, run, least, composing, batches, 0, balance)
+        ran = np.zeros(batches + 1, dtype=np.int64)
+        steps_of(graph.arcs, fill, evict, run, least, composing, batches, 0, balance, ran)
         slope = (walks.fresh + balance.sum(axis=0)).astype(np.float64)
         return float(at @ walks.fresh) + float(least[batches, 0]), slope
 
@@ -483,7 +484,8 @@ def test_near_walks_are_those_that_cost_little_more(data: st.DataObject) -> None
         for at in (here, other):
             balance = np.zeros((batches + 1, items), dtype=np.int64)
             among = NearWalks(near, starts, int(counts[0]), left, NONE)
-            found, number = least_near_walk(among, cost_of(at).ravel(), start, balance)
+            ran = np.zeros(batches + 1, dtype=np.int64)
+            found, number = least_near_walk(among, cost_of(at).ravel(), start, balance, ran)
             assert number == batches
             exact_one = float(costs(at)[0][batches, 0])
             assert found > exact_one - 1e-3

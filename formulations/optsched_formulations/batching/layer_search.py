@@ -38,6 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,6 +68,7 @@ from optsched_formulations.batching.layers.core import Core, Master, core_of
 from optsched_formulations.batching.layers.fillers import Fillers
 from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.graph_layers import GraphPriced, GraphRelaxation
+from optsched_formulations.batching.layers.joint_prices import JointPrices
 from optsched_formulations.batching.layers.lonely import lonely_of
 from optsched_formulations.batching.layers.pattern_layers import PatternPriced, PatternRelaxation
 from optsched_formulations.batching.layers.search import Found, Priced, Relaxation, compile_rest, search_layers
@@ -86,6 +88,10 @@ _CORES = (300, 0.8), (1_500, 0.6)
 """Nodes of the cores that are tried, and the share of the time left that each may take."""
 _MASTER_SHARE, _CORE_SEARCH_SHARE, _COMPLETION_SHARE = 0.3, 0.05, 0.01
 """Of a core's time, for its prices; of the time left, for a search of a number of batches, and for fillers."""
+_MOST_CORE_PLACES, _CORE_PLACES_PER_S = 80_000_000, 1_000_000
+"""Nodes of a large core times batches, and by the time limit."""
+_LARGE_CORE_SHARE, _JOINT_SHARE = 0.8, 0.6
+"""Shares of the time left for a large core, and of that for its first prices."""
 _REFILLS = 1.0
 """In batches: where a core takes fewer refills, at prices of a linear programme, it is no use but for schedules."""
 _QUICK, _LONG = 30, 400
@@ -121,6 +127,15 @@ _RISE, _MORE, _EARLY_SHARE = 0.2, 1.5, 0.6
 number of batches but with the last budget."""
 
 
+class _Sizes(NamedTuple):
+    """Of graphs: the parameters of `LayerSearch`."""
+
+    most_nodes: int
+    few_places: int
+    cores: Sequence[tuple[int, float]]
+    core_places: int
+
+
 class LayerSearch:
     """The method of this module, as `optsched.solvers.formulation.Formulation`.
 
@@ -132,6 +147,8 @@ class LayerSearch:
         Nodes of the graph times batches beyond which prices are found on walks near the least one.
     cores
         Nodes of the cores that are tried, and the share of the time left that each may take.
+    core_places
+        Nodes times batches of the largest core that is tried where the graph would have more nodes.
     """
 
     declaration = Declaration(
@@ -145,9 +162,13 @@ class LayerSearch:
     """It comes after the state search, whose small proofs are certified."""
 
     def __init__(
-        self, most_nodes: int = _MOST_NODES, few_places: int = FEW_PLACES, cores: Sequence[tuple[int, float]] = _CORES
+        self,
+        most_nodes: int = _MOST_NODES,
+        few_places: int = FEW_PLACES,
+        cores: Sequence[tuple[int, float]] = _CORES,
+        core_places: int = _MOST_CORE_PLACES,
     ) -> None:
-        self._most_nodes, self._few_places, self._cores = most_nodes, few_places, cores
+        self._sizes = _Sizes(most_nodes, few_places, cores, core_places)
 
     def solve(self, task: Task) -> Outcome:
         """Minimise the makespan of an offline instance in which only memory binds.
@@ -160,7 +181,7 @@ class LayerSearch:
             For any other instance, a limit in deterministic time, or if numbers are too large.
         """
         _require_layers(task)
-        return _Solution(task, self._most_nodes, self._few_places, self._cores).solve()
+        return _Solution(task, self._sizes).solve()
 
 
 def _require_layers(task: Task) -> None:
@@ -212,8 +233,8 @@ def _compile_loops(relaxation: Callable[[Classes], Relaxation]) -> None:
 class _Solution:
     """One task: what is known of every number of batches, and the best schedule so far."""
 
-    def __init__(self, task: Task, most_nodes: int, few_places: int, cores: Sequence[tuple[int, float]]) -> None:
-        self._task = task
+    def __init__(self, task: Task, sizes: _Sizes) -> None:
+        self._task, self._sizes = task, sizes
         self._started = now_s()
         self._deadline = self._started + task.time_limit_s
         self._lonely = lonely_of(task.instance)
@@ -230,7 +251,6 @@ class _Solution:
         packing = find_packing(rest, _PACKING_SHARE * task.time_limit_s)
         least = [volume_bound(rest.instance).batches, max(output for _, output, _ in classes.kinds)]
         self._fewest = max(least if packing is None else [*least, packing.batches])
-        self._most_nodes, self._few_places, self._core_sizes = most_nodes, few_places, cores
         # In units, for every number of batches that is not settled, without the constant work.
         self._open = {batches: batches * self._base for batches in range(self._fewest, self._most + 1)}
         self._prices: dict[int, Floats] = {}
@@ -243,16 +263,28 @@ class _Solution:
 
     def _relaxed(self) -> Relaxation:
         """Return prices of items if their graph is small enough, else of blocks."""
-        classes, scale, seed, reach = self._classes, self._scale, self._task.seed, max(self._fewest, self._most)
+        classes, scale, seed = self._classes, self._scale, self._task.seed
         try:
-            graph = merged_graph(classes, min(self._most_nodes, _MOST_PLACES // (reach + 1)), self._at(_GRAPH_SHARE))
+            graph = merged_graph(
+                classes, min(self._sizes.most_nodes, self._most_nodes_of(_MOST_PLACES)), self._at(_GRAPH_SHARE)
+            )
         except TooLargeError:
+            if self._exact:
+                self._settle_large_core()
             _compile(_tiny_patterns)
             return PatternRelaxation(classes, scale, self._budget, seed)
         if not self._exact:
             raise UnsupportedError("times beyond 64 bits")
         _compile(_tiny_graph)
-        return GraphRelaxation(graph, Walks(graph, scale, reach, self._few_places), seed, self._start)
+        return GraphRelaxation(graph, Walks(graph, scale, self._reach, self._sizes.few_places), seed, self._start)
+
+    @property
+    def _reach(self) -> int:
+        """The largest number of batches that prices may be asked for."""
+        return max(self._fewest, self._most)
+
+    def _most_nodes_of(self, places: int) -> int:
+        return places // (self._reach + 1)
 
     @property
     def _budget(self) -> int:
@@ -297,7 +329,8 @@ class _Solution:
         most = self._most
         quick, long = self._relaxation.widths
         if isinstance(self._relaxation, GraphRelaxation) and self._relaxation.walks.many_places(most):
-            self._raise_together(self._relaxation, quick, self._at(_TOGETHER_SHARE))
+            until = self._at(_TOGETHER_SHARE)
+            self._raise_together(self._relaxation, until, (quick,), until)
         else:
             self._improve_all(most, _QUICK, quick, self._at(_QUICK_SHARE))
         if isinstance(self._relaxation, GraphRelaxation):
@@ -312,7 +345,7 @@ class _Solution:
     def _settle_cores(self) -> None:
         """Bound the numbers of batches that are open by the largest classes, with others in the room left."""
         known, linear = 0, dict[int, int]()
-        for most_nodes, share in self._core_sizes:
+        for most_nodes, share in self._sizes.cores:
             if known and (self._start is None or not self._open):
                 break
             core = core_of(self._lonely.rest, self._classes, most_nodes)
@@ -354,10 +387,28 @@ class _Solution:
             self._start = starts[least] if linear[least] > (least + _REFILLS) * self._base else None
         return relaxations
 
-    def _core_relaxation(self, core: Core, batches: int, tokens: Floats) -> GraphRelaxation:
+    def _settle_large_core(self) -> None:
+        """Bound the numbers of batches that are open by a core that is too large for a linear programme."""
+        places = min(self._sizes.core_places, int(_CORE_PLACES_PER_S * self._task.time_limit_s))
+        core = core_of(self._lonely.rest, self._classes, self._most_nodes_of(places))
+        if core is None:
+            return
+        _compile(_tiny_graph)
+        _compile(_tiny_patterns)
+        self._core, until = core, self._at(_LARGE_CORE_SHARE)
+        over = self._over(self._at(_JOINT_SHARE))
+        waiting, tokens = JointPrices(core, min(self._open), self._reach).improved(self._enough, _LONG, over)
+        relaxation = self._core_relaxation(core, self._reach, tokens, waiting)
+        self._raise_together(relaxation, self._at(_RISE_SHARE), relaxation.widths, until)
+        self._raise_least(dict.fromkeys(self._open, relaxation), relaxation.widths[1], until)
+        self._core, self._prices = None, {}
+
+    def _core_relaxation(
+        self, core: Core, batches: int, tokens: Floats, start: Floats | None = None
+    ) -> GraphRelaxation:
         """Return prices of the core's items, with those of tokens of fillers in whole units."""
         walks = core.walks(core.rounded(tokens, batches, self._scale), batches, self._scale)
-        return GraphRelaxation(core.graph, walks, self._task.seed)
+        return GraphRelaxation(core.graph, walks, self._task.seed, start)
 
     def _search_cores(self, relaxations: dict[int, GraphRelaxation], until: float, *, bounds: bool) -> None:
         """Look for schedules of the least bounds; then settle what takes least, until something takes too long."""
@@ -402,19 +453,22 @@ class _Solution:
             price = self._prices[batches]
             self._search(priced, batches, width, self._over(until))
 
-    def _raise_together(self, relaxation: GraphRelaxation, width: int, until: float) -> None:
+    def _raise_together(
+        self, relaxation: GraphRelaxation, rise_until: float, widths: Sequence[int], until: float
+    ) -> None:
         """Bound all numbers of batches that are open by the same prices, and look for schedules."""
         fewest, most, over = min(self._open), max(self._open), self._over(until)
-        price = relaxation.raised_together(fewest, most, self._enough, _LONG, over)
-        proved = relaxation.walks.proved(price, most)
+        price = relaxation.raised_together(fewest, most, self._enough, _LONG, self._over(rise_until))
+        every = relaxation.priced(price, most) if self._time_for(relaxation, most) else None
+        proved = relaxation.walks.proved(price, most) if every is None else [every.of(n).bound for n in range(most + 1)]
         for batches in list(self._open):
             self._prices[batches] = price
             self._raise(batches, proved[batches])
-        if not self._open or not self._time_for(relaxation, most):
+        if every is None:
             return
-        every = relaxation.priced(price, most)
-        for batches in sorted(self._open, key=lambda batches: (self._open[batches], batches)):
-            self._search(every.of(batches), batches, width, over)
+        for width in widths:
+            for batches in sorted(self._open, key=lambda batches: (self._open[batches], batches)):
+                self._search(every.of(batches), batches, width, over)
 
     def _time_for(self, relaxation: GraphRelaxation, batches: int) -> bool:
         """Return whether what prices prove of a number of batches can be computed in time."""

@@ -7,6 +7,7 @@ Every value f(x) with a slope g is a *cut*, f ≤ f(x) + g (y − x). The next p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -78,6 +79,7 @@ def maximise(  # noqa: PLR0917
     rounds: int,
     tolerance: float,
     over: Callable[[], bool],
+    first_gain: float = math.inf,
 ) -> tuple[float, Floats]:
     """Return the best value found and its prices.
 
@@ -97,9 +99,12 @@ def maximise(  # noqa: PLR0917
         It ends where the cuts promise less than that.
     over
         Whether time is over.
+    first_gain
+        The most that the first step promises.
     """
     value, slope = evaluate(start)
-    centre, best, step, null_steps = start, value, _FIRST_STEP, 0
+    centre, best, null_steps = start, value, 0
+    step = min(_FIRST_STEP, first_gain / max(float(slope @ slope), _SMALL))
     cuts = _Cuts(slope[None, :], np.zeros(1), np.array([[slope @ slope]]), np.zeros(1))
     for cut in known:
         cuts.add(cut.slope, cut.at(start) - value)

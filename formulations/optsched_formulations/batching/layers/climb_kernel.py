@@ -97,6 +97,7 @@ def climb(  # noqa: PLR0917 - compiled functions take positions
     start = np.full(rows, float(walks.none))
     mean, weight = np.empty(rows), np.empty(rows, dtype=np.int64)
     balance = np.zeros((rows, items), dtype=np.int64)
+    ran = np.zeros(rows, dtype=np.int64)
     top, since = value, 0
     for _ in range(rounds):
         for t in range(rows):
@@ -108,7 +109,7 @@ def climb(  # noqa: PLR0917 - compiled functions take positions
             for item in range(items):
                 start[t] += pool[item] * price[t, item]
         balance[:] = 0
-        found, batches = least_near_walk(walks, cost.reshape(-1), start, balance)
+        found, batches = least_near_walk(walks, cost.reshape(-1), start, balance, ran)
         if found >= walks.none:
             break
         balance[batches] += pool

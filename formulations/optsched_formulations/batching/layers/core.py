@@ -30,9 +30,10 @@ from optsched_formulations.batching.layers.fillers import Fillers
 from optsched_formulations.batching.layers.graph import MergedGraph, can_be_few, merged_graph
 from optsched_formulations.batching.layers.walks import MOST_PAID, Walks
 from optsched_formulations.batching.memory_only import Classes
+from optsched_formulations.batching.search.resident_graph import TooLargeError
 
-_MOST_NODES = 100_000
-"""Of a core, those beyond the capacity too."""
+_BEYOND, _FEW_BEYOND = 2, 100_000
+"""With those beyond the capacity a core may have that many times as many nodes, or that many."""
 _MOST_EFFORT = 500_000
 """Additions for what fillers are worth in one batch: more take too long."""
 _LEAST_SHARE = 0.25
@@ -104,14 +105,23 @@ def core_of(instance: Instance, classes: Classes, most_nodes: int) -> Core | Non
         core = order[number:] if sum(held[number:]) >= _LEAST_SHARE * sum(held) else None
     if core is None:
         return None
-    found = core_with(instance, classes, core)
+    try:
+        found = core_with(instance, classes, core, max(_FEW_BEYOND, _BEYOND * most_nodes))
+    except TooLargeError:
+        return None
     return None if found.fillers.effort > _MOST_EFFORT else found
 
 
-def core_with(instance: Instance, classes: Classes, kinds: list[int]) -> Core:
-    """Return the core of some classes, by their numbers."""
+def core_with(instance: Instance, classes: Classes, kinds: list[int], most_nodes: int = _FEW_BEYOND) -> Core:
+    """Return the core of some classes, by their numbers.
+
+    Raises
+    ------
+    TooLargeError
+        If there are more than ``most_nodes`` nodes.
+    """
     others = [kind for kind in range(len(classes.kinds)) if kind not in kinds]
-    graph = merged_graph(_of(instance, classes, kinds), _MOST_NODES).idling
+    graph = merged_graph(_of(instance, classes, kinds), most_nodes).idling
     return Core(classes, graph, Fillers(_of(instance, classes, others)))
 
 

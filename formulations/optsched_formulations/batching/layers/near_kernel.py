@@ -171,10 +171,12 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
 
 
 @compiled
-def least_near_walk(walks: NearWalks, cost: Floats32, start: Floats, balance: Ints) -> tuple[float, int]:
-    """Return the least cost of a walk and its batches; add to ``balance[t]`` how often it evicts more than it fills.
+def least_near_walk(walks: NearWalks, cost: Floats32, start: Floats, balance: Ints, ran: Ints) -> tuple[float, int]:
+    """Return the least cost of a walk and its batches, and write what it does in the batch with which t are left.
 
-    ``cost`` is that of every label, batch after batch from the last one on; ``start`` is as in `near_walks`.
+    To ``balance[t]`` is added how often it evicts items more than it fills them, ``ran[t]`` is the number of the cost
+    that the batch runs at. ``cost`` is that of every label, batch after batch from the last one on; ``start`` is as in
+    `near_walks`.
     """
     (begin, head, label), starts, states, left, none = walks
     items, labels = balance.shape[1], len(cost) // len(start)
@@ -201,5 +203,7 @@ def least_near_walk(walks: NearWalks, cost: Floats32, start: Floats, balance: In
             balance[batch, step] -= 1
         elif step < 2 * items:
             balance[batch, step - items] += 1
+        elif step > 2 * items:
+            ran[batch] = step - 2 * items - 1
         state = int(head[chosen])
     return float(value), batches

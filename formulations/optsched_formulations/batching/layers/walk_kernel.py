@@ -61,8 +61,12 @@ def steps_of(  # noqa: PLR0917
     batches: int,
     node: int,
     balance: Ints,
+    ran: Ints,
 ) -> None:
-    """Add to ``balance[t]`` how often the least priced walk from a node evicts items more than it fills them."""
+    """Follow the least priced walk from a node, and write what it does in the batch with which t are left.
+
+    To ``balance[t]`` is added how often it evicts items more than it fills them, ``ran[t]`` is the node that runs.
+    """
     _, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
     for t in range(batches, 0, -1):
         while least[t, node] < composing[t, node]:
@@ -93,4 +97,5 @@ def steps_of(  # noqa: PLR0917
             node = int(fill_head[chosen])
         if run_head[node] < 0:
             break
+        ran[t] = node
         node = int(run_head[node])
