@@ -24,6 +24,7 @@ from optsched_formulations.batching.layers.core import Core, Master, core_of, co
 from optsched_formulations.batching.layers.fillers import Fillers
 from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
+from optsched_formulations.batching.layers.joint_prices import JointPrices
 from optsched_formulations.batching.layers.search import search_layers
 from optsched_formulations.batching.layers.two_sided import Reach, TwoSided, arcs_back
 from optsched_formulations.batching.layers.walks import Walks
@@ -184,6 +185,34 @@ def test_prices_of_a_core_prove_as_much_of_all_items() -> None:
     every = GraphRelaxation(graph, Walks(graph, 1, 30), 0, core.prices(*prices))
     assert every.priced(every.first_prices(30), 30).bound >= with_fillers.bound - 1000
     assert with_fillers.bound > 30 * base
+
+
+@pytest.mark.slow
+@QUICK
+@given(memory_only())
+def test_with_prices_of_all_tokens_it_is_exact(instance: Instance) -> None:
+    """Where the graph of all requests is refused, a core comes first, at prices found together with its fillers'."""
+    covered(instance)
+    assert exact(LayerSearch(most_nodes=0, cores=()), instance) == optimum(instance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["n06-LILO+SISO-k2", "n08-LILO+SISO-k2", "n08-SILO+LISO-k8"])
+def test_prices_of_all_tokens_prove_what_those_of_the_linear_programme_do(name: str) -> None:
+    """Walks may prove more than flows do, and the bundle method ends below the best prices by little."""
+    instance = LADDER[f"ladder-{name}"]
+    core = core_of(instance, Classes(instance), 300)
+    assert core is not None
+    base = core.classes.base_ps
+    for batches in (25, 30):
+        linear = Master(core, batches, 1, 0).prices(batches, now_s() + 60)
+        assert linear is not None
+        joint = JointPrices(core, batches, batches).improved(math.inf, 300, never)
+        proved = [
+            priced_core(core, batches, np.rint(tokens * base)).priced(np.tile(waiting, (batches + 1, 1)), batches).bound
+            for waiting, tokens in (linear, joint)
+        ]
+        assert proved[1] > proved[0] - 0.01 * base
 
 
 @pytest.mark.slow

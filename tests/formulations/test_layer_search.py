@@ -45,7 +45,7 @@ from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.resident_graph import TooLargeError
 from optsched_formulations.batching.search.state_steps import EVICT
 
-SEARCH, WITHOUT_GRAPH = LayerSearch(cores=()), LayerSearch(most_nodes=0, cores=())
+SEARCH, WITHOUT_GRAPH = LayerSearch(cores=()), LayerSearch(most_nodes=0, cores=(), large_core=0)
 NEAR_WALKS = LayerSearch(few_places=0, cores=())
 LADDER = {instance.name: instance for instance in ladder("a100-llama2-7b-linear").instances}
 QUICK = settings(

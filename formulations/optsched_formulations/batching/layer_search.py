@@ -11,7 +11,8 @@ settled by itself:
 1. *A core*: the largest classes alone, on their merged graph, where the others only fill the room that is left, at
    prices of their tokens (`layers.fillers`, `layers.core`). Its graph is small, and what its schedules cost at least is
    found exactly, by the searches below. Where a schedule of the core costs little, the others are fitted in
-   (`layers.completion`). That settles what a few large requests decide.
+   (`layers.completion`). That settles what a few large requests decide. Where the graph of all requests is too large,
+   a core with as many nodes as there is time for comes first (`layers.joint_prices`).
 2. *Prices*: a Lagrangian bound on the extra cost of schedules of J batches, whose search begins with the prices of
    J + 1. They are of items on the merged graph of resident sets (`layers.walks`): the same in all batches at first,
    then such that rise; where that graph is large, for all J at once. Where the cache holds many requests and there are
@@ -79,8 +80,8 @@ from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.resident_graph import TooLargeError
 from optsched_formulations.batching.search.resident_walk import scale_of
 
-_MOST_NODES, _MOST_PLACES = 3_000_000, 160_000_000
-"""Nodes of the graph, and nodes × batches, of which each takes some 24 bytes."""
+_MOST_NODES, _MOST_PLACES, _PLACES_PER_S = 3_000_000, 80_000_000, 1_500_000
+"""Nodes of the graph, and nodes × batches, of which each takes some 24 bytes; and those by the time limit."""
 _MOST_REQUESTS = 255
 _PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.2
 """Shares of the time left that the fewest batches, and the graph, may take."""
@@ -88,8 +89,6 @@ _CORES = (300, 0.8), (1_500, 0.6)
 """Nodes of the cores that are tried, and the share of the time left that each may take."""
 _MASTER_SHARE, _CORE_SEARCH_SHARE, _COMPLETION_SHARE = 0.3, 0.05, 0.01
 """Of a core's time, for its prices; of the time left, for a search of a number of batches, and for fillers."""
-_MOST_CORE_PLACES, _CORE_PLACES_PER_S = 80_000_000, 1_000_000
-"""Nodes of a large core times batches, and by the time limit."""
 _LARGE_CORE_SHARE, _JOINT_SHARE = 0.8, 0.6
 """Shares of the time left for a large core, and of that for its first prices."""
 _REFILLS = 1.0
@@ -130,10 +129,10 @@ number of batches but with the last budget."""
 class _Sizes(NamedTuple):
     """Of graphs: the parameters of `LayerSearch`."""
 
-    most_nodes: int
+    graph: int
     few_places: int
     cores: Sequence[tuple[int, float]]
-    core_places: int
+    large_core: int
 
 
 class LayerSearch:
@@ -147,8 +146,8 @@ class LayerSearch:
         Nodes of the graph times batches beyond which prices are found on walks near the least one.
     cores
         Nodes of the cores that are tried, and the share of the time left that each may take.
-    core_places
-        Nodes times batches of the largest core that is tried where the graph would have more nodes.
+    large_core
+        Nodes of the core that is tried where the graph would have too many.
     """
 
     declaration = Declaration(
@@ -156,19 +155,19 @@ class LayerSearch:
         turns=(
             Turn(45, 0.8, (Regime.FEW_RESIDENT, Regime.FEW_ARRIVING)),
             Turn(45, 0.85, (Regime.FEW_TOGETHER,)),
-            Turn(45, 1.0, (Regime.MANY_ARRIVING, Regime.MANY_TOGETHER)),
+            Turn(34, 0.85, (Regime.MANY_TOGETHER,)),
         ),
     )
-    """It comes after the state search, whose small proofs are certified."""
+    """It comes after the state search, whose small proofs are certified, but where many requests fit into the cache."""
 
     def __init__(
         self,
         most_nodes: int = _MOST_NODES,
         few_places: int = FEW_PLACES,
         cores: Sequence[tuple[int, float]] = _CORES,
-        core_places: int = _MOST_CORE_PLACES,
+        large_core: int = _MOST_NODES,
     ) -> None:
-        self._sizes = _Sizes(most_nodes, few_places, cores, core_places)
+        self._sizes = _Sizes(most_nodes, few_places, cores, large_core)
 
     def solve(self, task: Task) -> Outcome:
         """Minimise the makespan of an offline instance in which only memory binds.
@@ -265,9 +264,7 @@ class _Solution:
         """Return prices of items if their graph is small enough, else of blocks."""
         classes, scale, seed = self._classes, self._scale, self._task.seed
         try:
-            graph = merged_graph(
-                classes, min(self._sizes.most_nodes, self._most_nodes_of(_MOST_PLACES)), self._at(_GRAPH_SHARE)
-            )
+            graph = merged_graph(classes, self._most_nodes(self._sizes.graph), self._at(_GRAPH_SHARE))
         except TooLargeError:
             if self._exact:
                 self._settle_large_core()
@@ -283,8 +280,10 @@ class _Solution:
         """The largest number of batches that prices may be asked for."""
         return max(self._fewest, self._most)
 
-    def _most_nodes_of(self, places: int) -> int:
-        return places // (self._reach + 1)
+    def _most_nodes(self, most: int) -> int:
+        """Return how many nodes of at most so many there is time and room for."""
+        places = min(_MOST_PLACES, int(_PLACES_PER_S * self._task.time_limit_s))
+        return min(most, places // (self._reach + 1))
 
     @property
     def _budget(self) -> int:
@@ -349,7 +348,9 @@ class _Solution:
             if known and (self._start is None or not self._open):
                 break
             core = core_of(self._lonely.rest, self._classes, most_nodes)
-            if core is None or core.items == known:
+            if core is None:
+                break
+            if core.items == known:
                 continue
             if not known:
                 _compile(_tiny_graph)
@@ -389,8 +390,7 @@ class _Solution:
 
     def _settle_large_core(self) -> None:
         """Bound the numbers of batches that are open by a core that is too large for a linear programme."""
-        places = min(self._sizes.core_places, int(_CORE_PLACES_PER_S * self._task.time_limit_s))
-        core = core_of(self._lonely.rest, self._classes, self._most_nodes_of(places))
+        core = core_of(self._lonely.rest, self._classes, self._most_nodes(self._sizes.large_core))
         if core is None:
             return
         _compile(_tiny_graph)
