@@ -14,6 +14,7 @@ from outcomes import exact
 from strategies import assume_only_memory_binds, memory_only
 
 from optsched import Instance, Limits, Request, Rules, check_schedule
+from optsched.bounds.volume import volume_bound
 from optsched.model.cost import CostModel
 from optsched.model.metrics import evaluate
 from optsched.stopwatch import now_s
@@ -203,8 +204,8 @@ def test_prices_of_all_tokens_prove_what_those_of_the_linear_programme_do(name: 
     instance = LADDER[f"ladder-{name}"]
     core = core_of(instance, Classes(instance), 300)
     assert core is not None
-    base = core.classes.base_ps
-    for batches in (25, 30):
+    base, fewest = core.classes.base_ps, volume_bound(instance).batches
+    for batches in (fewest, fewest + 3):
         linear = Master(core, batches, 1, 0).prices(batches, now_s() + 60)
         assert linear is not None
         joint = JointPrices(core, batches, batches).improved(math.inf, 300, never)

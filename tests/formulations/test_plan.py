@@ -70,7 +70,6 @@ MANY_ARRIVING = [
     ("unbroken", 0.25),
     ("state_search", 0.5),
     ("core_alone", 0.5),
-    ("layer_search", 1.0),
     ("pattern_cg", 0.4),
     ("class_flow", 0.85),
     ("token_cpsat", 1.0),

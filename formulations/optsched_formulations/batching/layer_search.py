@@ -89,6 +89,8 @@ _CORES = (300, 0.8), (1_500, 0.6)
 """Nodes of the cores that are tried, and the share of the time left that each may take."""
 _MASTER_SHARE, _CORE_SEARCH_SHARE, _COMPLETION_SHARE = 0.3, 0.05, 0.01
 """Of a core's time, for its prices; of the time left, for a search of a number of batches, and for fillers."""
+_FEW_PACKED, _MANY_RESIDENT = 12, 5.0
+"""Of no more requests, where κ is at least that, arcs are packed and there is no large core."""
 _LARGE_CORE_SHARE, _JOINT_SHARE = 0.8, 0.6
 """Shares of the time left for a large core, and of that for its first prices."""
 _REFILLS = 1.0
@@ -155,10 +157,10 @@ class LayerSearch:
         turns=(
             Turn(45, 0.8, (Regime.FEW_RESIDENT, Regime.FEW_ARRIVING)),
             Turn(45, 0.85, (Regime.FEW_TOGETHER,)),
-            Turn(34, 0.85, (Regime.MANY_TOGETHER,)),
+            Turn(45, 1.0, (Regime.MANY_TOGETHER,)),
         ),
     )
-    """It comes after the state search, whose small proofs are certified, but where many requests fit into the cache."""
+    """It comes after the state search, whose small proofs are certified."""
 
     def __init__(
         self,
@@ -266,7 +268,7 @@ class _Solution:
         try:
             graph = merged_graph(classes, self._most_nodes(self._sizes.graph), self._at(_GRAPH_SHARE))
         except TooLargeError:
-            if self._exact:
+            if self._exact and not self._packs:
                 self._settle_large_core()
             _compile(_tiny_patterns)
             return PatternRelaxation(classes, scale, self._budget, seed)
@@ -276,12 +278,18 @@ class _Solution:
         return GraphRelaxation(graph, Walks(graph, scale, self._reach, self._sizes.few_places), seed, self._start)
 
     @property
+    def _packs(self) -> bool:
+        """Whether HiGHS packs the arcs of all requests soon: it needs all the time that there is."""
+        instance = self._lonely.rest
+        return len(instance.requests) <= _FEW_PACKED and instance.kappa >= _MANY_RESIDENT
+
+    @property
     def _reach(self) -> int:
         """The largest number of batches that prices may be asked for."""
         return max(self._fewest, self._most)
 
     def _most_nodes(self, most: int) -> int:
-        """Return how many nodes of at most so many there is time and room for."""
+        """Return how many nodes, of at most some number, there is time and room for."""
         places = min(_MOST_PLACES, int(_PLACES_PER_S * self._task.time_limit_s))
         return min(most, places // (self._reach + 1))
 
