@@ -290,8 +290,8 @@ class _Solution:
 
     def _most_nodes(self, most: int) -> int:
         """Return how many nodes, of at most some number, there is time and room for."""
-        places = min(_MOST_PLACES, int(_PLACES_PER_S * self._task.time_limit_s))
-        return min(most, places // (self._reach + 1))
+        places = min(_MOST_PLACES, _PLACES_PER_S * self._task.time_limit_s)
+        return min(most, int(places) // (self._reach + 1))
 
     @property
     def _budget(self) -> int:
@@ -330,7 +330,8 @@ class _Solution:
         if not self._open:
             return
         self._relaxation = self._relaxed()
-        self._begin()
+        if self._open:
+            self._begin()
         if not self._open:
             return
         most = self._most

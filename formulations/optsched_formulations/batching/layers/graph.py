@@ -72,6 +72,14 @@ class MergedGraph:
         return len(self.arcs.fits)
 
     @property
+    def fresh(self) -> Ints:
+        """How many requests wait for every item at the begin."""
+        fresh: Ints = np.zeros(len(self.classes.size), dtype=np.int64)
+        for first, members in zip(self.classes.first, self.classes.members, strict=True):
+            fresh[first] = len(members)
+        return fresh
+
+    @property
     def idling(self) -> MergedGraph:
         """The same graph for batches that others fill: in those of the empty node nothing of it runs."""
         run_head = self.arcs.run_head.copy()

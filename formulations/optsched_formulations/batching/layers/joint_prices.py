@@ -19,7 +19,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from optsched.model.ints import Ints
 from optsched_formulations.batching.layers.bundle import Evaluate, Floats, maximise
 from optsched_formulations.batching.layers.climb_kernel import Begin
 from optsched_formulations.batching.layers.core import Core
@@ -60,7 +59,7 @@ class JointPrices:
         self._core = core
         self._rooms, kind = np.unique(np.maximum(graph.room, 0), return_inverse=True)
         self._looks = Looks(graph, kind, most)
-        self._begin = Begin(0, _first(graph.classes), fewest, most)
+        self._begin = Begin(0, graph.fresh, fewest, most)
         self._extra = np.array([graph.classes.extra_ps(i) / graph.classes.base_ps for i in range(core.items)])
         self._after = np.array([_after(graph.classes, item) for item in range(core.items)])
         self._tokens = np.concatenate([self._begin.pool @ self._after, core.fillers.requests])
@@ -86,7 +85,7 @@ class JointPrices:
         first = min(rounds, _FIRST_LOOKS)
         value, prices = maximise(self._look, start, [], enough, first, TOLERANCE, over, _FIRST_GAIN)
         if value < enough and not over():
-            _, prices = maximise_by_near_walks(self._look, self._near, prices, enough, rounds - first, over)
+            _, prices = maximise_by_near_walks(self._look, self._near, prices, enough, rounds - first, over=over)
         waiting: Floats = self._after @ prices[: self._core.items]
         return waiting, prices[self._core.items :]
 
@@ -124,14 +123,6 @@ class JointPrices:
             return least.value, self._slope(least, counts)
 
         return evaluate, slack
-
-
-def _first(classes: Classes) -> Ints:
-    """Return how many requests wait for every item at the begin."""
-    waiting: Ints = np.zeros(len(classes.size), dtype=np.int64)
-    for first, members in zip(classes.first, classes.members, strict=True):
-        waiting[first] = len(members)
-    return waiting
 
 
 def _after(classes: Classes, item: int) -> Floats:

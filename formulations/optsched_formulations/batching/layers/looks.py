@@ -169,12 +169,13 @@ def least_near(near: NearWalks, costs: Costs, begin: Begin, paid: Floats) -> Lea
     return Least(value, batches, balance, ran)
 
 
-def maximise_by_near_walks(  # noqa: PLR0917
+def maximise_by_near_walks(
     look: Evaluate,
     near: Callable[[Floats, float, float], tuple[Evaluate, float]],
     prices: Floats,
     enough: float,
     rounds: int,
+    *,
     over: Callable[[], bool],
 ) -> tuple[float, Floats]:
     """Return the best value found of a concave function of prices, and the prices.

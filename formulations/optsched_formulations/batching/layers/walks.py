@@ -52,7 +52,6 @@ from optsched_formulations.batching.layers.looks import (
     maximise_by_near_walks,
 )
 from optsched_formulations.batching.layers.walk_kernel import walk_back
-from optsched_formulations.batching.memory_only import Classes
 
 NO_WAY = 1 << 60
 """Cost of a way that does not exist, in units."""
@@ -138,14 +137,18 @@ class Walks:
         self.run_cost = self.base + self.run_extra
         self._runs, kind = np.unique((self.run_cost / self.base).astype(np.float32), return_inverse=True)
         self._looks = Looks(graph, kind, most)
-        self.fresh: Ints = np.zeros(len(self.extra), dtype=np.int64)
-        for first, members in zip(classes.first, classes.members, strict=True):
-            self.fresh[first] = len(members)
+        self.fresh = graph.fresh
         self._in_batches: Floats = self.extra / self.base
 
     def first_prices(self, batches: int) -> Floats:
-        """Return prices to begin with, the same in all batches."""
-        return np.tile(even_prices(self._graph.classes), (batches + 1, 1))
+        """Return prices, in batches, that share what is used of each batch by what items hold, but for a little."""
+        classes = self._graph.classes
+        price = np.zeros(len(self.extra))
+        for i in reversed(range(len(price))):
+            after = classes.following[i]
+            price[i] = _DEARER * classes.size[i] / classes.capacity + (price[after] if after >= 0 else 0.0)
+        uneven = np.random.default_rng(0).uniform(-_UNEVEN, _UNEVEN, len(price))
+        return np.tile(price * (1 + uneven), (batches + 1, 1))
 
     def improved(
         self, price: Floats, begin: Begin, enough: float, rounds: int, over: Callable[[], bool]
@@ -187,7 +190,7 @@ class Walks:
 
             return evaluate, slack
 
-        value, added = maximise_by_near_walks(look, near, added, enough, rounds, over)
+        value, added = maximise_by_near_walks(look, near, added, enough, rounds, over=over)
         return value, start + added
 
     def many_places(self, batches: int) -> bool:
@@ -269,16 +272,6 @@ class Walks:
         least[0, 0] = 0
         walk_back(self._graph.arcs, self.extra - whole, whole, self.run_cost, NO_WAY, least, composing, batches)
         return Table(whole, least, composing)
-
-
-def even_prices(classes: Classes) -> Floats:
-    """Return prices of items, in batches, that share what is used of each batch by what they hold, but for a little."""
-    price = np.zeros(len(classes.size))
-    for i in reversed(range(len(price))):
-        after = classes.following[i]
-        price[i] = _DEARER * classes.size[i] / classes.capacity + (price[after] if after >= 0 else 0.0)
-    uneven = np.random.default_rng(0).uniform(-_UNEVEN, _UNEVEN, len(price))
-    return price * (1 + uneven)
 
 
 def _fitted(price: Floats, batches: int) -> Floats:
