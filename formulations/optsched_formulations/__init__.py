@@ -13,6 +13,7 @@ FORMULATIONS = MappingProxyType(
         "clock_beam": "optsched_formulations.batching.clock_beam:ClockBeam",
         "core_alone": "optsched_formulations.batching.core_alone:CoreAlone",
         "last_arrivals": "optsched_formulations.batching.last_arrivals:LastArrivals",
+        "reinsertion": "optsched_formulations.batching.reinsertion:Reinsertion",
         "unbroken": "optsched_formulations.batching.unbroken:Unbroken",
         "planner": "optsched.planner.formulation:Planner",
         "pair_flow": "optsched_formulations.batching.pair_flow:PairFlow",

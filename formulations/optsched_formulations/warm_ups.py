@@ -5,14 +5,19 @@ They end long before their time limits, so that however slow the machine is they
 
 from __future__ import annotations
 
+from dataclasses import replace as replace_task
+
 from optsched.model.cost import CostModel
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules
+from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.solvers.formulation import Task
 from optsched_formulations.batching.clock_beam import ClockBeam
+from optsched_formulations.batching.costs import one_after_another
 from optsched_formulations.batching.free_pauses import FreePauses
 from optsched_formulations.batching.layer_search import LayerSearch
+from optsched_formulations.batching.reinsertion import Reinsertion
 from optsched_formulations.batching.state_search import StateSearch
 from optsched_formulations.routing.component import DocumentNeed, component_bound
 from optsched_formulations.routing.joint import solve_jointly
@@ -58,6 +63,13 @@ def pauses() -> None:
 def clocks() -> None:
     """Search by a beam of states whose batches end at about the same time."""
     ClockBeam().solve(_task(_APART))
+
+
+def reinsertions() -> None:
+    """Put pairs of requests elsewhere, until a schedule is better than one request after another."""
+    task = _task(_TOGETHER)
+    alone = evaluate(task.instance, one_after_another(task))["objectives"][task.objective.value]
+    Reinsertion().solve(replace_task(task, bound=int(alone) - 1))
 
 
 def machines() -> None:

@@ -24,6 +24,7 @@ WARM_UPS: Mapping[str, str] = MappingProxyType(
         "patterns": f"{_FORMULATIONS}:patterns",
         "layers": f"{_FORMULATIONS}:layers",
         "latency prices": f"{_QUESTIONS}:latency_prices",
+        "reinsertions": f"{_FORMULATIONS}:reinsertions",
         "clocks": f"{_FORMULATIONS}:clocks",
         "machines": f"{_FORMULATIONS}:machines",
         "makespan prices": f"{_QUESTIONS}:makespan_prices",

@@ -22,7 +22,9 @@ from optsched.methods.formulations import make_formulation
 from optsched.model.restrictions import FORBIDDABLE
 from optsched.solvers.formulation import Outcome, Task, Termination, UnsupportedError
 
-FORMULATIONS = tuple(name for name in entries(FORMULATION_GROUP) if name not in {"planner", "clock_beam", "unbroken"})
+FORMULATIONS = tuple(
+    name for name in entries(FORMULATION_GROUP) if name not in {"planner", "clock_beam", "reinsertion", "unbroken"}
+)
 """Those that prove something; the others are held against brute force in their own tests."""
 BOUNDING = frozenset({"core_alone", "free_pauses", "last_arrivals", "pattern_cg"})
 """Formulations that bound the optimum and need not prove it."""

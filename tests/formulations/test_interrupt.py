@@ -87,7 +87,7 @@ with interrupts(float(sys.argv[2])) as progress:
     objective = Objective.MEAN_E2E if sys.argv[3] == "pair_flow" else Objective.MAKESPAN
     outcome = formulation.solve(Task(instance, objective, workers=1, time_limit_s=1000, progress=progress))
 assert outcome.schedule is None or not check_schedule(instance, outcome.schedule)[0]
-assert (outcome.bound is None) == (sys.argv[3] in {"planner", "clock_beam", "unbroken"})
+assert (outcome.bound is None) == (sys.argv[3] in {"planner", "clock_beam", "reinsertion", "unbroken"})
 print(outcome.termination.value, outcome.bound)
 """
 

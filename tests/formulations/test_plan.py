@@ -43,6 +43,7 @@ FEW_ARRIVING = [
 TOGETHER = [
     ("token_cpsat", 0.02),
     ("planner", 0.03),
+    ("reinsertion", 0.1),
     ("state_search", 0.3),
     ("layer_search", 0.85),
     ("clock_beam", 0.6),
@@ -53,6 +54,7 @@ TOGETHER = [
 MANY = [
     ("token_cpsat", 0.02),
     ("planner", 0.03),
+    ("reinsertion", 0.1),
     ("unbroken", 0.25),
     ("state_search", 0.5),
     ("layer_search", 1.0),

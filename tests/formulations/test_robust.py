@@ -136,7 +136,7 @@ def test_auto_does_without_all(monkeypatch: pytest.MonkeyPatch) -> None:
     keeps_all(result)
     said = (result.message or "").split("; ")
     tried = {sentence.partition(":")[0] for sentence in said}
-    of_others = {"unbroken", "clock_beam", "core_alone", "free_pauses", "last_arrivals"}
+    of_others = {"unbroken", "reinsertion", "clock_beam", "core_alone", "free_pauses", "last_arrivals"}
     assert tried == set(FORMULATIONS) - {"infermax_milp", "class_flow_mip"} - of_others
     assert len(said) == len(tried), "token_cpsat is tried twice and named once"
 

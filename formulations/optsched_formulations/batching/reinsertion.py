@@ -1,0 +1,213 @@
+r"""Two requests at a time are taken out of a schedule and put back as well as can be: schedules of short makespan.
+
+It covers what `memory_only` says, offline, for the makespan. There a schedule of J batches is no more than a batch for
+each token, and takes
+
+.. math:: \mathrm{constant} + \mathrm{base} \cdot J + \sum_{(r, k) \in R} e_{rk},
+
+where R are the tokens whose request did not run in the batch before, and :math:`e_{rk}` is what a refill takes beyond
+a decode. In each batch the requests that run hold no more than the cache.
+
+*A move* takes two requests out and puts their tokens where they cost least, while all others stay. With what these
+leave of each batch that is a shortest path through the batches, whose states have the tokens that either has generated,
+and whether it ran last: the best of all places for both, not of a few. Where it has too many states it keeps to a
+window of batches. Equal places are chosen by lot, so that moves that gain nothing lead on.
+
+*Too much in a batch* is allowed at a price per block (strategic oscillation; Glover, "Heuristics for integer
+programming using surrogate constraints", Decision Sciences 8, 1977). Again and again the price falls so far that moves
+overfill batches to save refills, differently in each, and then rises, most in those that stay too full, until a
+schedule is legal. So requests find each other that no single move would bring together.
+
+*Batches*: J changes as well, by few around the best. Where a batch is to go, the requests that ran in it begin anew,
+wherever they are too much; one more is empty at first.
+
+It bounds nothing. Exact searches begin with what it finds: with less to beat, more numbers of batches are refuted, and
+fewer states are left.
+"""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+
+import numpy as np
+
+from optsched.model.ints import Ints
+from optsched.model.metrics import evaluate
+from optsched.model.objectives import Objective
+from optsched.model.result import Badge
+from optsched.solvers.declaration import Declaration, Regime, Turn
+from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
+from optsched.solvers.interrupt import until_interrupted
+from optsched.stopwatch import now_s
+from optsched_formulations.batching.costs import one_after_another
+from optsched_formulations.batching.layers.bundle import Floats
+from optsched_formulations.batching.memory_only import Classes, require_memory_only
+from optsched_formulations.batching.search.reinsertion_kernel import PICKS, move_pairs, refills_of
+from optsched_formulations.batching.search.token_places import UNITS, TokenPlaces
+
+_MOST_STATES = 1 << 18
+"""Batches times tokens that one move looks at."""
+_CHEAP, _SPREAD, _DEAR, _DEARER = 0.2, 2.0, 5.0, 1.5
+"""In bases, the price of as much as the cache holds: where it has fallen, times as much and as little as that; where it
+has risen; and what it rises by at a time."""
+_UNEVEN = 0.7
+"""Share by which it differs from batch to batch where it has fallen."""
+_FEWEST_ASTRAY, _MOST_ASTRAY, _BACK, _RETURNS = 10, 50, 60, 6
+"""Moves at the low price, and at the high one, and how often those follow until a schedule is legal."""
+_LOOK = 20
+"""Moves between two looks at the clock."""
+_FAR, _PART = 2, 40
+"""Batches by which J differs at most from that of the best schedule, and part of that, whichever is more."""
+_NEW, _NEXT = 0.5, 0.7
+"""How often it is any of these, and else how far down the list of the best ones it is on average."""
+_WORSE = 0.005
+"""Share by which a schedule may be worse at most than the best of as many batches to be what is changed next."""
+
+
+class Reinsertion:
+    """The method of this module, as `optsched.solvers.formulation.Formulation`."""
+
+    declaration = Declaration(sequential=True, turns=(Turn(22, 0.1, (Regime.FEW_TOGETHER, Regime.MANY_TOGETHER)),))
+    """What it finds in seconds is mostly the best there is, or not far from it."""
+
+    def solve(self, task: Task) -> Outcome:
+        """Look for schedules of an offline instance in which only memory binds; it bounds nothing.
+
+        Raises
+        ------
+        UnsupportedError
+            For any other instance or objective, a limit in deterministic time, or if numbers are too large.
+        """
+        require_memory_only(task)
+        if task.objective not in {Objective.MAKESPAN, Objective.MAX_E2E}:
+            raise UnsupportedError(f"objective {task.objective.value}, it minimises the makespan")
+        if not task.instance.offline:
+            raise UnsupportedError("requests that arrive at different times, it is offline")
+        if len(task.instance.requests) == 1:
+            raise UnsupportedError("a single request, it moves two at a time")
+        if task.deterministic_limit is not None:
+            raise UnsupportedError("a deterministic limit, it knows seconds only")
+        if task.instance.cost.affine[0][0] == 0:
+            raise UnsupportedError("batches without a base, it prices what is too much in bases")
+        return _Search(task).best()
+
+
+class _Search:
+    """One task: the best schedule of every number of batches that was tried, and of all.
+
+    Attributes
+    ----------
+    _best
+        What refills cost, in units, and where tokens are, in the best schedule of some number of batches.
+    _last
+        Where tokens are after the last moves, which may hold too much.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task, self._started = task, now_s()
+        self._schedule, self._value = task.incumbent, task.incumbent_value
+        at_most = task.restrictions.at_most
+        known = [] if self._value is None else [self._value]
+        # Only schedules of less are looked for.
+        self._beyond = min(known if at_most is None else [*known, at_most + 1], default=None)
+        self._rng = np.random.default_rng(task.seed)
+        classes = Classes(task.instance)
+        self._capacity, self._places = classes.capacity, TokenPlaces(task.instance, classes)
+        self._tokens = tokens = self._places.tokens
+        of_requests = np.add.reduceat(tokens.extra, tokens.first[:-1])
+        # More than moving two requests can save.
+        self._never = 2 * int(of_requests.max()) + 1
+        self._fewest = int(np.diff(tokens.first).max())
+        self._states = np.zeros(4 * _MOST_STATES, dtype=np.int64)
+        self._best: dict[int, tuple[int, Ints]] = {}
+        self._last: dict[int, Ints] = {}
+        self._keep(self._places.of(self._schedule or one_after_another(task)))
+
+    def best(self) -> Outcome:
+        """Return the best schedule, at Ctrl-C that so far."""
+        until_interrupted(self._search)
+        return Outcome(Termination.LIMIT, self._schedule, None, Badge.HEURISTIC)
+
+    def _search(self, interrupted: threading.Event) -> None:
+        rng, full = self._rng, UNITS / self._capacity
+        while not self._over(interrupted):
+            batches = self._drawn()
+            at, cheap = self._begun(batches), _CHEAP * full * _SPREAD ** rng.uniform(-1.0, 1.0)
+            uneven = rng.uniform(1.0 - _UNEVEN, 1.0 + _UNEVEN, batches)
+            astray = int(rng.integers(_FEWEST_ASTRAY, _MOST_ASTRAY + 1))
+            self._move(at, _whole(cheap * uneven), 0, astray, interrupted)
+            price = _whole(np.full(batches, _DEAR * full))
+            for _ in range(_RETURNS):
+                if self._move(at, price, round(_DEARER * full), _BACK, interrupted) == 0:
+                    self._move(at, np.full(batches, self._never), 0, _BACK, interrupted)
+                    self._keep(at)
+                    break
+            else:
+                self._last[batches] = at
+
+    def _over(self, interrupted: threading.Event) -> bool:
+        """Return whether nothing more is to be tried."""
+        reached = self._beyond is not None and self._beyond <= self._task.bound
+        return reached or interrupted.is_set() or now_s() > self._started + self._task.time_limit_s
+
+    def _total(self, batches: int) -> int:
+        """Return what the best schedule of some number of batches costs, in units."""
+        return batches * UNITS + self._best[batches][0]
+
+    def _drawn(self) -> int:
+        """Return a number of batches to try."""
+        order, rng = sorted(self._best, key=self._total), self._rng
+        if rng.random() < _NEW:
+            far = max(_FAR, order[0] // _PART)
+            return max(self._fewest, order[0] + int(rng.integers(-far, far + 1)))
+        return order[min(int(rng.exponential(_NEXT)), len(order) - 1)]
+
+    def _begun(self, batches: int) -> Ints:
+        """Return where tokens are in a schedule of some number of batches that is to be changed, made of a near one."""
+        near = min(self._last, key=lambda other: (abs(other - batches), other))
+        at = self._last[near].copy()
+        for number in range(near, batches, -1):
+            gone = int(self._rng.integers(number))
+            for begin, end in pairwise(self._tokens.first.tolist()):
+                mine = at[begin:end]
+                if gone in mine:
+                    mine[:] = np.arange(end - begin)
+                else:
+                    mine[mine > gone] -= 1
+        return at
+
+    def _move(self, at: Ints, price: Ints, dearer: int, moves: int, interrupted: threading.Event) -> int:
+        """Move pairs at prices of a block too much, which rise; return what overflows, 1 where time is over before."""
+        room, over = np.zeros(len(price), dtype=np.int64), 1
+        for done in range(0, moves, _LOOK):
+            if self._over(interrupted):
+                return 1
+            draws = self._rng.random((min(_LOOK, moves - done), PICKS + len(price)))
+            over = move_pairs(self._tokens, self._capacity, at, price, dearer, _MOST_STATES, room, self._states, draws)
+        return over
+
+    def _keep(self, at: Ints) -> None:
+        """Keep a schedule if it is the best of its number of batches, without those that are empty."""
+        used, at = np.unique(at, return_inverse=True)
+        batches, refills = len(used), int(refills_of(self._tokens, at))
+        self._last[batches] = at
+        if batches not in self._best or refills < self._best[batches][0]:
+            self._best[batches] = refills, at
+            self._offer(at)
+        elif batches * UNITS + refills > self._total(batches) * (1.0 + _WORSE * self._rng.random()):
+            self._last[batches] = self._best[batches][1]
+
+    def _offer(self, at: Ints) -> None:
+        """Take a schedule that is better than all before."""
+        schedule = self._places.schedule(at)
+        value = int(evaluate(self._task.instance, schedule)["objectives"][self._task.objective.value])
+        if self._beyond is None or value < self._beyond:
+            self._schedule, self._value, self._beyond = schedule, value, value
+            self._task.progress(ProgressEvent(now_s() - self._started, value, self._task.bound))
+
+
+def _whole(price: Floats) -> Ints:
+    """Return prices in whole units, at least one."""
+    whole: Ints = np.maximum(1.0, price).astype(np.int64)
+    return whole

@@ -1,0 +1,71 @@
+"""Schedules in which only memory binds as the batch of every token."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from optsched.model.following import unrolled
+from optsched.model.instance import Instance
+from optsched.model.ints import Ints
+from optsched.model.schedule import Schedule
+from optsched_formulations.batching.memory_only import Classes
+from optsched_formulations.batching.search.naming import schedule_of_steps
+from optsched_formulations.batching.search.reinsertion_kernel import Tokens
+from optsched_formulations.batching.search.state_steps import EVICT, FILL, RUN
+
+UNITS = 1_000_000
+"""Units of cost in a base."""
+_NO_REFILL = 1 << 40
+"""Cost of a refill where nothing is ever evicted, in units."""
+
+
+class TokenPlaces:
+    """The tokens of all requests, and schedules by the batches that they are generated in.
+
+    Parameters
+    ----------
+    instance, classes
+        The problem, and its classes.
+
+    Attributes
+    ----------
+    tokens
+        Of all requests, with what refills cost in units, rounded.
+    """
+
+    def __init__(self, instance: Instance, classes: Classes) -> None:
+        self._instance, self._classes = instance, classes
+        kind_of = {request: kind for kind, members in enumerate(classes.members) for request in members}
+        items = [classes.first[kind_of[r]] + k for r, each in enumerate(instance.requests) for k in range(each.output)]
+        outputs = [request.output for request in instance.requests]
+        extra = [round(UNITS * classes.extra_ps(item) / classes.base_ps) for item in items]
+        self._items = items
+        self.tokens = Tokens(
+            np.concatenate([[0], np.cumsum(outputs)]).astype(np.int64),
+            np.array([classes.size[item] for item in items], dtype=np.int64),
+            np.array(extra if instance.rules.eviction else [_NO_REFILL * (classes.token[i] > 1) for i in items]),
+        )
+
+    def of(self, schedule: Schedule) -> Ints:
+        """Return the batch of every token."""
+        at, done = np.zeros(len(self._items), dtype=np.int64), self.tokens.first.copy()
+        for number, batch in enumerate(unrolled(self._instance, schedule).batches):
+            for request, _ in batch.run:
+                at[done[request]] = number
+                done[request] += 1
+        return at
+
+    def schedule(self, at: Ints) -> Schedule:
+        """Return the schedule in which tokens are in some batches, none of which is empty."""
+        before: list[list[tuple[int, int]]] = [[] for _ in range(int(at.max()) + 1)]
+        for begin, end in pairwise(self.tokens.first.tolist()):
+            for token in range(begin, end):
+                if token == begin:
+                    before[at[token]].append((FILL, self._items[token]))
+                elif at[token] != at[token - 1] + 1:
+                    before[at[token - 1] + 1].append((EVICT, self._items[token]))
+                    before[at[token]].append((FILL, self._items[token]))
+        steps = [step for batch in before for step in [*sorted(batch, key=lambda step: step[0] != EVICT), (RUN, -1)]]
+        return schedule_of_steps(self._instance, self._classes, steps)
