@@ -1,17 +1,19 @@
 r"""Two requests at a time are taken out of a schedule and put back as well as can be: schedules of short makespan.
 
-It covers what `memory_only` says, offline, for the makespan. There a schedule of J batches is no more than a batch for
-each token, and takes
+It covers what `memory_only` says, for the makespan. A schedule of J batches is no more than a batch for each token, and
+takes
 
-.. math:: \mathrm{constant} + \mathrm{base} \cdot J + \sum_{(r, k) \in R} e_{rk},
+.. math:: \mathrm{constant} + \mathrm{base} \cdot J + \sum_{(r, k) \in R} e_{rk} + \mathrm{waits},
 
 where R are the tokens whose request did not run in the batch before, and :math:`e_{rk}` is what a refill takes beyond
-a decode. In each batch the requests that run hold no more than the cache.
+a decode. In each batch the requests that run hold no more than the cache, and the machine waits for those that begin.
 
 *A move* takes two requests out and puts their tokens where they cost least, while all others stay. With what these
 leave of each batch that is a shortest path through the batches, whose states have the tokens that either has generated,
 and whether it ran last: the best of all places for both, not of a few. Where it has too many states it keeps to a
-window of batches. Equal places are chosen by lot, so that moves that gain nothing lead on.
+window of batches. Equal places are chosen by lot, so that moves that gain nothing lead on. What waiting for an arrival
+costs depends on all that is done before, of which the path knows the others and what the second request has done, but
+for refills: where requests arrive at different times a move that turns out to cost more is taken back.
 
 *Too much in a batch* is allowed at a price per block (strategic oscillation; Glover, "Heuristics for integer
 programming using surrogate constraints", Decision Sciences 8, 1977). Again and again the price falls so far that moves
@@ -43,17 +45,17 @@ from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import one_after_another
 from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
-from optsched_formulations.batching.search.reinsertion_kernel import PICKS, move_pairs, refills_of
+from optsched_formulations.batching.search.reinsertion_kernel import PICKS, Scratch, ending, move_pairs
 from optsched_formulations.batching.search.token_places import UNITS, TokenPlaces
 
 _MOST_STATES = 1 << 18
 """Batches times tokens that one move looks at."""
-_CHEAP, _SPREAD, _DEAR, _DEARER = 0.2, 2.0, 5.0, 1.5
+_CHEAP, _SPREAD, _DEAR, _DEARER = 0.15, 2.0, 5.0, 1.5
 """In bases, the price of as much as the cache holds: where it has fallen, times as much and as little as that; where it
 has risen; and what it rises by at a time."""
 _UNEVEN = 0.7
 """Share by which it differs from batch to batch where it has fallen."""
-_FEWEST_ASTRAY, _MOST_ASTRAY, _BACK, _RETURNS = 10, 50, 60, 6
+_FEWEST_ASTRAY, _MOST_ASTRAY, _BACK, _RETURNS = 20, 50, 60, 6
 """Moves at the low price, and at the high one, and how often those follow until a schedule is legal."""
 _LOOK = 20
 """Moves between two looks at the clock."""
@@ -61,18 +63,24 @@ _FAR, _PART = 2, 40
 """Batches by which J differs at most from that of the best schedule, and part of that, whichever is more."""
 _NEW, _NEXT = 0.5, 0.7
 """How often it is any of these, and else how far down the list of the best ones it is on average."""
-_WORSE = 0.005
+_WORSE = 0.01
 """Share by which a schedule may be worse at most than the best of as many batches to be what is changed next."""
 
 
 class Reinsertion:
     """The method of this module, as `optsched.solvers.formulation.Formulation`."""
 
-    declaration = Declaration(sequential=True, turns=(Turn(22, 0.1, (Regime.FEW_TOGETHER, Regime.MANY_TOGETHER)),))
-    """What it finds in seconds is mostly the best there is, or not far from it."""
+    declaration = Declaration(
+        sequential=True,
+        turns=(
+            Turn(22, 0.1, (Regime.FEW_TOGETHER, Regime.MANY_TOGETHER)),
+            Turn(32, 0.1, (Regime.FEW_ARRIVING, Regime.MANY_ARRIVING)),
+        ),
+    )
+    """What it finds in seconds is mostly the best there is, or not far from it. With arrivals beams are better."""
 
     def solve(self, task: Task) -> Outcome:
-        """Look for schedules of an offline instance in which only memory binds; it bounds nothing.
+        """Look for schedules of an instance in which only memory binds; it bounds nothing.
 
         Raises
         ------
@@ -82,8 +90,6 @@ class Reinsertion:
         require_memory_only(task)
         if task.objective not in {Objective.MAKESPAN, Objective.MAX_E2E}:
             raise UnsupportedError(f"objective {task.objective.value}, it minimises the makespan")
-        if not task.instance.offline:
-            raise UnsupportedError("requests that arrive at different times, it is offline")
         if len(task.instance.requests) == 1:
             raise UnsupportedError("a single request, it moves two at a time")
         if task.deterministic_limit is not None:
@@ -99,7 +105,7 @@ class _Search:
     Attributes
     ----------
     _best
-        What refills cost, in units, and where tokens are, in the best schedule of some number of batches.
+        When the last batch ends, in units, and where tokens are, in the best schedule of some number of batches.
     _last
         Where tokens are after the last moves, which may hold too much.
     """
@@ -117,7 +123,7 @@ class _Search:
         self._tokens = tokens = self._places.tokens
         of_requests = np.add.reduceat(tokens.extra, tokens.first[:-1])
         # More than moving two requests can save.
-        self._never = 2 * int(of_requests.max()) + 1
+        self._never = 2 * int(of_requests.max()) + int(tokens.arrival.max()) + 1
         self._fewest = int(np.diff(tokens.first).max())
         self._states = np.zeros(4 * _MOST_STATES, dtype=np.int64)
         self._best: dict[int, tuple[int, Ints]] = {}
@@ -151,13 +157,9 @@ class _Search:
         reached = self._beyond is not None and self._beyond <= self._task.bound
         return reached or interrupted.is_set() or now_s() > self._started + self._task.time_limit_s
 
-    def _total(self, batches: int) -> int:
-        """Return what the best schedule of some number of batches costs, in units."""
-        return batches * UNITS + self._best[batches][0]
-
     def _drawn(self) -> int:
         """Return a number of batches to try."""
-        order, rng = sorted(self._best, key=self._total), self._rng
+        order, rng = sorted(self._best, key=lambda batches: self._best[batches][0]), self._rng
         if rng.random() < _NEW:
             far = max(_FAR, order[0] // _PART)
             return max(self._fewest, order[0] + int(rng.integers(-far, far + 1)))
@@ -168,34 +170,39 @@ class _Search:
         near = min(self._last, key=lambda other: (abs(other - batches), other))
         at = self._last[near].copy()
         for number in range(near, batches, -1):
-            gone = int(self._rng.integers(number))
-            for begin, end in pairwise(self._tokens.first.tolist()):
+            gone, clock = int(self._rng.integers(number)), np.zeros((3, number), dtype=np.int64)
+            ending(self._tokens, at, clock)
+            for request, (begin, end) in enumerate(pairwise(self._tokens.first.tolist())):
                 mine = at[begin:end]
                 if gone in mine:
-                    mine[:] = np.arange(end - begin)
+                    released = int(np.searchsorted(clock[2], self._tokens.arrival[request]))
+                    mine[:] = min(released, number - 1 - len(mine)) + np.arange(len(mine))
                 else:
                     mine[mine > gone] -= 1
         return at
 
     def _move(self, at: Ints, price: Ints, dearer: int, moves: int, interrupted: threading.Event) -> int:
         """Move pairs at prices of a block too much, which rise; return what overflows, 1 where time is over before."""
-        room, over = np.zeros(len(price), dtype=np.int64), 1
+        over, batches = 1, len(price)
+        room, clock = np.zeros(batches, dtype=np.int64), np.zeros((3, batches), dtype=np.int64)
+        scratch = Scratch(room, self._states, clock, np.zeros_like(at))
         for done in range(0, moves, _LOOK):
             if self._over(interrupted):
                 return 1
             draws = self._rng.random((min(_LOOK, moves - done), PICKS + len(price)))
-            over = move_pairs(self._tokens, self._capacity, at, price, dearer, _MOST_STATES, room, self._states, draws)
+            over = move_pairs(self._tokens, self._capacity, at, price, dearer, scratch, draws)
         return over
 
     def _keep(self, at: Ints) -> None:
         """Keep a schedule if it is the best of its number of batches, without those that are empty."""
         used, at = np.unique(at, return_inverse=True)
-        batches, refills = len(used), int(refills_of(self._tokens, at))
+        batches = len(used)
+        ends = ending(self._tokens, at, np.zeros((3, batches), dtype=np.int64))
         self._last[batches] = at
-        if batches not in self._best or refills < self._best[batches][0]:
-            self._best[batches] = refills, at
+        if batches not in self._best or ends < self._best[batches][0]:
+            self._best[batches] = ends, at
             self._offer(at)
-        elif batches * UNITS + refills > self._total(batches) * (1.0 + _WORSE * self._rng.random()):
+        elif ends > self._best[batches][0] * (1.0 + _WORSE * self._rng.random()):
             self._last[batches] = self._best[batches][1]
 
     def _offer(self, at: Ints) -> None:

@@ -16,9 +16,9 @@ from optsched_formulations.batching.search.reinsertion_kernel import Tokens
 from optsched_formulations.batching.search.state_steps import EVICT, FILL, RUN
 
 UNITS = 1_000_000
-"""Units of cost in a base."""
+"""Units of time in a base."""
 _NO_REFILL = 1 << 40
-"""Cost of a refill where nothing is ever evicted, in units."""
+"""What a refill takes where nothing is ever evicted, in units."""
 
 
 class TokenPlaces:
@@ -32,7 +32,7 @@ class TokenPlaces:
     Attributes
     ----------
     tokens
-        Of all requests, with what refills cost in units, rounded.
+        Of all requests, times in units, rounded, since the first arrival.
     """
 
     def __init__(self, instance: Instance, classes: Classes) -> None:
@@ -41,11 +41,16 @@ class TokenPlaces:
         items = [classes.first[kind_of[r]] + k for r, each in enumerate(instance.requests) for k in range(each.output)]
         outputs = [request.output for request in instance.requests]
         extra = [round(UNITS * classes.extra_ps(item) / classes.base_ps) for item in items]
+        own = [classes.decode_ps[item] if classes.token[item] > 1 else classes.fill_ps[item] for item in items]
         self._items = items
+        begin = min(request.arrival_ps for request in instance.requests)
         self.tokens = Tokens(
             np.concatenate([[0], np.cumsum(outputs)]).astype(np.int64),
             np.array([classes.size[item] for item in items], dtype=np.int64),
+            np.array([round(UNITS * each / classes.base_ps) for each in own]),
             np.array(extra if instance.rules.eviction else [_NO_REFILL * (classes.token[i] > 1) for i in items]),
+            np.array([-(-UNITS * (each.arrival_ps - begin) // classes.base_ps) for each in instance.requests]),
+            UNITS,
         )
 
     def of(self, schedule: Schedule) -> Ints:
