@@ -78,7 +78,7 @@ class ClockBeam:
         turns=(
             Turn(31, 0.3, (Regime.FEW_ARRIVING,)),
             Turn(31, 0.4, (Regime.MANY_ARRIVING,)),
-            Turn(46, 0.6, (Regime.FEW_TOGETHER, Regime.MANY_TOGETHER)),
+            Turn(47, 0.6, (Regime.FEW_TOGETHER, Regime.MANY_TOGETHER)),
         ),
     )
     """What it finds often meets the bound of `free_pauses` or `last_arrivals`, and then ends the search."""

@@ -23,6 +23,9 @@ schedule is legal. So requests find each other that no single move would bring t
 *Batches*: J changes as well, by few around the best. Where a batch is to go, the requests that ran in it begin anew,
 wherever they are too much; one more is empty at first.
 
+*Runs.* A run begins with the schedule that is given, and ends where nothing better was found for long; then another one
+takes other ways. Where a few have ended with the same best value nothing better is expected.
+
 It bounds nothing. Exact searches begin with what it finds: with less to beat, more numbers of batches are refuted, and
 fewer states are left.
 """
@@ -57,6 +60,11 @@ _UNEVEN = 0.7
 """Share by which it differs from batch to batch where it has fallen."""
 _FEWEST_ASTRAY, _MOST_ASTRAY, _BACK, _RETURNS = 20, 50, 60, 6
 """Moves at the low price, and at the high one, and how often those follow until a schedule is legal."""
+_STALE_SHARE, _STALE = 0.05, 2.0
+"""A run ends where nothing better has been found for that share of the time limit, and for that many times as long as
+its best schedule took to find."""
+_AGREE = 5
+"""Runs that end with the best value, after which there are no more."""
 _LOOK = 20
 """Moves between two looks at the clock."""
 _FAR, _PART = 2, 40
@@ -73,8 +81,9 @@ class Reinsertion:
     declaration = Declaration(
         sequential=True,
         turns=(
-            Turn(22, 0.1, (Regime.FEW_TOGETHER, Regime.MANY_TOGETHER)),
+            Turn(22, 0.2, (Regime.FEW_TOGETHER, Regime.MANY_TOGETHER)),
             Turn(32, 0.1, (Regime.FEW_ARRIVING, Regime.MANY_ARRIVING)),
+            Turn(46, 0.6, (Regime.FEW_TOGETHER, Regime.MANY_TOGETHER)),
         ),
     )
     """What it finds in seconds is mostly the best there is, or not far from it. With arrivals beams are better."""
@@ -100,14 +109,16 @@ class Reinsertion:
 
 
 class _Search:
-    """One task: the best schedule of every number of batches that was tried, and of all.
+    """One task: the best schedule so far.
 
     Attributes
     ----------
     _best
-        When the last batch ends, in units, and where tokens are, in the best schedule of some number of batches.
+        When the last batch ends, in units, and where tokens are, in this run's best schedule of some number of batches.
     _last
         Where tokens are after the last moves, which may hold too much.
+    _improved
+        When this run has found its best schedule.
     """
 
     def __init__(self, task: Task) -> None:
@@ -126,9 +137,7 @@ class _Search:
         self._never = 2 * int(of_requests.max()) + int(tokens.arrival.max()) + 1
         self._fewest = int(np.diff(tokens.first).max())
         self._states = np.zeros(4 * _MOST_STATES, dtype=np.int64)
-        self._best: dict[int, tuple[int, Ints]] = {}
-        self._last: dict[int, Ints] = {}
-        self._keep(self._places.of(self._schedule or one_after_another(task)))
+        self._first = self._places.of(self._schedule or one_after_another(task))
 
     def best(self) -> Outcome:
         """Return the best schedule, at Ctrl-C that so far."""
@@ -136,8 +145,20 @@ class _Search:
         return Outcome(Termination.LIMIT, self._schedule, None, Badge.HEURISTIC)
 
     def _search(self, interrupted: threading.Event) -> None:
-        rng, full = self._rng, UNITS / self._capacity
-        while not self._over(interrupted):
+        ends: list[int] = []
+        while not self._over(interrupted) and ends.count(min(ends, default=0)) < _AGREE:
+            ends.append(self._run(interrupted))
+
+    def _run(self, interrupted: threading.Event) -> int:
+        """Change the schedule that is given until nothing better is found; return when the best one ends, in units."""
+        self._best: dict[int, tuple[int, Ints]] = {}
+        self._last: dict[int, Ints] = {}
+        begin = now_s()
+        self._keep(self._first)
+        rng, full, least_s = self._rng, UNITS / self._capacity, _STALE_SHARE * self._task.time_limit_s
+        while not self._over(interrupted) and now_s() < self._improved + max(
+            least_s, _STALE * (self._improved - begin)
+        ):
             batches = self._drawn()
             at, cheap = self._begun(batches), _CHEAP * full * _SPREAD ** rng.uniform(-1.0, 1.0)
             uneven = rng.uniform(1.0 - _UNEVEN, 1.0 + _UNEVEN, batches)
@@ -151,6 +172,7 @@ class _Search:
                     break
             else:
                 self._last[batches] = at
+        return min(ends for ends, _ in self._best.values())
 
     def _over(self, interrupted: threading.Event) -> bool:
         """Return whether nothing more is to be tried."""
@@ -199,9 +221,11 @@ class _Search:
         batches = len(used)
         ends = ending(self._tokens, at, np.zeros((3, batches), dtype=np.int64))
         self._last[batches] = at
+        if ends < min((best for best, _ in self._best.values()), default=ends + 1):
+            self._improved = now_s()
+            self._offer(at)
         if batches not in self._best or ends < self._best[batches][0]:
             self._best[batches] = ends, at
-            self._offer(at)
         elif ends > self._best[batches][0] * (1.0 + _WORSE * self._rng.random()):
             self._last[batches] = self._best[batches][1]
 
