@@ -60,9 +60,8 @@ _UNEVEN = 0.7
 """Share by which it differs from batch to batch where it has fallen."""
 _FEWEST_ASTRAY, _MOST_ASTRAY, _BACK, _RETURNS = 20, 50, 60, 6
 """Moves at the low price, and at the high one, and how often those follow until a schedule is legal."""
-_STALE_SHARE, _STALE = 0.05, 2.0
-"""A run ends where nothing better has been found for that share of the time limit, and for that many times as long as
-its best schedule took to find."""
+_FEWEST_ROUNDS, _STALE = 200, 3
+"""A run has at least that number of rounds, and that many times as many as its best schedule took to find."""
 _AGREE = 5
 """Runs that end with the best value, after which there are no more."""
 _LOOK = 20
@@ -117,8 +116,6 @@ class _Search:
         When the last batch ends, in units, and where tokens are, in this run's best schedule of some number of batches.
     _last
         Where tokens are after the last moves, which may hold too much.
-    _improved
-        When this run has found its best schedule.
     """
 
     def __init__(self, task: Task) -> None:
@@ -138,6 +135,8 @@ class _Search:
         self._fewest = int(np.diff(tokens.first).max())
         self._states = np.zeros(4 * _MOST_STATES, dtype=np.int64)
         self._first = self._places.of(self._schedule or one_after_another(task))
+        self._best: dict[int, tuple[int, Ints]] = {}
+        self._last: dict[int, Ints] = {}
 
     def best(self) -> Outcome:
         """Return the best schedule, at Ctrl-C that so far."""
@@ -151,14 +150,12 @@ class _Search:
 
     def _run(self, interrupted: threading.Event) -> int:
         """Change the schedule that is given until nothing better is found; return when the best one ends, in units."""
-        self._best: dict[int, tuple[int, Ints]] = {}
-        self._last: dict[int, Ints] = {}
-        begin = now_s()
+        self._best, self._last = {}, {}
         self._keep(self._first)
-        rng, full, least_s = self._rng, UNITS / self._capacity, _STALE_SHARE * self._task.time_limit_s
-        while not self._over(interrupted) and now_s() < self._improved + max(
-            least_s, _STALE * (self._improved - begin)
-        ):
+        rng, full = self._rng, UNITS / self._capacity
+        rounds, found_at, best = 0, 0, self._least
+        while not self._over(interrupted) and rounds < max(_FEWEST_ROUNDS, _STALE * found_at):
+            rounds += 1
             batches = self._drawn()
             at, cheap = self._begun(batches), _CHEAP * full * _SPREAD ** rng.uniform(-1.0, 1.0)
             uneven = rng.uniform(1.0 - _UNEVEN, 1.0 + _UNEVEN, batches)
@@ -172,6 +169,13 @@ class _Search:
                     break
             else:
                 self._last[batches] = at
+            if self._least < best:
+                found_at, best = rounds, self._least
+        return best
+
+    @property
+    def _least(self) -> int:
+        """When the last batch of this run's best schedule ends."""
         return min(ends for ends, _ in self._best.values())
 
     def _over(self, interrupted: threading.Event) -> bool:
@@ -221,8 +225,7 @@ class _Search:
         batches = len(used)
         ends = ending(self._tokens, at, np.zeros((3, batches), dtype=np.int64))
         self._last[batches] = at
-        if ends < min((best for best, _ in self._best.values()), default=ends + 1):
-            self._improved = now_s()
+        if not self._best or ends < self._least:
             self._offer(at)
         if batches not in self._best or ends < self._best[batches][0]:
             self._best[batches] = ends, at
