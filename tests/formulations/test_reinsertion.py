@@ -229,6 +229,7 @@ def test_what_it_does_not_cover_of_instances() -> None:
         (changed(two, requests=(Request(3, 2),)), "single"),
         (changed(two, cost=CostModel(base=0, token=1)), "base"),
         (changed(two, rules=Rules()), "chunked"),
+        (changed(two, cost=CostModel(base=1, token=0, prefill_req=10**15)), "64 bits"),
     ):
         with pytest.raises(UnsupportedError, match=said):
             ask(instance)

@@ -128,11 +128,8 @@ class _Search:
         self._rng = np.random.default_rng(task.seed)
         classes = Classes(task.instance)
         self._capacity, self._places = classes.capacity, TokenPlaces(task.instance, classes)
-        self._tokens = tokens = self._places.tokens
-        of_requests = np.add.reduceat(tokens.extra, tokens.first[:-1])
-        # More than moving two requests can save.
-        self._never = 2 * int(of_requests.max()) + int(tokens.arrival.max()) + 1
-        self._fewest = int(np.diff(tokens.first).max())
+        self._tokens = self._places.tokens
+        self._fewest = int(np.diff(self._tokens.first).max())
         self._states = np.zeros(4 * _MOST_STATES, dtype=np.int64)
         self._first = self._places.of(self._schedule or one_after_another(task))
         self._best: dict[int, tuple[int, Ints]] = {}
@@ -164,7 +161,7 @@ class _Search:
             price = _whole(np.full(batches, _DEAR * full))
             for _ in range(_RETURNS):
                 if self._move(at, price, round(_DEARER * full), _BACK, interrupted) == 0:
-                    self._move(at, np.full(batches, self._never), 0, _BACK, interrupted)
+                    self._move(at, np.full(batches, self._places.never), 0, _BACK, interrupted)
                     self._keep(at)
                     break
             else:

@@ -10,15 +10,16 @@ from optsched.model.following import unrolled
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 from optsched.model.schedule import Schedule
+from optsched.solvers.formulation import UnsupportedError
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.naming import schedule_of_steps
-from optsched_formulations.batching.search.reinsertion_kernel import Tokens
+from optsched_formulations.batching.search.reinsertion_kernel import NEVER, Tokens
 from optsched_formulations.batching.search.state_steps import EVICT, FILL, RUN
 
 UNITS = 1_000_000
 """Units of time in a base."""
-_NO_REFILL = 1 << 40
-"""What a refill takes where nothing is ever evicted, in units."""
+_DEAREST = 1_000 * UNITS
+"""No price of a block is more, however often it has risen."""
 
 
 class TokenPlaces:
@@ -33,6 +34,13 @@ class TokenPlaces:
     ----------
     tokens
         Of all requests, times in units, rounded, since the first arrival.
+    never
+        A price of a block that is more than moving two requests can save.
+
+    Raises
+    ------
+    UnsupportedError
+        If times may add up beyond 64 bits.
     """
 
     def __init__(self, instance: Instance, classes: Classes) -> None:
@@ -40,18 +48,23 @@ class TokenPlaces:
         kind_of = {request: kind for kind, members in enumerate(classes.members) for request in members}
         items = [classes.first[kind_of[r]] + k for r, each in enumerate(instance.requests) for k in range(each.output)]
         outputs = [request.output for request in instance.requests]
-        extra = [round(UNITS * classes.extra_ps(item) / classes.base_ps) for item in items]
+        base, begin = classes.base_ps, min(request.arrival_ps for request in instance.requests)
         own = [classes.decode_ps[item] if classes.token[item] > 1 else classes.fill_ps[item] for item in items]
+        work = [UNITS * each // base for each in own]
+        arrival = [-(-UNITS * (each.arrival_ps - begin) // base) for each in instance.requests]
+        # More than the time of one request after another: what a refill takes where nothing is ever evicted.
+        ends = UNITS * len(items) + sum(work) + max(arrival) + 1
+        extra = [
+            UNITS * classes.extra_ps(item) // base if instance.rules.eviction or classes.token[item] == 1 else ends
+            for item in items
+        ]
+        size = [classes.size[item] for item in items]
+        self.never = 2 * sum(extra) + max(arrival) + 1
+        if ends + sum(extra) + (self.never + _DEAREST) * sum(size) >= NEVER // 4:
+            raise UnsupportedError("times beyond 64 bits")
         self._items = items
-        begin = min(request.arrival_ps for request in instance.requests)
-        self.tokens = Tokens(
-            np.concatenate([[0], np.cumsum(outputs)]).astype(np.int64),
-            np.array([classes.size[item] for item in items], dtype=np.int64),
-            np.array([round(UNITS * each / classes.base_ps) for each in own]),
-            np.array(extra if instance.rules.eviction else [_NO_REFILL * (classes.token[i] > 1) for i in items]),
-            np.array([-(-UNITS * (each.arrival_ps - begin) // classes.base_ps) for each in instance.requests]),
-            UNITS,
-        )
+        first = np.concatenate([[0], np.cumsum(outputs)]).astype(np.int64)
+        self.tokens = Tokens(first, np.array(size), np.array(work), np.array(extra), np.array(arrival), UNITS)
 
     def of(self, schedule: Schedule) -> Ints:
         """Return the batch of every token."""
