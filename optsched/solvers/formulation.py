@@ -125,6 +125,12 @@ def require_covered(formulation: object, instance: Instance) -> None:
             raise UnsupportedError("swapping (forbid swap)" if rule == "swap" else f"the rule {rule}")
 
 
+def require_seconds(task: Task) -> None:
+    """Raise `UnsupportedError` for a limit in deterministic time."""
+    if task.deterministic_limit is not None:
+        raise UnsupportedError("a deterministic limit, it knows seconds only")
+
+
 def require_monotone(objective: Objective) -> None:
     """Raise `UnsupportedError` for an objective that may decrease if a batch is delayed."""
     if not objective.is_monotone:

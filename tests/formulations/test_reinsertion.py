@@ -12,14 +12,14 @@ from brute_force import optimum
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from outcomes import legal_value
-from strategies import memory_only
+from strategies import assume_only_memory_binds, memory_only
 
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules
 from optsched.model.cost import CostModel
 from optsched.model.ints import Ints
 from optsched.solvers.formulation import Outcome, Task, Termination, UnsupportedError
 from optsched.traces.ladder import ladder
-from optsched_formulations.batching.memory_only import Classes, require_memory_only
+from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.reinsertion import Reinsertion
 from optsched_formulations.batching.search.reinsertion_kernel import (
     PICKS,
@@ -140,10 +140,7 @@ def test_with_arrivals_no_move_costs_more(data: st.DataObject) -> None:
 @given(memory_only(online=True, most_requests=3))
 def test_with_arrivals_schedules_are_legal_and_never_better_than_the_optimum(instance: Instance) -> None:
     assume(instance.cost.affine[0][0] > 0 and len(instance.requests) > 1)
-    try:
-        require_memory_only(Task(instance, Objective.MAKESPAN))
-    except UnsupportedError:
-        assume(False)
+    assume_only_memory_binds(instance)
     best = optimum(instance)
     outcome = ask(instance, time_limit_s=0.2, bound=best)
     assert legal_value(instance, outcome.schedule) >= best
@@ -166,10 +163,7 @@ def test_the_clock_is_that_of_the_schedule() -> None:
 def test_it_finds_the_optimum_of_tiny_instances(instance: Instance, eviction: bool) -> None:
     instance = changed(instance, rules=changed(instance.rules, eviction=eviction))
     assume(instance.cost.affine[0][0] > 0 and len(instance.requests) > 1)
-    try:
-        require_memory_only(Task(instance, Objective.MAKESPAN))
-    except UnsupportedError:
-        assume(False)
+    assume_only_memory_binds(instance)
     best = optimum(instance)
     # It ends with the optimum, or after 20 s without.
     outcome = ask(instance, bound=best)

@@ -42,7 +42,7 @@ from optsched.model.objectives import Objective
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.declaration import Declaration, Regime, Turn
-from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
+from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, require_seconds
 from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.memory_only import require_memory_only
@@ -93,8 +93,7 @@ class ClockBeam:
         """
         if task.objective != Objective.MAKESPAN:
             raise UnsupportedError(f"objective {task.objective.value}, it minimises the makespan")
-        if task.deterministic_limit is not None:
-            raise UnsupportedError("a deterministic limit, it knows seconds only")
+        require_seconds(task)
         if task.instance.cost.affine[0][0] == 0:
             raise UnsupportedError("batches without a base, which is how far apart its groups are")
         require_memory_only(task)

@@ -126,6 +126,7 @@ from optsched.solvers.formulation import (
     UnsupportedError,
     nothing_better,
     require_monotone,
+    require_seconds,
 )
 from optsched.solvers.milp import SOLVERS, MilpAnswer, Programme, programme_text, require_solver
 from optsched_formulations.batching.costs import one_after_another
@@ -169,8 +170,7 @@ class InfermaxMilp:
         UnsupportedError
             For any other objective, a limit in deterministic time, or if the model would be too large to build.
         """
-        if task.deterministic_limit is not None:
-            raise UnsupportedError("a deterministic limit, it knows seconds only")
+        require_seconds(task)
         started = time.perf_counter()
         solver = SOLVERS[self.solver]
         model = _Model(task, solver.tolerance)

@@ -57,6 +57,7 @@ from optsched.solvers.formulation import (
     Termination,
     UnsupportedError,
     nothing_better,
+    require_seconds,
 )
 from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
 from optsched.stopwatch import now_s
@@ -192,8 +193,7 @@ def _require_layers(task: Task) -> None:
         raise UnsupportedError(f"objective {task.objective.value}, it minimises the makespan")
     if not task.instance.offline:
         raise UnsupportedError("requests that arrive at different times, it is offline")
-    if task.deterministic_limit is not None:
-        raise UnsupportedError("a deterministic limit, it knows seconds only")
+    require_seconds(task)
     if task.instance.cost.affine[0][0] == 0:
         raise UnsupportedError("batches without a base, it settles their number")
     if len(task.instance.requests) > _MOST_REQUESTS:

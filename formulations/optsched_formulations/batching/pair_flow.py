@@ -36,6 +36,7 @@ from optsched.solvers.formulation import (
     Termination,
     UnsupportedError,
     nothing_better,
+    require_seconds,
     silent,
 )
 from optsched.solvers.interrupt import until_interrupted
@@ -92,8 +93,7 @@ class PairFlow:
             raise UnsupportedError(f"objective {task.objective.value}, it minimises sums of e2e latencies")
         if not task.instance.offline:
             raise UnsupportedError("requests that arrive at different times, it is offline")
-        if task.deterministic_limit is not None:
-            raise UnsupportedError("a deterministic limit, it knows seconds only")
+        require_seconds(task)
         classes = Classes(task.instance, task.objective)
         if classes.base_ps == 0:
             raise UnsupportedError("batches without a base, it counts batches")

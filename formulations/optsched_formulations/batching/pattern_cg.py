@@ -70,7 +70,7 @@ from optsched.model.metrics import evaluate
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.declaration import Declaration, Turn
-from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
+from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, require_seconds
 from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import Costs, Horizon, interchangeable, value_to_beat
@@ -121,8 +121,7 @@ class PatternCg:
 def _require_patterns(task: Task) -> None:
     """Raise `UnsupportedError` for a task that patterns do not cover."""
     require_flows(task)
-    if task.deterministic_limit is not None:
-        raise UnsupportedError("a deterministic limit, it knows seconds only")
+    require_seconds(task)
     if task.restrictions.max_evictions is not None:
         raise UnsupportedError("a limit on the number of evictions")
     if task.restrictions.first_runs(task.instance) and len(interchangeable(task)) > 1:

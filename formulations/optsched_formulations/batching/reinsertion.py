@@ -42,7 +42,7 @@ from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge
 from optsched.solvers.declaration import Declaration, Regime, Turn
-from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError
+from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, require_seconds
 from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import one_after_another
@@ -100,8 +100,7 @@ class Reinsertion:
             raise UnsupportedError(f"objective {task.objective.value}, it minimises the makespan")
         if len(task.instance.requests) == 1:
             raise UnsupportedError("a single request, it moves two at a time")
-        if task.deterministic_limit is not None:
-            raise UnsupportedError("a deterministic limit, it knows seconds only")
+        require_seconds(task)
         if task.instance.cost.affine[0][0] == 0:
             raise UnsupportedError("batches without a base, it prices what is too much in bases")
         return _Search(task).best()

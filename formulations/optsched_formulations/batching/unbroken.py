@@ -29,7 +29,15 @@ from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.cpsat import Values, minimize_cpsat
 from optsched.solvers.declaration import Declaration, Regime, Turn
-from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, silent
+from optsched.solvers.formulation import (
+    Outcome,
+    ProgressEvent,
+    Task,
+    Termination,
+    UnsupportedError,
+    require_seconds,
+    silent,
+)
 from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import Costs, Horizon, value_to_beat
@@ -106,8 +114,7 @@ def _require(task: Task) -> None:
         raise UnsupportedError("prompts that no batch holds whole")
     if task.restrictions.first_runs(instance):
         raise UnsupportedError("an order of first runs")
-    if task.deterministic_limit is not None:
-        raise UnsupportedError("a deterministic limit, it knows seconds only")
+    require_seconds(task)
 
 
 @dataclass(frozen=True)

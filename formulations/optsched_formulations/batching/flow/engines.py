@@ -20,7 +20,7 @@ from scipy.sparse import csc_array
 from optsched.model.schedule import Schedule
 from optsched.solvers.claims import FloatReading, admits, most_slack
 from optsched.solvers.cpsat import minimize_cpsat
-from optsched.solvers.formulation import ProgressEvent, Task, Termination, UnsupportedError
+from optsched.solvers.formulation import ProgressEvent, Task, Termination, require_seconds
 from optsched.solvers.highs import HIGHS_TOLERANCE, programme_of, quiet_solver, run_interruptibly
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.flow.model import FlowModel, FlowRow, Terms
@@ -94,8 +94,7 @@ def minimize_with_highs(model: FlowModel, task: Task, upper: int) -> Answer:
     UnsupportedError
         For a limit in deterministic time.
     """
-    if task.deterministic_limit is not None:
-        raise UnsupportedError("a deterministic limit, it knows seconds only")
+    require_seconds(task)
     return _Highs(model, task, upper).run()
 
 

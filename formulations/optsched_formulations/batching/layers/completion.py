@@ -12,7 +12,8 @@ from optsched_formulations.batching.layers.core import Core, items_among
 from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
 from optsched_formulations.batching.layers.search import search_layers
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.search.state_steps import EVICT, FILL, RUN
+from optsched_formulations.batching.search.naming import steps_of_batches
+from optsched_formulations.batching.search.state_steps import FILL, RUN
 
 Steps = list[tuple[int, int]]
 
@@ -51,7 +52,7 @@ def completed(
         if found.steps:
             theirs = _in_batches(among(core.classes, core.fillers.classes, found.steps), batches)
             mine = _in_batches(among(core.classes, classes, steps), batches)
-            return _joined([_ordered(one + other) for one, other in zip(mine, theirs, strict=True)])
+            return steps_of_batches([one + other for one, other in zip(mine, theirs, strict=True)])
     return []
 
 
@@ -87,13 +88,3 @@ def _in_batches(steps: Steps, batches: int) -> list[Steps]:
         else:
             before[batch].append(step)
     return before
-
-
-def _joined(batches: list[Steps]) -> Steps:
-    """Return the steps before all batches, and the batches."""
-    return [step for before in batches for step in [*before, (RUN, -1)]]
-
-
-def _ordered(steps: Steps) -> Steps:
-    """Return evictions first."""
-    return sorted(steps, key=lambda step: step[0] != EVICT)

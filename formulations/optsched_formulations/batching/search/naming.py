@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from optsched.model.instance import Instance
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.state_steps import EVICT, FILL, PAUSE, RUN
+
+
+def steps_of_batches(before: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, int]]:
+    """Return the steps before each batch, evictions first, and the batches."""
+    return [step for each in before for step in [*sorted(each, key=lambda step: step[0] != EVICT), (RUN, -1)]]
 
 
 def schedule_of_steps(instance: Instance, classes: Classes, steps: list[tuple[int, int]]) -> Schedule:

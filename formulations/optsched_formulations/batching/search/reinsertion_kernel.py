@@ -10,7 +10,7 @@ from optsched_formulations.batching.layers.bundle import Floats
 
 NEVER = 1 << 61
 """Cost of what cannot be; others add up to less than half of it."""
-PICKS = 6
+PICKS = 5
 """Numbers in [0, 1) that a move takes besides one for each batch."""
 _MEND, _KEEP = 0.7, 0.5
 """How often a move takes a request of a batch that holds too much, and else one that is refilled."""
@@ -72,21 +72,13 @@ def move_pairs(  # noqa: PLR0917 - compiled functions take positions
     room[:] = capacity
     for k in range(len(at)):
         room[at[k]] -= size[k]
+    cost = _paid(tokens, at, weight, room, clock) if online else 0
     for row in range(len(draws)):
         pick = draws[row]
-        one, around = -1, -1
-        crowded = 0
-        for t in range(batches):
-            crowded += room[t] < 0
-        if crowded and pick[0] < _MEND:
-            nth = int(pick[1] * crowded)
-            for t in range(batches):
-                if room[t] < 0:
-                    if nth == 0:
-                        around = t
-                        break
-                    nth -= 1
+        one, around = -1, _crowded(room, pick[1])
+        if around >= 0 and pick[0] < _MEND:
             weight[around] += dearer
+            cost -= dearer * room[around]
             one = _running(first, at, around, pick[2])
         elif pick[0] < _KEEP:
             one, around = _refilled(first, at, pick[1])
@@ -101,15 +93,19 @@ def move_pairs(  # noqa: PLR0917 - compiled functions take positions
         )
         if online:
             before[:] = at
-            cost = _paid(tokens, at, weight, room, clock)
             _clocks(tokens, at, one, other, begin, end, clock)
         _place(tokens, one, other, begin, end, at, weight, scratch, pick[PICKS:])
-        if online and _paid(tokens, at, weight, room, clock) > cost:
-            for r in (one, other):
-                for k in range(first[r], first[r + 1]):
-                    room[at[k]] += size[k]
-                    at[k] = before[k]
-                    room[at[k]] -= size[k]
+        if not online:
+            continue
+        now = _paid(tokens, at, weight, room, clock)
+        if now <= cost:
+            cost = now
+            continue
+        for r in (one, other):
+            for k in range(first[r], first[r + 1]):
+                room[at[k]] += size[k]
+                at[k] = before[k]
+                room[at[k]] -= size[k]
     over = 0
     for t in range(batches):
         over += max(0, -room[t])
@@ -155,6 +151,21 @@ def _clocks(  # noqa: PLR0917 - compiled functions take positions
         starts[t] = max(now, released[t])
         now = starts[t] + lasts[t]
     return now
+
+
+@compiled_part
+def _crowded(room: Ints, pick: float) -> int:
+    """Return one of the batches that hold too much; −1 if none does."""
+    crowded = 0
+    for t in range(len(room)):
+        crowded += room[t] < 0
+    nth = int(pick * crowded)
+    for t in range(len(room)):
+        if room[t] < 0:
+            if nth == 0:
+                return t
+            nth -= 1
+    return -1
 
 
 @compiled_part

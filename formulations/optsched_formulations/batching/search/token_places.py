@@ -12,9 +12,9 @@ from optsched.model.ints import Ints
 from optsched.model.schedule import Schedule
 from optsched.solvers.formulation import UnsupportedError
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.search.naming import schedule_of_steps
+from optsched_formulations.batching.search.naming import schedule_of_steps, steps_of_batches
 from optsched_formulations.batching.search.reinsertion_kernel import NEVER, Tokens
-from optsched_formulations.batching.search.state_steps import EVICT, FILL, RUN
+from optsched_formulations.batching.search.state_steps import EVICT, FILL
 
 UNITS = 1_000_000
 """Units of time in a base."""
@@ -48,7 +48,7 @@ class TokenPlaces:
         kind_of = {request: kind for kind, members in enumerate(classes.members) for request in members}
         items = [classes.first[kind_of[r]] + k for r, each in enumerate(instance.requests) for k in range(each.output)]
         outputs = [request.output for request in instance.requests]
-        base, begin = classes.base_ps, min(request.arrival_ps for request in instance.requests)
+        base, begin = classes.base_ps, instance.start_ps
         own = [classes.decode_ps[item] if classes.token[item] > 1 else classes.fill_ps[item] for item in items]
         work = [UNITS * each // base for each in own]
         arrival = [-(-UNITS * (each.arrival_ps - begin) // base) for each in instance.requests]
@@ -85,5 +85,4 @@ class TokenPlaces:
                 elif at[token] != at[token - 1] + 1:
                     before[at[token - 1] + 1].append((EVICT, self._items[token]))
                     before[at[token]].append((FILL, self._items[token]))
-        steps = [step for batch in before for step in [*sorted(batch, key=lambda step: step[0] != EVICT), (RUN, -1)]]
-        return schedule_of_steps(self._instance, self._classes, steps)
+        return schedule_of_steps(self._instance, self._classes, steps_of_batches(before))
