@@ -183,8 +183,13 @@ def test_it_says_nothing_of_few_requests_of_other_objectives_or_without_queues()
 
 @pytest.mark.slow
 def test_where_decodes_take_most_of_the_time_congestion_bounds_queues() -> None:
-    """Each is found where it proves most: both together would take the planner's time."""
-    at_once = replace(busy(75), requests=tuple(replace(request, arrival_ps=0) for request in busy(75).requests))
+    """Each is found where it proves most: both together would take the planner's time.
+
+    Long batches are few windows.
+    """
+    requests = tuple(Request(request.input, request.output // 3) for request in busy(65).requests)
+    cost = CostModel(400_000_000, 20_000, decode_kv=1_000, decode_req=40_000_000, prefill_sq=50)
+    at_once = replace(busy(65), cost=cost, requests=requests)
     assert queueing(at_once) > 1
     assert (prompts_lead(at_once), prompts_lead(queued(100))) == (False, True)
     found = congestion_bound(at_once, E2E)

@@ -16,6 +16,7 @@ from outcomes import exact
 from strategies import assume_only_memory_binds, memory_only
 
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, check_schedule, replace, simulate
+from optsched.compiled import uncompiled
 from optsched.model.cost import CostModel
 from optsched.model.metrics import evaluate
 from optsched.solvers.formulation import Task, Termination, UnsupportedError
@@ -29,7 +30,7 @@ from optsched_formulations.batching.layers.arc_programme import (
     beyond_least,
     tightened,
 )
-from optsched_formulations.batching.layers.bundle import Cut, Floats, maximise
+from optsched_formulations.batching.layers.bundle import Cut, Floats, _balance, maximise
 from optsched_formulations.batching.layers.climb_kernel import Begin
 from optsched_formulations.batching.layers.graph import MergedGraph, merged_graph
 from optsched_formulations.batching.layers.graph_kernel import DONE
@@ -376,6 +377,25 @@ def test_the_bundle_finds_the_top_of_a_roof() -> None:
         value, point = maximise(roof, np.array([-5.0, 9.0]), known, math.inf, 300, 1e-6, lambda: False)
         assert value == pytest.approx(2.0, abs=1e-4)
         assert point == pytest.approx([1.0, 0.0], abs=1e-3)
+
+
+@given(st.data())
+def test_the_bundle_weighs_cuts_as_no_other_weights_do_better(data: st.DataObject) -> None:
+    """Where a quadratic programme over weights that add up to 1 ends: cuts with weight gain the same, others no more.
+
+    Slopes that are alike, that are sums of others and that are more than there are prices, too.
+    """
+    prices, count = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 9))
+    slopes = np.array(data.draw(st.lists(st.integers(-3, 3), min_size=count * prices, max_size=count * prices)), float)
+    slopes = slopes.reshape(count, prices)
+    excess = np.array(data.draw(st.lists(st.integers(0, 5), min_size=count, max_size=count)), float)
+    weight = np.array(data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count)), float)
+    step = data.draw(st.sampled_from([0.01, 1.0, 50.0]))
+    uncompiled(_balance)(slopes @ slopes.T, excess, weight, step)
+    assert weight.min() >= 0
+    assert weight.sum() == pytest.approx(1)
+    gain = excess + step * slopes @ (weight @ slopes)
+    assert gain[weight > 0].max() <= gain.min() + 1e-6
 
 
 def _priced_walks(graph: MergedGraph, batches: int) -> tuple[Callable[[Floats], tuple[float, Floats]], Walks]:

@@ -2,7 +2,7 @@ r"""A proximal bundle method: the maximum of a concave function of prices, of wh
 
 Every value f(x) with a slope g is a *cut*, f ≤ f(x) + g (y − x). The next prices maximise the least of the cuts less
 ‖y − c‖² / 2t around the best prices c so far, which is a quadratic programme over the weights of the cuts (Kiwiel
-1990). It is solved by moving weight between two cuts at a time.
+1990): as the nearest point of a polytope, by its corners (Wolfe 1976).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from optsched.compiled import compiled
+from optsched.compiled import compiled, compiled_helper
+from optsched.model.ints import Ints
 
 Floats = npt.NDArray[np.float64]
 Evaluate = Callable[[Floats], tuple[float, Floats]]
@@ -26,6 +27,9 @@ _MOST_CUTS = 150
 _DESCENT = 0.1
 """Share of the increase that the cuts promise which has to come true before the centre moves."""
 _SMALL = 1e-9
+_LEVEL = 1e-7
+"""Slopes that differ by less are equal."""
+_LEAST_WEIGHT = 1e-13
 
 
 class Cut(NamedTuple):
@@ -53,11 +57,19 @@ class _Cuts:
     product: Floats
     weight: Floats
 
+    @classmethod
+    def of(cls, slopes: Floats, excess: Floats) -> _Cuts:
+        """Return cuts without weight."""
+        return cls(slopes, np.maximum(excess, 0.0), slopes @ slopes.T, np.zeros(len(slopes)))
+
     def add(self, slope: Floats, excess: float) -> None:
         """Add a cut."""
-        across = self.slope @ slope
-        self.product = np.block([[self.product, across[:, None]], [across[None, :], slope @ slope]])
-        self.slope = np.vstack([self.slope, slope])
+        count = len(self.weight)
+        product = np.empty((count + 1, count + 1))
+        product[:count, :count] = self.product
+        product[count, :count] = product[:count, count] = self.slope @ slope
+        product[count, count] = slope @ slope
+        self.product, self.slope = product, np.vstack([self.slope, slope])
         self.excess = np.append(self.excess, max(excess, 0.0))
         self.weight = np.append(self.weight, 0.0)
 
@@ -105,9 +117,8 @@ def maximise(  # noqa: PLR0917
     value, slope = evaluate(start)
     centre, best, null_steps = start, value, 0
     step = min(_FIRST_STEP, first_gain / max(float(slope @ slope), _SMALL))
-    cuts = _Cuts(slope[None, :], np.zeros(1), np.array([[slope @ slope]]), np.zeros(1))
-    for cut in known:
-        cuts.add(cut.slope, cut.at(start) - value)
+    slopes = np.stack([slope, *[cut.slope for cut in known]])
+    cuts = _Cuts.of(slopes, np.array([0.0, *[cut.at(start) - value for cut in known]]))
     for _ in range(rounds - 1):
         if best >= enough or over():
             break
@@ -137,28 +148,54 @@ def maximise(  # noqa: PLR0917
 
 @compiled
 def _balance(product: Floats, excess: Floats, weight: Floats, step: float) -> None:
-    """Find the weights of the cuts, beginning with those given."""
+    """Find the weights of the cuts, beginning with those given.
+
+    The cut of which more weight gains most joins those with weight, and they take the weights that are best of all that
+    add up to 1. On the way there the first cut whose weight would be negative is left out, and so on.
+    """
     count, total = len(weight), weight.sum()
     if total < 0.5:
         weight[:] = 0.0
         weight[np.argmin(excess)] = 1.0
     else:
         weight /= total
-    slope = excess + step * (product @ weight)
-    for _ in range(20 * count + 200):
-        low, high = -1, -1
-        for k in range(count):
-            if low < 0 or slope[k] < slope[low]:
-                low = k
-            if weight[k] > 1e-12 and (high < 0 or slope[k] > slope[high]):
-                high = k
-        if slope[high] - slope[low] < 1e-7:
+    # Of cuts with the same slope any weights are best.
+    ridge = 1e-12 * max(1.0, step * np.diag(product).max())
+    active, joined = np.flatnonzero(weight > 0.0), -1
+    for _ in range(4 * count + 50):
+        while True:
+            best = _balanced(product, excess, active, step, ridge)
+            # As far as no weight is negative.
+            there = 1.0
+            for k in range(len(active)):
+                if best[k] < min(_LEAST_WEIGHT, weight[active[k]]):
+                    there = min(there, weight[active[k]] / (weight[active[k]] - best[k]))
+            for k in range(len(active)):
+                moved = weight[active[k]] + there * (best[k] - weight[active[k]])
+                weight[active[k]] = moved if moved >= _LEAST_WEIGHT else 0.0
+            kept = active[weight[active] > 0.0]
+            if len(kept) == len(active):
+                break
+            active = kept
+        slope = excess + step * (product @ weight)
+        low = np.argmin(slope)
+        # One that has just joined, and is lowest still, is so by rounding.
+        if low == joined or weight[low] > 0.0 or slope[active].max() - slope[low] < _LEVEL:
             break
-        bend = step * (product[low, low] + product[high, high] - 2.0 * product[low, high])
-        moved = weight[high] if bend <= 1e-15 else min(weight[high], (slope[high] - slope[low]) / bend)
-        weight[low] += moved
-        weight[high] -= moved
-        if weight[high] < 1e-13:
-            weight[high] = 0.0
-        for k in range(count):
-            slope[k] += step * moved * (product[k, low] - product[k, high])
+        active, joined = np.append(active, low), low
+    weight /= weight.sum()
+
+
+@compiled_helper
+def _balanced(product: Floats, excess: Floats, active: Ints, step: float, ridge: float) -> Floats:
+    """Return the best weights of some cuts that add up to 1, negative ones too."""
+    size = len(active)
+    rows, right = np.ones((size + 1, size + 1)), np.ones(size + 1)
+    rows[size, size] = 0.0
+    for k in range(size):
+        for other in range(size):
+            rows[k, other] = step * product[active[k], active[other]]
+        rows[k, k] += ridge
+        right[k] = -excess[active[k]]
+    weights: Floats = np.linalg.solve(rows, right)[:size].astype(np.float64)
+    return weights
