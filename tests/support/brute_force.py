@@ -14,8 +14,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise, product
-from operator import le
+from itertools import pairwise
+from operator import add, le
 from typing import NamedTuple, overload
 
 from optsched.model.instance import Instance, Request
@@ -98,6 +98,52 @@ def _blocks(instance: Instance, tokens: int) -> int:
     return (tokens + block - 1) // block * block
 
 
+class Part(NamedTuple):
+    """What one request does in a batch: its state afterwards, and what that adds to what the batch takes."""
+
+    state: State
+    held: int
+    tokens: int = 0
+    prefill_tokens: int = 0
+    runs: int = 0
+    prefills: int = 0
+    own: int = 0
+    link: int = 0
+    generates: int = 0
+    evictions: int = 0
+
+
+def _part(instance: Instance, ordered: bool, request: Request, before: State, action: Action) -> Part:
+    """Return what an action does."""
+    cost, state, link = instance.cost, before, 0
+    if before.swapped and action != "keep":
+        link = cost.swap_in_kv * state.swapped
+        state = state._replace(cached=state.swapped, swapped=0)
+        action = -action if isinstance(action, int) else "keep"
+    if action == "out":
+        gone = state._replace(cached=0, swapped=state.cached)
+        return Part(gone, 0, link=cost.swap_out_kv * state.cached)
+    if action == "evict":
+        return Part(State(state.generated, 0, False, state.missed, state.started), 0, evictions=1)
+    if action == "keep":
+        return Part(state, _blocks(instance, state.cached), link=link)
+    assert isinstance(action, int)
+    cached = state.cached + action
+    if state.decoding:
+        own = cost.decode_kv * state.cached + cost.decode_req
+    else:
+        own = cost.prefill_sq * (action * action + 2 * state.cached * action)
+        own += cost.prefill_kv * state.cached + cost.prefill_req
+    after = State(state.generated, cached, state.decoding, state.missed, ordered)
+    generates = cached == request.input + state.generated
+    if generates:
+        done = state.generated + 1 == request.output
+        after = State(state.generated + 1, 0 if done else cached, not done, state.missed, ordered)
+    prefills = 0 if state.decoding else 1
+    held = _blocks(instance, cached)
+    return Part(after, held, action, prefills * action, 1, prefills, own, link, int(generates))
+
+
 class Reached(NamedTuple):
     """What a batch leads to: its duration, the states afterwards, which generated a token, and its evictions."""
 
@@ -107,62 +153,32 @@ class Reached(NamedTuple):
     evictions: int
 
 
-def _batches(instance: Instance, allowed: Class, states: States, now: int) -> Iterator[Reached]:
-    """Yield what every legal batch that starts now leads to."""
-    limits, cost, ordered = instance.limits, instance.cost, bool(allowed.order)
-    choices = [_actions(allowed, q, s, now) for q, s in zip(instance.requests, states, strict=True)]
-    for chosen in product(*choices):
-        tokens = prefill_tokens = decodes = prefills = runs = own = held = link = 0
-        after: list[State] = []
-        generated: list[int] = []
-        for index, (action, before) in enumerate(zip(chosen, states, strict=True)):
-            request, state = instance.requests[index], before
-            if before.swapped and action != "keep":
-                link += cost.swap_in_kv * state.swapped
-                state = state._replace(cached=state.swapped, swapped=0)
-                action = -action if isinstance(action, int) else "keep"  # noqa: PLW2901
-            if action == "out":
-                link += cost.swap_out_kv * state.cached
-                after.append(state._replace(cached=0, swapped=state.cached))
-            elif action == "evict":
-                after.append(State(state.generated, 0, False, state.missed, state.started))
-            elif action == "keep":
-                after.append(state)
-                held += _blocks(instance, state.cached)
-            else:
-                assert isinstance(action, int)
-                runs += 1
-                tokens += action
-                if state.decoding:
-                    decodes += 1
-                    own += cost.decode_kv * state.cached + cost.decode_req
-                else:
-                    prefills += 1
-                    prefill_tokens += action
-                    own += cost.prefill_sq * (action * action + 2 * state.cached * action)
-                    own += cost.prefill_kv * state.cached + cost.prefill_req
-                cached = state.cached + action
-                held += _blocks(instance, cached)
-                if cached == request.input + state.generated:
-                    generated.append(index)
-                    done = state.generated + 1 == request.output
-                    after.append(State(state.generated + 1, 0 if done else cached, not done, state.missed, ordered))
-                else:
-                    after.append(State(state.generated, cached, state.decoding, state.missed, ordered))
+def _batches(instance: Instance, allowed: Class, choices: list[list[Part]]) -> Iterator[Reached]:
+    """Yield what every legal batch leads to, of which each request does one of its ``choices``.
+
+    Requests join one after the other while all that they take together fits: none takes less than nothing.
+    """
+    limits, cost = instance.limits, instance.cost
+    pages = limits.kv_tokens // limits.kv_block * limits.kv_block
+    most = pages, limits.batch_tokens, limits.prefill_tokens, allowed.runs
+    batches: list[tuple[tuple[int, ...], tuple[Part, ...]]] = [((0, 0, 0, 0), ())]
+    for parts in choices:
+        taken = [((part.held, part.tokens, part.prefill_tokens, part.runs), part) for part in parts]
+        joined = [(tuple(map(add, taking, more)), (*batch, part)) for taking, batch in batches for more, part in taken]
+        batches = [each for each in joined if all(map(le, each[0], most))]
+    for _, batch in batches:
+        states, _, tokens, _, runs, prefills, own, link, generates, evictions = zip(*batch, strict=True)
         legal = (
-            runs >= 1
-            and tokens <= limits.batch_tokens
-            and prefill_tokens <= limits.prefill_tokens
-            and runs <= allowed.runs
-            and held <= limits.kv_tokens // limits.kv_block * limits.kv_block
-            and (allowed.hybrid or not (decodes and prefills))
-            and all(after[one].started or not after[other].started for one, other in pairwise(allowed.order))
+            sum(runs) >= 1
+            and (allowed.hybrid or sum(prefills) in {0, sum(runs)})
+            and all(states[one].started or not states[other].started for one, other in pairwise(allowed.order))
         )
         if legal:
             pieces = [(cost.base, cost.token), *cost.pieces]
-            duration = max(base + slope * tokens for base, slope in pieces) + own + cost.cpu_batch
-            exposed = max(0, link - duration * cost.swap_overlap // 100)
-            yield Reached(duration + exposed, tuple(after), generated, chosen.count("evict"))
+            duration = max(base + slope * sum(tokens) for base, slope in pieces) + sum(own) + cost.cpu_batch
+            exposed = max(0, sum(link) - duration * cost.swap_overlap // 100)
+            generated = [index for index, one in enumerate(generates) if one]
+            yield Reached(duration + exposed, states, generated, sum(evictions))
 
 
 def _account(
@@ -247,6 +263,28 @@ def _least(instance: Instance, objective: Objective, allowed: Class) -> int | No
     batches: dict[tuple[States, int], list[Reached]] = {}
     best: int | None = None
 
+    @cache
+    def does(index: int, state: State, action: Action) -> Part:
+        return _part(instance, bool(allowed.order), instance.requests[index], state, action)
+
+    def parts(index: int, state: State, now: int) -> list[Part]:
+        """Return all that a request can do in a batch that starts now."""
+        return [does(index, state, action) for action in _actions(allowed, instance.requests[index], state, now)]
+
+    groups = [
+        group
+        for first, request in enumerate(instance.requests)
+        if len(group := [i for i, other in enumerate(instance.requests) if other == request]) > 1 and first == group[0]
+    ]
+
+    def named(states: States) -> States:
+        """Return them with the names of equal requests in an order: they may change places from now on."""
+        renamed = list(states)
+        for group in groups if not allowed.order else ():
+            for index, state in zip(group, sorted(states[index] for index in group), strict=True):
+                renamed[index] = state
+        return tuple(renamed)
+
     def value(cost: Cost) -> int:
         """Return the objective value if latencies to come are 0."""
         if not percent:
@@ -272,10 +310,12 @@ def _least(instance: Instance, objective: Objective, allowed: Class) -> int | No
         for begin in (now, *(arrival for arrival in arrivals if arrival > now)):
             here = states, sum(arrival <= begin for arrival in arrivals)
             if here not in batches:
-                batches[here] = list(_batches(instance, allowed, states, begin))
+                choices = [parts(index, state, begin) for index, state in enumerate(states)]
+                batches[here] = list(_batches(instance, allowed, choices))
             for batch in batches[here]:
                 end = begin + batch.duration
-                total, after = _account(instance, objective, cost, batch.states, batch.generated, end)
+                total, reached = _account(instance, objective, cost, batch.states, batch.generated, end)
+                after = named(reached)
                 limited = allowed.evictions < float("inf")  # else their number makes no difference
                 evictions = evicted + batch.evictions if limited else 0
                 if not superfluous(end, total, evictions, after):
