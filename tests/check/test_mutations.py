@@ -20,7 +20,7 @@ from test_check_requests import stated as by_request
 from test_check_search import MEETING, MET
 from test_check_search import stated as searched
 from test_check_walk import TIGHT
-from test_congestion import busy, crowded_bound
+from test_congestion import busy
 from test_core_alone import BETWEEN
 from test_core_alone import ask as ask_core_alone
 from test_free_pauses import TWO
@@ -32,6 +32,8 @@ from test_waiting import queued, queued_bound
 
 from optsched import Instance, Objective, Restrictions, replace, simulate
 from optsched.bounds.catalogue import bound_method
+from optsched.bounds.congested.prices import priced_bound
+from optsched.bounds.machine import most_needs
 from optsched.check import UnprovedError, check_result, proved_bound
 from optsched.check.certificates.kinds import PROOFS
 from optsched.model.documents import dump, parse_results, result_document
@@ -67,8 +69,11 @@ def witnesses() -> dict[str, Witness]:
     core = ask_core_alone()[0].certificate
     assert last is not None
     assert core is not None
-    served = simulate(busy(100), "planner", SUM).value
+    few = busy(12)
+    prices = priced_bound(few, most_needs(few))
+    served = simulate(few, "planner", SUM).value
     queued_served = simulate(queued(100), "planner", SUM).value
+    assert prices is not None
     assert served is not None
     assert queued_served is not None
     three, terms = memory_bound(3, 10), {"kind": "ramp", "release_ps": 0, "prefill_step_ps": 0}
@@ -78,7 +83,7 @@ def witnesses() -> dict[str, Witness]:
         "machine": _of_bound("machine", QUEUE, SUM),
         "late": _of_bound("late", hurried, Objective.SLO_MISSES),
         "percentile": _of_bound("percentile", QUEUE, Objective.P95_E2E),
-        "congestion": Witness(busy(100), SUM, crowded_bound().certificate, served),
+        "congestion": Witness(few, SUM, prices.certificate, served),
         "waiting": Witness(queued(100), SUM, queued_bound().certificate, queued_served),
         "ramp": Witness(three, MAKESPAN, terms | {"prices": [SPIKE, RAMP]}, optimum(three)),
         "inflow": Witness(PAIRS, MAKESPAN, RENTED, optimum(PAIRS)),
