@@ -58,10 +58,12 @@ def searched(instance: Instance, objective: Objective, allowed: Restrictions = F
         objects = Schedule(schedule.batches)
         # The compiled loops' own clock, by which plans are compared, agrees: they start batches just as early.
         assert timed(instance, objects.assignments()) == objects
-        assert check_schedule(instance, schedule, allowed) == check_schedule(instance, objects, allowed)
-        assert check_schedule(instance, schedule, allowed)[0] == []
-        assert evaluate(instance, schedule) == evaluate(instance, objects)
-        assert evaluate(instance, schedule)["objectives"][objective.value] == found.value
+        violations, values = check_schedule(instance, schedule, allowed)
+        assert (violations, values) == check_schedule(instance, objects, allowed)
+        assert violations == []
+        metrics = evaluate(instance, schedule)
+        assert metrics == evaluate(instance, objects)
+        assert metrics["objectives"][objective.value] == found.value
     return search
 
 
