@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from brute_force import optimum
@@ -11,6 +13,7 @@ from strategies import memory_only
 
 from optsched import Instance, Limits, Objective, Request, Rules, replace
 from optsched.model.cost import CostModel
+from optsched.solvers.deadline import Deadline
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.pairs.batch_prices import UNIT, BatchPrices, batch_prices, least_batches
@@ -96,7 +99,7 @@ def test_prices_are_better_than_shares_where_requests_have_to_wait() -> None:
 @pytest.mark.parametrize("name", ["n04-LILO+SISO-k8", "n04-SILO+LISO-k2"])
 def test_rows_that_wait_are_priced_until_none_is_violated(name: str) -> None:
     classes = Classes(LADDER[f"ladder-{name}"], Objective.MEAN_E2E)
-    model = PairModel(classes, 24)
+    model = PairModel(classes, 24, Deadline(math.inf))
     full, lazy = Priced(model.program), Priced(model.program, model.pairs)
     most = 1 << 45
     relaxed = full.relaxed(60.0)

@@ -102,10 +102,9 @@ Numbers
 
 from __future__ import annotations
 
-import time
 from functools import cached_property
 from itertools import pairwise
-from math import ceil, gcd
+from math import ceil, gcd, inf
 from typing import Any
 
 import pulp
@@ -117,6 +116,7 @@ from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.model.state import RequestState, initial
 from optsched.solvers.claims import FloatReading, Part, Tolerance, Values, admits, claim, most_slack
+from optsched.solvers.deadline import Deadline, OutOfTimeError
 from optsched.solvers.declaration import Declaration
 from optsched.solvers.formulation import (
     ModelFormat,
@@ -171,13 +171,14 @@ class InfermaxMilp:
             For any other objective, a limit in deterministic time, or if the model would be too large to build.
         """
         require_seconds(task)
-        started = time.perf_counter()
+        deadline = Deadline.of(task)
         solver = SOLVERS[self.solver]
-        model = _Model(task, solver.tolerance)
-        left = task.time_limit_s - (time.perf_counter() - started)
-        if left <= 0:
+        try:
+            model = _Model(task, solver.tolerance, deadline)
+            deadline.require()
+        except OutOfTimeError:
             return Outcome(Termination.LIMIT, None, task.bound, Badge.SOLVER_CLAIMED)
-        answer = solver.solve(Programme(model.problem, task, left, model.reading))
+        answer = solver.solve(Programme(model.problem, task, deadline.left_s(), model.reading))
         if answer.infeasible:
             return nothing_better(task)
         return model.outcome(answer)
@@ -190,7 +191,7 @@ class InfermaxMilp:
         UnsupportedError
             For any other objective, or if the model would be too large to build.
         """
-        problem = _Model(task, SOLVERS[self.solver].tolerance).problem
+        problem = _Model(task, SOLVERS[self.solver].tolerance, Deadline(inf)).problem
         return programme_text(problem, style)
 
 
@@ -314,9 +315,9 @@ class _Plan:
 
 
 class _Model:
-    """Variables, constraints and objective of one task, for a solver of some tolerance."""
+    """Variables, constraints and objective of one task, for a solver of some tolerance, built before a deadline."""
 
-    def __init__(self, task: Task, tolerance: Tolerance) -> None:
+    def __init__(self, task: Task, tolerance: Tolerance, deadline: Deadline) -> None:
         require_monotone(task.objective)
         if task.objective.percentile is not None:
             raise UnsupportedError(f"objective {task.objective.value}, it minimises no percentile")
@@ -337,6 +338,7 @@ class _Model:
         self._add_variables()
         for j in self._batches:
             for i in self._everyone:
+                deadline.require()
                 self._add_paper_rows(i, j)
                 self._add_phase(i, j)
             self._add_batch(j)

@@ -25,9 +25,11 @@ from ortools.sat.python import cp_model
 from optsched.bounds.volume import volume_bound
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
+from optsched.model.result import Badge
 from optsched.planner.formulation import Planner
 from optsched.solvers.claims import claim
 from optsched.solvers.cpsat import minimize_cpsat
+from optsched.solvers.deadline import Deadline, OutOfTimeError
 from optsched.solvers.declaration import Declaration, Regime, Turn
 from optsched.solvers.formulation import (
     Outcome,
@@ -98,26 +100,29 @@ class PairFlow:
         if classes.base_ps == 0:
             raise UnsupportedError("batches without a base, it counts batches")
         most = sum(request.output for request in task.instance.requests)
-        horizon, started = min(_horizon(task, classes), most), now_s()
+        horizon, deadline = min(_horizon(task, classes), most), Deadline.of(task)
         if PairModel.size_of(classes, horizon) > _MOST_COEFFICIENTS:
             raise UnsupportedError(f"{horizon} batches of its programme, which would be too large")
         if task.instance.kappa < _FEWEST_RESIDENT and PairModel.size_of(classes, horizon) > _SMALL:
             raise UnsupportedError(
                 f"a cache of {task.instance.kappa:.3g} requests, of which its relaxation says little"
             )
+        outcome = Outcome(Termination.LIMIT, None, None, Badge.SOLVER_CLAIMED)
         while True:
-            left = replace(task, time_limit_s=task.time_limit_s - (now_s() - started))
-            solution = _Solution(left, classes, horizon)
+            try:
+                solution = _Solution(replace(task, time_limit_s=deadline.left_s()), classes, horizon, deadline)
+            except OutOfTimeError:
+                return outcome
             outcome = solution.solve()
             longer = min(2 * horizon, most)
             large = PairModel.size_of(classes, longer) > _MOST_COEFFICIENTS
-            if not solution.late or longer <= horizon or large or now_s() - started > task.time_limit_s:
+            if not solution.late or longer <= horizon or large or not deadline.left_s():
                 return outcome
             horizon = longer
 
 
 class _Solution:
-    """One task and horizon: the programme, and what prices prove of it.
+    """One task and horizon: the programme, built before a deadline, and what prices prove of it.
 
     Attributes
     ----------
@@ -125,13 +130,13 @@ class _Solution:
         Whether the best solution has a late request.
     """
 
-    def __init__(self, task: Task, classes: Classes, horizon: int) -> None:
+    def __init__(self, task: Task, classes: Classes, horizon: int, deadline: Deadline) -> None:
         self._task = task
         self._started = now_s()
         self._classes = classes
         self._upper = value_to_beat(task)
         self._small = PairModel.size_of(classes, horizon) < _SMALL
-        self._model = PairModel(classes, horizon)
+        self._model = PairModel(classes, horizon, deadline)
         self._priced = Priced(self._model.program, self._model.pairs)
         self.late = False
 

@@ -14,8 +14,11 @@ that the incumbent is optimal, or that no schedule is that good.
 
 from __future__ import annotations
 
+from optsched.model.domain import replace
+from optsched.model.result import Badge
 from optsched.solvers.claims import claim
 from optsched.solvers.cpsat import minimize_cpsat
+from optsched.solvers.deadline import Deadline, OutOfTimeError
 from optsched.solvers.declaration import Declaration, Turn
 from optsched.solvers.formulation import Outcome, Task, Termination, nothing_better, require_monotone
 from optsched_formulations.batching.token.chunks import ChunkModel
@@ -40,8 +43,13 @@ class TokenCpSat:
             For times between tokens, if the numbers could overflow, or the model would be too large to build.
         """
         require_monotone(task.objective)
-        model = ChunkModel(task) if task.instance.rules.chunked_prefill else WholeModel(task)
-        answer = minimize_cpsat(model.cp, model.goal.expression, task, model.goal.to_value)
+        deadline = Deadline.of(task)
+        try:
+            model = (ChunkModel if task.instance.rules.chunked_prefill else WholeModel)(task, deadline)
+        except OutOfTimeError:
+            return Outcome(Termination.LIMIT, None, None, Badge.SOLVER_CLAIMED)
+        rest = replace(task, time_limit_s=deadline.left_s())
+        answer = minimize_cpsat(model.cp, model.goal.expression, rest, model.goal.to_value)
         if answer.termination == Termination.INFEASIBLE:
             return nothing_better(task)
         schedule = None if answer.value_of is None else model.schedule(answer.value_of)

@@ -178,7 +178,7 @@ def _balance(product: Floats, excess: Floats, weight: Floats, step: float) -> No
                 break
             active = kept
         slope = excess + step * (product @ weight)
-        low = np.argmin(slope)
+        low = int(np.argmin(slope))
         # One that has just joined, and is lowest still, is so by rounding.
         if low == joined or weight[low] > 0.0 or slope[active].max() - slope[low] < _LEVEL:
             break

@@ -46,6 +46,7 @@ from itertools import accumulate, pairwise
 
 from optsched.model.instance import Instance
 from optsched.model.schedule import Schedule
+from optsched.solvers.deadline import Deadline
 from optsched_formulations.batching.flow.model import Terms
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.pairs.flows import Flows, some_terms
@@ -65,6 +66,8 @@ class PairModel(Flows):
         The requests by class, with weights.
     horizon
         H, at least the longest output.
+    deadline
+        When the programme has to be built.
 
     Attributes
     ----------
@@ -76,8 +79,9 @@ class PairModel(Flows):
         The rows of every pair.
     """
 
-    def __init__(self, classes: Classes, horizon: int) -> None:
+    def __init__(self, classes: Classes, horizon: int, deadline: Deadline) -> None:
         super().__init__(classes, horizon)
+        self._deadline = deadline
         self.constant = 0
         self.pairs: list[range] = []
         self._done: dict[Step, list[int | None]] = {}
@@ -96,6 +100,7 @@ class PairModel(Flows):
 
     def _add_done(self, item: int) -> None:
         """Say of the m-th step of an item by which batch it is done."""
+        self._deadline.require()
         members, row = range(self._number[self._classes.owner[item]]), self.program.row
         for m in members:
             self._done[item, m] = [None]
@@ -153,6 +158,7 @@ class PairModel(Flows):
         """Add what steps cost that are done while a request is not complete; ``done`` are their negative counts."""
         if not any(done):
             return
+        self._deadline.require()
         pair = self.program.variable(0, most)
         self.program.objective.append((cost, pair))
         before = len(self.program.rows)

@@ -50,6 +50,7 @@ from ortools.sat.python import cp_model
 from optsched.model.objectives import Objective
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.cpsat import Values
+from optsched.solvers.deadline import Deadline
 from optsched.solvers.formulation import Task, UnsupportedError
 from optsched_formulations.batching.costs import Costs, Horizon, Token, interchangeable, value_to_beat
 from optsched_formulations.batching.objective import add_goal, require_horizon
@@ -80,6 +81,8 @@ class ChunkModel:
     ----------
     task
         What to solve.
+    deadline
+        When the model has to be built.
 
     Attributes
     ----------
@@ -87,16 +90,16 @@ class ChunkModel:
         The model, and what it minimises.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, deadline: Deadline) -> None:
         self._task = task
+        self._deadline = deadline
         self._instance = task.instance
         self._costs = Costs(task.instance)
+        self._require_size(1)
         self._horizon = Horizon(self._costs, task.objective, value_to_beat(task), self._most_runs())
-        require_horizon(self._horizon)
         self._count = self._horizon.batches
-        states = len(self._costs.tokens) * self._count
-        if states > _MOST_STATES:
-            raise UnsupportedError(f"{states} pairs of a token and a batch, it builds up to {_MOST_STATES}")
+        self._require_size(self._count)
+        require_horizon(self._horizon)
         self.cp = cp = cp_model.CpModel()
         self._used = [cp.new_bool_var(f"used[{j}]") for j in self._batches]
         for one, other in pairwise(self._used):
@@ -117,6 +120,12 @@ class ChunkModel:
         if task.incumbent is not None:
             self._add_hint(task.incumbent)
 
+    def _require_size(self, batches: int) -> None:
+        """Refuse models that have too many states with some batches, or more."""
+        states = len(self._costs.tokens) * batches
+        if states > _MOST_STATES:
+            raise UnsupportedError(f"{states} pairs of a token and a batch, it builds up to {_MOST_STATES}")
+
     def _most_runs(self) -> int:
         """Return how many batches are enough (see the module)."""
         total = 0
@@ -134,6 +143,7 @@ class ChunkModel:
 
     def _add_spine(self, token: Token) -> list[cp_model.IntVar]:
         """Return the literals by[j] for j = 0, …, H: false before the first possible batch, true at the end."""
+        self._deadline.require()
         r, k = token
         first = self._costs.fewest_fills[r] + k - 1
         last = self._count - (self._costs.requests[r].output - k)
@@ -163,6 +173,7 @@ class ChunkModel:
 
     def _add_state(self, r: int, j: int, before: _State | None) -> _State:
         """Add a request's transition in batch j (see the module)."""
+        self._deadline.require()
         cp, limits, rules = self.cp, self._instance.limits, self._instance.rules
         request = self._costs.requests[r]
         peak = request.peak_tokens

@@ -23,6 +23,7 @@ from itertools import pairwise
 
 from ortools.sat.python import cp_model
 
+from optsched.solvers.deadline import Deadline
 from optsched_formulations.batching.costs import Costs, Token
 
 Linear = cp_model.LinearExpr | int
@@ -40,10 +41,13 @@ class TokenVariables:
         The instance.
     most_batches
         Largest J.
+    deadline
+        When the model has to be built.
     """
 
-    def __init__(self, cp: cp_model.CpModel, costs: Costs, most_batches: int) -> None:
+    def __init__(self, cp: cp_model.CpModel, costs: Costs, most_batches: int, deadline: Deadline) -> None:
         self.cp = cp
+        self._deadline = deadline
         self.costs = costs
         self.most_batches = most_batches
         requests = costs.requests
@@ -78,6 +82,7 @@ class TokenVariables:
     def by(self, token: Token) -> dict[int, cp_model.IntVar]:
         """Return literals t ≤ j for the batches j in which that is open: from k to before the latest."""
         if token not in self._by:
+            self._deadline.require()
             first, last = token[1], self.latest(token)
             found = {j: self.cp.new_bool_var(f"by[{token[0]},{token[1]},{j}]") for j in range(first, last)}
             self.cp.add(self.time[token] == last - cp_model.LinearExpr.sum(list(found.values())))
@@ -100,6 +105,7 @@ class TokenVariables:
 
     def in_batch(self, j: int) -> Iterator[tuple[Token, cp_model.IntVar]]:
         """Yield the tokens that batch j may generate, with their literals."""
+        self._deadline.require()
         for token in self.costs.tokens:
             slots = self.slots(token)
             if j in slots:
@@ -135,6 +141,7 @@ class TokenVariables:
         if token[1] > self.latest(other):
             return 0
         if (token, other) not in self._precedence:
+            self._deadline.require()
             literal = self.cp.new_bool_var(f"y[{token[0]},{token[1]},{other[0]},{other[1]}]")
             self.cp.add(self.time[token] <= self.time[other]).only_enforce_if(literal)
             self.cp.add(self.time[token] > self.time[other]).only_enforce_if(~literal)

@@ -32,6 +32,7 @@ from ortools.sat.python import cp_model
 from optsched.model.objectives import Latency, Objective
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.cpsat import Values
+from optsched.solvers.deadline import Deadline
 from optsched.solvers.formulation import Task, UnsupportedError
 from optsched_formulations.batching.costs import Costs, Horizon, Token, interchangeable, value_to_beat
 from optsched_formulations.batching.objective import Goal, add_goal, bounded, require_horizon
@@ -51,6 +52,8 @@ class WholeModel:
     ----------
     task
         What to solve.
+    deadline
+        When the model has to be built.
 
     Attributes
     ----------
@@ -58,7 +61,7 @@ class WholeModel:
         The model, and what it minimises.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, deadline: Deadline) -> None:
         self._task = task
         self._instance = task.instance
         self._costs = costs = Costs(task.instance)
@@ -68,7 +71,7 @@ class WholeModel:
         require_horizon(self._horizon)
         self._require_size()
         self.cp = cp_model.CpModel()
-        self._variables = TokenVariables(self.cp, costs, self._horizon.batches)
+        self._variables = TokenVariables(self.cp, costs, self._horizon.batches, deadline)
         self._add_sequence()
         self._add_memory()
         self._add_budgets()
