@@ -13,6 +13,8 @@ settings.register_profile("suite", TIMELESS, derandomize=True)
 settings.register_profile("soak", TIMELESS)
 # Readline puts it into the environment of pytest-xdist's workers, and commands obey it.
 os.environ.pop("COLUMNS", None)
+# The processes that tests start import the same modules, and compile them once.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A shell starts jobs in the background with it ignored, which commands inherit; tests of Ctrl-C would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
