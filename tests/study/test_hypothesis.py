@@ -164,9 +164,12 @@ def write(says: str, sides: str, **more: str) -> str:
     return "h.toml"
 
 
-def found(says: str, sides: str, store: Store | None = None, **more: str) -> Finding:
-    asked = read_hypothesis(write(says, sides, **more))
-    return decide(asked, Here(), store, lambda done, total: None)
+def found(says: str, sides: str, **more: str) -> Finding:
+    return decided(write(says, sides, **more), None)
+
+
+def decided(file: str, store: Store | None) -> Finding:
+    return decide(read_hypothesis(file), Here(), store, lambda done, total: None)
 
 
 BEST = 'a = { policy = "vllm" }\nb = { optimum = {} }'
@@ -211,22 +214,22 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 def test_a_sample_never_proves(family: Store) -> None:
-    sampled = found("b <= a", BEST + FAMILY, family, instances="")
+    sampled = decided(write("b <= a", BEST + FAMILY, instances=""), family)
     assert (sampled.verdict, len(sampled.cases)) == (Verdict.NOT_REFUTED, 20)
     # Without a failure among 20 the share of failures is at most 1 − 0.05^(1/20) with 95 % confidence.
     assert sampled.most_failing == pytest.approx(1 - 0.05 ** (1 / 20))
-    assert found("b < 0 * a", BEST + FAMILY, family, instances="").verdict is Verdict.REFUTED
+    assert decided(write("b < 0 * a", BEST + FAMILY, instances=""), family).verdict is Verdict.REFUTED
 
 
 def test_a_mean_is_supported_contradicted_or_neither(family: Store) -> None:
-    assert found("mean(b / a) <= 1", BEST + FAMILY, family, instances="").verdict is Verdict.SUPPORTED
-    contradicted = found("mean(b / a) > 1.01", BEST + FAMILY, family, instances="")
+    assert decided(write("mean(b / a) <= 1", BEST + FAMILY, instances=""), family).verdict is Verdict.SUPPORTED
+    contradicted = decided(write("mean(b / a) > 1.01", BEST + FAMILY, instances=""), family)
     assert contradicted.verdict is Verdict.CONTRADICTED
     assert contradicted.mean is not None
     assert contradicted.mean.low is not None
     assert contradicted.mean.high is not None
     middle = float(contradicted.mean.low + contradicted.mean.high) / 2
-    assert found(f"mean(b / a) < {middle}", BEST + FAMILY, family, instances="").verdict is Verdict.NOT_REFUTED
+    assert decided(write(f"mean(b / a) < {middle}", BEST + FAMILY, instances=""), family).verdict is Verdict.NOT_REFUTED
 
 
 def test_a_policy_that_fails_is_counted_apart() -> None:
