@@ -689,6 +689,8 @@ def subsets(items: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 def every_batch(world: World, k: int) -> Iterator[World]:
     """Yield the world after every legal batch of a machine that starts now."""
     here = [r for r, at in enumerate(world.where) if at == k and not world.finished[r] and not world.is_leaving(r)]
+    if not here:
+        return
     shares = world.machines[k].cache.mode is not CacheMode.NONE and world.machines[k].cache.share_in_batch
     for evict in subsets([r for r in here if world.m[r]]):
         others = [r for r in here if r not in evict]
