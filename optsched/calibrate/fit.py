@@ -121,12 +121,11 @@ def fit_batches(tokens: Array, features: Array, times: Array, pieces: int, weigh
         raise InputError("pieces", pieces, f"1 to {len(counts)}, the number of distinct token counts")
     columns = [np.ones_like(tokens), tokens, *(np.maximum(tokens, count) for count in counts), *features.T]
     basis, target = np.column_stack(columns) * weights[:, None], times * weights
-    linear_columns = range(2 + len(counts), basis.shape[1])
     choices = list(combinations(range(len(counts) - 1), pieces - 1))
-    used = np.array(
-        [[0, 1, *(2 + gap + side for gap in gaps for side in (0, 1)), *linear_columns] for gaps in choices],
-        dtype=np.intp,
-    )
+    gaps = np.array(choices, dtype=np.intp).reshape(len(choices), pieces - 1, 1)
+    always = np.array([0, 1, *range(2 + len(counts), basis.shape[1])], dtype=np.intp)
+    first, last = (np.tile(some, (len(choices), 1)) for some in (always[:2], always[2:]))
+    used = np.hstack([first, (2 + gaps + np.arange(2)).reshape(len(choices), -1), last])
     floors = _least_norms(basis, target, used)
     least, best = inf, np.zeros(used.shape[1])
     chosen: tuple[int, ...] = ()

@@ -42,9 +42,10 @@ def _completed(words: str) -> list[str]:
     ],
 )
 def test_names_are_completed(words: str, expected: list[str]) -> None:
-    assert set(expected) <= set(_completed(words))
+    offered = _completed(words)
+    assert set(expected) <= set(offered)
     last = words.rsplit(" ", maxsplit=1)[-1]
-    assert all(name.startswith(last) for name in _completed(words))
+    assert all(name.startswith(last) for name in offered)
 
 
 def test_a_suite_in_the_place_of_an_instance_is_named(capsys: pytest.CaptureFixture[str]) -> None:

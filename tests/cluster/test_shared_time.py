@@ -119,7 +119,7 @@ def busy(count: int, machines: int) -> Instance:
 
 
 def test_more_is_proved_than_by_bounds_that_see_no_queue_and_less_than_any_router_reaches() -> None:
-    cluster = busy(160, 3)
+    cluster = busy(80, 3)
     found, alone = congestion_bound(cluster, E2E), alone_bound_of_several(cluster, E2E)
     assert found is not None
     assert alone is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -25,6 +26,7 @@ from optsched.study.hypotheses.interval import (
     negation,
 )
 from optsched.study.runner import Here
+from optsched.study.store import Store
 
 ENDS = st.integers(-6, 6)
 
@@ -163,8 +165,11 @@ def write(says: str, sides: str, **more: str) -> str:
 
 
 def found(says: str, sides: str, **more: str) -> Finding:
-    asked = read_hypothesis(write(says, sides, **more))
-    return decide(asked, Here(), None, lambda done, total: None)
+    return decided(write(says, sides, **more), None)
+
+
+def decided(file: str, store: Store | None) -> Finding:
+    return decide(read_hypothesis(file), Here(), store, lambda done, total: None)
 
 
 BEST = 'a = { policy = "vllm" }\nb = { optimum = {} }'
@@ -201,23 +206,30 @@ def test_a_bound_below_the_value_leaves_a_claim_open() -> None:
 FAMILY = '\n[[families]]\ngenerator = "random"\nn = 20\nrequests = 3'
 
 
-def test_a_sample_never_proves() -> None:
-    sampled = found("b <= a", BEST + FAMILY, instances="")
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store of what has been searched for instances of the family: claims of the same sides ask for the same."""
+    with Store(tmp_path_factory.mktemp("family") / "s.sqlite") as store:
+        yield store
+
+
+def test_a_sample_never_proves(family: Store) -> None:
+    sampled = decided(write("b <= a", BEST + FAMILY, instances=""), family)
     assert (sampled.verdict, len(sampled.cases)) == (Verdict.NOT_REFUTED, 20)
     # Without a failure among 20 the share of failures is at most 1 − 0.05^(1/20) with 95 % confidence.
     assert sampled.most_failing == pytest.approx(1 - 0.05 ** (1 / 20))
-    assert found("b < 0 * a", BEST + FAMILY, instances="").verdict is Verdict.REFUTED
+    assert decided(write("b < 0 * a", BEST + FAMILY, instances=""), family).verdict is Verdict.REFUTED
 
 
-def test_a_mean_is_supported_contradicted_or_neither() -> None:
-    assert found("mean(b / a) <= 1", BEST + FAMILY, instances="").verdict is Verdict.SUPPORTED
-    contradicted = found("mean(b / a) > 1.01", BEST + FAMILY, instances="")
+def test_a_mean_is_supported_contradicted_or_neither(family: Store) -> None:
+    assert decided(write("mean(b / a) <= 1", BEST + FAMILY, instances=""), family).verdict is Verdict.SUPPORTED
+    contradicted = decided(write("mean(b / a) > 1.01", BEST + FAMILY, instances=""), family)
     assert contradicted.verdict is Verdict.CONTRADICTED
     assert contradicted.mean is not None
     assert contradicted.mean.low is not None
     assert contradicted.mean.high is not None
     middle = float(contradicted.mean.low + contradicted.mean.high) / 2
-    assert found(f"mean(b / a) < {middle}", BEST + FAMILY, instances="").verdict is Verdict.NOT_REFUTED
+    assert decided(write(f"mean(b / a) < {middle}", BEST + FAMILY, instances=""), family).verdict is Verdict.NOT_REFUTED
 
 
 def test_a_policy_that_fails_is_counted_apart() -> None:

@@ -90,9 +90,9 @@ def count(store: str) -> int:
 @pytest.mark.slow
 def test_a_study_killed_again_and_again_by_two_drivers_runs_each_trial_once(capsys: pytest.CaptureFixture[str]) -> None:
     """The values are those of policies in this process; the kills come after random numbers of finished trials."""
-    study = write()
+    study = write(STUDY.replace("slots = 2", "slots = 1"))
     chance = random.Random(1)
-    for _ in range(4):
+    for _ in range(3):
         drivers = [
             subprocess.Popen([*COMMAND, study], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(2)
         ]
@@ -118,7 +118,7 @@ def test_a_study_killed_again_and_again_by_two_drivers_runs_each_trial_once(caps
 @pytest.mark.slow
 def test_kills_a_full_disk_and_a_corrupted_record_change_nothing() -> None:
     """What benchmarks/study_faults.py does with 500 trials and 20 kills, smaller; it says if it may mount no disk."""
-    command = [sys.executable, str(ROOT / "benchmarks/study_faults.py"), "--trials", "30", "--kills", "3"]
+    command = [sys.executable, str(ROOT / "benchmarks/study_faults.py"), "--trials", "20", "--kills", "3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -203,7 +203,7 @@ def test_wrong_input_is_the_same_error_from_another_process() -> None:
 def some() -> list[Trial]:
     """Return a few trials, most of them short."""
     instances = load_suite("infermax-fig15").instances
-    names = ("vllm", "orca", "sjf", "vllm_ef", "larry", "fcfs")
+    names = ("vllm", "orca", "larry")
     return [
         *(simulating(each, package.Objective.MAKESPAN, policy=name) for name in names for each in instances),
         *(solving(each, package.Objective.MAKESPAN, time_limit=60, workers=1) for each in instances[:2]),

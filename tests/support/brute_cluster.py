@@ -10,11 +10,10 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from itertools import chain, combinations, count, permutations, product
 from operator import le
-from typing import Any
+from typing import Any, NamedTuple
 
 from optsched.model.cluster import CacheMode, Role
 from optsched.model.domain import replace
@@ -56,6 +55,11 @@ class Copying:
     sent: int = 0
     position: int = 0
 
+    def clone(self) -> Copying:
+        other = object.__new__(Copying)
+        other.__dict__ = self.__dict__ | {"stages": self.stages[:]}
+        return other
+
 
 @dataclass
 class Open:
@@ -64,6 +68,21 @@ class Open:
     end: int
     after: dict[int, int]
     done: list[Block]
+
+
+class Started(NamedTuple):
+    """A batch; a schedule has it as a `Batch`, which takes longer to make."""
+
+    start_ps: int
+    end_ps: int
+    run: tuple[tuple[int, int], ...]
+    evict: tuple[int, ...]
+    replica: int
+    hits: tuple[tuple[int, int], ...]
+    drop: tuple[tuple[int, int], ...]
+
+    def stated(self) -> Batch:
+        return Batch(**self._asdict())
 
 
 class World:
@@ -79,12 +98,14 @@ class World:
         self.instance, self.machines, self.now = instance, instance.machines, -1
         requests = instance.requests
         lengths = {node.name: node.tokens for node in instance.prefixes.nodes}
-        self.paths = [sum(lengths[name] for name in request.prefix) for request in requests]
-        self.tokens: list[Block] = []
+        self.paths = tuple(sum(lengths[name] for name in request.prefix) for request in requests)
+        tokens: list[Block] = []
         for index, request in enumerate(requests):
             path = [("node", name, place) for name in request.prefix for place in range(lengths[name])]
             own = [("own", index, place) for place in range(len(path), request.input + request.output)]
-            self.tokens.append((*path, *own))
+            tokens.append((*path, *own))
+        self.tokens = tuple(tokens)
+        self.blocks: dict[tuple[int, CacheMode, int], tuple[Block, ...]] = {}
         number = len(requests)
         need(all(self.machines[route].role is not Role.DECODE for route in routes), "routed to a decode machine")
         self.where, self.g, self.m = list(routes), [0] * number, [0] * number
@@ -101,7 +122,7 @@ class World:
             "batches evictions recomputed_tokens hit_tokens computed_tokens prefill_tokens saved_ps moves moved_tokens"
         )
         self.counts = dict.fromkeys(names.split(), 0)
-        self.batches: list[Batch] = []
+        self.batches: list[Started] = []
         self.decoding: list[bool] = []
         self.moves: list[tuple[int, Move]] = []
         self.started_moves = 0
@@ -109,31 +130,32 @@ class World:
         self.decide: Callable[[Copying, int], bool] = lambda _, stage: True
 
     def clone(self) -> World:
-        other = copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, list):
-                setattr(other, name, list(value))
-        other.counts = dict(self.counts)
-        other.copies = [copy(each) for each in self.copies]
-        for each in other.copies:
-            each.stages = list(each.stages)
+        other = object.__new__(World)
+        other.__dict__ = {name: value[:] if type(value) is list else value for name, value in vars(self).items()}
+        other.counts = self.counts.copy()
+        other.copies = [each.clone() for each in self.copies]
         return other
 
     # Blocks ------------------------------------------------------------------------------------------------
 
+    def cacheable(self, machine: Machine, request: int) -> tuple[Block, ...]:
+        """Return the whole blocks of a request that may be cached; they are the same in every world of the problem."""
+        size, mode = machine.limits.kv_block, machine.cache.mode
+        found = self.blocks.get((size, mode, request))
+        if found is None:
+            most = self.paths[request] if mode is CacheMode.PREFIX else len(self.tokens[request])
+            ends = range(size, min(most, len(self.tokens[request])) + 1, size) if mode is not CacheMode.NONE else ()
+            found = self.blocks[size, mode, request] = tuple(self.tokens[request][:end] for end in ends)
+        return found
+
     def block(self, machine: Machine, request: int, number: int) -> Block | None:
         """Return a block of a request, None if it is not one that may be cached."""
-        end = (number + 1) * machine.limits.kv_block
-        if end > len(self.tokens[request]) or machine.cache.mode is CacheMode.NONE:
-            return None
-        if machine.cache.mode is CacheMode.PREFIX and end > self.paths[request]:
-            return None
-        return self.tokens[request][:end]
+        found = self.cacheable(machine, request)
+        return found[number] if number < len(found) else None
 
-    def whole(self, machine: Machine, request: int, tokens: int) -> list[Block]:
+    def whole(self, machine: Machine, request: int, tokens: int) -> tuple[Block, ...]:
         """Return the whole blocks among the first tokens that may be cached."""
-        found = (self.block(machine, request, number) for number in range(tokens // machine.limits.kv_block))
-        return [block for block in found if block is not None]
+        return self.cacheable(machine, request)[: tokens // machine.limits.kv_block]
 
     def run_of(self, machine: Machine, request: int, held: Any, most: int) -> int:
         """Return how many leading blocks are held, at most ``most``."""
@@ -185,12 +207,15 @@ class World:
     def copying(self, request: int) -> Copying | None:
         return next((each for each in self.copies if each.request == request), None)
 
+    def is_leaving(self, request: int) -> bool:
+        """Whether the last stage of a move is under way."""
+        move = self.copying(request)
+        return move is not None and move.last
+
     def start_batch(
         self, k: int, run: Sequence[tuple[int, int]], evict: Sequence[int] = (), drop: Sequence[tuple[int, int]] = ()
     ) -> None:
-        machine, requests = self.machines[k], self.instance.requests
-        limits, rules, cost = machine.limits, machine.rules, machine.cost
-        b = limits.kv_block
+        requests = self.instance.requests
         need(self.open[k] is None, "busy")
         need(run, "no run")
         named = [*evict, *(request for request, _ in run)]
@@ -198,8 +223,13 @@ class World:
         for request in named:
             need(request < len(requests), "unknown request")
             need(self.where[request] == k and not self.finished[request], "not here")
-            move = self.copying(request)
-            need(move is None or not move.last, "moving")
+            need(not self.is_leaving(request), "moving")
+        self.make_room(k, evict, drop)
+        self.fill_batch(k, run, evict, drop)
+
+    def make_room(self, k: int, evict: Sequence[int], drop: Sequence[tuple[int, int]]) -> None:
+        """Do what a batch begins with."""
+        machine, rules = self.machines[k], self.machines[k].rules
         for request in evict:
             need(rules.eviction and self.m[request] >= 1, "eviction")
             need(machine.role is not Role.PREFILL or self.g[request] == 0, "kept until it moves")
@@ -207,6 +237,14 @@ class World:
             self.counts["evictions"] += 1
             self.abort(request)
         self.drop(k, drop)
+
+    def fill_batch(
+        self, k: int, run: Sequence[tuple[int, int]], evict: Sequence[int], drop: Sequence[tuple[int, int]]
+    ) -> None:
+        """Start a batch that has made room."""
+        machine, requests = self.machines[k], self.instance.requests
+        limits, rules, cost = machine.limits, machine.rules, machine.cost
+        b = limits.kv_block
         done: list[Block] = []
         after: dict[int, int] = {}
         hits: list[tuple[int, int]] = []
@@ -262,9 +300,7 @@ class World:
         self.counts["computed_tokens"] += tokens
         self.counts["prefill_tokens"] += prefill
         self.decoding.append(not (fills or evict or drop))
-        self.batches.append(
-            Batch(self.now, end, tuple(run), tuple(evict), replica=k, hits=tuple(hits), drop=tuple(drop))
-        )
+        self.batches.append(Started(self.now, end, tuple(run), tuple(evict), k, tuple(hits), tuple(drop)))
 
     def end_batch(self, k: int) -> None:
         opened = self.open[k]
@@ -292,6 +328,18 @@ class World:
     # Moves -------------------------------------------------------------------------------------------------
 
     def start_move(self, request: int, source: int, target: int, drop: Sequence[tuple[int, int]] = ()) -> None:
+        self.need_way(request, source, target)
+        other = self.machines[target]
+        self.drop(target, drop)
+        b = other.limits.kv_block
+        pinned = b * self.run_of(other, request, self.cache[target], self.m[request] // b)
+        move = Copying(request, source, target, self.now, tuple(drop), pinned, pinned, position=self.started_moves)
+        self.started_moves += 1
+        self.copies.append(move)
+        self.start_stage(move)
+
+    def need_way(self, request: int, source: int, target: int) -> None:
+        """Require what a move needs, whatever is dropped for it."""
         need(request < len(self.where) and max(source, target) < len(self.machines), "unknown")
         need(source != target and self.where[request] == source, "not there")
         need(self.m[request] >= 1 and self.ran_until[request] <= self.now, "nothing to move")
@@ -301,13 +349,6 @@ class World:
         need(one.rules.migration or forced, "migration")
         taken = any((each.source, each.target) == (source, target) for each in self.copies)
         need(not (link.exclusive and taken), "link")
-        self.drop(target, drop)
-        b = other.limits.kv_block
-        pinned = b * self.run_of(other, request, self.cache[target], self.m[request] // b)
-        move = Copying(request, source, target, self.now, tuple(drop), pinned, pinned, position=self.started_moves)
-        self.started_moves += 1
-        self.copies.append(move)
-        self.start_stage(move)
 
     def start_stage(self, move: Copying) -> None:
         link = self.instance.links
@@ -380,13 +421,14 @@ class World:
 
     def schedule(self) -> Schedule:
         routes = tuple(self.routes) if self.instance.is_distributed else ()
-        return Schedule(tuple(self.batches), routes, tuple(move for _, move in sorted(self.moves, key=lambda x: x[0])))
+        moves = tuple(move for _, move in sorted(self.moves, key=lambda x: x[0]))
+        return Schedule(tuple(batch.stated() for batch in self.batches), routes, moves)
 
     def repeated(self) -> Schedule:
         """Return the schedule with each machine's equal decode batches, one right after the other, as one."""
         found: list[Batch] = []
         latest: dict[int, int] = {}
-        for batch, decoding in zip(self.batches, self.decoding, strict=True):
+        for batch, decoding in zip(self.schedule().batches, self.decoding, strict=True):
             before = latest.get(batch.replica)
             if decoding and before is not None:
                 earlier = found[before]
@@ -504,10 +546,9 @@ def _single(move: Move) -> tuple[int, ...]:
 def droppable(world: World, k: int) -> list[tuple[int, int]]:
     """Name each cached block of a machine once."""
     found: dict[Block, tuple[int, int]] = {}
-    for request, tokens in enumerate(world.tokens):
-        for number in range(len(tokens)):
-            block = world.block(world.machines[k], request, number)
-            if block is not None and block in world.cache[k]:
+    for request in range(len(world.tokens)):
+        for number, block in enumerate(world.cacheable(world.machines[k], request)):
+            if block in world.cache[k]:
                 found.setdefault(block, (request, number))
     return list(found.values())
 
@@ -611,6 +652,10 @@ def decisions(world: World) -> Iterator[World]:
         for request, target in product(requests, range(len(now.machines))):
             if request * len(now.machines) + target < after:
                 continue
+            try:
+                now.need_way(request, now.where[request], target)
+            except IllegalError:
+                continue
             for drop in subsets(droppable(now, target)):
                 for last in (True, False) if now.instance.links.live else (True,):
                     found = attempts(now, lambda other: _begin(other, request, target, drop, last=last))  # noqa: B023
@@ -643,12 +688,19 @@ def subsets(items: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 def every_batch(world: World, k: int) -> Iterator[World]:
     """Yield the world after every legal batch of a machine that starts now."""
-    here = [r for r, at in enumerate(world.where) if at == k and not world.finished[r]]
+    here = [r for r, at in enumerate(world.where) if at == k and not world.finished[r] and not world.is_leaving(r)]
+    if not here:
+        return
     shares = world.machines[k].cache.mode is not CacheMode.NONE and world.machines[k].cache.share_in_batch
     for evict in subsets([r for r in here if world.m[r]]):
         others = [r for r in here if r not in evict]
         for drop in subsets(droppable(world, k)):
+            roomy = attempts(world, lambda other: other.make_room(k, evict, drop))  # noqa: B023
+            if roomy is None:
+                continue
             for chosen in subsets(others):
+                if not chosen:
+                    continue
                 counts = []
                 for r in chosen:
                     missing = world.instance.requests[r].input + world.g[r] - world.m[r]
@@ -657,7 +709,7 @@ def every_batch(world: World, k: int) -> Iterator[World]:
                     run = list(zip(chosen, tokens, strict=True))
                     orders = permutations(run) if shares else [tuple(run)]
                     for order in orders:
-                        found = attempts(world, lambda other: other.start_batch(k, order, evict, drop))  # noqa: B023
+                        found = attempts(roomy, lambda other: other.fill_batch(k, order, evict, drop))  # noqa: B023
                         if found is not None:
                             yield found
 

@@ -9,7 +9,7 @@ from functools import cache
 
 from brute_force import optimum
 
-from optsched import CostModel, Instance, Limits, MachineGroup, Request, Rules
+from optsched import CostModel, Instance, Limits, MachineGroup, Request, Rules, replace
 from optsched.model.objectives import Objective
 
 MAXIMA = (Objective.MAKESPAN, Objective.MAX_E2E, Objective.MAX_TTFT)
@@ -56,7 +56,7 @@ def brute_force(cluster: Instance, objective: Objective) -> int:
     def least(machine: int, mine: tuple[int, ...]) -> float:
         if not mine:
             return 0
-        instance = cluster.on(machine, mine)
+        instance = replace(cluster.on(machine, mine), name="one for all machines that are equal")
         if instance.infeasibilities():
             return float("inf")
         later = min(request.arrival_ps for request in instance.requests) - start
