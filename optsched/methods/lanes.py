@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +19,9 @@ _POLL_S = 0.1
 """Seconds between two looks at the clock."""
 _PATIENCE_S = 5.0
 """Seconds that a job has to end after its time; one that looks at another clock is left behind."""
+_AT_EXIT_S = 60.0
+"""Seconds that the end of the process then waits for it: Python ends threads in the middle of what they run, which a
+solver's own code ends by `abort`."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,11 @@ class _Lane(Thread, Generic[Answer]):
         return self._found[0]
 
 
+def are_left_behind() -> bool:
+    """Return whether jobs still run whose time is up, for which the end of the process waits."""
+    return any(isinstance(thread, _Lane) for thread in threading.enumerate())
+
+
 def search_side_by_side(jobs: Sequence[Job[Any]], cores: int, over: Callable[[], bool]) -> None:
     """Let jobs search, in their order, as many at a time as there are cores for.
 
@@ -104,5 +114,7 @@ def search_side_by_side(jobs: Sequence[Job[Any]], cores: int, over: Callable[[],
         until = time.monotonic() + _PATIENCE_S
         for lane in lanes:
             lane.join(max(0.0, until - time.monotonic()))
-            if not lane.is_alive():
+            if lane.is_alive():
+                atexit.register(lane.join, _AT_EXIT_S)
+            else:
                 lane.take()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -177,6 +179,44 @@ def test_one_that_looks_at_another_clock_is_left_behind(monkeypatch: pytest.Monk
         assert solve(HARD, time_limit=PATIENCE_S, workers=2).status == Status.OPTIMAL
     finally:
         freed.set()
+
+
+# One that was left behind ends 2 s after all others; what it prints then comes after the result.
+DEAF = """
+import sys
+import time
+from optsched.cli import main
+from optsched.methods import lanes
+lanes._PATIENCE_S = 0.1
+begun = lanes.Event()
+def deaf(cores):
+    begun.set()
+    time.sleep(float(sys.argv[1]))
+    print("late", flush=True)
+def leave_one_behind(*_, **__):
+    lanes.search_side_by_side([lanes.Job(True, deaf, lambda answer: answer())], 1, begun.is_set)
+    print("result")
+    return 3
+if sys.argv[2:]:
+    main.__globals__["cli"].main = leave_one_behind
+    main()
+leave_one_behind()
+"""
+
+
+def left_behind(*arguments: str) -> tuple[int, str, str]:
+    program = [sys.executable, "-c", DEAF, *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_process_ends_after_one_that_was_left_behind() -> None:
+    """Or else Python ends its thread in the middle of what a solver runs, which crashes the process."""
+    assert left_behind("2") == (0, "result\nlate\n", "")
+
+
+def test_a_command_does_not_wait_for_one_that_was_left_behind() -> None:
+    assert left_behind("1000", "as a command") == (3, "result\n", "")
 
 
 def test_ctrl_c_ends_all_and_keeps_what_they_have(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -322,15 +322,15 @@ class _Model:
         if task.objective.percentile is not None:
             raise UnsupportedError(f"objective {task.objective.value}, it minimises no percentile")
         self.task = task
+        self._instance = instance = task.instance
+        self._everyone = range(len(instance.requests))
+        # Any schedule has as many batches as an output has tokens; how many are enough takes a while to say.
+        self._require_size(max(request.output for request in instance.requests))
         self.plan = plan = _Plan(task)
         if task.instance.start_ps + plan.end > MAX_PS:
             raise UnsupportedError("times beyond 64 bits")
-        self._instance = instance = task.instance
-        self._everyone = range(len(instance.requests))
         self._batches = range(1, plan.batches + 1)
-        pairs = len(self._everyone) * len(self._batches)
-        if pairs > _MOST_PAIRS:
-            raise UnsupportedError(f"a model of {pairs} requests × batches, it builds up to {_MOST_PAIRS}")
+        self._require_size(plan.batches)
         self._var: dict[tuple[str, int, int], Any] = {}
         self._timed = not instance.offline or task.objective != Objective.MAKESPAN
         name = "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in instance.name)
@@ -350,6 +350,12 @@ class _Model:
         if task.restrictions.at_most is not None:
             self._row(self._objective <= self.reading.limit(task.restrictions.at_most), "at_most")
         self._add_start()
+
+    def _require_size(self, batches: int) -> None:
+        """Refuse models that are too large with some batches, or more."""
+        pairs = len(self._everyone) * batches
+        if pairs > _MOST_PAIRS:
+            raise UnsupportedError(f"a model of {pairs} requests × batches, it builds up to {_MOST_PAIRS}")
 
     # Variables ------------------------------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ class TokenCpSat:
         deadline = Deadline.of(task)
         try:
             model = (ChunkModel if task.instance.rules.chunked_prefill else WholeModel)(task, deadline)
+            deadline.require()
         except OutOfTimeError:
             return Outcome(Termination.LIMIT, None, None, Badge.SOLVER_CLAIMED)
         rest = replace(task, time_limit_s=deadline.left_s())

@@ -1,0 +1,71 @@
+"""The time limit holds while models are built, and one that is too large to build is refused at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from optsched import Instance, Limits, Objective, Request, Rules, replace
+from optsched.methods.formulations import make_formulation
+from optsched.model.cost import CostModel
+from optsched.solvers.deadline import Deadline, OutOfTimeError
+from optsched.solvers.formulation import Task, Termination, UnsupportedError
+from optsched_formulations.batching import infermax_milp, pair_flow, token_cpsat
+
+COST = CostModel(base=100, token=1)
+WHOLE = Instance("whole", Limits(8, 64, 64), Rules(chunked_prefill=False), COST, (Request(2, 3),) * 4)
+CHUNKS = replace(WHOLE, rules=Rules())
+
+
+def never(*_: object, **__: object) -> None:
+    raise AssertionError("time is up")
+
+
+@pytest.mark.parametrize("instance", [WHOLE, CHUNKS], ids=["whole", "chunks"])
+@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.MEAN_E2E])
+def test_no_solver_is_asked_when_time_is_up(
+    instance: Instance, objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_cpsat, "minimize_cpsat", never)
+    monkeypatch.setattr(infermax_milp, "Programme", never)
+    monkeypatch.setattr(pair_flow, "Priced", never)
+    for name in ("token_cpsat", "infermax_milp", "pair_flow"):
+        try:
+            outcome = make_formulation(name, {}).solve(Task(instance, objective, time_limit_s=-1.0, bound=7))
+        except UnsupportedError:
+            assert name == "pair_flow"
+            continue
+        assert outcome.termination == Termination.LIMIT
+        assert outcome.schedule is None
+        assert outcome.bound in {None, 7}
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "counted", "message"),
+    [
+        ("token_cpsat", "token.chunks", "Horizon", "it builds up to 200000"),
+        ("infermax_milp", "infermax_milp", "_Plan", "it builds up to 50000"),
+    ],
+)
+def test_what_is_too_large_whatever_is_counted_is_refused_before(
+    name: str, module: str, counted: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counting how many batches are enough takes seconds for thousands of requests."""
+    large = replace(CHUNKS, limits=replace(CHUNKS.limits, kv_tokens=300_000), requests=(Request(1, 250_000),))
+    monkeypatch.setattr(f"optsched_formulations.batching.{module}.{counted}", never)
+    with pytest.raises(UnsupportedError, match=message):
+        make_formulation(name, {}).solve(Task(large, Objective.MAKESPAN))
+
+
+@pytest.mark.parametrize(("until", "raises"), [(-math.inf, True), (math.inf, False)])
+def test_a_deadline(until: float, raises: bool) -> None:
+    deadline = Deadline(until)
+    require: Callable[[], None] = deadline.require
+    assert deadline.left_s() == (0.0 if raises else math.inf)
+    if raises:
+        with pytest.raises(OutOfTimeError):
+            require()
+    else:
+        require()
