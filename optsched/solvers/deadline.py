@@ -1,4 +1,4 @@
-"""The end of a task's time, which whoever builds a large model looks at: a solver only keeps what is left of it."""
+"""The end of a task's time, at which builders of large models look: a solver only keeps what is left of it."""
 
 from __future__ import annotations
 
