@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import get_ident
 
 _LOG = logging.getLogger(__name__)
@@ -24,15 +27,34 @@ class Stopwatch:
         self._depth = 0
         self._told = False
         self._over = set[int]()
+        self._until_s = dict[int, float]()
 
     def now_s(self) -> float:
         """Return the seconds of ``time.perf_counter`` that were not spent compiling; in a thread that is over, more."""
-        now = (self._since_s if self._depth else time.perf_counter()) - self._compiled_s
-        return now + _BEYOND_S if self.is_over() else now
+        return self._clock_s() + (_BEYOND_S if self.is_over() else 0.0)
 
     def is_over(self) -> bool:
-        """Return whether time is up for this thread, by `end`."""
-        return get_ident() in self._over
+        """Return whether time is up for this thread, by `end` or by `limited`."""
+        return get_ident() in self._over or self.left_s() < 0
+
+    def left_s(self) -> float:
+        """Return the seconds that this thread has left by `limited`, less than 0 if they are over."""
+        until_s = self._until_s.get(get_ident())
+        return math.inf if until_s is None else until_s - self._clock_s()
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Let time be up for what this thread does in a block that takes longer; blocks may be in one another."""
+        thread, until_s = get_ident(), self._clock_s() + seconds
+        former = self._until_s.get(thread, math.inf)
+        self._until_s[thread] = min(former, until_s)
+        try:
+            yield
+        finally:
+            if former < math.inf:
+                self._until_s[thread] = former
+            else:
+                del self._until_s[thread]
 
     def end(self, thread: int) -> None:
         """Let time be up for what a thread does, by its ``ident``, whatever the limit is that it looks at."""
@@ -56,6 +78,9 @@ class Stopwatch:
         self._depth -= 1
         if not self._depth:
             self._compiled_s += time.perf_counter() - self._since_s
+
+    def _clock_s(self) -> float:
+        return (self._since_s if self._depth else time.perf_counter()) - self._compiled_s
 
 
 STOPWATCH = Stopwatch()

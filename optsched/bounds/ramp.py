@@ -65,6 +65,7 @@ from optsched.bounds.priced.search import Range, best_prices
 from optsched.bounds.volume import volume_bound
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
+from optsched.stopwatch import STOPWATCH
 
 _FEWEST_TOKENS = 1_000
 """With fewer output tokens exact models say more."""
@@ -174,7 +175,7 @@ class _Search:
         ceiling = self._most  # What a single number allows to prove of all of them.
         for _ in range(_MOST_RANGES):
             batches, known = weakest(self._part, self._proofs)
-            if known >= ceiling * (1 - _CLOSE) or self._steps >= _MOST_SPLIT:
+            if known >= ceiling * (1 - _CLOSE) or self._steps >= _MOST_SPLIT or STOPWATCH.is_over():
                 break
             if batches >= beyond:
                 beyond += more

@@ -86,6 +86,7 @@ from optsched.bounds.worths.rules import Demand, Range, Rule
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 from optsched.model.objectives import Objective
+from optsched.stopwatch import STOPWATCH
 
 _FEWEST_TOKENS = 1_000
 """With fewer output tokens joint optima say more."""
@@ -156,6 +157,8 @@ def _last(found: Iterator[Bound | None]) -> Bound | None:
     best = None
     for bound in found:
         best = bound or best
+        if STOPWATCH.is_over():
+            break
     return best
 
 

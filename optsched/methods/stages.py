@@ -5,6 +5,7 @@ Each stage works on a `SolveRun` and offers what it finds to the run's `Best`, t
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -130,9 +131,15 @@ def search(run: SolveRun, plan: SolvePlan) -> bool:
 
 
 def _prove_bounds(run: SolveRun, names: deque[str], share: float) -> None:
-    """Take bounds off a list until a share of the time limit has passed; at least one that is proved."""
+    """Take bounds off a list until a share of the time limit has passed; at least one that is proved.
+
+    Those that take long end with the best that they have then, but in searches that do not depend on the clock.
+    """
+    until_s = share * run.time_limit_s if run.deterministic_limit is None else math.inf
     while names:
-        _take_bound(run, run_bound(run.question.restricted, run.question.objective, names.popleft()))
+        with STOPWATCH.limited(until_s - run.elapsed_s()):
+            found = run_bound(run.question.restricted, run.question.objective, names.popleft())
+        _take_bound(run, found)
         if run.best.bound is not None and run.elapsed_s() > share * run.time_limit_s:
             break
 
@@ -193,7 +200,8 @@ def _job_of_step(run: SolveRun, step: Step) -> Job[Outcome]:
 
 def _job_of_bound(run: SolveRun, name: str) -> Job[BoundRun]:
     def prove(_: int) -> BoundRun:
-        return run_bound(run.question.restricted, run.question.objective, name)
+        with STOPWATCH.limited(run.time_limit_s - run.elapsed_s()):
+            return run_bound(run.question.restricted, run.question.objective, name)
 
     return Job(True, prove, lambda answer: _take_bound(run, answer()))
 

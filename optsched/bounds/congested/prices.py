@@ -15,6 +15,7 @@ from optsched.bounds.congested.batches import Batches
 from optsched.bounds.congested.request_costs import Least, RequestCosts
 from optsched.bounds.congested.terms import LONGEST_SHORT, UNIT, Windows, alive_at, end_of, window_of
 from optsched.model.instance import Instance
+from optsched.stopwatch import STOPWATCH
 
 _STRETCH = 2.0
 """How much longer requests are alive than alone, at first guess."""
@@ -222,7 +223,7 @@ class _Search:
     def go_on(self, rounds: int, most: float) -> None:
         """Try some more prices, fewer if that takes too much, and their mean."""
         for _ in range(rounds):
-            if self._turn >= _LEAST and self.work > most:
+            if STOPWATCH.is_over() or (self._turn >= _LEAST and self.work > most):
                 break
             self._turn += 1
             self._move(self._try(self._at))

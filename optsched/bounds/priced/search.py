@@ -32,6 +32,7 @@ from optsched.bounds.priced.paths import NEVER
 from optsched.bounds.priced.prompt_paths import Prices, Prompt, PromptPaths, ResourceUse
 from optsched.bounds.priced.proof import Part, prove
 from optsched.model.ints import Ints
+from optsched.stopwatch import STOPWATCH
 
 Floats = npt.NDArray[np.float64]
 
@@ -86,7 +87,7 @@ def best_prices(
     programme = _Programme(part, demand, range_, enough_ps, effort.stretches)
     best: Prices | None = None
     best_ps = rounds = 0
-    while rounds < effort.rounds:
+    while rounds < effort.rounds and not STOPWATCH.is_over():
         rounds += 1
         solution = programme.solve()
         if solution is None:

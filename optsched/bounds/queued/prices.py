@@ -24,6 +24,7 @@ from optsched.bounds.queued.worths import (
     rounded,
 )
 from optsched.model.instance import Instance
+from optsched.stopwatch import STOPWATCH
 
 _WINDOWS = 6000
 """Most windows."""
@@ -197,7 +198,7 @@ class _Search:
         at = price[:-1].copy()
         mean, square, smooth = np.zeros(at.size), np.zeros(at.size), at
         for turn in range(1, rounds + 1):
-            if self._work >= _WORK:
+            if self._work >= _WORK or STOPWATCH.is_over():
                 break
             # The mean of prices around a maximum is nearer to it than they are.
             pull = self.attempt(np.append(smooth if turn % _MEAN == 0 else at, 0.0), terms)

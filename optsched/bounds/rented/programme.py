@@ -25,8 +25,10 @@ from scipy.sparse import coo_array
 from optsched.bounds.own import BatchTurn, batch_turns
 from optsched.bounds.rented.tenants import Tenants
 from optsched.model.instance import Instance
+from optsched.stopwatch import STOPWATCH
 
 Floats = npt.NDArray[np.float64]
+_LONGEST_S = 1e6
 
 
 class Dual(NamedTuple):
@@ -72,7 +74,7 @@ def columns_of(held: Tenants) -> int:
 
 
 def solve(held: Tenants, step_ps: int, unit_ps: float) -> Dual | None:
-    """Return prices for φ of a prefill step, times counted in a unit; None if the solver finds none."""
+    """Return prices for φ of a prefill step, times counted in a unit; None if the solver finds none in time."""
     limits = held.instance.limits
     activities, windows = list(held.activities(step_ps)), len(held.starts)
     first = np.array(held.first)
@@ -117,7 +119,15 @@ def solve(held: Tenants, step_ps: int, unit_ps: float) -> Dual | None:
     served: Any = coo_array((np.ones(len(act)), (act, y)), shape=(len(activities), columns)).tocsr()
     aim = np.zeros(columns)
     aim[-1] = 1.0
-    found: Any = linprog(aim, rows.matrix(columns), sides, served, number.astype(np.float64), method="highs-ipm")
+    found: Any = linprog(
+        aim,
+        rows.matrix(columns),
+        sides,
+        served,
+        number.astype(np.float64),
+        method="highs-ipm",
+        options={"time_limit": min(max(STOPWATCH.left_s(), 0.0), _LONGEST_S)},
+    )
     if found.status != 0:
         return None
     dual = np.maximum(-found.ineqlin.marginals, 0.0)
