@@ -136,6 +136,19 @@ def counted(part: Part, demand: Demand, stated: list[Prices]) -> int:
     return bound + part.release_ps - part.instance.start_ps
 
 
+@given(instances(online=True), prices())
+def test_prices_and_that_of_time_can_be_multiplied(instance: Instance, stated: Prices) -> None:
+    """By 2^62, beyond which the checker does not compute in 64 bits."""
+    shown = document(stated, runs=True)
+    factor = 1 << 62
+    larger = {
+        name: [factor * price for price in shown[name]] for name in ("memory", "tokens", "prefill_tokens", "runs")
+    }
+    release = instance.start_ps
+    found = proved(instance, shown, release_ps=release)
+    assert proved(instance, shown | larger | {"scale": factor * stated.scale}, release_ps=release) == found
+
+
 @pytest.mark.slow
 @settings(QUICK, max_examples=120)
 @given(instances(online=True), st.lists(prices(), min_size=1, max_size=3), st.data())

@@ -59,7 +59,15 @@ from math import ceil, inf, lcm
 from operator import mul
 from typing import Any
 
-from optsched.check.certificates.shared.layers import MOST_LAYERS, MOST_STEPS, Group, Layers, attention_ps, groups_of
+from optsched.check.certificates.shared.layers import (
+    MOST_LAYERS,
+    MOST_STEPS,
+    Group,
+    Layers,
+    attention_ps,
+    computed_together,
+    groups_of,
+)
 from optsched.check.certificates.shared.work import fewest_batches, own_ps, plain_rate, require_blocks, step_of
 from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError, shown
@@ -124,10 +132,10 @@ class _Proof:
         counted = range(min(fewest, layers.count), layers.count + 1)
         below = lcm(*(number.denominator for group in groups for number in group.numbers))
         known = dict(enumerate((below * left for left in accumulate(layers.rooms())), start=1))
-        for group in groups:
-            numbers = [int(number * below) for number in group.numbers]
-            for layer, paid in enumerate(layers.paid(group), start=1):
+        for part in computed_together(groups):
+            numbers = [[int(number * below) for number in group.numbers] for group in part]
+            for layer, paid in enumerate(layers.paid(part), start=1):
                 if layer in counted:
-                    known[layer] += sum(map(mul, numbers, paid))
+                    known[layer] += sum(sum(map(mul, *pair)) for pair in zip(numbers, paid.tolist(), strict=True))
         for layer in counted:
             self._times[layer] = inf if layer < first else attention - -known[layer] // (below * layers.scale)

@@ -37,7 +37,14 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from optsched.check.certificates.shared.guard import require_size
-from optsched.check.certificates.shared.layers import MOST_LAYERS, MOST_STEPS, Layers, attention_ps, groups_of
+from optsched.check.certificates.shared.layers import (
+    MOST_LAYERS,
+    MOST_STEPS,
+    Layers,
+    attention_ps,
+    computed_together,
+    groups_of,
+)
 from optsched.check.certificates.shared.work import blocks_held, own_ps, rate_of, require_blocks, step_of
 from optsched.check.problem import Problem, problem_of
 from optsched.check.reading import UnprovedError, shown
@@ -219,10 +226,10 @@ class _Ramp:
         steps = (sum(len(group.numbers) for group in groups) + 1) * self.count
         if steps > room:
             raise UnprovedError(f"ramps concern more than {MOST_STEPS} tokens in layers")
-        for group in groups:
-            for layer, paid in enumerate(self._layers.paid(group), start=1):
-                if layer in self._ends:
-                    self._paid[group.prompt, layer] = paid
+        for part in computed_together(groups):
+            for layer, paid in enumerate(self._layers.paid(part), start=1):
+                for group, of_group in zip(part, paid.tolist() if layer in self._ends else [], strict=False):
+                    self._paid[group.prompt, layer] = of_group
         self._sizes = [group.prompt for group in groups]
         return steps
 

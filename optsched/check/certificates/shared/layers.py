@@ -8,6 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from optsched.check.certificates.shared.work import most_decodes, turns
 from optsched.check.problem import Problem, pieces_of
 from optsched.check.reading import UnprovedError, shown
@@ -20,6 +23,12 @@ ROWS = ("memory", "tokens", "prefill_tokens", "runs")
 """What has a price besides time."""
 NEVER = 1 << 80
 """No request is taken to pay more, which proves less, if anything."""
+_FAR = 1 << 61
+"""The same in 64 bits."""
+_MOST_NUMBERS = 1 << 18
+"""In rows that are computed together."""
+Rows = npt.NDArray[Any]
+"""Integers of 64 bits, or Python's, by group."""
 
 
 def _decode(problem: Problem, tokens: int) -> int:
@@ -140,10 +149,10 @@ class Layers:
         prices = (self._rows[name][stretch] for name in ROWS)
         return left_of(self._problem, self._step, Prices(self.scale, *prices))
 
-    def _beyond(self, group: Group) -> list[int]:
+    def _beyond(self, group: Group, counts: int) -> list[int]:
         """Return by how much a refill of all tokens takes more attention than a decode, by the tokens generated."""
         found = [0]
-        for k in range(1, len(group.numbers)):
+        for k in range(1, counts):
             size, least = group.prompt + k, group.below + k
             refill = self._problem.cost.prefill_sq * (size**2 - (size - least) ** 2)
             refill += self._step * self._problem.fewest_steps(least)
@@ -151,49 +160,70 @@ class Layers:
             found.append(more if self._problem.may_refill(least) else NEVER)
         return found
 
-    def paid(self, group: Group) -> Iterator[list[int]]:
-        """Yield after every layer the least that requests of a group pay that have ended, by O - 1.
+    def paid(self, groups: Sequence[Group]) -> Iterator[Rows]:
+        """Yield after every layer the least that requests of each group pay that have ended, by O - 1.
 
-        Lists are by the number of tokens generated, from 0: the least that is paid by requests that have the KV of that
-        many (``kept``), that may have lost it (``lost``), and that have run all tokens of a fill (``filled``).
+        Rows are by the number of tokens generated, from 0: the least that is paid by requests that have the KV of that
+        many (``kept``), that may have lost it (``lost``), and that have run all tokens of a fill (``filled``). They are
+        as long as the longest group's. Where all numbers are small they have 64 bits, and `_FAR` is more than any
+        request pays: twice that and what is added to it stay below 2^63. Else their numbers are Python's.
         """
-        chunked, counts = self._problem.chunked, range(len(group.numbers))
-        sizes = [group.prompt + k for k in counts]
-        blocks = [self._problem.blocks_of(size) for size in sizes]
-        beyond = self._beyond(group)
-        kept, lost, filled, ended = ([NEVER] * len(sizes) for _ in range(4))
-        lost[0] = 0
+        chunked, counts = self._problem.chunked, max(len(group.numbers) for group in groups)
+        sizes = [[group.prompt + k for k in range(counts)] for group in groups]
+        blocks = [[self._problem.blocks_of(size) for size in of_group] for of_group in sizes]
+        beyond = [self._beyond(group, counts) for group in groups]
+        largest = max(of_group[-1] for of_group in sizes), max(of_group[-1] for of_group in blocks)
+        more = max(abs(each) for of_group in beyond for each in of_group if each != NEVER)
+        small = self._most_paid(counts, *largest, more) < _FAR // 2
+        never, kind = (_FAR, np.int64) if small else (NEVER, object)
+        every = np.array(sizes, dtype=kind)
+        of_blocks = np.array(blocks, dtype=kind)
+        refills = np.array([[min(each, never) for each in of_group] for of_group in beyond], dtype=kind)
+
+        kept, lost, filled, ended = (np.full(every.shape, never, dtype=kind) for _ in range(4))
+        lost[:, 0] = 0
         for stretch, width in enumerate(self._widths):
             memory, token, prefill, run = (self._rows[name][stretch] for name in ROWS)
-            decode = token + run
-            fills = [(token + prefill) * size for size in sizes]
-            after = [run + more for more in beyond]
-            held = [memory * number for number in blocks]
+            decode, fills, after, held = token + run, (token + prefill) * every, run + refills, memory * of_blocks
             for _ in range(width):
                 if stretch == self.repeated:
                     # A request may generate any number of tokens here.
-                    made: list[int] = []
-                    for k in counts:
+                    made = kept.copy()
+                    for k in range(counts):
                         if k:
-                            kept[k], lost[k] = min(kept[k], made[-1]), min(lost[k], made[-1])
-                        filled[k] = min(filled[k], lost[k] + fills[k]) if chunked else lost[k] + fills[k]
-                        made.append(min(kept[k] + decode, filled[k] + after[k]) + held[k])
+                            kept[:, k] = np.minimum(kept[:, k], made[:, k - 1])
+                            lost[:, k] = np.minimum(lost[:, k], made[:, k - 1])
+                        anew = lost[:, k] + fills[:, k]
+                        filled[:, k] = np.minimum(filled[:, k], anew) if chunked else anew
+                        made[:, k] = np.minimum(kept[:, k] + decode, filled[:, k] + after[:, k]) + held[:, k]
                 else:
-                    anew = [paid + fill for paid, fill in zip(lost, fills, strict=True)]
-                    filled = _least(filled, anew) if chunked else anew
-                    decoded = [paid + decode for paid in kept]
-                    refilled = [paid + more for paid, more in zip(filled, after, strict=True)]
-                    made = [paid + hold for paid, hold in zip(_least(decoded, refilled), held, strict=True)]
+                    filled = np.minimum(filled, lost + fills) if chunked else lost + fills
+                    made = np.minimum(kept + decode, filled + after) + held
                 # The KV of k tokens is that of sizes[k - 1].
-                kept = [NEVER, *_least([paid + hold for paid, hold in zip(kept[1:], held, strict=False)], made)]
-                lost = [0, *_least(lost[1:], made)]
-                ended = _least(ended, made)
+                kept[:, 1:] = np.minimum(kept[:, 1:] + held[:, :-1], made[:, :-1])
+                lost[:, 1:] = np.minimum(lost[:, 1:], made[:, :-1])
+                ended = np.minimum(ended, made)
                 yield ended
 
+    def _most_paid(self, counts: int, size: int, blocks: int, more: int) -> int:
+        """Return what no request pays more than in all layers, of so many tokens and of such a size at most."""
+        total = 0
+        for stretch, width in enumerate(self._widths):
+            memory, token, prefill, run = (abs(self._rows[name][stretch]) for name in ROWS)
+            times = counts if stretch == self.repeated else 1
+            total += width * times * (memory * blocks + (token + prefill) * size + token + 2 * run + more)
+        return total
 
-def _least(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """Return the smaller number at every place, up to the shorter list's end."""
-    return [a if a < b else b for a, b in zip(first, second, strict=False)]
+
+def computed_together(groups: Sequence[Group]) -> Iterator[list[Group]]:
+    """Yield groups whose rows are much the same length, together."""
+    part: list[Group] = []
+    for group in sorted(groups, key=lambda group: len(group.numbers)):
+        if part and (len(group.numbers) > 2 * len(part[0].numbers) or len(part) * len(group.numbers) > _MOST_NUMBERS):
+            yield part
+            part = []
+        part.append(group)
+    yield part
 
 
 def integers(name: str, stated: object, least: int, count: int | None) -> list[int]:
