@@ -34,6 +34,7 @@ from optsched.planner.machines import FleetSearch, joined
 from optsched.planner.sizes import TooLargeToPlanError
 from optsched.solvers.formulation import ProgressEvent, UnsupportedError
 from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
+from optsched.stopwatch import STOPWATCH
 
 _JOINT = "optsched_formulations.routing.joint:solve_jointly"
 _SLOW = ("congestion",)
@@ -50,6 +51,8 @@ _COVERED_RULES = frozenset({"swap", "migration"})
 """Added rules with which joint optima and the planner are right: these allow more, and neither needs it."""
 _LOOK_S = 0.1
 """Seconds between two looks at whether Ctrl-C has come."""
+_BOUNDS_SHARE = 0.5
+"""Share of the time limit after which bounds end with the best that they have, where nothing runs beside."""
 _JOINT_SHARE = 0.8
 """Share of the time for joint optima, where they are sought; the planner has the rest."""
 
@@ -66,7 +69,9 @@ def search_several(run: SolveRun) -> bool:
         for name in bounds_for(question.instance):
             if name not in later:
                 with best.surviving(name):
-                    _offer_proof(run, name, bound_of_several(name)(question.instance, question.objective))
+                    with STOPWATCH.limited(_BOUNDS_SHARE * run.time_limit_s - run.elapsed_s()):
+                        bound = bound_of_several(name)(question.instance, question.objective)
+                    _offer_proof(run, name, bound)
         run.progress(ProgressEvent(run.elapsed_s(), best.value, best.bound))
         if not planned:
             _play(run, interrupted)
@@ -84,13 +89,14 @@ def search_several(run: SolveRun) -> bool:
 
 @contextmanager
 def _slow_bounds(run: SolveRun, interrupted: Event) -> Iterator[None]:
-    """Compute bounds that take long beside what a block does, and take them when both have ended."""
+    """Compute bounds that take long beside what a block does, and take what they have when time is up."""
     question, found = run.question, dict[str, Bound | BaseException | None]()
 
     def compute() -> None:
         for name in _SLOW:
             try:
-                found[name] = bound_of_several(name)(question.instance, question.objective)
+                with STOPWATCH.limited(run.time_limit_s - run.elapsed_s()):
+                    found[name] = bound_of_several(name)(question.instance, question.objective)
             except FAILURES as error:
                 found[name] = error
 
@@ -111,7 +117,7 @@ def _slow_bounds(run: SolveRun, interrupted: Event) -> Iterator[None]:
 def _bounds_apart(run: SolveRun, interrupted: Event, *, wanted: bool) -> Iterator[Callable[[], int]]:
     """Let a process look for bounds while a block runs, in which what is returned says how much is claimed by then.
 
-    At the end it is waited for until it has had as many rounds as where nothing runs beside.
+    At the end it is waited for, while there is time, until it has had as many rounds as where nothing runs beside.
     """
     if not wanted:
         yield lambda: 0
@@ -124,7 +130,7 @@ def _bounds_apart(run: SolveRun, interrupted: Event, *, wanted: bool) -> Iterato
 
     try:
         yield known
-        while not (process.has_ended or process.rounds >= worth.ROUNDS or interrupted.is_set()):
+        while not (process.has_ended or process.rounds >= worth.ROUNDS or run.over(interrupted)):
             process.look(_LOOK_S)
     finally:
         process.end()

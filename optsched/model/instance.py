@@ -374,6 +374,12 @@ class Instance:
         return min(request.arrival_ps for request in self.requests)
 
     @property
+    def arrivals_ps(self) -> list[int]:
+        """When each request arrives, in ps after the earliest."""
+        start = self.start_ps
+        return [request.arrival_ps - start for request in self.requests]
+
+    @property
     def kappa(self) -> float:
         """M divided by the mean resident KV of a generating request: the concurrency that memory allows."""
         volume = sum(request.kv_volume for request in self.requests)

@@ -104,7 +104,7 @@ class FleetSearch:
     def __init__(self, instance: Instance, objective: Objective, rng: np.random.Generator) -> None:
         self.best: Fleet = ()
         self._instance, self._objective, self._rng = instance, objective, rng
-        self._arrival = [request.arrival_ps - instance.start_ps for request in instance.requests]
+        self._arrival = instance.arrivals_ps
         self._starts: list[Fleet] = []
         self._largest = objective.is_largest
         self._alone = [instance.on(machine) for machine in range(len(instance.machines))]

@@ -136,6 +136,7 @@ def counted(part: Part, demand: Demand, stated: list[Prices]) -> int:
     return bound + part.release_ps - part.instance.start_ps
 
 
+@pytest.mark.slow
 @given(instances(online=True), prices())
 def test_prices_and_that_of_time_can_be_multiplied(instance: Instance, stated: Prices) -> None:
     """By 2^62, beyond which the checker does not compute in 64 bits."""

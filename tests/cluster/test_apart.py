@@ -6,8 +6,21 @@ import time
 
 import pytest
 from clusters import cluster_of
+from patience import with_time_enough
 
-from optsched import CostModel, Instance, Limits, MachineGroup, Objective, Request, Rules, bound, check_result, solve
+from optsched import (
+    CostModel,
+    Instance,
+    Limits,
+    MachineGroup,
+    Objective,
+    Request,
+    Result,
+    Rules,
+    bound,
+    check_result,
+    solve,
+)
 from optsched.bounds import worth
 from optsched.methods.apart import BoundsApart
 
@@ -55,13 +68,17 @@ def test_a_process_that_is_lost_is_a_failure() -> None:
     assert waited_for(process).failure == "its process has ended"
 
 
-def test_solve_proves_as_much_beside_the_planner_as_before_it() -> None:
-    alone = bound(alike(), "makespan", method="worth")
-    for workers in (1, 2):
-        found = solve(alike(), "makespan", time_limit=1, workers=workers)
-        assert found.bound is not None
-        assert alone.bound is not None
-        assert alone.bound <= found.bound
-        assert found.found_by["bound"] == "worth"
-        assert "worth" not in (found.message or "")
-        assert check_result(found).violations == ()
+@pytest.mark.parametrize("workers", [1, 2])
+def test_solve_proves_as_much_beside_the_planner_as_before_it(workers: int) -> None:
+    alone = bound(alike(), "makespan", method="worth").bound
+    assert alone is not None
+
+    def attempt(seconds: float) -> Result:
+        return solve(alike(), "makespan", time_limit=seconds, workers=workers)
+
+    found = with_time_enough(attempt, lambda found: found.bound is not None and found.bound >= alone, 6)
+    assert found.bound is not None
+    assert found.bound >= alone
+    assert found.found_by["bound"] == "worth"
+    assert "worth" not in (found.message or "")
+    assert check_result(found).violations == ()

@@ -51,7 +51,7 @@ class Costs:
     @cached_property
     def arrivals(self) -> list[int]:
         """Arrival of every request after the first."""
-        return [(q.arrival_ps - self.instance.start_ps) // self.scale for q in self.requests]
+        return [arrival // self.scale for arrival in self.instance.arrivals_ps]
 
     @cached_property
     def pieces(self) -> list[tuple[int, int]]:

@@ -201,7 +201,7 @@ class _Plan:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.instance = task.instance
-        self.arrivals = [request.arrival_ps - task.instance.start_ps for request in task.instance.requests]
+        self.arrivals = task.instance.arrivals_ps
         self.peaks = [request.peak_tokens for request in task.instance.requests]
 
     def value(self, schedule: Schedule) -> int:

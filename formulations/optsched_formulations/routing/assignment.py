@@ -79,6 +79,7 @@ def cluster_bound(cluster: Instance, objective: Objective) -> Bound | None:
     first = objective.latency is Latency.TTFT
     outputs = [1 if first else request.output for request in cluster.requests]
     shares = {kind: _shares(cluster, kind, outputs) for kind in set(kinds)}
+    alone_ps = [] if objective is Objective.MAKESPAN else _alone(cluster, first)
     best: Bound | None = None
     for choice in range(max(map(len, shares.values()))):
         # Equal machines have equal lists; others are tried side by side.
@@ -89,7 +90,7 @@ def cluster_bound(cluster: Instance, objective: Objective) -> Bound | None:
             found = _makespan(cluster, times, stated)
         else:
             least = [min(time for time in options if time is not None) for options in zip(*times, strict=True)]
-            found = Bound(_latencies(cluster, least, first), {"kind": "assignment", "shares": stated})
+            found = Bound(_latencies(cluster, least, alone_ps), {"kind": "assignment", "shares": stated})
         if best is None or found.value > best.value:
             best = found
     return best
@@ -110,7 +111,8 @@ def _shares(cluster: Instance, machine: int, outputs: Sequence[int]) -> list[tup
 
 def _makespan(cluster: Instance, times: list[_Times], stated: list[dict[str, Any]]) -> Bound:
     weights = [1] * len(times) if len(set(equal_machines(cluster))) == 1 else _weights(times)
-    total, best, release = 0, 0, cluster.start_ps
+    start = cluster.start_ps
+    total, best, release = 0, 0, start
     order = sorted(range(len(cluster.requests)), key=lambda r: -cluster.requests[r].arrival_ps)
     for request in order:
         total += min(
@@ -119,7 +121,7 @@ def _makespan(cluster: Instance, times: list[_Times], stated: list[dict[str, Any
             if time is not None
         )
         arrival = cluster.requests[request].arrival_ps
-        value = arrival - cluster.start_ps - (-total // sum(weights))
+        value = arrival - start - (-total // sum(weights))
         if value > best:
             best, release = value, arrival
     return Bound(best, {"kind": "assignment", "shares": stated, "weights": weights, "release_ps": release})
@@ -162,11 +164,10 @@ def _weights(times: list[_Times]) -> list[int]:
     return found if any(found) else [1] * machines
 
 
-def _latencies(cluster: Instance, needs: Sequence[int], first: bool) -> int:
+def _latencies(cluster: Instance, needs: Sequence[int], alone_ps: Sequence[int]) -> int:
     """Return the larger of the two bounds on sums of latencies."""
-    machines = len(cluster.machines)
-    arrivals = [request.arrival_ps - cluster.start_ps for request in cluster.requests]
-    ends_alone = sorted(map(sum, zip(arrivals, _alone(cluster, first), strict=True)))
+    machines, arrivals = len(cluster.machines), cluster.arrivals_ps
+    ends_alone = sorted(map(sum, zip(arrivals, alone_ps, strict=True)))
     fast = ends_of_fast_machine(arrivals, needs, machines)
     best = sum(map(max, fast, ends_alone)) - sum(arrivals)
     return best if any(arrivals) else max(best, ends_offline(needs, machines))

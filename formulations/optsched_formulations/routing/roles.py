@@ -230,7 +230,7 @@ def _makespan(cluster: Instance, pools: dict[str, tuple[int, list[_Job]]], state
 def _latencies(
     cluster: Instance, times: Sequence[_Times], pools: dict[str, tuple[int, list[_Job]]], *, first: bool
 ) -> int:
-    arrivals = [request.arrival_ps - cluster.start_ps for request in cluster.requests]
+    arrivals = cluster.arrivals_ps
 
     def ends(pool: str, least: Sequence[int]) -> int:
         """Return the least sum of ends in a pool, no i-th end earlier than the i-th of ``least``."""
