@@ -206,7 +206,7 @@ class Layers:
                 yield ended
 
     def _most_paid(self, counts: int, size: int, blocks: int, more: int) -> int:
-        """Return what no request pays more than in all layers, of so many tokens and of such a size at most."""
+        """Return what no request pays more than in all layers, with at most such a count of tokens, size and blocks."""
         total = 0
         for stretch, width in enumerate(self._widths):
             memory, token, prefill, run = (abs(self._rows[name][stretch]) for name in ROWS)
