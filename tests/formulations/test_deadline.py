@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from test_congestion import busy
+from test_ramp import equal_requests
 
-from optsched import Instance, Limits, Objective, Request, Rules, replace
+from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace, solve
+from optsched.bounds.bound import Bound
+from optsched.bounds.congestion import congestion_bound
+from optsched.bounds.ramp import ramp_bound
+from optsched.check import proved_bound
+from optsched.methods import stages
+from optsched.methods.bound import BoundRun, run_bound
 from optsched.methods.formulations import make_formulation
 from optsched.model.cost import CostModel
+from optsched.model.errors import InputError
 from optsched.solvers.deadline import Deadline, OutOfTimeError
 from optsched.solvers.formulation import Task, Termination, UnsupportedError
+from optsched.stopwatch import STOPWATCH, Stopwatch
 from optsched_formulations.batching import infermax_milp, pair_flow, token_cpsat
 
 COST = CostModel(base=100, token=1)
@@ -69,3 +80,48 @@ def test_a_deadline(until: float, raises: bool) -> None:
             require()
     else:
         require()
+
+
+def test_time_is_up_for_what_a_thread_does_in_a_block() -> None:
+    watch = Stopwatch()
+    before = watch.now_s()
+    with watch.limited(1000):
+        assert not watch.is_over()
+        with watch.limited(-1):
+            assert watch.is_over()
+            assert watch.left_s() < 0
+            assert watch.now_s() > before + 10**6
+        with watch.limited(math.inf):
+            assert 0 < watch.left_s() <= 1000
+        assert not watch.is_over()
+    assert watch.left_s() == math.inf
+    assert watch.now_s() < before + 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bound", [congestion_bound, ramp_bound])
+def test_a_bound_ends_with_what_it_has(bound: Callable[[Instance, Objective], Bound | None]) -> None:
+    """What is proved in no time is less than in time enough, and proved."""
+    instance, objective = equal_requests(64), Objective.MAKESPAN
+    if bound is congestion_bound:
+        instance, objective = busy(64), Objective.MEAN_E2E
+    whole = bound(instance, objective)
+    assert whole is not None
+    with STOPWATCH.limited(-1):
+        hurried = bound(instance, objective)
+    if hurried is not None:
+        assert proved_bound(instance, Restrictions(), objective, hurried.certificate) == hurried.value
+        assert hurried.value < whole.value
+
+
+def test_bounds_leave_time_for_the_method_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not cover the instance is refused, however long bounds would take."""
+
+    def endless(*asked: Any) -> BoundRun:
+        while asked[2] != "volume" and not STOPWATCH.is_over():
+            pass
+        return run_bound(*asked)
+
+    monkeypatch.setattr(stages, "run_bound", endless)
+    with pytest.raises(InputError, match="chunked prefill"):
+        solve(CHUNKS, method="class_flow", time_limit=2)
