@@ -7,11 +7,17 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import get_ident
+from threading import get_ident, local
 
 _LOG = logging.getLogger(__name__)
 _BEYOND_S = 1e9
 """Later than every deadline, and small enough to be added and subtracted exactly to the microsecond."""
+
+
+class _Own(local):
+    """When time is up for a thread."""
+
+    until_s = math.inf
 
 
 class Stopwatch:
@@ -27,7 +33,7 @@ class Stopwatch:
         self._depth = 0
         self._told = False
         self._over = set[int]()
-        self._until_s = dict[int, float]()
+        self._own = _Own()
 
     def now_s(self) -> float:
         """Return the seconds of ``time.perf_counter`` that were not spent compiling; in a thread that is over, more."""
@@ -39,22 +45,17 @@ class Stopwatch:
 
     def left_s(self) -> float:
         """Return the seconds that this thread has left by `limited`, less than 0 if they are over."""
-        until_s = self._until_s.get(get_ident())
-        return math.inf if until_s is None else until_s - self._clock_s()
+        return self._own.until_s - self._clock_s()
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
         """Let time be up for what this thread does in a block that takes longer; blocks may be in one another."""
-        thread, until_s = get_ident(), self._clock_s() + seconds
-        former = self._until_s.get(thread, math.inf)
-        self._until_s[thread] = min(former, until_s)
+        former = self._own.until_s
+        self._own.until_s = min(former, self._clock_s() + seconds)
         try:
             yield
         finally:
-            if former < math.inf:
-                self._until_s[thread] = former
-            else:
-                del self._until_s[thread]
+            self._own.until_s = former
 
     def end(self, thread: int) -> None:
         """Let time be up for what a thread does, by its ``ident``, whatever the limit is that it looks at."""

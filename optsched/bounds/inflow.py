@@ -117,8 +117,7 @@ def leased_bound(instance: Instance) -> Bound | None:
 
 def _windows(instance: Instance) -> Iterator[Sequence[int]]:
     """Yield all arrivals, since the earliest; or if they are many, begins of ever more equal windows."""
-    origin = instance.start_ps
-    arrivals = sorted({request.arrival_ps - origin for request in instance.requests})
+    arrivals = sorted(set(instance.arrivals_ps))
     if len(arrivals) <= FEW:
         yield arrivals
         return

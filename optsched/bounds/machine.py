@@ -286,10 +286,10 @@ class _Machine:
     """Requests on one machine by arrival, for an objective; times from the earliest arrival on."""
 
     def __init__(self, instance: Instance, objective: Objective) -> None:
-        requests, start = instance.requests, instance.start_ps
+        requests, arrivals = instance.requests, instance.arrivals_ps
         self._instance, self._objective = instance, objective
-        self._order = sorted(range(len(requests)), key=lambda r: requests[r].arrival_ps)
-        self._arrivals = [requests[r].arrival_ps - start for r in self._order]
+        self._order = sorted(range(len(requests)), key=arrivals.__getitem__)
+        self._arrivals = [arrivals[r] for r in self._order]
         self._weights = [requests[r].weight for r in self._order]
 
     @cached_property

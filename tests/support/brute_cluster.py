@@ -553,11 +553,11 @@ def droppable(world: World, k: int) -> list[tuple[int, int]]:
     return list(found.values())
 
 
-def attempts(world: World, action: Callable[[World], None]) -> World | None:
+def attempts(world: World, action: Callable[..., None], *given: Any, **named: Any) -> World | None:
     """Return a world in which something has been done, None if it is illegal."""
     other = world.clone()
     try:
-        action(other)
+        action(other, *given, **named)
     except IllegalError:
         return None
     return other
@@ -658,7 +658,7 @@ def decisions(world: World) -> Iterator[World]:
                 continue
             for drop in subsets(droppable(now, target)):
                 for last in (True, False) if now.instance.links.live else (True,):
-                    found = attempts(now, lambda other: _begin(other, request, target, drop, last=last))  # noqa: B023
+                    found = attempts(now, _begin, request, target, drop, last=last)
                     if found is not None:
                         yield from with_moves(found, request * len(now.machines) + target + 1)
 
@@ -695,7 +695,7 @@ def every_batch(world: World, k: int) -> Iterator[World]:
     for evict in subsets([r for r in here if world.m[r]]):
         others = [r for r in here if r not in evict]
         for drop in subsets(droppable(world, k)):
-            roomy = attempts(world, lambda other: other.make_room(k, evict, drop))  # noqa: B023
+            roomy = attempts(world, World.make_room, k, evict, drop)
             if roomy is None:
                 continue
             for chosen in subsets(others):
@@ -709,7 +709,7 @@ def every_batch(world: World, k: int) -> Iterator[World]:
                     run = list(zip(chosen, tokens, strict=True))
                     orders = permutations(run) if shares else [tuple(run)]
                     for order in orders:
-                        found = attempts(roomy, lambda other: other.fill_batch(k, order, evict, drop))  # noqa: B023
+                        found = attempts(roomy, World.fill_batch, k, order, evict, drop)
                         if found is not None:
                             yield found
 

@@ -271,16 +271,15 @@ def _least(instance: Instance, objective: Objective, allowed: Class) -> int | No
         """Return all that a request can do in a batch that starts now."""
         return [does(index, state, action) for action in _actions(allowed, instance.requests[index], state, now)]
 
-    groups = [
-        group
-        for first, request in enumerate(instance.requests)
-        if len(group := [i for i, other in enumerate(instance.requests) if other == request]) > 1 and first == group[0]
-    ]
+    equal: defaultdict[Request, list[int]] = defaultdict(list)
+    for index, request in enumerate(instance.requests):
+        equal[request].append(index)
+    groups = [] if allowed.order else [group for group in equal.values() if len(group) > 1]
 
     def named(states: States) -> States:
         """Return them with the names of equal requests in an order: they may change places from now on."""
         renamed = list(states)
-        for group in groups if not allowed.order else ():
+        for group in groups:
             for index, state in zip(group, sorted(states[index] for index in group), strict=True):
                 renamed[index] = state
         return tuple(renamed)

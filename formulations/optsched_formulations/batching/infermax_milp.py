@@ -112,7 +112,6 @@ import pulp
 from optsched.model.domain import MAX_PS
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Latency, Objective
-from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.model.state import RequestState, initial
 from optsched.solvers.claims import FloatReading, Part, Tolerance, Values, admits, claim, most_slack
@@ -122,7 +121,6 @@ from optsched.solvers.formulation import (
     ModelFormat,
     Outcome,
     Task,
-    Termination,
     UnsupportedError,
     nothing_better,
     require_monotone,
@@ -177,7 +175,7 @@ class InfermaxMilp:
             model = _Model(task, solver.tolerance, deadline)
             deadline.require()
         except OutOfTimeError:
-            return Outcome(Termination.LIMIT, None, task.bound, Badge.SOLVER_CLAIMED)
+            return claim(task, [], None)
         answer = solver.solve(Programme(model.problem, task, deadline.left_s(), model.reading))
         if answer.infeasible:
             return nothing_better(task)

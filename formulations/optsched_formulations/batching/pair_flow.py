@@ -25,7 +25,6 @@ from ortools.sat.python import cp_model
 from optsched.bounds.volume import volume_bound
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
-from optsched.model.result import Badge
 from optsched.planner.formulation import Planner
 from optsched.solvers.claims import claim
 from optsched.solvers.cpsat import minimize_cpsat
@@ -107,10 +106,10 @@ class PairFlow:
             raise UnsupportedError(
                 f"a cache of {task.instance.kappa:.3g} requests, of which its relaxation says little"
             )
-        outcome = Outcome(Termination.LIMIT, None, None, Badge.SOLVER_CLAIMED)
+        outcome = claim(task, [], None)
         while True:
             try:
-                solution = _Solution(replace(task, time_limit_s=deadline.left_s()), classes, horizon, deadline)
+                solution = _Solution(task, classes, horizon, deadline)
             except OutOfTimeError:
                 return outcome
             outcome = solution.solve()
@@ -131,7 +130,7 @@ class _Solution:
     """
 
     def __init__(self, task: Task, classes: Classes, horizon: int, deadline: Deadline) -> None:
-        self._task = task
+        self._task, self._deadline = task, deadline
         self._started = now_s()
         self._classes = classes
         self._upper = value_to_beat(task)
@@ -164,13 +163,13 @@ class _Solution:
         if self._hopeless:
             self._plan()
         if ended and not self._hopeless:
-            self._take_prices(_BASIC_SHARE * self._left(), basic=True)
+            self._take_prices(_BASIC_SHARE * self._deadline.left_s(), basic=True)
 
     def _plan(self) -> None:
         """Let the planner look for a better schedule: what one that runs beside this finds does not come here."""
         close = -(-self._bound * _WORTH // (_WORTH - 1))
         # The planner ends at its task's bound. This one is not proved, so that nothing is to be told of it.
-        wanted = replace(self._task, bound=close, time_limit_s=_PLAN_SHARE * self._left(), progress=silent)
+        wanted = replace(self._task, bound=close, time_limit_s=_PLAN_SHARE * self._deadline.left_s(), progress=silent)
         planned = Planner().solve(wanted)
         if planned.schedule is not None:
             value = int(evaluate(self._task.instance, planned.schedule)["objectives"][self._task.objective.value])
@@ -179,12 +178,9 @@ class _Solution:
                 self._upper = min(self._upper, value_to_beat(self._task))
                 self._task.progress(ProgressEvent(now_s() - self._started, value, self._bound))
 
-    def _left(self) -> float:
-        return self._task.time_limit_s - (now_s() - self._started)
-
     def _price(self) -> bool:
         """Find prices and packing inequalities, round by round, while they help; return whether there was time."""
-        until = _PRICES_SHARE * self._left()
+        until = _PRICES_SHARE * self._deadline.left_s()
         classes = self._classes
         held = [
             HeldClass(len(members), [classes.size[first + k] for k in range(kind[1])])
@@ -231,7 +227,7 @@ class _Solution:
             add_row(cp, row, cp_model.LinearExpr.weighted_sum(terms, [factor for factor, _ in row.terms]))
         objective = self._model.program.objective
         total = cp_model.LinearExpr.weighted_sum([variables[x] for _, x in objective], [cost for cost, _ in objective])
-        known = replace(task, bound=max(task.bound, self._bound), time_limit_s=self._left())
+        known = replace(task, bound=max(task.bound, self._bound), time_limit_s=self._deadline.left_s())
         goal = bounded(cp, Goal(total, 1, self._model.constant), known, self._upper)
         answer = minimize_cpsat(cp, goal.expression, known, goal.to_value, linear=True)
         if answer.termination == Termination.INFEASIBLE:

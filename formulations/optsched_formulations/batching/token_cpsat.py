@@ -15,7 +15,6 @@ that the incumbent is optimal, or that no schedule is that good.
 from __future__ import annotations
 
 from optsched.model.domain import replace
-from optsched.model.result import Badge
 from optsched.solvers.claims import claim
 from optsched.solvers.cpsat import minimize_cpsat
 from optsched.solvers.deadline import Deadline, OutOfTimeError
@@ -48,7 +47,7 @@ class TokenCpSat:
             model = (ChunkModel if task.instance.rules.chunked_prefill else WholeModel)(task, deadline)
             deadline.require()
         except OutOfTimeError:
-            return Outcome(Termination.LIMIT, None, None, Badge.SOLVER_CLAIMED)
+            return claim(task, [], None)
         rest = replace(task, time_limit_s=deadline.left_s())
         answer = minimize_cpsat(model.cp, model.goal.expression, rest, model.goal.to_value)
         if answer.termination == Termination.INFEASIBLE:

@@ -190,9 +190,9 @@ def _pools(
 ) -> dict[str, tuple[int, list[_Job]]]:
     """Return the number of machines and the jobs of every pool."""
     jobs: dict[str, list[_Job]] = {pool: [] for pool in POOLS}
+    arrivals = cluster.arrivals_ps
     for index, (request, least) in enumerate(zip(cluster.requests, times, strict=True)):
-        options = _options(cluster, index, needs)
-        arrival = request.arrival_ps - cluster.start_ps
+        options, arrival = _options(cluster, index, needs), arrivals[index]
         firsts = [first for first, _ in options.stays + options.leaves]
         jobs["first"].append(_Job(arrival, min(firsts), least.rest))
         wholes = [first + later for first, later in options.stays]

@@ -144,9 +144,7 @@ def _jobs(instance: Instance, needs: Sequence[int], machines: int) -> _Jobs:
 
     What delays that one by a second delays each machine's part of the requests.
     """
-    start = instance.start_ps
-    arrivals = (request.arrival_ps - start for request in instance.requests)
-    return sorted(zip(arrivals, (_SLOWER * need / machines for need in needs), strict=True))
+    return sorted(zip(instance.arrivals_ps, (_SLOWER * need / machines for need in needs), strict=True))
 
 
 def _latency(instance: Instance, machines: int, jobs: _Jobs) -> int:

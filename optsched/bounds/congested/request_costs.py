@@ -56,10 +56,10 @@ class RequestCosts:
     """
 
     def __init__(self, instance: Instance, window_ps: int, machines: int = 1, grains: int = GRAINS) -> None:
-        requests, start = instance.requests, instance.start_ps
+        requests = instance.requests
         least = alone(instance)
         self.cost, self.window_ps, self.grain_ps = instance.cost, window_ps, window_ps // grains
-        self.arrival = np.array([request.arrival_ps - start for request in requests], np.int64)
+        self.arrival = np.array(instance.arrivals_ps, np.int64)
         self.input = np.array([request.input for request in requests], np.int64)
         self.output = np.array([request.output for request in requests], np.int64)
         self.alone = np.array(least.e2e, np.int64)

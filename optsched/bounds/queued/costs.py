@@ -46,8 +46,8 @@ class RequestCosts:
     """
 
     def __init__(self, instance: Instance, worths: DecodeWorths) -> None:
-        requests, start = instance.requests, instance.start_ps
-        self.arrival = np.array([request.arrival_ps - start for request in requests], np.int64)
+        requests = instance.requests
+        self.arrival = np.array(instance.arrivals_ps, np.int64)
         prompt = np.array([request.input for request in requests], np.int64)
         output = np.array([request.output for request in requests], np.int64)
         self.most_output = int(output.max())

@@ -28,7 +28,6 @@ from optsched.model.instance import Instance
 from optsched.stopwatch import STOPWATCH
 
 Floats = npt.NDArray[np.float64]
-_LONGEST_S = 1e6
 
 
 class Dual(NamedTuple):
@@ -126,7 +125,7 @@ def solve(held: Tenants, step_ps: int, unit_ps: float) -> Dual | None:
         served,
         number.astype(np.float64),
         method="highs-ipm",
-        options={"time_limit": min(max(STOPWATCH.left_s(), 0.0), _LONGEST_S)},
+        options={"time_limit": max(STOPWATCH.left_s(), 0.0)},
     )
     if found.status != 0:
         return None

@@ -22,5 +22,6 @@ def arrivals(instance: Instance, classes: Classes, scale: int) -> tuple[Ints, In
         for last, request in enumerate(reversed(members), start=1):
             place[c, last] = order.index(request)
     owner = {request: c for c, members in enumerate(classes.members) for request in members}
-    pairs = [((instance.requests[r].arrival_ps - instance.start_ps) * scale, owner[r]) for r in order]
+    arrivals = instance.arrivals_ps
+    pairs = [(arrivals[r] * scale, owner[r]) for r in order]
     return np.array(pairs, dtype=np.int64).T.copy(), place

@@ -43,7 +43,8 @@ def arriving_requests(instance: Instance, order: list[int], seconds: float) -> R
     size = np.zeros((number, longest + 2), dtype=np.int64)
     done = np.zeros((number, longest + 1), dtype=np.int64)
     weight = np.zeros((len(weights), number, longest + 1), dtype=np.int64)
-    arrival = [request.arrival_ps - instance.start_ps for request in requests]
+    arrivals = instance.arrivals_ps
+    arrival = [arrivals[r] for r in order]
     steps = [
         [classes.fill_ps[item] if k == 1 else classes.decode_ps[item] for item, k in _items(classes, owner[r])]
         for r in order

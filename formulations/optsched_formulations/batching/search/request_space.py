@@ -126,7 +126,7 @@ def request_space(instance: Instance, classes: Classes, seconds: float, prices: 
         unused = np.zeros(number, dtype=np.int64)
         bound = time_to_come(requests, np.zeros(number, dtype=np.int64), 0, unused, unused.copy())
         requests.limits[BOUND] = bound
-    waited = sum(instance.requests[r].arrival_ps - instance.start_ps for r in range(number)) * same
+    waited = sum(instance.arrivals_ps) * same
     return Space(
         arcs=NO_ARCS,
         requests=requests,

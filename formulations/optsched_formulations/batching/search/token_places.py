@@ -48,10 +48,10 @@ class TokenPlaces:
         kind_of = {request: kind for kind, members in enumerate(classes.members) for request in members}
         items = [classes.first[kind_of[r]] + k for r, each in enumerate(instance.requests) for k in range(each.output)]
         outputs = [request.output for request in instance.requests]
-        base, begin = classes.base_ps, instance.start_ps
+        base = classes.base_ps
         own = [classes.decode_ps[item] if classes.token[item] > 1 else classes.fill_ps[item] for item in items]
         work = [UNITS * each // base for each in own]
-        arrival = [-(-UNITS * (each.arrival_ps - begin) // base) for each in instance.requests]
+        arrival = [-(-UNITS * each // base) for each in instance.arrivals_ps]
         # More than the time of one request after another: what a refill takes where nothing is ever evicted.
         ends = UNITS * len(items) + sum(work) + max(arrival) + 1
         extra = [
