@@ -36,7 +36,6 @@ FEW_ARRIVING = [
     ("pair_flow", 0.75),
     ("state_search", 0.9),
     ("core_alone", 0.7),
-    ("layer_search", 0.8),
     ("pattern_cg", 0.4),
     ("class_flow", 0.6),
     ("token_cpsat", 1.0),

@@ -156,7 +156,7 @@ class LayerSearch:
     declaration = Declaration(
         sequential=True,
         turns=(
-            Turn(45, 0.8, (Regime.FEW_RESIDENT, Regime.FEW_ARRIVING)),
+            Turn(45, 0.8, (Regime.FEW_RESIDENT,)),
             Turn(45, 0.85, (Regime.FEW_TOGETHER,)),
             Turn(45, 1.0, (Regime.MANY_TOGETHER,)),
         ),
