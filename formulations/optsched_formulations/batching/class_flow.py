@@ -36,8 +36,8 @@ class ClassFlow:
 
     declaration = Declaration(
         turns=(
-            Turn(60, 0.6, (Regime.FEW_RESIDENT, Regime.FEW_ARRIVING, Regime.FEW_TOGETHER)),
-            Turn(60, 0.85, (Regime.MANY_ARRIVING, Regime.MANY_TOGETHER)),
+            Turn(60, 0.6, (Regime.FEW_RESIDENT, Regime.FEW_TOGETHER)),
+            Turn(60, 0.85, (Regime.MANY_TOGETHER,)),
         )
     )
     """It finds schedules that the state search does not reach and patterns only bound."""

@@ -76,7 +76,7 @@ _MORE_BATCHES, _SHARE_MORE = 3, 8
 class PairFlow:
     """The method of this module, as `optsched.solvers.formulation.Formulation`."""
 
-    declaration = Declaration(sequential=True, turns=(Turn(38, 0.75, (Regime.FEW_RESIDENT, Regime.FEW_ARRIVING)),))
+    declaration = Declaration(sequential=True, turns=(Turn(38, 0.75, (Regime.FEW_RESIDENT,)),))
     """It comes before the state search, which makes use of all the time that it gets."""
 
     def solve(self, task: Task) -> Outcome:

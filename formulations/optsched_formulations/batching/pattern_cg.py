@@ -69,7 +69,7 @@ from optsched.model.ints import Ints
 from optsched.model.metrics import evaluate
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
-from optsched.solvers.declaration import Declaration, Turn
+from optsched.solvers.declaration import Declaration, Regime, Turn
 from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, require_seconds
 from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
@@ -98,7 +98,9 @@ _MOST_NODES = 20_000_000
 class PatternCg:
     """The method of this module, as `optsched.solvers.formulation.Formulation`."""
 
-    declaration = Declaration(sequential=True, turns=(Turn(50, 0.4),))
+    declaration = Declaration(
+        sequential=True, turns=(Turn(50, 0.4, (Regime.FEW_RESIDENT, Regime.FEW_TOGETHER, Regime.MANY_TOGETHER)),)
+    )
     """Patterns bound best where many requests share the cache."""
 
     def solve(self, task: Task) -> Outcome:

@@ -52,7 +52,7 @@ _TRY_S, _TRIES = 1.0, 3
 class Unbroken:
     """The method of this module, as `optsched.solvers.formulation.Formulation`."""
 
-    declaration = Declaration(sequential=True, turns=(Turn(35, 0.25, (Regime.MANY_ARRIVING, Regime.MANY_TOGETHER)),))
+    declaration = Declaration(sequential=True, turns=(Turn(35, 0.25, (Regime.MANY_TOGETHER,)),))
     """Where few requests share the cache the best schedules evict."""
 
     def solve(self, task: Task) -> Outcome:
