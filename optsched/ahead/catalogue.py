@@ -25,6 +25,7 @@ WARM_UPS: Mapping[str, str] = MappingProxyType(
         "layers": f"{_FORMULATIONS}:layers",
         "latency prices": f"{_QUESTIONS}:latency_prices",
         "reinsertions": f"{_FORMULATIONS}:reinsertions",
+        "beginnings": f"{_FORMULATIONS}:beginnings",
         "clocks": f"{_FORMULATIONS}:clocks",
         "machines": f"{_FORMULATIONS}:machines",
         "makespan prices": f"{_QUESTIONS}:makespan_prices",
