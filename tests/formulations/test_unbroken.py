@@ -14,6 +14,7 @@ from outcomes import legal_value
 from optsched import Instance, Limits, Objective, Request, Rules, load_instance
 from optsched.model.cost import CostModel
 from optsched.model.result import Badge
+from optsched.solvers.cpsat import CpSatAnswer
 from optsched.solvers.formulation import Outcome, Task, Termination, UnsupportedError
 from optsched_formulations.batching.unbroken import Unbroken
 
@@ -78,6 +79,39 @@ def test_it_finds_the_fewest_batches_of_all_first_batches(
     assert outcome.termination == Termination.LIMIT
     assert (outcome.bound, outcome.badge) == (None, Badge.HEURISTIC)
     assert legal_value(instance, outcome.schedule) == 10 * fewest(instance)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=4),
+    st.integers(4, 10),
+    st.integers(4, 7),
+    st.integers(4, 6),
+    st.sampled_from((None, 1, 2)),
+    st.integers(0, 9),
+)
+def test_so_does_the_walk_alone(
+    shapes: list[tuple[int, int]], memory: int, tokens: int, prefill: int, together: int | None, seed: int
+) -> None:
+    limits = Limits(memory, tokens, min(prefill, tokens), together)
+    instance = Instance("few", limits, Rules(), TEN, tuple(Request(*shape) for shape in shapes))
+    assume(not instance.infeasibilities())
+    least = 10 * fewest(instance)
+    undecided = CpSatAnswer(Termination.LIMIT, None, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("optsched_formulations.batching.unbroken.minimize_cpsat", lambda *_: undecided)
+        outcome = ask(instance, bound=least, seed=seed)
+    assert legal_value(instance, outcome.schedule) == least
+
+
+@pytest.mark.slow
+def test_the_walk_finds_what_takes_cpsat_minutes() -> None:
+    """Requests hold 13,528 tokens in all, memory 410: 33 batches at least, 32.995 without what is left over."""
+    instance = load_instance("ladder-n32-LILO+LISO-k8")
+    outcome = ask(instance, time_limit_s=120)
+    assert outcome.schedule is not None
+    assert len(outcome.schedule.batches) == 34
+    assert outcome.schedule.evictions == 0
 
 
 def test_a_schedule_that_is_known_is_kept_or_beaten() -> None:
