@@ -20,7 +20,7 @@ from optsched_formulations.batching.costs import one_after_another
 from optsched_formulations.batching.free_pauses import FreePauses
 from optsched_formulations.batching.layer_search import LayerSearch
 from optsched_formulations.batching.reinsertion import Reinsertion
-from optsched_formulations.batching.search.beginnings_kernel import Lives, Walk, walk_beginnings
+from optsched_formulations.batching.search.beginnings_kernel import Needs, Walk, walk_beginnings
 from optsched_formulations.batching.state_search import StateSearch
 from optsched_formulations.routing.component import DocumentNeed, component_bound
 from optsched_formulations.routing.joint import solve_jointly
@@ -79,7 +79,7 @@ def beginnings() -> None:
     """Let a request begin a batch later, when the other one has ended."""
     once, two = np.ones((1, 2, 1), dtype=np.int64), np.arange(2)
     walk = Walk(0 * two, np.array([[2, 0]]), np.ones((1, 2)), np.zeros((2, 2), dtype=np.int64))
-    walk_beginnings(Lives(once, two // 2 + 1, two, np.ones(1, dtype=np.int64)), walk, 0, 1, 0)
+    walk_beginnings(Needs(once, two // 2 + 1, two, np.ones(1, dtype=np.int64)), walk, 0, 1, 0)
 
 
 def machines() -> None:

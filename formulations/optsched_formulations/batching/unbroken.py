@@ -13,8 +13,8 @@ optimal, and nothing is bounded.
 *CP-SAT* has a second for each J, in which it refutes most of those that have no schedule. *A walk* goes on where that
 says neither (tabu search: Glover, "Tabu search, part I", ORSA Journal on Computing 1, 1989; the prices are those of the
 breakout method: Morris, AAAI 1993). All requests begin somewhere, and what batches take beyond their limits has a
-price. A step looks at the requests of one such batch, and of all places of one of them, and of all exchanges of one
-with another request, makes what costs least, be it more than before; where a request began it does not begin again
+price. A step takes the requests of one such batch, looks at all places of each and at all its exchanges with other
+requests, and makes the one that costs least, be it more than before; where a request began it does not begin again
 for a few steps. Where no step lowers the cost, prices rise in the batches that are too full. Again and again it begins
 anew. 32 requests in 34 batches, of which 97 % of the memory is needed, take seconds (`ladder-n32-LILO+LISO-k8`), where
 CP-SAT finds nothing in minutes.
@@ -51,7 +51,7 @@ from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import Costs, Horizon, value_to_beat
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.search.beginnings_kernel import Lives, Walk, walk_beginnings
+from optsched_formulations.batching.search.beginnings_kernel import Needs, Walk, walk_beginnings
 
 _MOST_TERMS = 500_000
 """Terms of a model, beyond which it is not built."""
@@ -97,32 +97,32 @@ class _Search:
 
     def _search(self, interrupted: threading.Event) -> None:
         task, instance = self._task, self._task.instance
-        costs, lives = Costs(instance), _Lives(instance)
+        costs, needs = Costs(instance), _Needs(instance)
         most = Horizon(costs, task.objective, value_to_beat(task), len(costs.tokens)).batches
         fewest = max(volume_bound(instance).batches, *(request.output for request in instance.requests))
         enough = max(task.bound, task.restrictions.at_most or 0)
         for batches in range(most, fewest - 1, -1):
             if self._value is not None and self._value <= enough:
                 return
-            begins = self._begins(lives, batches, lambda: 0.0 if interrupted.is_set() else self._left_s())
+            begins = self._begins(needs, batches, lambda: 0.0 if interrupted.is_set() else self._left_s())
             if begins is None:
                 return
-            found = lives.schedule(batches, begins)
+            found = needs.schedule(batches, begins)
             makespan = evaluate(instance, found)["objectives"][task.objective.value]
             if self._value is None or makespan < self._value:
                 self._schedule, self._value = found, makespan
                 task.progress(ProgressEvent(now_s() - self._started, makespan, task.bound))
 
-    def _begins(self, lives: _Lives, batches: int, left_s: Callable[[], float]) -> Sequence[int] | None:
+    def _begins(self, needs: _Needs, batches: int, left_s: Callable[[], float]) -> Sequence[int] | None:
         """Return where requests begin; None if there is no such schedule, or none is found in time."""
-        model = _Model(lives, batches)
+        model = _Model(needs, batches)
         seconds = min(_CPSAT_S, left_s())
         if seconds <= 0:
             return None
         answer = minimize_cpsat(*model.asked, replace(self._task, time_limit_s=seconds, progress=silent), int)
         if answer.termination == Termination.INFEASIBLE:
             return None
-        return _walked(lives, batches, self._rng, left_s) if answer.value_of is None else model.read(answer.value_of)
+        return _walked(needs, batches, self._rng, left_s) if answer.value_of is None else model.read(answer.value_of)
 
     def _left_s(self) -> float:
         return self._task.time_limit_s - (now_s() - self._started)
@@ -151,7 +151,7 @@ class _Class:
     members: tuple[int, ...]
 
 
-class _Lives:
+class _Needs:
     """What the requests of an instance take of what may bind, from when they begin.
 
     Attributes
@@ -199,19 +199,19 @@ class _Lives:
 class _Model:
     """Where requests begin, for a number of batches, as a model of CP-SAT."""
 
-    def __init__(self, lives: _Lives, batches: int) -> None:
-        terms = batches * sum(each.shape.output for each in lives.classes)
+    def __init__(self, needs: _Needs, batches: int) -> None:
+        terms = batches * sum(each.shape.output for each in needs.classes)
         if terms > _MOST_TERMS:
             raise UnsupportedError(f"a model of {terms} terms, more than {_MOST_TERMS}")
-        self._classes = lives.classes
+        self._classes = needs.classes
         model = cp_model.CpModel()
         self._begin = [
             [model.new_int_var(0, len(each.members), "") for _ in range(batches - each.shape.output + 1)]
-            for each in lives.classes
+            for each in needs.classes
         ]
-        for each, begin in zip(lives.classes, self._begin, strict=True):
+        for each, begin in zip(needs.classes, self._begin, strict=True):
             model.add(cp_model.LinearExpr.sum(begin) == len(each.members))
-        for use, limit in zip(lives.use, lives.limit, strict=True):
+        for use, limit in zip(needs.use, needs.limit, strict=True):
             for batch in range(batches):
                 model.add(self._taken(use, batch) <= int(limit))
         self.asked = model, model.new_constant(0)
@@ -234,20 +234,20 @@ class _Model:
         return [begins[request] for request in sorted(begins)]
 
 
-def _walked(lives: _Lives, batches: int, rng: np.random.Generator, left_s: Callable[[], float]) -> Sequence[int] | None:
+def _walked(needs: _Needs, batches: int, rng: np.random.Generator, left_s: Callable[[], float]) -> Sequence[int] | None:
     """Walk until no batch takes too much; return where requests begin, None if there is no time left."""
-    class_of = {request: number for number, each in enumerate(lives.classes) for request in each.members}
+    class_of = {request: number for number, each in enumerate(needs.classes) for request in each.members}
     alike = np.array([class_of[request] for request in sorted(class_of)], dtype=np.int64)
-    output = np.array([each.shape.output for each in lives.classes], dtype=np.int64)[alike]
-    all_lives = Lives(np.take(lives.use, alike, axis=1), output, alike, lives.limit)
+    output = np.array([each.shape.output for each in needs.classes], dtype=np.int64)[alike]
+    each_needs = Needs(np.take(needs.use, alike, axis=1), output, alike, needs.limit)
     while True:
         begin = rng.integers(batches - output + 1)
-        load = np.zeros((len(lives.limit), batches), dtype=np.int64)
+        load = np.zeros((len(needs.limit), batches), dtype=np.int64)
         for request, at in enumerate(begin):
-            load[:, at : at + output[request]] += all_lives.use[:, request, : output[request]]
+            load[:, at : at + output[request]] += each_needs.use[:, request, : output[request]]
         walk = Walk(begin, load, np.ones(load.shape), np.zeros((len(begin), batches), dtype=np.int64))
         for first in range(0, _STEPS, _LOOK):
-            if walk_beginnings(all_lives, walk, first, _LOOK, int(rng.integers(1 << 32))):
+            if walk_beginnings(each_needs, walk, first, _LOOK, int(rng.integers(1 << 32))):
                 return list(walk.begin.tolist())
             if left_s() <= 0:
                 return None

@@ -21,7 +21,7 @@ _ALIKE = 1e-9
 _NEVER = 1e300
 
 
-class Lives(NamedTuple):
+class Needs(NamedTuple):
     """What requests run in successive batches once they have begun.
 
     ``use[i, r, k]`` is what request r takes of what ``limit[i]`` limits in the batch k after its first, ``output`` how
@@ -54,7 +54,7 @@ class Walk(NamedTuple):
 
 
 @compiled
-def walk_beginnings(lives: Lives, walk: Walk, first: int, steps: int, seed: int) -> bool:
+def walk_beginnings(needs: Needs, walk: Walk, first: int, steps: int, seed: int) -> bool:
     """Take steps of a walk; return whether no batch takes too much.
 
     Parameters
@@ -65,11 +65,11 @@ def walk_beginnings(lives: Lives, walk: Walk, first: int, steps: int, seed: int)
         Of all random choices.
     """
     np.random.seed(seed)
-    output, alike = lives.output, lives.alike
+    output, alike = needs.output, needs.alike
     begin, until = walk.begin, walk.until
     requests, batches = until.shape
     for step in range(first, first + steps):
-        crowded = _crowded(lives, walk)
+        crowded = _crowded(needs, walk)
         if crowded < 0:
             return True
         best, alternatives = _NEVER, 0
@@ -77,12 +77,12 @@ def walk_beginnings(lives: Lives, walk: Walk, first: int, steps: int, seed: int)
         for r in range(requests):
             if not begin[r] <= crowded < begin[r] + output[r] or np.random.random() < _SKIPPED:
                 continue
-            without = _put(lives, walk, r, begin[r], -1)
+            without = _put(needs, walk, r, begin[r], -1)
             for at in range(batches - output[r] + 1):
                 if at == begin[r] or until[r, at] > step:
                     continue
-                cost = without + _put(lives, walk, r, at, 1)
-                _put(lives, walk, r, at, -1)
+                cost = without + _put(needs, walk, r, at, 1)
+                _put(needs, walk, r, at, -1)
                 if cost <= best + _ALIKE:
                     alternatives = alternatives + 1 if cost >= best - _ALIKE else 1
                     if np.random.randint(alternatives) == 0:
@@ -90,7 +90,7 @@ def walk_beginnings(lives: Lives, walk: Walk, first: int, steps: int, seed: int)
             for q in range(requests):
                 if alike[q] == alike[r]:
                     continue
-                without_both = without + _put(lives, walk, q, begin[q], -1)
+                without_both = without + _put(needs, walk, q, begin[q], -1)
                 for ends in range(2):
                     # They change places: each begins where the other did, or ends there.
                     at, there = begin[q], begin[r]
@@ -100,73 +100,73 @@ def walk_beginnings(lives: Lives, walk: Walk, first: int, steps: int, seed: int)
                         continue
                     if until[r, at] > step or until[q, there] > step or (ends and output[q] == output[r]):
                         continue
-                    cost = without_both + _put(lives, walk, r, at, 1) + _put(lives, walk, q, there, 1)
-                    _put(lives, walk, q, there, -1)
-                    _put(lives, walk, r, at, -1)
+                    cost = without_both + _put(needs, walk, r, at, 1) + _put(needs, walk, q, there, 1)
+                    _put(needs, walk, q, there, -1)
+                    _put(needs, walk, r, at, -1)
                     if cost <= best + _ALIKE:
                         alternatives = alternatives + 1 if cost >= best - _ALIKE else 1
                         if np.random.randint(alternatives) == 0:
                             best, one, one_at, other, other_at = cost, r, at, q, there
-                _put(lives, walk, q, begin[q], 1)
-            _put(lives, walk, r, begin[r], 1)
+                _put(needs, walk, q, begin[q], 1)
+            _put(needs, walk, r, begin[r], 1)
         if one >= 0:
-            _move(lives, walk, one, one_at, step)
+            _move(needs, walk, one, one_at, step)
         if other >= 0:
-            _move(lives, walk, other, other_at, step)
+            _move(needs, walk, other, other_at, step)
         if best > -_ALIKE:
-            _raise_prices(lives, walk)
-    return _crowded(lives, walk) < 0
+            _raise_prices(needs, walk)
+    return _crowded(needs, walk) < 0
 
 
 @compiled_part
-def _crowded(lives: Lives, walk: Walk) -> int:
+def _crowded(needs: Needs, walk: Walk) -> int:
     """Return one of the batches that take too much, dear ones more often; −1 if none does."""
     limits, batches = walk.load.shape
     total = 0.0
     for i in range(limits):
         for t in range(batches):
-            if walk.load[i, t] > lives.limit[i]:
+            if walk.load[i, t] > needs.limit[i]:
                 total += walk.price[i, t]
     left, crowded = np.random.random() * total, -1
     for i in range(limits):
         for t in range(batches):
-            if walk.load[i, t] > lives.limit[i] and left >= 0:
+            if walk.load[i, t] > needs.limit[i] and left >= 0:
                 left -= walk.price[i, t]
                 crowded = t
     return crowded
 
 
 @compiled_part
-def _put(lives: Lives, walk: Walk, request: int, at: int, sign: int) -> float:
+def _put(needs: Needs, walk: Walk, request: int, at: int, sign: int) -> float:
     """Let a request begin in a batch, or no longer with the sign −1; return what that costs more."""
     cost = 0.0
-    for i in range(len(lives.limit)):
-        limit, price = lives.limit[i], walk.price[i]
-        for k in range(lives.output[request]):
+    for i in range(len(needs.limit)):
+        limit, price = needs.limit[i], walk.price[i]
+        for k in range(needs.output[request]):
             before = walk.load[i, at + k]
-            after = before + sign * lives.use[i, request, k]
+            after = before + sign * needs.use[i, request, k]
             walk.load[i, at + k] = after
             cost += price[at + k] * (max(0, after - limit) - max(0, before - limit))
     return cost
 
 
 @compiled_part
-def _move(lives: Lives, walk: Walk, request: int, at: int, step: int) -> None:
+def _move(needs: Needs, walk: Walk, request: int, at: int, step: int) -> None:
     before = walk.begin[request]
-    _put(lives, walk, request, before, -1)
-    _put(lives, walk, request, at, 1)
+    _put(needs, walk, request, before, -1)
+    _put(needs, walk, request, at, 1)
     walk.until[request, before] = step + _TABU + np.random.randint(_TABU)
     walk.begin[request] = at
 
 
 @compiled_part
-def _raise_prices(lives: Lives, walk: Walk) -> None:
+def _raise_prices(needs: Needs, walk: Walk) -> None:
     """Raise the prices where batches take too much, and then all so that they are 1 on average."""
     limits, batches = walk.load.shape
     total = 0.0
     for i in range(limits):
         for t in range(batches):
-            if walk.load[i, t] > lives.limit[i]:
+            if walk.load[i, t] > needs.limit[i]:
                 walk.price[i, t] *= _DEARER
             total += walk.price[i, t]
     for i in range(limits):
