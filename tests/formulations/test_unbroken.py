@@ -52,50 +52,36 @@ def fits(begins: list[tuple[int, Request]], batch: int, limits: Limits) -> bool:
     )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-@given(
-    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=4),
-    st.integers(4, 10),
-    st.integers(4, 7),
-    st.integers(4, 6),
-    st.sampled_from((None, 1, 2)),
-    st.sampled_from((1, 2)),
-    st.booleans(),
-)
-def test_it_finds_the_fewest_batches_of_all_first_batches(
-    shapes: list[tuple[int, int]],
-    memory: int,
-    tokens: int,
-    prefill: int,
-    together: int | None,
-    block: int,
-    chunked: bool,
-) -> None:
+@st.composite
+def few_requests(draw: st.DrawFn) -> Instance:
+    """Return an instance of which all first batches can be tried."""
+    shapes = draw(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=4))
+    memory, tokens, prefill = draw(st.integers(4, 10)), draw(st.integers(4, 7)), draw(st.integers(4, 6))
+    together, block = draw(st.sampled_from((None, 1, 2))), draw(st.sampled_from((1, 2)))
     limits = Limits(memory, tokens, min(prefill, tokens), together, block)
-    rules = Rules(chunked_prefill=chunked)
+    rules = Rules(chunked_prefill=draw(st.booleans()))
     instance = Instance("few", limits, rules, TEN, tuple(Request(*shape) for shape in shapes))
     assume(not instance.infeasibilities())
+    return instance
+
+
+EXAMPLES = settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+
+
+@EXAMPLES
+@given(few_requests())
+def test_it_finds_the_fewest_batches_of_all_first_batches(instance: Instance) -> None:
     outcome = ask(instance)
     assert outcome.termination == Termination.LIMIT
     assert (outcome.bound, outcome.badge) == (None, Badge.HEURISTIC)
     assert legal_value(instance, outcome.schedule) == 10 * fewest(instance)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-@given(
-    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=4),
-    st.integers(4, 10),
-    st.integers(4, 7),
-    st.integers(4, 6),
-    st.sampled_from((None, 1, 2)),
-    st.integers(0, 9),
-)
-def test_so_does_the_walk_alone(
-    shapes: list[tuple[int, int]], memory: int, tokens: int, prefill: int, together: int | None, seed: int
-) -> None:
-    limits = Limits(memory, tokens, min(prefill, tokens), together)
-    instance = Instance("few", limits, Rules(), TEN, tuple(Request(*shape) for shape in shapes))
-    assume(not instance.infeasibilities())
+@EXAMPLES
+@given(few_requests(), st.integers(0, 9))
+def test_so_does_the_walk_alone(instance: Instance, seed: int) -> None:
     least = 10 * fewest(instance)
     undecided = CpSatAnswer(Termination.LIMIT, None, None)
     with pytest.MonkeyPatch.context() as patch:

@@ -97,10 +97,11 @@ class _Search:
 
     def _search(self, interrupted: threading.Event) -> None:
         task, instance = self._task, self._task.instance
-        costs, needs = Costs(instance), _Needs(instance)
+        costs = Costs(instance)
         most = Horizon(costs, task.objective, value_to_beat(task), len(costs.tokens)).batches
         fewest = max(volume_bound(instance).batches, *(request.output for request in instance.requests))
         enough = max(task.bound, task.restrictions.at_most or 0)
+        needs = _Needs(instance, most)
         for batches in range(most, fewest - 1, -1):
             if self._value is not None and self._value <= enough:
                 return
@@ -122,7 +123,9 @@ class _Search:
         answer = minimize_cpsat(*model.asked, replace(self._task, time_limit_s=seconds, progress=silent), int)
         if answer.termination == Termination.INFEASIBLE:
             return None
-        return _walked(needs, batches, self._rng, left_s) if answer.value_of is None else model.read(answer.value_of)
+        if answer.value_of is not None:
+            return model.read(answer.value_of)
+        return _walked(needs.each, batches, self._rng, left_s)
 
     def _left_s(self) -> float:
         return self._task.time_limit_s - (now_s() - self._started)
@@ -162,13 +165,18 @@ class _Needs:
         By limit, class and batches since a request has begun.
     limit
         How much of each there is.
+    each
+        The same by request.
     """
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, batches: int) -> None:
         self._instance = instance
         classes = [_Class(instance.requests[members[0]], tuple(members)) for members in Classes(instance).members]
         self.classes = sorted(classes, key=lambda each: (each.shape.peak_tokens, each.shape.output), reverse=True)
         limits, shapes = instance.limits, [each.shape for each in self.classes]
+        terms = batches * sum(shape.output for shape in shapes)
+        if terms > _MOST_TERMS:
+            raise UnsupportedError(f"a model of {terms} terms, more than {_MOST_TERMS}")
         longest = max(shape.output for shape in shapes)
         begun = [[k < shape.output for k in range(longest)] for shape in shapes]
         blocks = [[limits.blocks(shape.input + k) for k in range(longest)] for shape in shapes]
@@ -186,6 +194,10 @@ class _Needs:
             raise UnsupportedError(f"requests that take more than {_MOST_USE} together")
         self.use = np.array([use for use, _ in rows], dtype=np.int64) * np.array(begun, dtype=np.int64)
         self.limit = np.array([min(limit, _MOST_USE) for _, limit in rows], dtype=np.int64)
+        class_of = {request: number for number, each in enumerate(self.classes) for request in each.members}
+        alike = np.array([class_of[request] for request in sorted(class_of)], dtype=np.int64)
+        output = np.array([shape.output for shape in shapes], dtype=np.int64)[alike]
+        self.each = Needs(np.take(self.use, alike, axis=1), output, alike, self.limit)
 
     def schedule(self, batches: int, begins: Sequence[int]) -> Schedule:
         """Return the schedule of requests that begin in some batches."""
@@ -200,9 +212,6 @@ class _Model:
     """Where requests begin, for a number of batches, as a model of CP-SAT."""
 
     def __init__(self, needs: _Needs, batches: int) -> None:
-        terms = batches * sum(each.shape.output for each in needs.classes)
-        if terms > _MOST_TERMS:
-            raise UnsupportedError(f"a model of {terms} terms, more than {_MOST_TERMS}")
         self._classes = needs.classes
         model = cp_model.CpModel()
         self._begin = [
@@ -234,20 +243,16 @@ class _Model:
         return [begins[request] for request in sorted(begins)]
 
 
-def _walked(needs: _Needs, batches: int, rng: np.random.Generator, left_s: Callable[[], float]) -> Sequence[int] | None:
+def _walked(needs: Needs, batches: int, rng: np.random.Generator, left_s: Callable[[], float]) -> Sequence[int] | None:
     """Walk until no batch takes too much; return where requests begin, None if there is no time left."""
-    class_of = {request: number for number, each in enumerate(needs.classes) for request in each.members}
-    alike = np.array([class_of[request] for request in sorted(class_of)], dtype=np.int64)
-    output = np.array([each.shape.output for each in needs.classes], dtype=np.int64)[alike]
-    each_needs = Needs(np.take(needs.use, alike, axis=1), output, alike, needs.limit)
     while True:
-        begin = rng.integers(batches - output + 1)
+        begin = rng.integers(batches - needs.output + 1)
         load = np.zeros((len(needs.limit), batches), dtype=np.int64)
         for request, at in enumerate(begin):
-            load[:, at : at + output[request]] += each_needs.use[:, request, : output[request]]
+            load[:, at : at + needs.output[request]] += needs.use[:, request, : needs.output[request]]
         walk = Walk(begin, load, np.ones(load.shape), np.zeros((len(begin), batches), dtype=np.int64))
         for first in range(0, _STEPS, _LOOK):
-            if walk_beginnings(each_needs, walk, first, _LOOK, int(rng.integers(1 << 32))):
+            if walk_beginnings(needs, walk, first, _LOOK, int(rng.integers(1 << 32))):
                 return list(walk.begin.tolist())
             if left_s() <= 0:
                 return None

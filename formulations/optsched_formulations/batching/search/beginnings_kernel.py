@@ -169,6 +169,7 @@ def _raise_prices(needs: Needs, walk: Walk) -> None:
             if walk.load[i, t] > needs.limit[i]:
                 walk.price[i, t] *= _DEARER
             total += walk.price[i, t]
+    share = limits * batches / total
     for i in range(limits):
         for t in range(batches):
-            walk.price[i, t] *= limits * batches / total
+            walk.price[i, t] *= share
