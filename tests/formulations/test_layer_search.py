@@ -36,10 +36,11 @@ from optsched_formulations.batching.layers.graph import MergedGraph, merged_grap
 from optsched_formulations.batching.layers.graph_kernel import DONE
 from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
 from optsched_formulations.batching.layers.near_kernel import Floats32, Near, NearWalks, least_near_walk, near_walks
+from optsched_formulations.batching.layers.outputs import by_output, prices_by_input
 from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
 from optsched_formulations.batching.layers.search import Found, search_layers
 from optsched_formulations.batching.layers.two_sided import Reach, TwoSided, arcs_back
-from optsched_formulations.batching.layers.walk_kernel import steps_of, walk_back
+from optsched_formulations.batching.layers.walk_kernel import close, steps_of, walk_back
 from optsched_formulations.batching.layers.walks import Walks
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.naming import schedule_of_steps
@@ -82,7 +83,7 @@ def test_no_prices_prove_more_than_the_optimum(instance: Instance, data: st.Data
     Nothing is rounded up.
     """
     covered(instance)
-    classes, best = Classes(instance), optimum(instance)
+    classes, best = Classes(instance, by_input=data.draw(st.booleans())), optimum(instance)
     most, items = (best - classes.constant_ps) // classes.base_ps, len(classes.size)
     relaxation = GraphRelaxation(
         graph := merged_graph(classes, 100_000),
@@ -158,14 +159,13 @@ def test_as_where_graphs_are_large_it_is_exact(instance: Instance) -> None:
 
 
 def from_both_ends(
-    instance: Instance, budget: int, share: int, further: Iterator[int], *, rise: bool
+    classes: Classes, budget: int, share: int, further: Iterator[int], *, rise: bool
 ) -> tuple[int, list[Found]]:
     """Search every number of batches from both ends, or from one, further and further; return bound and schedules.
 
     ``share`` of two parts of what a search goes further is that of the search forward. The budget is one without the
     constant work; prices may ``rise`` from batch to batch.
     """
-    classes = Classes(instance)
     most, fewest = (budget - 1) // classes.base_ps, max(output for _, output, _ in classes.kinds)
     graph = merged_graph(classes, 100_000)
     relaxation, bounds, found = GraphRelaxation(graph, Walks(graph, 1, most), 0), [budget], []
@@ -193,34 +193,44 @@ def from_both_ends(
 @pytest.mark.slow
 @FEWER
 @pytest.mark.parametrize("share", [0, 1, 2])
-@given(instance=memory_only(), further=st.lists(st.integers(1, 10), min_size=1, max_size=3), rise=st.booleans())
-def test_from_both_ends_it_is_exact(share: int, instance: Instance, further: list[int], *, rise: bool) -> None:
+@given(
+    instance=memory_only(),
+    further=st.lists(st.integers(1, 10), min_size=1, max_size=3),
+    rise=st.booleans(),
+    by_input=st.booleans(),
+)
+def test_from_both_ends_it_is_exact(
+    share: int, instance: Instance, further: list[int], *, rise: bool, by_input: bool
+) -> None:
     """However far each end is searched: no bound exceeds the optimum, and in the end one is found."""
     covered(instance)
-    classes, best = Classes(instance), optimum(instance)
+    classes, best = Classes(instance, by_input=by_input), optimum(instance)
     parts = cycle(-(-classes.base_ps * part // 4) for part in further)
-    bound, found = from_both_ends(instance, best + 1 - classes.constant_ps, share, parts, rise=rise)
+    bound, found = from_both_ends(classes, best + 1 - classes.constant_ps, share, parts, rise=rise)
     assert bound + classes.constant_ps == best
     assert found
     for one in found:
-        schedule = schedule_of_steps(instance, classes, one.steps)
+        steps = by_output(classes, Classes(instance), one.steps)
+        schedule = schedule_of_steps(instance, Classes(instance), steps)
         assert check_schedule(instance, schedule)[0] == []
         assert evaluate(instance, schedule)["objectives"]["makespan"] == one.bound + classes.constant_ps
 
 
 @pytest.mark.parametrize(("share", "rise"), [(0, False), (1, True), (2, False)])
 @pytest.mark.parametrize(("name", "best", "evictions"), BY_EVICTIONS)
+@pytest.mark.parametrize("by_input", [False, True])
 def test_from_both_ends_it_finds_what_takes_evictions(
-    name: str, best: int, evictions: int, share: int, *, rise: bool
+    name: str, best: int, evictions: int, share: int, *, rise: bool, by_input: bool
 ) -> None:
     """Forward, backward and half by half; what is known comes from `state_search`, and is certified."""
     instance = LADDER[f"ladder-{name}"]
-    classes = Classes(instance)
+    classes = Classes(instance, by_input=by_input)
     further = repeat(classes.base_ps // 4)
-    bound, found = from_both_ends(instance, best + 1 - classes.constant_ps, share, further, rise=rise)
+    bound, found = from_both_ends(classes, best + 1 - classes.constant_ps, share, further, rise=rise)
     assert bound + classes.constant_ps == best
     assert [sum(kind == EVICT for kind, _ in one.steps) for one in found] == [evictions]
-    schedule = schedule_of_steps(instance, classes, found[0].steps)
+    steps = by_output(classes, Classes(instance), found[0].steps)
+    schedule = schedule_of_steps(instance, Classes(instance), steps)
     assert check_schedule(instance, schedule)[0] == []
     assert evaluate(instance, schedule)["objectives"]["makespan"] == best
 
@@ -406,11 +416,11 @@ def _priced_walks(graph: MergedGraph, batches: int) -> tuple[Callable[[Floats], 
     walks = Walks(graph, 1, batches)
     least = np.full((batches + 1, graph.nodes), NONE)
     composing = least.copy()
-    least[0, 0] = 0.0
 
     def evaluate(at: Floats) -> tuple[float, Floats]:
-        fill, evict = (walks.extra / walks.base - at).astype(np.float32), at.astype(np.float32)
+        fill, evict = (walks.extra / walks.base - at).astype(np.float32), (at * graph.arcs.change).astype(np.float32)
         fill, evict = np.tile(fill, (batches + 1, 1)), np.tile(evict, (batches + 1, 1))
+        close(graph.arcs, evict[0], NONE, least[0])
         run, balance = np.ones(graph.nodes, dtype=np.float32), np.zeros(fill.shape, dtype=np.int64)
         walk_back(graph.arcs, fill, evict, run, NONE, least, composing, batches)
         ran = np.zeros(batches + 1, dtype=np.int64)
@@ -422,9 +432,10 @@ def _priced_walks(graph: MergedGraph, batches: int) -> tuple[Callable[[Floats], 
 
 
 @pytest.mark.parametrize(("name", "batches"), [("n06-SILO+SISO-k2", 23), ("n06-I32-O8-k2", 28)])
-def test_prices_by_near_walks_prove_as_much_as_by_all(name: str, batches: int) -> None:
+@pytest.mark.parametrize("by_input", [False, True])
+def test_prices_by_near_walks_prove_as_much_as_by_all(name: str, batches: int, *, by_input: bool) -> None:
     """The bundle method on all walks is stopped by its own promise that less than 0.0005 batches are left."""
-    graph = merged_graph(Classes(LADDER[f"ladder-{name}"]), 100_000)
+    graph = merged_graph(Classes(LADDER[f"ladder-{name}"], by_input=by_input), 100_000)
     evaluate, walks = _priced_walks(graph, batches)
     start, begin = walks.first_prices(batches), Begin(0, walks.fresh, batches, batches)
     best, _ = maximise(evaluate, start[0], [], math.inf, 2_000, 5e-4, lambda: False)
@@ -464,11 +475,51 @@ def test_prices_of_several_numbers_of_batches_at_once() -> None:
         assert relaxation.priced(alone, batches).bound >= bound - relaxation.walks.base * 1e-3
 
 
-@given(st.data())
+@pytest.mark.parametrize("name", ["n06-SILO+SISO-k2", "n08-LILO+SISO-k2", "n12-SILO+LISO-k2"])
+def test_requests_of_one_input_are_one_class(name: str) -> None:
+    """As many begin, generate each token, and end after each output, as of the classes that are told apart."""
+    instance = LADDER[f"ladder-{name}"]
+    classes, every = Classes(instance, by_input=True), Classes(instance)
+    assert len(classes.kinds) < len(every.kinds)
+    assert classes.constant_ps == every.constant_ps
+    generated = {(prompt, k): 0 for prompt, output, _ in classes.kinds for k in range(1, output + 1)}
+    for (prompt, output, _), members in zip(every.kinds, every.members, strict=True):
+        for k in range(1, output + 1):
+            generated[prompt, k] += len(members)
+    tokens = range(classes.tokens)
+    assert {
+        (classes.kinds[classes.owner[item]][0], classes.token[item]): classes.reach[item] for item in tokens
+    } == generated
+    assert sum(classes.fresh[item] for item in tokens) == len(instance.requests)
+    for end, item in enumerate(classes.ends, start=classes.tokens):
+        assert classes.reach[item - 1] == classes.reach[item] + classes.fresh[end]
+    assert len(classes.ends) == len(every.kinds) - len(classes.kinds)
+
+
+def test_prices_by_output_prove_as_much_by_input() -> None:
+    """Requests that pay for each token of theirs: those by input pay for the longest output, and ends give back.
+
+    So walks of the two graphs cost the same.
+    """
+    instance = LADDER["ladder-n06-SILO+SISO-k2"]
+    every, classes = Classes(instance), Classes(instance, by_input=True)
+    price = np.zeros(every.tokens)
+    for item in reversed(range(every.tokens)):
+        after = every.following[item]
+        price[item] = 1.5 * every.size[item] / every.capacity + (price[after] if after >= 0 else 0.0)
+    proved = []
+    for one, at in ((every, price), (classes, prices_by_input(classes, every, price))):
+        graph = merged_graph(one, 100_000)
+        proved.append(Walks(graph, 1, 24).proved(np.tile(at, (25, 1)), 24)[20:])
+    assert proved[0] == pytest.approx(proved[1], rel=1e-9)
+
+
+@given(data=st.data())
 @settings(deadline=None, max_examples=20)
-def test_near_walks_are_those_that_cost_little_more(data: st.DataObject) -> None:
+@pytest.mark.parametrize("by_input", [False, True])
+def test_near_walks_are_those_that_cost_little_more(data: st.DataObject, *, by_input: bool) -> None:
     """Their least cost is that of all at prices near by, never less at others, and the same if all walks are near."""
-    graph, batches = merged_graph(Classes(LADDER["ladder-n04-LILO+SILO-k2"]), 100_000), 30
+    graph, batches = merged_graph(Classes(LADDER["ladder-n04-LILO+SILO-k2"], by_input=by_input), 100_000), 30
     evaluate, walks = _priced_walks(graph, batches)
     items = len(walks.fresh)
     here, other = (
@@ -478,14 +529,15 @@ def test_near_walks_are_those_that_cost_little_more(data: st.DataObject) -> None
     )
 
     def cost_of(at: Floats) -> Floats32:
-        row = np.concatenate([walks.extra / walks.base - at, at, [0.0, 1.0]]).astype(np.float32)
+        evict = at * graph.arcs.change
+        row = np.concatenate([walks.extra / walks.base - at, evict, [0.0, 1.0]]).astype(np.float32)
         return np.tile(row, (batches + 1, 1))
 
     def costs(at: Floats) -> tuple[Floats32, Floats32]:
         least = np.full((batches + 1, graph.nodes), NONE)
         composing = least.copy()
-        least[0, 0] = 0.0
         cost = cost_of(at)
+        close(graph.arcs, cost[0, items:-2], NONE, least[0])
         run = np.ones(graph.nodes, dtype=np.float32)
         walk_back(graph.arcs, cost[:, :items], cost[:, items:-2], run, NONE, least, composing, batches)
         return least, composing
@@ -503,7 +555,7 @@ def test_near_walks_are_those_that_cost_little_more(data: st.DataObject) -> None
         left = np.empty(counts[0] + 1, dtype=np.float32)
         for at in (here, other):
             balance = np.zeros((batches + 1, items), dtype=np.int64)
-            among = NearWalks(near, starts, int(counts[0]), left, NONE)
+            among = NearWalks(near, graph.arcs.change, starts, int(counts[0]), left, NONE)
             ran = np.zeros(batches + 1, dtype=np.int64)
             found, number = least_near_walk(among, cost_of(at).ravel(), start, balance, ran)
             assert number == batches

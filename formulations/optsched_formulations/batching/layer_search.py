@@ -72,9 +72,10 @@ from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.graph_layers import GraphPriced, GraphRelaxation
 from optsched_formulations.batching.layers.joint_prices import JointPrices
 from optsched_formulations.batching.layers.lonely import lonely_of
+from optsched_formulations.batching.layers.outputs import by_output, prices_by_input
 from optsched_formulations.batching.layers.pattern_layers import PatternPriced, PatternRelaxation
 from optsched_formulations.batching.layers.search import Found, Priced, Relaxation, compile_rest, search_layers
-from optsched_formulations.batching.layers.two_sided import Effort, Reach, TwoSided, affordable, arcs_back
+from optsched_formulations.batching.layers.two_sided import Reach, TwoSided, affordable, arcs_back
 from optsched_formulations.batching.layers.walks import FEW_PLACES, MOST_PAID, Walks, most_steps
 from optsched_formulations.batching.memory_only import Classes, require_memory_only
 from optsched_formulations.batching.search.naming import schedule_of_steps
@@ -104,22 +105,14 @@ _TOGETHER_SHARE, _RISE_SHARE = 0.7, 0.05
 """Shares of the time left for prices of all numbers of batches at once, and for letting those of one rise."""
 _GAIN = 0.003
 """In batches: with less from one time to the next prices have converged."""
-_MEET_SHARE = 0.4
-"""Share of the time left that one search from both ends may take."""
-_LEAST_SHARE = 0.8
+_LEAST_SHARE = 0.9
 """Share of the time left for raising the least bound, by prices and from both ends."""
 _VISIT_SHARE, _SEARCH_SHARE = 0.15, 0.04
 """Shares of the time left for a visit to the prices of the least bound, and for a search once they have converged."""
-_REACH, _FURTHER, _LEAST_REACH = 0.02, 1.3, 0.005
-"""Loss in batches up to which each end is searched at first; how many times as far next, and more by how much."""
-_FAR, _UNEQUAL, _SMALL_EFFORT = 2.5, 20, 400_000
-"""How many times as far where one end takes that many times as much as the other, or both as little as that."""
 _ROOM = 1.2
 """Times as many batches as needed: with room for more, schedules are looked for from below."""
 _LEAST_ARCS_S = 0.5
 """The shortest time for which the arcs of a number of batches are packed."""
-_LARGE_EFFORT = 200_000
-"""States of both ends from which on prices may rise before they go further."""
 _MOST_OPEN = 3
 """Numbers of batches of which all states are searched with prices of blocks: of more the time would not suffice."""
 _MOST_ARCS = 20_000
@@ -240,6 +233,7 @@ class _Solution:
         self._deadline = self._started + task.time_limit_s
         self._lonely = lonely_of(task.instance)
         self._classes = classes = Classes(self._lonely.rest)
+        self._by_input = Classes(self._lonely.rest, by_input=True)
         self._constant_ps = self._lonely.classes.constant_ps + classes.base_ps * self._lonely.batches
         self._scale = scale = scale_of(classes)
         self._base = classes.base_ps * scale
@@ -266,7 +260,7 @@ class _Solution:
         """Return prices of items if their graph is small enough, else of blocks."""
         classes, scale, seed = self._classes, self._scale, self._task.seed
         try:
-            graph = merged_graph(classes, self._most_nodes(self._sizes.graph), self._at(_GRAPH_SHARE))
+            graph = merged_graph(self._by_input, self._most_nodes(self._sizes.graph), self._at(_GRAPH_SHARE))
         except TooLargeError:
             if self._exact and not self._packs:
                 self._settle_large_core()
@@ -275,7 +269,17 @@ class _Solution:
         if not self._exact:
             raise UnsupportedError("times beyond 64 bits")
         _compile(_tiny_graph)
-        return GraphRelaxation(graph, Walks(graph, scale, self._reach, self._sizes.few_places), seed, self._start)
+        start = None if self._start is None else prices_by_input(self._by_input, classes, self._start)
+        return GraphRelaxation(graph, Walks(graph, scale, self._reach, self._sizes.few_places), seed, start)
+
+    @property
+    def _small(self) -> bool:
+        """Whether the graph of all requests is as small as those of cores."""
+        try:
+            merged_graph(self._by_input, max((nodes for nodes, _ in self._sizes.cores), default=0))
+        except TooLargeError:
+            return False
+        return True
 
     @property
     def _packs(self) -> bool:
@@ -325,7 +329,7 @@ class _Solution:
         return Outcome(Termination.OPTIMAL, self._schedule, self._value, badge)
 
     def _settle_each(self) -> None:
-        if self._exact:
+        if self._exact and not self._small:
             self._settle_cores()
         if not self._open:
             return
@@ -541,16 +545,14 @@ class _Solution:
         """
         if not self._open:
             return
-        over, least, graph = self._over(until), round(_REACH * self._base), relaxations[min(self._open)].graph
+        over, graph = self._over(until), relaxations[min(self._open)].graph
         dear = relaxations[min(self._open)].walks.many_places(min(self._open))
         converged: set[int] = set()
-        tried: set[int] = set()
         # What is known of them is all that there is.
         searched: set[int] = set()
         # Where looks take long prices may rise from the begin.
         risen = set(self._open) if dear else set[int]()
         searches: dict[int, TwoSided] = {}
-        reach = dict.fromkeys(self._open, Reach(least, least))
         back = arcs_back(graph)
         while self._open and not over():
             batches = min(self._open, key=lambda batches: (self._open[batches], batches))
@@ -567,19 +569,14 @@ class _Solution:
                 self._search(priced, batches, width, over)
                 if priced.bound < before + _GAIN * self._base:
                     converged.add(batches)
-                    if self._search(priced, batches, None, self._over(min(until, self._at(_SEARCH_SHARE)))):
+                    soon = self._over(min(until, self._at(_SEARCH_SHARE)))
+                    if not affordable(graph, batches) and self._search(priced, batches, None, soon):
                         searched.add(batches)
                 continue
-            if batches in tried and batches not in risen:
+            if batches not in risen:
                 risen.add(batches)
-                soon = self._over(min(until, self._at(_RISE_SHARE)))
-                price = relaxation.raised(self._prices[batches], batches, self._enough, _LONG, soon)
-                priced = self._priced(relaxation, batches, price)
+                priced = self._priced(relaxation, batches, self._risen(relaxation, batches, until))
                 self._search(priced, batches, width, over)
-                if self._search(priced, batches, None, self._over(min(until, self._at(_SEARCH_SHARE)))):
-                    searched.add(batches)
-                searches.pop(batches, None)
-                reach[batches] = Reach(least, least)
                 continue
             if not affordable(graph, batches):
                 break
@@ -587,23 +584,23 @@ class _Solution:
                 if not affordable(graph, batches, len(searches) + 1):
                     searches.clear()
                 searches[batches] = TwoSided(relaxation, back, relaxation.priced(self._prices[batches], batches))
-            soon = self._over(min(until, self._at(_MEET_SHARE)))
-            found = searches[batches].search(reach[batches], self._budget, soon)
-            reach[batches] = self._further(reach[batches], searches[batches].effort)
+            found = searches[batches].further(self._budget, over)
             self._take_found(found, batches)
             if found.steps and self._core is not None:
                 searched.add(batches)
-            if not found.complete and batches in risen:
+            if not found.complete:
                 break
-            if not found.complete or sum(searches[batches].effort) > _LARGE_EFFORT:
-                tried.add(batches)
 
-    def _further(self, reach: Reach, effort: Effort) -> Reach:
-        """Return a reach that is longer at the end where less was to do."""
-        forward, backward = effort
-        factor = _FURTHER if _SMALL_EFFORT < max(effort) < _UNEQUAL * min(effort) else _FAR
-        more = Reach(*(round(factor * each + _LEAST_REACH * self._base) for each in reach))
-        return Reach(reach.forward, more.backward) if forward > backward else Reach(more.forward, reach.backward)
+    def _risen(self, relaxation: GraphRelaxation, batches: int, until: float) -> Floats:
+        """Return prices that rise: the best of those that begin with what is known, and with first prices.
+
+        Where steps along slopes end depends on where they begin.
+        """
+        soon = self._over(min(until, self._at(_RISE_SHARE)))
+        known = relaxation.raised(self._prices[batches], batches, self._enough, _LONG, soon)
+        soon = self._over(min(until, self._at(_RISE_SHARE)))
+        first = relaxation.improved(relaxation.first_prices(batches), batches, self._enough, _LONG, soon)
+        return relaxation.best_of([known, relaxation.raised(first, batches, self._enough, _LONG, soon)], batches)
 
     def _raise(self, batches: int, bound: int) -> None:
         """Take a bound on a number of batches."""
@@ -636,6 +633,8 @@ class _Solution:
         if steps and self._core is not None:
             over = self._over(self._at(_COMPLETION_SHARE))
             steps = completed(self._core, steps, batches, self._scale, self._budget, seed=self._task.seed, over=over)
+        elif steps and isinstance(self._relaxation, GraphRelaxation):
+            steps = by_output(self._by_input, self._classes, steps)
         self._take(steps)
         self._raise(batches, found.bound)
 

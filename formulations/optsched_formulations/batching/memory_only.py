@@ -20,19 +20,36 @@ _WEIGHTED = frozenset({Objective.MEAN_E2E, Objective.WEIGHTED_E2E})
 class Classes:
     """Requests by what the problem knows of them, and their items.
 
+    Requests of one input and weight may be one class, whatever their outputs are. Until one of them has as many tokens
+    as the shortest of these outputs nothing tells it from the others; then it ends, or goes on. *Ends* are items, too,
+    behind those of tokens: of each output but the longest of its class one, that as many requests wait for as have it;
+    one of them is taken whenever a request ends there.
+
+    *Theorem.* Offline, such schedules are those of the instance: as many requests of a class begin, and as many end
+    after every output, so each can be told, when it ends, which one it has been.
+
     Parameters
     ----------
     instance
         The problem.
     objective
         ``makespan``, or a sum of e2e latencies.
+    by_input
+        Whether requests of one input are a class, not only those of one output as well.
 
     Attributes
     ----------
     kinds, members
-        (I, O, weight) and the request indices of every class, in order of arrival; the weight is 0 for the makespan.
+        (I, the longest O, weight) and the request indices of every class, in order of arrival; the weight is 0 for the
+        makespan.
+    tokens
+        Number of items that are tokens; the others are ends.
     owner, token
-        Class and k ≥ 1 of every item.
+        Class and k ≥ 1 of every item; of an end k is the token that its requests do not generate.
+    reach
+        Requests of the class that generate the item's token, or that end there.
+    ending
+        The end that a request of the class may take when it is due for the item, −1 if there is none.
     size
         Blocks that it holds in its batch.
     following
@@ -45,17 +62,23 @@ class Classes:
         Work of all first fills and decode steps.
     """
 
-    def __init__(self, instance: Instance, objective: Objective = Objective.MAKESPAN) -> None:
+    def __init__(
+        self, instance: Instance, objective: Objective = Objective.MAKESPAN, *, by_input: bool = False
+    ) -> None:
         cost, limits = instance.cost, instance.limits
         slope = cost.token
         self.weighted = objective in _WEIGHTED
         groups: dict[tuple[int, int, int], list[int]] = {}
+        outputs = [request.output for request in instance.requests]
         for index in sorted(range(len(instance.requests)), key=lambda r: instance.requests[r].arrival_ps):
             request = instance.requests[index]
             weight = request.weight if objective == Objective.WEIGHTED_E2E else int(self.weighted)
-            groups.setdefault((request.input, request.output, weight), []).append(index)
-        self.kinds = sorted(groups)
-        self.members = [groups[kind] for kind in self.kinds]
+            groups.setdefault((request.input, 0 if by_input else request.output, weight), []).append(index)
+        self.members = [groups[key] for key in sorted(groups)]
+        self.kinds = [
+            (prompt, max(outputs[index] for index in groups[prompt, output, weight]), weight)
+            for prompt, output, weight in sorted(groups)
+        ]
         self.capacity = limits.kv_blocks
         self.base_ps = cost.affine[0][0]
         self.owner: list[int] = []
@@ -64,6 +87,7 @@ class Classes:
         self.following: list[int] = []
         self.fill_ps: list[int] = []
         self.decode_ps: list[int] = []
+        self.reach: list[int] = []
         for number, (prompt, output, _) in enumerate(self.kinds):
             for k in range(1, output + 1):
                 held = prompt + k - 1
@@ -73,10 +97,26 @@ class Classes:
                 self.following.append(len(self.following) + 1 if k < output else -1)
                 self.fill_ps.append(slope * held + cost.prefill_ps(held, 0))
                 self.decode_ps.append(slope + cost.decode_ps(held - 1))
+                self.reach.append(sum(outputs[index] >= k for index in self.members[number]))
         self.constant_ps = sum(
-            len(self.members[owner]) * (fill if k == 1 else decode)
-            for owner, k, fill, decode in zip(self.owner, self.token, self.fill_ps, self.decode_ps, strict=True)
+            requests * (fill if k == 1 else decode)
+            for requests, k, fill, decode in zip(self.reach, self.token, self.fill_ps, self.decode_ps, strict=True)
         )
+        self.tokens = len(self.token)
+        self.ending = [-1] * self.tokens
+        for item in range(1, self.tokens):
+            ends = self.reach[item - 1] - self.reach[item] if self.token[item] > 1 else 0
+            if ends:
+                self.ending[item] = len(self.token)
+                self.owner.append(self.owner[item])
+                self.token.append(self.token[item])
+                self.reach.append(ends)
+        ends = len(self.token) - self.tokens
+        self.ending += [-1] * ends
+        self.following += [-1] * ends
+        self.size += [0] * ends
+        self.fill_ps += [0] * ends
+        self.decode_ps += [0] * ends
         # Without eviction nothing is ever due for a refill.
         self.evictable = [
             instance.rules.eviction and following >= 0 and limits.prefill_tokens >= self.held(following)
@@ -101,6 +141,19 @@ class Classes:
     def first(self) -> list[int]:
         """The item of the first token of every class."""
         return [item for item, k in enumerate(self.token) if k == 1]
+
+    @property
+    def fresh(self) -> list[int]:
+        """How many requests wait for every item at the begin."""
+        return [
+            requests if k == 1 or item >= self.tokens else 0
+            for item, (k, requests) in enumerate(zip(self.token, self.reach, strict=True))
+        ]
+
+    @property
+    def ends(self) -> list[int]:
+        """The item that a request is due for when it takes an end, for every end."""
+        return [item for item, end in enumerate(self.ending) if end >= 0]
 
 
 def require_memory_only(task: Task) -> None:

@@ -16,8 +16,10 @@ from optsched_formulations.batching.layers.layer_kernel import (
     DONE,
     FULL,
     PAUSED,
+    EndFacts,
     Fields,
     Layer,
+    count_spare,
     enter,
     pool_price,
     waiting,
@@ -32,7 +34,9 @@ class ArcsBack(NamedTuple):
     fill_begin, fill_tail, fill_item
         Arcs that fill an item and lead to node v are those from ``fill_begin[v]`` to ``fill_begin[v + 1] - 1``.
     evict_begin, evict_tail, evict_item
-        Arcs that evict one.
+        Arcs that evict one, or take an end.
+    change
+        By how many more wait for an item after such an arc.
     run_begin, run_tail
         Nodes whose batch leads to a node.
     present
@@ -45,6 +49,7 @@ class ArcsBack(NamedTuple):
     evict_begin: Ints
     evict_tail: Ints
     evict_item: Ints
+    change: Ints
     run_begin: Ints
     run_tail: Ints
     present: Ints
@@ -77,7 +82,7 @@ def walk_forth(  # noqa: PLR0917
     ``here`` is that before its evictions; ``after`` is lowered to that behind the batch. Of nodes beyond reach it is
     ``none``, which is as good as infinite.
     """
-    fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
+    fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, _, run_head = arcs
     nodes = len(fits)
     leaving, filling = here.copy(), np.full(nodes, none, dtype=np.int64)
     for node in range(nodes - 1, -1, -1):
@@ -100,11 +105,12 @@ def walk_forth(  # noqa: PLR0917
 @compiled
 def back_through_a_batch(  # noqa: PLR0917 - compiled functions take positions
     arcs: ArcsBack,
+    ends: EndFacts,
     fields: Fields,
     price: Ints,
     extra_cost: Ints,
     run_extra: Ints,
-    members: tuple[Ints, Ints],
+    members: tuple[Ints, Ints, Ints],
     costs: Costs,
     onwards: int,
     fresh: int,
@@ -124,12 +130,15 @@ def back_through_a_batch(  # noqa: PLR0917 - compiled functions take positions
 
     Parameters
     ----------
+    ends
+        Of the graph.
     price, extra_cost
         What a waiting request of an item pays, and what its fill costs.
     run_extra
         What the batch of a node costs beyond the base.
     members
-        The class of every item, and the requests of every class: no more of it are in a node and its pool.
+        The class of every item; the requests of every class that do not take an end: no more of it are in a node and
+        its pool beside those that do; and how many take every end, or pass it.
     costs
         What nodes cost at least.
     onwards
@@ -145,13 +154,14 @@ def back_through_a_batch(  # noqa: PLR0917 - compiled functions take positions
     progress
         Goes in and out: states done, and states found.
     """
-    fill_begin, fill_tail, fill_item, evict_begin, evict_tail, evict_item, run_begin, run_tail, present = arcs
+    fill_begin, fill_tail, fill_item, evict_begin, evict_tail, evict_item, change, run_begin, run_tail, present = arcs
     due, composing, before, leaving, filling = costs
-    (owner, requests), (most, budget) = members, limits
+    (owner, requests, takers), (most, budget) = members, limits
     items, size, classes = len(price), here.words.shape[1], len(requests)
     current, found = progress[0], progress[1]
     words = np.empty(size, dtype=np.uint64)
     filled, there_are = np.zeros(items, dtype=np.int64), np.zeros(classes, dtype=np.int64)
+    spare = np.zeros(len(ends.due), dtype=np.int64)
     deepest = 512
     at, arc, evicts, item_of = (
         np.empty(deepest, dtype=np.int64),
@@ -168,13 +178,18 @@ def back_through_a_batch(  # noqa: PLR0917 - compiled functions take positions
         pays = pool_price(fields, words, price)
         there_are[:] = 0
         for item in range(items):
-            there_are[owner[item]] += waiting(fields, words, item)
+            there_are[owner[item]] += change[item] * waiting(fields, words, item)
+        count_spare(ends, fields, words, spare)
         last = int(words[0])
         for run in range(run_begin[last], run_begin[last + 1]):
             ran = run_tail[run]
             possible = True
             for kind in range(classes):
                 if present[ran, kind] + there_are[kind] > requests[kind]:
+                    possible = False
+                    break
+            for end in range(len(spare)):
+                if ends.passing[ran, end] + spare[end] > takers[1, end]:
                     possible = False
                     break
             cost, pool = onwards + here.extra[current] + run_extra[ran], pays
@@ -223,12 +238,20 @@ def back_through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                     while arc[depth] < evict_begin[node + 1]:
                         taken, item = evict_tail[arc[depth]], evict_item[arc[depth]]
                         arc[depth] += 1
-                        if item > item_of[depth] or filled[item] > 0 or waiting(fields, words, item) == 0:
+                        if item > item_of[depth] or filled[item] > 0:
                             continue
-                        pool_then = pool - price[item]
+                        if change[item] < 0:
+                            if waiting(fields, words, item) == takers[0, item - ends.tokens]:
+                                continue
+                        elif waiting(fields, words, item) == 0:
+                            continue
+                        pool_then = pool - change[item] * price[item]
                         if cost - pool_then - due[taken] >= most or cost + leaving[taken] + fresh - pool_then >= budget:
                             continue
-                        words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
+                        if change[item] > 0:
+                            words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
+                        else:
+                            words[fields.word[item]] += np.uint64(1) << fields.shift[item]
                         pool = pool_then
                         depth += 1
                         at[depth], arc[depth], evicts[depth], item_of[depth] = taken, -1, 2, item
@@ -243,8 +266,11 @@ def back_through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                     pool -= price[item]
                     filled[item] -= 1
                 elif evicts[depth] == 2:
-                    words[fields.word[item]] += np.uint64(1) << fields.shift[item]
-                    pool += price[item]
+                    if change[item] > 0:
+                        words[fields.word[item]] += np.uint64(1) << fields.shift[item]
+                    else:
+                        words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
+                    pool += change[item] * price[item]
                 depth -= 1
             if outcome != DONE:
                 filled[:] = 0

@@ -103,7 +103,7 @@ def climb(  # noqa: PLR0917 - compiled functions take positions
         for t in range(rows):
             for item in range(items):
                 cost[t, item] = extra[item] - price[t, item]
-                cost[t, items + item] = price[t, item]
+                cost[t, items + item] = walks.change[item] * price[t, item]
         for t in range(fewest, most + 1):
             start[t] = 0.0
             for item in range(items):

@@ -2,9 +2,9 @@
 
 It covers what `resident_graph` covers, offline, and rests on the same argument that no request pauses. A node is a
 multiset of items (class, token) that are to run in the next batch; it may exceed the capacity before evictions. There
-are three kinds of arcs: *evict* an item that is due; where the node fits, *fill* one more item that fits too; and where
-it fits and is not empty, *run*: every item moves on to the next token, those of last tokens leave. In each batch a
-schedule evicts, then fills, then runs.
+are three kinds of arcs: *evict* an item that is due, or take an end for it; where the node fits, *fill* one more item
+that fits too; and where it fits and is not empty, *run*: every item moves on to the next token, those of last tokens
+leave. In each batch a schedule evicts, then fills, then runs; after the last one what is due takes ends.
 
 There is one node where `resident_graph` has two, composing and left after: fewer nodes, and arcs that no schedule
 takes, such as evicting what has just been filled, only weaken what is proved.
@@ -46,6 +46,30 @@ _ARCS_OF_NODE = 8
 
 
 @dataclass(frozen=True)
+class Ends:
+    """What a graph knows of ends.
+
+    Parameters
+    ----------
+    first, due
+        The first item of the class of every end, and the item that a request is due for when it takes it.
+    early
+        Requests in a node that may still take an end, or an earlier one; shape (nodes, ends).
+    passing
+        Those of them that do not take it if they run; shape (nodes, ends).
+    closing, taken
+        Nodes whose items can all take ends, and how many of every item do; shapes (n,) and (n, items).
+    """
+
+    first: Ints
+    due: Ints
+    early: Bytes
+    passing: Bytes
+    closing: Ints
+    taken: Ints
+
+
+@dataclass(frozen=True)
 class MergedGraph:
     """The graph of some requests; node 0 is the empty one.
 
@@ -59,12 +83,15 @@ class MergedGraph:
         Requests of every class in a node, shape (nodes, classes).
     room
         Blocks that a node leaves, negative where it does not fit.
+    ends
+        What it knows of ends.
     """
 
     classes: Classes
     arcs: Arcs
     present: Ints
     room: Ints
+    ends: Ends
 
     @property
     def nodes(self) -> int:
@@ -74,9 +101,7 @@ class MergedGraph:
     @property
     def fresh(self) -> Ints:
         """How many requests wait for every item at the begin."""
-        fresh: Ints = np.zeros(len(self.classes.size), dtype=np.int64)
-        for first, members in zip(self.classes.first, self.classes.members, strict=True):
-            fresh[first] = len(members)
+        fresh: Ints = np.array(self.classes.fresh, dtype=np.int64)
         return fresh
 
     @property
@@ -100,13 +125,14 @@ def merged_graph(classes: Classes, most_nodes: int, deadline: float = math.inf) 
         raise TooLargeError
     items = Items(
         size=np.array(classes.size, dtype=np.int64),
-        owner=np.array(classes.owner, dtype=np.int64),
         following=np.array(classes.following, dtype=np.int64),
-        fillable=np.array([_fillable(classes, item) for item in range(number)], dtype=np.int64),
+        fillable=np.array([_fillable(classes, item) for item in range(classes.tokens)], dtype=np.int64),
         first=np.array([k == 1 for k in classes.token], dtype=np.int64),
-        requests=np.array([len(members) for members in classes.members], dtype=np.int64),
+        ending=np.array(classes.ending, dtype=np.int64),
+        tokens=classes.tokens,
+        reach=np.array(classes.reach, dtype=np.int64),
     )
-    width = min(sum(map(len, classes.members)), classes.capacity // min(classes.size)) + 1
+    width = min(sum(map(len, classes.members)), classes.capacity // min(classes.size[: classes.tokens])) + 1
     room = most_nodes + number + width + 2
     growing = Growing(
         rows=np.full((room, width), NOTHING, dtype=np.uint8),
@@ -138,13 +164,13 @@ def can_be_few(classes: Classes, most: int) -> bool:
     sets = np.zeros(classes.capacity + 1)
     sets[0] = 1.0
     for number, members in enumerate(classes.members):
-        # Of each number of requests of the class how many multisets there are of each size, item after item.
+        # Of each number of requests of the class how many multisets there are of each size, the last items first.
         ways = np.zeros((len(members) + 1, classes.capacity + 1))
         ways[0] = sets
-        for item, owner in enumerate(classes.owner):
+        for item in reversed(range(classes.tokens)):
             size = classes.size[item]
-            if owner == number and size <= classes.capacity and _fillable(classes, item):
-                for requests in range(len(members)):
+            if classes.owner[item] == number and size <= classes.capacity and _fillable(classes, item):
+                for requests in range(classes.reach[item]):
                     ways[requests + 1, size:] += ways[requests, : len(sets) - size]
         sets = ways.sum(axis=0)
     return float(sets.sum()) <= most
@@ -170,10 +196,13 @@ def _sorted(classes: Classes, growing: Growing, progress: Ints) -> MergedGraph:
     place[order] = np.arange(nodes, dtype=np.int32)
     run = growing.run_head[:nodes][order]
     room = classes.capacity - growing.volume[:nodes][order]
+    change = np.ones(len(classes.owner), dtype=np.int64)
+    change[classes.tokens :] = -1
     arcs = Arcs(
         room >= 0,
         *_reordered(order, place, growing.fill_begin[: nodes + 1], growing.fill_head, growing.fill_item),
         *_reordered(order, place, growing.evict_begin[: nodes + 1], growing.evict_head, growing.evict_item),
+        change,
         np.where(run >= 0, place[run], -1).astype(np.int32),
     )
     owner = np.append(np.array(classes.owner), len(classes.members))
@@ -181,7 +210,28 @@ def _sorted(classes: Classes, growing: Growing, progress: Ints) -> MergedGraph:
     present: Ints = np.zeros((nodes, len(classes.members) + 1), dtype=np.int64)
     for column in owner[items].T:
         present[np.arange(nodes), column] += 1
-    return MergedGraph(classes, arcs, present[:, :-1].copy(), room)
+    return MergedGraph(classes, arcs, present[:, :-1].copy(), room, _ends_of(classes, items))
+
+
+def _ends_of(classes: Classes, items: Ints) -> Ends:
+    """Return what nodes know of ends, by their items: as many of no item as there is room for."""
+    due, nodes = classes.ends, len(items)
+    first = np.array([classes.first[classes.owner[item]] for item in due], dtype=np.int64)
+    early: Bytes = np.zeros((nodes, len(due)), dtype=np.uint8)
+    passing: Bytes = np.zeros_like(early)
+    # Nodes whose items can all take ends, and how many of every end.
+    closing = np.ones(nodes, dtype=np.bool_)
+    ending = np.array([*classes.ending, len(classes.owner)])
+    for column in items.T:
+        closing &= ending[column] >= 0
+        for end, item in enumerate(due):
+            early[:, end] += (column >= first[end]) & (column <= item)
+            passing[:, end] += column == item
+    able = passing <= np.array([classes.reach[classes.tokens + end] for end in range(len(due))], dtype=np.int64)
+    closing &= able.all(axis=1)
+    taken: Ints = np.zeros((int(closing.sum()), len(classes.owner)), dtype=np.int64)
+    taken[:, classes.tokens :] = passing[closing]
+    return Ends(first, np.array(due, dtype=np.int64), early, passing, np.flatnonzero(closing), taken)
 
 
 def _reordered(

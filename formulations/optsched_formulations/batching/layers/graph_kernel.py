@@ -26,22 +26,27 @@ class Items(NamedTuple):
 
     Parameters
     ----------
-    size, owner, following
-        Blocks, class, and the item of the next token (−1 after the last); shape (items,).
+    size, following
+        Blocks, and the item of the next token (−1 after the last); shape (items,).
     fillable
         Whether a request may be filled for the item, for the first time or again; shape (items,).
     first
         Whether it is a first token; shape (items,).
-    requests
-        Their number in every class.
+    ending
+        The end that may be taken by a request that is due for the item, −1 if there is none; shape (items,).
+    tokens
+        How many items are tokens, not ends.
+    reach
+        How many requests generate the item's token; shape (items,).
     """
 
     size: Ints
-    owner: Ints
     following: Ints
     fillable: Ints
     first: Ints
-    requests: Ints
+    ending: Ints
+    tokens: int
+    reach: Ints
 
 
 class Arcs(NamedTuple):
@@ -54,7 +59,9 @@ class Arcs(NamedTuple):
     fill_begin, fill_head, fill_item
         Arcs of node v that fill an item are those from ``fill_begin[v]`` to ``fill_begin[v + 1] - 1``.
     evict_begin, evict_head, evict_item
-        Arcs that evict one.
+        Arcs that evict one, or take an end for it.
+    change
+        By how many more wait for an item after such an arc: an end is one that waits no more.
     run_head
         The node after the batch, −1 if there is none.
     """
@@ -66,6 +73,7 @@ class Arcs(NamedTuple):
     evict_begin: Numbers
     evict_head: Places
     evict_item: Bytes
+    change: Ints
     run_head: Numbers
 
 
@@ -134,11 +142,12 @@ def enumerate_nodes(items: Items, capacity: int, growing: Growing, progress: Int
 
     ``progress`` goes in and out: nodes taken, nodes, fill arcs and eviction arcs known.
     """
-    size, owner, following, fillable, first, requests = items
+    size, following, fillable, first, ending, tokens, reach = items
     rows, volume, table, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = growing
-    width, number = rows.shape[1], len(size)
+    width, number = rows.shape[1], tokens
     key = np.empty(width, dtype=np.uint8)
-    present = np.zeros(len(requests), dtype=np.int64)
+    # Requests of an item's class that are due for it or for later ones.
+    beyond = np.zeros(number + 1, dtype=np.int64)
     current, nodes, fills, evictions = progress[0], progress[1], progress[2], progress[3]
     if nodes == 0:
         key[:] = NOTHING
@@ -151,30 +160,46 @@ def enumerate_nodes(items: Items, capacity: int, growing: Growing, progress: Int
         if (
             nodes + number + width + 1 > len(volume)
             or fills + number > len(fill_item)
-            or evictions + width > len(evict_item)
+            or evictions + 2 * width > len(evict_item)
         ):
             outcome = FULL
             break
         length, held = 0, volume[current]
-        present[:] = 0
+        beyond[:] = 0
         while length < width and rows[current, length] != NOTHING:
-            present[owner[rows[current, length]]] += 1
+            beyond[rows[current, length]] += 1
             length += 1
+        possible = True
+        for item in range(number - 1, -1, -1):
+            if not first[item + 1 if item + 1 < number else 0]:
+                beyond[item] += beyond[item + 1]
+            if beyond[item] > reach[item]:
+                possible = False
         for p in range(length):
             item = rows[current, p]
-            if (p > 0 and item == rows[current, p - 1]) or first[item] or not fillable[item]:
+            leaves = not first[item] and fillable[item]
+            if (p > 0 and item == rows[current, p - 1]) or not (leaves or ending[item] >= 0):
                 continue
             for other in range(width - 1):
                 key[other] = rows[current, other + (other >= p)]
             key[width - 1] = NOTHING
             head = _number(rows, volume, table, key, held - size[item], nodes)
             nodes += head == nodes
-            evict_head[evictions], evict_item[evictions] = head, item
-            evictions += 1
+            if leaves:
+                evict_head[evictions], evict_item[evictions] = head, item
+                evictions += 1
+            if ending[item] >= 0:
+                evict_head[evictions], evict_item[evictions] = head, ending[item]
+                evictions += 1
         run_head[current] = -1
-        if held <= capacity:
+        if held <= capacity and possible:
             for item in range(number):
-                if not fillable[item] or size[item] > capacity - held or present[owner[item]] >= requests[owner[item]]:
+                if not fillable[item] or size[item] > capacity - held:
+                    continue
+                before = item
+                while before >= 0 and beyond[before] < reach[before] and not first[before]:
+                    before -= 1
+                if beyond[before] >= reach[before]:
                     continue
                 p = 0
                 while p < length and rows[current, p] <= item:

@@ -15,7 +15,14 @@ from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.climb_kernel import Begin
 from optsched_formulations.batching.layers.graph import MergedGraph
 from optsched_formulations.batching.layers.graph_kernel import Numbers
-from optsched_formulations.batching.layers.layer_kernel import Layer, Meeting, raise_bounds, through_a_batch
+from optsched_formulations.batching.layers.layer_kernel import (
+    EndFacts,
+    Layer,
+    Meeting,
+    Words,
+    raise_bounds,
+    through_a_batch,
+)
 from optsched_formulations.batching.layers.search import Pools
 from optsched_formulations.batching.layers.walks import Table, Walks
 
@@ -51,6 +58,7 @@ class GraphRelaxation:
     def __init__(self, graph: MergedGraph, walks: Walks, seed: int, start: Floats | None = None) -> None:
         self.graph, self.walks, self._start = graph, walks, start
         self.pools = Pools(graph.classes, first=1)
+        self.ends = _end_facts(graph, self.pools)
         self.random = np.random.default_rng(seed)
 
     def first_prices(self, batches: int) -> Floats:
@@ -85,6 +93,16 @@ class GraphRelaxation:
     def priced(self, price: Floats, batches: int) -> GraphPriced:
         """Round prices and compute what they prove, exactly."""
         return GraphPriced(self, batches, self.walks.table(price, batches))
+
+
+def _end_facts(graph: MergedGraph, pools: Pools) -> EndFacts:
+    """Return what searches know of ends."""
+    ends = graph.ends
+    row = np.full(graph.nodes, -1, dtype=np.int32)
+    row[ends.closing] = np.arange(len(ends.closing))
+    closing: Words = np.array([pools.words_of(taken) for taken in ends.taken])
+    closing[:, 0] = ends.closing
+    return EndFacts(graph.classes.tokens, ends.first, ends.due, ends.early, ends.passing, row, closing)
 
 
 @dataclass(frozen=True)
@@ -133,6 +151,7 @@ class GraphSpace:
         walks, table, left = self._relaxation.walks, self._table, self._batches - done
         return through_a_batch(
             self._relaxation.graph.arcs,
+            self._relaxation.ends,
             self.pools.fields,
             (table.price[left], table.price[left - 1]),
             walks.extra,

@@ -1,7 +1,7 @@
 """Going through one batch from every state of a layer, compiled.
 
 A state is a node of the merged graph and a pool: how many requests of every item wait, for their first fill or for a
-refill, in fields of bits. Word 0 of a state is the node. All costs are in time units.
+refill, or to end, in fields of bits. Word 0 of a state is the node. All costs are in time units.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from optsched.compiled import compiled, compiled_helper
 from optsched.model.ints import Ints
-from optsched_formulations.batching.layers.graph_kernel import Arcs, Numbers
+from optsched_formulations.batching.layers.graph_kernel import Arcs, Bytes, Numbers
 
 Words = npt.NDArray[np.uint64]
 
@@ -64,6 +64,32 @@ class Meeting(NamedTuple):
     words: Words
     cost: Ints
     table: Numbers
+
+
+class EndFacts(NamedTuple):
+    """What searches know of ends.
+
+    Parameters
+    ----------
+    tokens
+        Items that are tokens; ends come after them.
+    first, due
+        Of every end: the first item of its class, and the item that a request is due for when it takes it.
+    early, passing
+        Requests in a node that may still take an end, or an earlier one, and those of them that do not if they run.
+    row
+        Of every node: the row of ``closing`` if its items can all take ends, else −1.
+    closing
+        That node and its pool where nothing but these ends is left.
+    """
+
+    tokens: int
+    first: Ints
+    due: Ints
+    early: Bytes
+    passing: Bytes
+    row: Numbers
+    closing: Words
 
 
 @compiled_helper
@@ -126,6 +152,28 @@ def pool_price(fields: Fields, words: Words, price: Ints) -> int:
     return total
 
 
+@compiled_helper
+def count_spare(ends: EndFacts, fields: Fields, words: Words, spare: Ints) -> None:
+    """Count how many more requests may pass every end: of those that could take it or an earlier one some have to."""
+    tokens, first, due, early = ends.tokens, ends.first, ends.due, ends.early
+    for end in range(len(due)):
+        spare[end] = early[int(words[0]), end]
+        for item in range(first[end], due[end] + 1):
+            spare[end] += waiting(fields, words, item)
+        for other in range(end + 1):
+            if first[other] == first[end]:
+                spare[end] -= waiting(fields, words, tokens + other)
+
+
+@compiled_helper
+def may_run(ends: EndFacts, node: int, spare: Ints) -> bool:
+    """Return whether enough requests are left for every end if a node runs."""
+    enough = True
+    for end in range(len(spare)):
+        enough = enough and ends.passing[node, end] <= spare[end]
+    return enough
+
+
 @compiled
 def raise_bounds(  # noqa: PLR0917
     fields: Fields, layer: Layer, count: int, price: Ints, least: Ints, spent: int, budget: int
@@ -147,6 +195,7 @@ def raise_bounds(  # noqa: PLR0917
 @compiled
 def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
     arcs: Arcs,
+    ends: EndFacts,
     fields: Fields,
     prices: tuple[Ints, Ints],
     extra_cost: Ints,
@@ -168,11 +217,13 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
 ) -> int:
     """Run one batch from up to ``limit`` states; return why it stops.
 
-    Evictions are taken in ascending order of items, then fills; an item that has just been evicted is not filled, which
-    would be keeping it.
+    Evictions are taken in ascending order of items, then ends, then fills; an item that has just been evicted is not
+    filled, which would be keeping it.
 
     Parameters
     ----------
+    ends
+        Of the graph.
     prices, extra_cost
         What a waiting request of an item pays, in this batch and after it, and what its fill costs.
     run_extra
@@ -192,13 +243,14 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
         the cost of the best one found; the state from which that one is finished in this batch, or goes on, or −1; the
         state whose rest it has, or −1; how often one was looked for.
     """
-    fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
+    fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, change, run_head = arcs
     price, later = prices
     size = here.words.shape[1]
     current, found, budget, finished, met = progress[0], progress[1], progress[2], progress[3], progress[4]
     looks = progress[5]
     words = np.empty(size, dtype=np.uint64)
     evicted = np.zeros(len(price), dtype=np.int64)
+    spare = np.zeros(len(ends.due), dtype=np.int64)
     deepest = 512
     at, arc, fills, item_of = (
         np.empty(deepest, dtype=np.int64),
@@ -219,6 +271,7 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
         extra, inherited = here.extra[current], here.bound[current]
         pool, rest_pool = pool_price(fields, words, price), pool_price(fields, words, later)
         evicted[:] = 0
+        count_spare(ends, fields, words, spare)
         # A stack of nodes: those that still evict, and those that fill; arc −1 is the way from the first to the second.
         depth = 0
         at[0], arc[0], fills[0], item_of[0] = node, -1, 0, -1
@@ -236,13 +289,16 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                     taken, item = arc[depth], int(evict_item[arc[depth]])
                     arc[depth] += 1
                     # Ascending, from the last eviction on.
-                    if item < item_of[depth]:
+                    if item < item_of[depth] or (change[item] < 0 and waiting(fields, words, item) == 0):
                         continue
-                    if spent + extra + pool + price[item] + due[evict_head[taken]] >= budget:
+                    if spent + extra + pool + change[item] * price[item] + due[evict_head[taken]] >= budget:
                         continue
-                    words[fields.word[item]] += np.uint64(1) << fields.shift[item]
-                    pool += price[item]
-                    rest_pool += later[item]
+                    if change[item] > 0:
+                        words[fields.word[item]] += np.uint64(1) << fields.shift[item]
+                    else:
+                        words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
+                    pool += change[item] * price[item]
+                    rest_pool += change[item] * later[item]
                     evicted[item] += 1
                     depth += 1
                     at[depth], arc[depth], fills[depth], item_of[depth] = int(evict_head[taken]), -1, 0, item
@@ -251,14 +307,15 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
             else:
                 if arc[depth] < 0:
                     arc[depth] = fill_begin[node]
-                    if run_head[node] >= 0:
+                    if run_head[node] >= 0 and may_run(ends, node, spare):
                         then = extra + run_extra[node]
                         total = max(spent + base + then + rest_pool + after[run_head[node]], inherited)
                         if total < budget:
                             words[0] = np.uint64(run_head[node])
-                            complete = True
+                            row = ends.row[run_head[node]]
+                            complete = row >= 0
                             for w in range(size):
-                                complete = complete and words[w] == np.uint64(0)
+                                complete = complete and words[w] == ends.closing[row, w]
                             if complete:
                                 # Perhaps in fewer batches than the bound is for.
                                 if spent + base + then + idle < budget:
@@ -292,9 +349,12 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                 continue
             item = item_of[depth]
             if fills[depth] == 0 and item >= 0:
-                words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
-                pool -= price[item]
-                rest_pool -= later[item]
+                if change[item] > 0:
+                    words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
+                else:
+                    words[fields.word[item]] += np.uint64(1) << fields.shift[item]
+                pool -= change[item] * price[item]
+                rest_pool -= change[item] * later[item]
                 evicted[item] -= 1
             elif fills[depth] == 2:
                 words[fields.word[item]] += np.uint64(1) << fields.shift[item]

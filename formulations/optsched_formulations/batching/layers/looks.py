@@ -21,7 +21,7 @@ from optsched_formulations.batching.layers.climb_kernel import Begin
 from optsched_formulations.batching.layers.graph import MergedGraph
 from optsched_formulations.batching.layers.graph_kernel import DONE
 from optsched_formulations.batching.layers.near_kernel import Floats32, Near, NearWalks, least_near_walk, near_walks
-from optsched_formulations.batching.layers.walk_kernel import steps_of, walk_back
+from optsched_formulations.batching.layers.walk_kernel import close, steps_of, walk_back
 
 NO_WAY = np.float32(1e9)
 """Cost of a way that does not exist, in batches."""
@@ -49,6 +49,7 @@ BACK, TIMES_BACK = 0.3, 4
 class Costs(NamedTuple):
     """What steps cost in batches: fills and evictions in the batch with which t are left, shape (batches + 1, items).
 
+    Ends are among the evictions; those after the last batch cost what row 0 says.
     ``run`` is that of batches, by their kind.
     """
 
@@ -73,7 +74,8 @@ class Least(NamedTuple):
     batches
         How many it has.
     balance
-        How often it evicts every item more than it fills it, in the batch with which t are left.
+        How often it evicts every item more than it fills it, less the ends that it takes, in the batch with which t are
+        left.
     ran
         The kind of that batch; row 0 says nothing.
     """
@@ -106,7 +108,6 @@ class Looks:
         self._graph, self._kind, self._items = graph, kind, len(graph.classes.size)
         self._label = (2 * self._items + 1 + kind).astype(np.int32)
         self._rough = tuple(np.full((most + 1, graph.nodes), NO_WAY) for _ in range(2))
-        self._rough[0][0, 0] = 0.0
         arcs = most * (2 * graph.nodes + len(graph.arcs.fill_item) + len(graph.arcs.evict_item))
         self._room = _room(min(max(_FEWEST_ARCS, int(_ARCS_SHARE * arcs)), _MOST_ARCS))
         self.batch_s = 0.0
@@ -116,6 +117,7 @@ class Looks:
         fill, evict, run = costs.fill, costs.evict, costs.run[self._kind]
         least, composing = self._rough
         started = now_s()
+        close(self._graph.arcs, evict[0], NO_WAY, least[0])
         walk_back(self._graph.arcs, fill, evict, run, NO_WAY, least, composing, begin.most)
         self.batch_s = (now_s() - started) / max(1, begin.most)
         values = paid[begin.fewest : begin.most + 1] + least[begin.fewest : begin.most + 1, begin.node]
@@ -153,7 +155,8 @@ class Looks:
             done = outcome == DONE
             if done and (counts[1] > least_arcs or slack >= _MOST_SLACK):
                 left = np.empty(counts[0] + 1, dtype=np.float32)
-                return NearWalks(self._room, starts, int(counts[0]), left, NO_WAY), slack
+                change = self._graph.arcs.change
+                return NearWalks(self._room, change, starts, int(counts[0]), left, NO_WAY), slack
             if done:
                 slack *= 2
             elif slack > _LEAST_SLACK:

@@ -23,9 +23,9 @@ class Near(NamedTuple):
     begin
         Arcs of state s are those from ``begin[s]`` to ``begin[s + 1] - 1``.
     head, label
-        Of arcs: the state behind it, and what it does; with n items, i < n fills item i, n + i evicts it, 2 n ends the
-        evictions of the batch, and 2 n + 1 + q runs it at the cost number q. To that t times as many as there are of
-        these is added in the batch with which t are left.
+        Of arcs: the state behind it, and what it does; with n items, i < n fills item i, n + i evicts it or takes it,
+        an end, 2 n ends the evictions of the batch, and 2 n + 1 + q runs it at the cost number q. To that t times as
+        many as there are of these is added in the batch with which t are left.
     """
 
     begin: Numbers
@@ -40,6 +40,8 @@ class NearWalks(NamedTuple):
     ----------
     near
         Their states and arcs.
+    change
+        By how many more wait for an item that is evicted, or taken.
     starts
         The state at which walks of t batches begin, −1 if there are none.
     states
@@ -51,6 +53,7 @@ class NearWalks(NamedTuple):
     """
 
     near: Near
+    change: Ints
     starts: Ints
     states: int
     left: Floats32
@@ -80,7 +83,7 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
     are those of `walk_kernel.walk_back`. The states that walks of t batches begin at are written to ``starts``, −1 if
     there are none, the numbers of states, without the end, and of arcs to ``counts``.
     """
-    fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
+    fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, change, run_head = arcs
     begin, head, label = near
     batches, nodes, labels = len(start) - 1, len(fits), cost.shape[1]
     open_ = 2 * items
@@ -162,9 +165,37 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
                 head[found], label[found] = run_head[v], below + run[v]
                 found += 1
         due, after = after, due
+    # What ends after the last batch: the empty node comes last.
+    rest, costs, first = least[0], cost[0], states
+    for v in range(nodes - 1, -1, -1):
+        before_of[v] = -1
+        if v > 0 and due[v] + rest[v] <= most:
+            before_of[v] = states
+            states += 1
+            for arc in range(evict_begin[v], evict_begin[v + 1]):
+                there = evict_head[arc]
+                if change[evict_item[arc]] < 0:
+                    due[there] = min(due[there], due[v] + costs[items + evict_item[arc]])
+    if states + 1 >= len(begin):
+        return FULL
+    before_of[0] = states
     for arc in range(running, found):
         if label[arc] > labels + open_:
-            head[arc] = states
+            head[arc] = before_of[head[arc]]
+    at = first
+    for v in range(nodes - 1, 0, -1):
+        if before_of[v] < 0:
+            continue
+        begin[at] = found
+        at += 1
+        if found + evict_begin[v + 1] - evict_begin[v] >= len(head):
+            return FULL
+        for arc in range(evict_begin[v], evict_begin[v + 1]):
+            there = evict_head[arc]
+            ends = change[evict_item[arc]] < 0 and before_of[there] >= 0
+            if ends and due[v] + costs[items + evict_item[arc]] + rest[there] <= most:
+                head[found], label[found] = before_of[there], items + evict_item[arc]
+                found += 1
     begin[states] = found
     counts[0], counts[1] = states, found
     return DONE
@@ -174,11 +205,11 @@ def near_walks(  # noqa: PLR0917 - compiled functions take positions
 def least_near_walk(walks: NearWalks, cost: Floats32, start: Floats, balance: Ints, ran: Ints) -> tuple[float, int]:
     """Return the least cost of a walk and its batches, and write what it does in the batch with which t are left.
 
-    To ``balance[t]`` is added how often it evicts items more than it fills them, ``ran[t]`` is the number of the cost
-    that the batch runs at. ``cost`` is that of every label, batch after batch from the last one on; ``start`` is as in
-    `near_walks`.
+    To ``balance[t]`` is added how often it evicts items more than it fills them, less the ends that it takes, in row 1
+    those after the last batch, too; ``ran[t]`` is the number of the cost that the batch runs at. ``cost`` is that of
+    every label, batch after batch from the last one on; ``start`` is as in `near_walks`.
     """
-    (begin, head, label), starts, states, left, none = walks
+    (begin, head, label), change, starts, states, left, none = walks
     items, labels = balance.shape[1], len(cost) // len(start)
     left[states] = 0.0
     for state in range(states - 1, -1, -1):
@@ -202,7 +233,7 @@ def least_near_walk(walks: NearWalks, cost: Floats32, start: Floats, balance: In
         if step < items:
             balance[batch, step] -= 1
         elif step < 2 * items:
-            balance[batch, step - items] += 1
+            balance[max(1, batch), step - items] += change[step - items]
         elif step > 2 * items:
             ran[batch] = step - 2 * items - 1
         state = int(head[chosen])

@@ -136,9 +136,14 @@ class Pools:
             used += bits
         mask = np.array([(1 << bits) - 1 for bits in width], dtype=np.uint64)
         self.fields, self.words = Fields(word, shift, mask), words
-        self.source: Words = np.zeros(words, dtype=np.uint64)
-        for item, members in zip(classes.first, classes.members, strict=True):
-            self.source[word[item]] += np.uint64(len(members) << int(shift[item]))
+        self.source = self.words_of(np.array(classes.fresh))
+
+    def words_of(self, waiting: Ints) -> Words:
+        """Return a state with a pool in which as many wait for every item, and zeros before it."""
+        state: Words = np.zeros(self.words, dtype=np.uint64)
+        for item in np.flatnonzero(waiting):
+            state[self.fields.word[item]] += np.uint64(int(waiting[item]) << int(self.fields.shift[item]))
+        return state
 
     def waiting(self, words: Words) -> Ints:
         """Return how many wait for every item in a state."""

@@ -57,6 +57,14 @@ _MOST_STATES = 12_000_000
 """That are kept in all, for the schedule that they lead to."""
 _MOST_REACHED = 40_000_000
 """Nodes × batches whose costs are kept, 24 bytes each."""
+_FIRST_REACH, _FIRST_STEP = 0.02, 0.04
+"""In batches: how far each end is searched at first, and how much further next."""
+_SMALL, _TIMES = 400_000, 5
+"""States that a search may take, and times as many as the one before: with more it goes less far."""
+_FEW_MORE, _MANY_MORE = 2.0, 5.0
+"""Times as many states of an end as before: with fewer or more than these steps grow or shrink."""
+_LONGER, _SHORTER, _HALF = 1.8, 0.7, 0.5
+"""Times as long as the last step."""
 
 
 class Reach(NamedTuple):
@@ -94,32 +102,66 @@ class TwoSided:
 
     Attributes
     ----------
+    reach
+        How far it has been searched.
     effort
         Of the last reach.
     """
 
     def __init__(self, relaxation: GraphRelaxation, back: ArcsBack, priced: GraphPriced) -> None:
-        self.effort = Effort(0, 0)
+        self.reach, self.effort = Reach(0, 0), Effort(0, 0)
+        self._steps_of_ends = [round(_FIRST_STEP * relaxation.walks.base) for _ in Reach._fields]
         self._relaxation, self._priced, self._back = relaxation, priced, back
         classes, walks = relaxation.graph.classes, relaxation.walks
-        self._members = np.array(classes.owner), np.array([len(members) for members in classes.members])
+        last = [item for item in range(classes.tokens) if classes.following[item] < 0]
+        passing = [classes.reach[item] for item in classes.ends]
+        takers: Ints = np.array([classes.reach[classes.tokens :], passing], dtype=np.int64)
+        self._members = np.array(classes.owner), np.array([classes.reach[item] for item in last]), takers
         self._reached = np.full((priced.batches + 1, relaxation.graph.nodes), NO_WAY, dtype=np.int64)
         self._reached[0, 0] = 0
         for done in range(priced.batches):
             self._in_batch(done, self._reached[done + 1])
         self._fresh = walks.pays + int(priced.table.price[priced.batches] @ walks.fresh)
 
-    def search(self, reach: Reach, budget: int, over: Callable[[], bool]) -> Found:
-        """Look for schedules that cost less than the budget, as far as the reach goes.
+    def further(self, budget: int, over: Callable[[], bool]) -> Found:
+        """Look for schedules that cost less than the budget, a little further at the end where less was to do.
 
         It is not complete if time or room end before.
         """
+        before = self.effort
+        end = int(before.backward < before.forward)
+        while True:
+            if sum(self.reach) == 0:
+                first = round(_FIRST_REACH * self._relaxation.walks.base)
+                reach = Reach(first, first)
+            else:
+                step = min(self._steps_of_ends[end], max(1, budget - self._priced.bound - sum(self.reach)))
+                longer = [each + step * (number == end) for number, each in enumerate(self.reach)]
+                reach = Reach(*longer)
+            most = min(_MOST_STATES, max(_SMALL, _TIMES * max(before)))
+            found = self.search(reach, budget, over, most)
+            if found.complete:
+                break
+            if over() or most == _MOST_STATES or self._steps_of_ends[end] <= 1:
+                return found
+            self._steps_of_ends[end] = round(_HALF * self._steps_of_ends[end])
+        self.reach = reach
+        times = self.effort[end] / max(1, before[end])
+        pace = _LONGER if times < _FEW_MORE else _SHORTER if times > _MANY_MORE else 1.0
+        self._steps_of_ends[end] = round(pace * self._steps_of_ends[end])
+        return found
+
+    def search(self, reach: Reach, budget: int, over: Callable[[], bool], most: int = _MOST_STATES) -> Found:
+        """Look for schedules that cost less than the budget, as far as the reach goes.
+
+        It is not complete if time or room for states, ``most`` at each end, end before.
+        """
         bound = self._priced.bound
         beyond = min(budget, bound + sum(reach))
-        back = self._all_back(beyond, min(reach.backward, beyond - bound), over)
+        back = self._all_back(beyond, min(reach.backward, beyond - bound), over, most)
         if back is None:
             return Found(False, budget)
-        found = self._meet(beyond, back, bound + reach.forward, over)
+        found = self._meet(beyond, back, bound + reach.forward, over, most)
         if found is None:
             return Found(False, budget)
         found.bound = found.budget
@@ -130,16 +172,20 @@ class TwoSided:
         """Return what nodes in a batch cost from the begin, among its evictions and its fills; lower that after it."""
         walks, price = self._relaxation.walks, self._priced.table.price[self._priced.batches - done]
         arcs = self._relaxation.graph.arcs
-        return walk_forth(arcs, walks.extra - price, price, walks.run_cost, NO_WAY, self._reached[done], after)
+        evict = price * arcs.change
+        return walk_forth(arcs, walks.extra - price, evict, walks.run_cost, NO_WAY, self._reached[done], after)
 
-    def _all_back(self, budget: int, most: int, over: Callable[[], bool]) -> list[_Backward] | None:
+    def _all_back(self, budget: int, loss: int, over: Callable[[], bool], most_states: int) -> list[_Backward] | None:
         """Return the backward layers, that before the first batch first; None if time or room end before."""
         relaxation, table, batches = self._relaxation, self._priced.table, self._priced.batches
         walks, pools = relaxation.walks, relaxation.pools
-        end = empty_layer(1, pools.words)
-        hashed: Numbers = np.full(2, -1, dtype=np.int32)
-        enter_again(end, 1, hashed)
-        layers, states = [_Backward(end.words, end.extra, end.parent, hashed)], 1
+        closing = relaxation.ends.closing
+        states = len(closing)
+        end = empty_layer(states, pools.words)
+        end.words[:] = closing
+        hashed: Numbers = np.full(2 << states.bit_length(), -1, dtype=np.int32)
+        enter_again(end, states, hashed)
+        layers = [_Backward(end.words, end.extra, end.parent, hashed)]
         for done in range(batches - 1, -1, -1):
             left, last = batches - done, layers[-1]
             leaving, filling = self._in_batch(done, self._reached[done + 1])
@@ -150,6 +196,7 @@ class TwoSided:
             while True:
                 outcome = back_through_a_batch(
                     self._back,
+                    relaxation.ends,
                     pools.fields,
                     table.price[left],
                     walks.extra,
@@ -158,7 +205,7 @@ class TwoSided:
                     costs,
                     left * walks.base,
                     self._fresh,
-                    (most, budget),
+                    (loss, budget),
                     here,
                     len(here.extra),
                     there,
@@ -168,7 +215,7 @@ class TwoSided:
                 )
                 if outcome == DONE:
                     break
-                if over() or states + progress[1] > _MOST_STATES:
+                if over() or states + progress[1] > most_states:
                     return None
                 if outcome == FULL:
                     there, hashed = grown(there, int(progress[1]))
@@ -178,7 +225,9 @@ class TwoSided:
         self.effort = Effort(0, states)
         return layers[::-1]
 
-    def _meet(self, budget: int, back: list[_Backward], keep: int, over: Callable[[], bool]) -> Found | None:
+    def _meet(
+        self, budget: int, back: list[_Backward], keep: int, over: Callable[[], bool], most_states: int
+    ) -> Found | None:
         """Return the best schedule that forward layers lead to; None if time or room end before."""
         relaxation, table, batches = self._relaxation, self._priced.table, self._priced.batches
         walks, pools = relaxation.walks, relaxation.pools
@@ -196,6 +245,7 @@ class TwoSided:
             while True:
                 outcome = through_a_batch(
                     relaxation.graph.arcs,
+                    relaxation.ends,
                     pools.fields,
                     (table.price[left], table.price[left - 1]),
                     walks.extra,
@@ -221,7 +271,7 @@ class TwoSided:
                     progress[3] = -1
                 if outcome == DONE:
                     break
-                if over() or states + progress[1] > _MOST_STATES:
+                if over() or states + progress[1] > most_states:
                     return None
                 if outcome == FULL:
                     there, hashed = grown(there, int(progress[1]))
@@ -258,7 +308,8 @@ def arcs_back(graph: MergedGraph) -> ArcsBack:
     evictions = _by_head(arcs.evict_begin, arcs.evict_head, arcs.evict_item, nodes)
     running = np.flatnonzero(arcs.run_head >= 0)
     head = arcs.run_head[running].astype(np.int64)
-    return ArcsBack(*fills, *evictions, _begins(head, nodes), running[np.argsort(head, kind="stable")], graph.present)
+    runs = _begins(head, nodes), running[np.argsort(head, kind="stable")]
+    return ArcsBack(*fills, *evictions, arcs.change, *runs, graph.present)
 
 
 def _by_head(begin: Numbers, head: Places, item: Bytes, nodes: int) -> tuple[Ints, Ints, Ints]:

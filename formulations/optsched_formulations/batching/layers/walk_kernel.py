@@ -14,6 +14,19 @@ Costs = npt.NDArray[np.int64] | npt.NDArray[np.float32]
 
 
 @compiled
+def close(arcs: Arcs, end_cost: Costs, none: int | np.float32, least: Costs) -> None:
+    """Write the cost of taking ends until a node is empty, for every node; ``end_cost`` is that of taking one."""
+    least[0] = 0
+    for node in range(1, len(least)):
+        best = none
+        for arc in range(arcs.evict_begin[node], arcs.evict_begin[node + 1]):
+            item = arcs.evict_item[arc]
+            if arcs.change[item] < 0:
+                best = min(best, end_cost[item] + least[arcs.evict_head[arc]])
+        least[node] = best
+
+
+@compiled
 def walk_back(  # noqa: PLR0917 - compiled functions take positions
     arcs: Arcs,
     fill_cost: Costs,
@@ -30,7 +43,7 @@ def walk_back(  # noqa: PLR0917 - compiled functions take positions
     node. ``least[t]`` is that of a node before evictions, ``composing[t]`` after them, and ``none``, as good as
     infinite, what is beyond reach. Row 0 of ``least`` is given.
     """
-    fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
+    fits, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, _, run_head = arcs
     nodes = len(fits)
     for t in range(1, batches + 1):
         fill_costs, evict_costs = fill_cost[t], evict_cost[t]
@@ -65,9 +78,10 @@ def steps_of(  # noqa: PLR0917
 ) -> None:
     """Follow the least priced walk from a node, and write what it does in the batch with which t are left.
 
-    To ``balance[t]`` is added how often it evicts items more than it fills them, ``ran[t]`` is the node that runs.
+    To ``balance[t]`` is added how often it evicts items more than it fills them, less the ends that it takes, in row 1
+    those after the last batch, too; ``ran[t]`` is the node that runs.
     """
-    _, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = arcs
+    _, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, change, run_head = arcs
     for t in range(batches, 0, -1):
         while least[t, node] < composing[t, node]:
             chosen = -1
@@ -77,7 +91,7 @@ def steps_of(  # noqa: PLR0917
                     < evict_cost[t, evict_item[chosen]] + least[t, evict_head[chosen]]
                 ):
                     chosen = arc
-            balance[t, evict_item[chosen]] += 1
+            balance[t, evict_item[chosen]] += change[evict_item[chosen]]
             node = int(evict_head[chosen])
         while True:
             chosen = -1
@@ -99,3 +113,16 @@ def steps_of(  # noqa: PLR0917
             break
         ran[t] = node
         node = int(run_head[node])
+    while node > 0:
+        chosen = -1
+        for arc in range(evict_begin[node], evict_begin[node + 1]):
+            if change[evict_item[arc]] < 0 and (
+                chosen < 0
+                or evict_cost[0, evict_item[arc]] + least[0, evict_head[arc]]
+                < evict_cost[0, evict_item[chosen]] + least[0, evict_head[chosen]]
+            ):
+                chosen = arc
+        if chosen < 0:
+            break
+        balance[1, evict_item[chosen]] -= 1
+        node = int(evict_head[chosen])

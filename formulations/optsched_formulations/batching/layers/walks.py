@@ -51,7 +51,7 @@ from optsched_formulations.batching.layers.looks import (
     least_near,
     maximise_by_near_walks,
 )
-from optsched_formulations.batching.layers.walk_kernel import walk_back
+from optsched_formulations.batching.layers.walk_kernel import close, walk_back
 
 NO_WAY = 1 << 60
 """Cost of a way that does not exist, in units."""
@@ -147,6 +147,9 @@ class Walks:
         for i in reversed(range(len(price))):
             after = classes.following[i]
             price[i] = _DEARER * classes.size[i] / classes.capacity + (price[after] if after >= 0 else 0.0)
+            # What an end leaves undone was paid for at the begin.
+            if classes.ending[i] >= 0:
+                price[classes.ending[i]] = -price[i]
         uneven = np.random.default_rng(0).uniform(-_UNEVEN, _UNEVEN, len(price))
         return np.tile(price * (1 + uneven), (batches + 1, 1))
 
@@ -237,7 +240,8 @@ class Walks:
         return least.value, slopes.astype(np.float64)
 
     def _costs(self, price: Floats) -> Costs:
-        return Costs((self._in_batches - price).astype(np.float32), price.astype(np.float32), self._runs)
+        fill, evict = self._in_batches - price, price * self._graph.arcs.change
+        return Costs(fill.astype(np.float32), evict.astype(np.float32), self._runs)
 
     @staticmethod
     def _paid(price: Floats, begin: Begin) -> Floats:
@@ -255,12 +259,12 @@ class Walks:
         """Return what prices prove of every number of batches from 0 on, from the start and exactly, in units."""
         whole = self.rounded(price, batches)
         here = np.full((2, self._graph.nodes), NO_WAY, dtype=np.int64)
-        composing = np.full_like(here, NO_WAY)
-        here[1, 0] = 0
+        composing, change = np.full_like(here, NO_WAY), self._graph.arcs.change
+        close(self._graph.arcs, whole[0] * change, NO_WAY, here[1])
         found = [int(whole[0] @ self.fresh)]
         for t in range(1, batches + 1):
             here[0], rows = here[1], whole[t - 1 : t + 1]
-            walk_back(self._graph.arcs, self.extra - rows, rows, self.run_cost, NO_WAY, here, composing, 1)
+            walk_back(self._graph.arcs, self.extra - rows, rows * change, self.run_cost, NO_WAY, here, composing, 1)
             found.append(int(here[1, 0]) + int(whole[t] @ self.fresh))
         return found
 
@@ -269,8 +273,9 @@ class Walks:
         whole = self.rounded(price, batches)
         least = np.full((batches + 1, self._graph.nodes), NO_WAY, dtype=np.int64)
         composing = np.full_like(least, NO_WAY)
-        least[0, 0] = 0
-        walk_back(self._graph.arcs, self.extra - whole, whole, self.run_cost, NO_WAY, least, composing, batches)
+        evict = whole * self._graph.arcs.change
+        close(self._graph.arcs, evict[0], NO_WAY, least[0])
+        walk_back(self._graph.arcs, self.extra - whole, evict, self.run_cost, NO_WAY, least, composing, batches)
         return Table(whole, least, composing)
 
 

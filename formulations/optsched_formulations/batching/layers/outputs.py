@@ -1,0 +1,115 @@
+"""Which output each request has had, in steps of classes by input."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from optsched_formulations.batching.layers.bundle import Floats
+from optsched_formulations.batching.memory_only import Classes
+from optsched_formulations.batching.search.state_steps import EVICT, FILL, RUN
+
+Steps = list[tuple[int, int]]
+
+
+@dataclass
+class _Unnamed:
+    """A request whose output is not known before it ends."""
+
+    output: int = 0
+
+
+def by_output(classes: Classes, every: Classes, steps: Steps) -> Steps:
+    """Return the steps of a schedule by classes of one input and output each.
+
+    Parameters
+    ----------
+    classes, steps
+        Classes by input, and the steps of their items: evictions, fills, which for an end are that as many requests
+        take it, and runs. What is due after the last batch ends, too.
+    every
+        The same requests, by input and output.
+    """
+    due: dict[int, list[_Unnamed]] = defaultdict(list)
+    waiting: dict[int, list[_Unnamed]] = defaultdict(list)
+    for first, members in zip(classes.first, classes.members, strict=True):
+        waiting[first] = [_Unnamed() for _ in members]
+    done: list[tuple[int, int, _Unnamed | None]] = []
+    batches = _in_batches(classes, steps)
+    for number, (stays, ends) in enumerate(batches):
+        moved: list[tuple[int, _Unnamed]] = []
+        filled: dict[int, list[_Unnamed]] = defaultdict(list)
+        for kind, item in stays:
+            request = (due if kind == EVICT else waiting)[item].pop()
+            done.append((kind, item, request))
+            if kind == EVICT:
+                moved.append((item, request))
+            else:
+                filled[item].append(request)
+        for end, item in enumerate(classes.ends):
+            taken = ends[classes.tokens + end]
+            if number == len(batches) - 1:
+                # Those that generate the last token before it in this batch take it after that.
+                taken -= len(due[item - 1]) + len(filled[item - 1])
+            for _ in range(taken):
+                due[item].pop().output = classes.token[item] - 1
+        for item, request in moved:
+            waiting[item].append(request)
+        done.append((RUN, -1, None))
+        after: dict[int, list[_Unnamed]] = defaultdict(list)
+        for running in (due, filled):
+            for item, requests in running.items():
+                following = classes.following[item]
+                if following < 0:
+                    for request in requests:
+                        request.output = classes.token[item]
+                else:
+                    after[following] += requests
+        due = after
+    for item, requests in due.items():
+        for request in requests:
+            request.output = classes.token[item] - 1
+    return [_told(classes, every, *step) for step in done]
+
+
+def _told(classes: Classes, every: Classes, kind: int, item: int, request: _Unnamed | None) -> tuple[int, int]:
+    """Return a step by the class of the request that it is of."""
+    if request is None:
+        return kind, item
+    prompt, _, weight = classes.kinds[classes.owner[item]]
+    return kind, every.first[every.kinds.index((prompt, request.output, weight))] + classes.token[item] - 1
+
+
+def _in_batches(classes: Classes, steps: Steps) -> list[tuple[Steps, dict[int, int]]]:
+    """Return what is evicted and filled before every batch, and how many take every end."""
+    batches: list[tuple[Steps, dict[int, int]]] = [([], defaultdict(int))]
+    for kind, item in steps:
+        if kind == RUN:
+            batches.append(([], defaultdict(int)))
+        elif kind == FILL and item >= classes.tokens:
+            batches[-1][1][item] += 1
+        else:
+            batches[-1][0].append((kind, item))
+    return batches[:-1]
+
+
+def prices_by_input(classes: Classes, every: Classes, price: Floats) -> Floats:
+    """Return prices of items by input that are as those by output: of the longest output; ends give back what is left.
+
+    Parameters
+    ----------
+    classes, every
+        The same requests, by input, and by input and output.
+    price
+        Of the items of the latter.
+    """
+    found = np.zeros(len(classes.owner))
+    for item in range(classes.tokens):
+        found[item] = price[
+            every.first[every.kinds.index(classes.kinds[classes.owner[item]])] + classes.token[item] - 1
+        ]
+    for end, item in enumerate(classes.ends):
+        found[classes.tokens + end] = -found[item]
+    return found
