@@ -57,8 +57,8 @@ _MOST_STATES = 12_000_000
 """That are kept in all, for the schedule that they lead to."""
 _MOST_REACHED = 40_000_000
 """Nodes × batches whose costs are kept, 24 bytes each."""
-_FIRST_REACH, _FIRST_STEP = 0.02, 0.04
-"""In batches: how far each end is searched at first, and how much further next."""
+_FIRST_STEP = 0.02
+"""In batches: how far each end is searched at first."""
 _SMALL, _TIMES = 400_000, 5
 """States that a search may take, and times as many as the one before: with more it goes less far."""
 _FEW_MORE, _MANY_MORE = 2.0, 5.0
@@ -131,13 +131,8 @@ class TwoSided:
         before = self.effort
         end = int(before.backward < before.forward)
         while True:
-            if sum(self.reach) == 0:
-                first = round(_FIRST_REACH * self._relaxation.walks.base)
-                reach = Reach(first, first)
-            else:
-                step = min(self._steps_of_ends[end], max(1, budget - self._priced.bound - sum(self.reach)))
-                longer = [each + step * (number == end) for number, each in enumerate(self.reach)]
-                reach = Reach(*longer)
+            step = min(self._steps_of_ends[end], max(1, budget - self._priced.bound - sum(self.reach)))
+            reach = Reach(*(each + step * (number == end or sum(before) == 0) for number, each in enumerate(self.reach)))
             most = min(_MOST_STATES, max(_SMALL, _TIMES * max(before)))
             found = self.search(reach, budget, over, most)
             if found.complete:

@@ -52,6 +52,7 @@ from optsched_formulations.batching.layers.looks import (
     maximise_by_near_walks,
 )
 from optsched_formulations.batching.layers.walk_kernel import close, walk_back
+from optsched_formulations.batching.memory_only import Classes
 
 NO_WAY = 1 << 60
 """Cost of a way that does not exist, in units."""
@@ -138,6 +139,7 @@ class Walks:
         self._runs, kind = np.unique((self.run_cost / self.base).astype(np.float32), return_inverse=True)
         self._looks = Looks(graph, kind, most)
         self.fresh = graph.fresh
+        self._by_tokens = _prices_by_tokens(classes)
         self._in_batches: Floats = self.extra / self.base
 
     def first_prices(self, batches: int) -> Floats:
@@ -171,30 +173,30 @@ class Walks:
         over
             Whether time is over.
         """
-        start = _fitted(price, begin.most)
+        start, basis = _fitted(price, begin.most), self._by_tokens
 
         def look(added: Floats) -> tuple[float, Floats]:
-            value, slopes = self._look(start + added, begin)
-            return value, slopes.sum(axis=0)
+            value, slopes = self._look(start + basis @ added, begin)
+            return value, slopes.sum(axis=0) @ basis
 
         added = np.zeros(len(self.extra))
         if not self.many_places(begin.most):
             value, added = maximise(look, added, [], enough, rounds, TOLERANCE, over)
-            return value, start + added
+            return value, start + basis @ added
 
         def near(added: Floats, value: float, slack: float) -> tuple[Evaluate, float]:
-            price = start + added
+            price = start + basis @ added
             walks, slack = self._looks.near(self._costs(price), begin, self._paid(price, begin), value, slack)
 
             def evaluate(added: Floats) -> tuple[float, Floats]:
-                price = start + added
+                price = start + basis @ added
                 least = least_near(walks, self._costs(price), begin, self._paid(price, begin))
-                return least.value, (least.balance.sum(axis=0) + begin.pool).astype(np.float64)
+                return least.value, (least.balance.sum(axis=0) + begin.pool) @ basis
 
             return evaluate, slack
 
         value, added = maximise_by_near_walks(look, near, added, enough, rounds, over=over)
-        return value, start + added
+        return value, start + basis @ added
 
     def many_places(self, batches: int) -> bool:
         """Return whether prices are found on near walks, as looks at all walks take long."""
@@ -277,6 +279,21 @@ class Walks:
         close(self._graph.arcs, evict[0], NO_WAY, least[0])
         walk_back(self._graph.arcs, self.extra - whole, evict, self.run_cost, NO_WAY, least, composing, batches)
         return Table(whole, least, composing)
+
+
+def _prices_by_tokens(classes: Classes) -> Floats:
+    """Return prices of items by those of tokens: of all that follow one; an end gives back what it leaves, and its own.
+
+    With these the bundle method takes half as many looks, and converges where with prices of items it stops before.
+    """
+    basis = np.eye(len(classes.owner))
+    for item in reversed(range(classes.tokens)):
+        after = classes.following[item]
+        if after >= 0:
+            basis[item] += basis[after]
+    for end, item in enumerate(classes.ends, start=classes.tokens):
+        basis[end] -= basis[item]
+    return basis
 
 
 def _fitted(price: Floats, batches: int) -> Floats:
