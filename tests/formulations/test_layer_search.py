@@ -36,13 +36,13 @@ from optsched_formulations.batching.layers.graph import MergedGraph, merged_grap
 from optsched_formulations.batching.layers.graph_kernel import DONE
 from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
 from optsched_formulations.batching.layers.near_kernel import Floats32, Near, NearWalks, least_near_walk, near_walks
-from optsched_formulations.batching.layers.outputs import by_output, prices_by_input
+from optsched_formulations.batching.layers.outputs import by_output, prices_by_input, prices_by_size
 from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
 from optsched_formulations.batching.layers.search import Found, search_layers
 from optsched_formulations.batching.layers.two_sided import Reach, TwoSided, arcs_back
 from optsched_formulations.batching.layers.walk_kernel import close, steps_of, walk_back
 from optsched_formulations.batching.layers.walks import Walks
-from optsched_formulations.batching.memory_only import Classes
+from optsched_formulations.batching.memory_only import Alike, Classes
 from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.resident_graph import TooLargeError
 from optsched_formulations.batching.search.state_steps import EVICT
@@ -83,7 +83,7 @@ def test_no_prices_prove_more_than_the_optimum(instance: Instance, data: st.Data
     Nothing is rounded up.
     """
     covered(instance)
-    classes, best = Classes(instance, by_input=data.draw(st.booleans())), optimum(instance)
+    classes, best = Classes(instance, alike=data.draw(st.sampled_from(Alike))), optimum(instance)
     most, items = (best - classes.constant_ps) // classes.base_ps, len(classes.size)
     relaxation = GraphRelaxation(
         graph := merged_graph(classes, 100_000),
@@ -204,7 +204,7 @@ def test_from_both_ends_it_is_exact(
 ) -> None:
     """However far each end is searched: no bound exceeds the optimum, and in the end one is found."""
     covered(instance)
-    classes, best = Classes(instance, by_input=by_input), optimum(instance)
+    classes, best = Classes(instance, alike=Alike.INPUT if by_input else Alike.OUTPUT), optimum(instance)
     parts = cycle(-(-classes.base_ps * part // 4) for part in further)
     bound, found = from_both_ends(classes, best + 1 - classes.constant_ps, share, parts, rise=rise)
     assert bound + classes.constant_ps == best
@@ -224,7 +224,7 @@ def test_from_both_ends_it_finds_what_takes_evictions(
 ) -> None:
     """Forward, backward and half by half; what is known comes from `state_search`, and is certified."""
     instance = LADDER[f"ladder-{name}"]
-    classes = Classes(instance, by_input=by_input)
+    classes = Classes(instance, alike=Alike.INPUT if by_input else Alike.OUTPUT)
     further = repeat(classes.base_ps // 4)
     bound, found = from_both_ends(classes, best + 1 - classes.constant_ps, share, further, rise=rise)
     assert bound + classes.constant_ps == best
@@ -432,10 +432,10 @@ def _priced_walks(graph: MergedGraph, batches: int) -> tuple[Callable[[Floats], 
 
 
 @pytest.mark.parametrize(("name", "batches"), [("n06-SILO+SISO-k2", 23), ("n06-I32-O8-k2", 28)])
-@pytest.mark.parametrize("by_input", [False, True])
-def test_prices_by_near_walks_prove_as_much_as_by_all(name: str, batches: int, *, by_input: bool) -> None:
+@pytest.mark.parametrize("alike", Alike)
+def test_prices_by_near_walks_prove_as_much_as_by_all(name: str, batches: int, alike: Alike) -> None:
     """The bundle method on all walks is stopped by its own promise that less than 0.0005 batches are left."""
-    graph = merged_graph(Classes(LADDER[f"ladder-{name}"], by_input=by_input), 100_000)
+    graph = merged_graph(Classes(LADDER[f"ladder-{name}"], alike=alike), 100_000)
     evaluate, walks = _priced_walks(graph, batches)
     start, begin = walks.first_prices(batches), Begin(0, walks.fresh, batches, batches)
     best, _ = maximise(evaluate, start[0], [], math.inf, 2_000, 5e-4, lambda: False)
@@ -479,7 +479,7 @@ def test_prices_of_several_numbers_of_batches_at_once() -> None:
 def test_requests_of_one_input_are_one_class(name: str) -> None:
     """As many begin, generate each token, and end after each output, as of the classes that are told apart."""
     instance = LADDER[f"ladder-{name}"]
-    classes, every = Classes(instance, by_input=True), Classes(instance)
+    classes, every = Classes(instance, alike=Alike.INPUT), Classes(instance)
     assert len(classes.kinds) < len(every.kinds)
     assert classes.constant_ps == every.constant_ps
     generated = {(prompt, k): 0 for prompt, output, _ in classes.kinds for k in range(1, output + 1)}
@@ -502,7 +502,7 @@ def test_prices_by_output_prove_as_much_by_input() -> None:
     So walks of the two graphs cost the same.
     """
     instance = LADDER["ladder-n06-SILO+SISO-k2"]
-    every, classes = Classes(instance), Classes(instance, by_input=True)
+    every, classes = Classes(instance), Classes(instance, alike=Alike.INPUT)
     price = np.zeros(every.tokens)
     for item in reversed(range(every.tokens)):
         after = every.following[item]
@@ -514,12 +514,45 @@ def test_prices_by_output_prove_as_much_by_input() -> None:
     assert proved[0] == pytest.approx(proved[1], rel=1e-9)
 
 
+@QUICK
+@given(memory_only(), st.data())
+def test_by_size_no_more_is_proved_than_by_input(instance: Instance, data: st.DataObject) -> None:
+    """Of the same prices: every walk by input is one by size, and costs as much."""
+    covered(instance)
+    classes, sizes = Classes(instance, alike=Alike.INPUT), Classes(instance, alike=Alike.SIZE)
+    items = len(sizes.owner)
+    price = np.array(data.draw(st.lists(st.floats(-1, 2), min_size=items, max_size=items)))
+    most = max(output for _, output, _ in classes.kinds) + 2
+    proved = []
+    for one, at in ((sizes, price), (classes, prices_by_size(classes, sizes, price))):
+        walks = Walks(merged_graph(one, 100_000), 1, most)
+        proved.append([one.constant_ps + each for each in walks.proved(np.tile(at, (most + 1, 1)), most)])
+    rounding = len(instance.requests) * (most + 1) * 4
+    for less, more in zip(*proved, strict=True):
+        assert less <= more + rounding
+
+
+def test_of_several_sizes_first_fills_are_paid_for_twice() -> None:
+    """I = 1, O = 3 and I = 2, O = 1 share the size 2, at which the second begins and the first may be refilled.
+
+    A fill of it costs 2 + 5, a decode 1 + 2 · 1: the difference of 4 is charged for the first fill of the second, too,
+    and off the constant work of 6 + 3 + 5 and 7.
+    """
+    instance = replace(TURNS, requests=(Request(1, 3), Request(2, 1)))
+    sizes = Classes(instance, alike=Alike.SIZE)
+    assert sizes.kinds == [(1, 3, 0)]
+    assert [sizes.extra_ps(item) for item in range(sizes.tokens)] == [0, 4, 3 + 5 - 5]
+    assert sizes.constant_ps == 6 + 3 + 5 + 7 - 4
+    assert (sizes.reach[: sizes.tokens], sizes.fresh) == ([2, 2, 1], [1, 1, 0, 1])
+    assert sizes.ends == [2]
+
+
 @given(data=st.data())
 @settings(deadline=None, max_examples=20)
-@pytest.mark.parametrize("by_input", [False, True])
-def test_near_walks_are_those_that_cost_little_more(data: st.DataObject, *, by_input: bool) -> None:
+@pytest.mark.parametrize("alike", Alike)
+def test_near_walks_are_those_that_cost_little_more(data: st.DataObject, alike: Alike) -> None:
     """Their least cost is that of all at prices near by, never less at others, and the same if all walks are near."""
-    graph, batches = merged_graph(Classes(LADDER["ladder-n04-LILO+SILO-k2"], by_input=by_input), 100_000), 30
+    graph, batches = merged_graph(Classes(LADDER["ladder-n04-LILO+SILO-k2"], alike=alike), 100_000), 30
     evaluate, walks = _priced_walks(graph, batches)
     items = len(walks.fresh)
     here, other = (

@@ -13,17 +13,20 @@ settled by itself:
    found exactly, by the searches below. Where a schedule of the core costs little, the others are fitted in
    (`layers.completion`). That settles what a few large requests decide. Where the graph of all requests is too large,
    a core with as many nodes as there is time for comes first (`layers.joint_prices`).
-2. *Prices*: a Lagrangian bound on the extra cost of schedules of J batches, whose search begins with the prices of
+2. *Sizes*: prices as below where nothing but their sizes tells requests apart (`Alike.SIZE`): a graph that is smaller
+   by far, and bounds that are hardly less.
+3. *Prices*: a Lagrangian bound on the extra cost of schedules of J batches, whose search begins with the prices of
    J + 1. They are of items on the merged graph of resident sets (`layers.walks`): the same in all batches at first,
-   then such that rise; where that graph is large, for all J at once. Where the cache holds many requests and there are
+   then such that rise; where that graph is large, for all J at once. Requests of one input are one class there
+   (`Alike.INPUT`), as nothing tells them apart before they end. Where the cache holds many requests and there are
    too many such sets, they are of blocks in batches (`layers.pattern_layers`). They refute many J.
-3. *A beam* (`layers.search`) looks for schedules, guided by the same prices.
-4. *Arcs*: where prices are of blocks, all steps that requests may do in a better schedule are listed, and HiGHS packs
+4. *A beam* (`layers.search`) looks for schedules, guided by the same prices.
+5. *Arcs*: where prices are of blocks, all steps that requests may do in a better schedule are listed, and HiGHS packs
    them into the batches (`layers.arc_programme`).
-5. *A search from both ends* (`layers.two_sided`) where prices are of items: of the J with the least bound so far, once
+6. *A search from both ends* (`layers.two_sided`) where prices are of items: of the J with the least bound so far, once
    its prices have converged, each time a little further. It ends with the best schedule of J batches, or with a better
    bound.
-6. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first. Where it is not
+7. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first. Where it is not
    finished, the least bound of its last layer is one of J.
 
 *Requests that leave no room for any other* run first, one after another, without being looked at: a batch in which one
@@ -72,17 +75,17 @@ from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.graph_layers import GraphPriced, GraphRelaxation
 from optsched_formulations.batching.layers.joint_prices import JointPrices
 from optsched_formulations.batching.layers.lonely import lonely_of
-from optsched_formulations.batching.layers.outputs import by_output, prices_by_input
+from optsched_formulations.batching.layers.outputs import by_output, prices_by_input, prices_by_size
 from optsched_formulations.batching.layers.pattern_layers import PatternPriced, PatternRelaxation
 from optsched_formulations.batching.layers.search import Found, Priced, Relaxation, compile_rest, search_layers
 from optsched_formulations.batching.layers.two_sided import Reach, TwoSided, affordable, arcs_back
 from optsched_formulations.batching.layers.walks import FEW_PLACES, MOST_PAID, Walks, most_steps
-from optsched_formulations.batching.memory_only import Classes, require_memory_only
+from optsched_formulations.batching.memory_only import Alike, Classes, require_memory_only
 from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.resident_graph import TooLargeError
 from optsched_formulations.batching.search.resident_walk import scale_of
 
-_MOST_NODES, _MOST_PLACES, _PLACES_PER_S = 3_000_000, 80_000_000, 1_500_000
+_MOST_NODES, _MOST_PLACES, _PLACES_PER_S = 3_000_000, 80_000_000, 2_000_000
 """Nodes of the graph, and nodes × batches, of which each takes some 24 bytes; and those by the time limit."""
 _MOST_REQUESTS = 255
 _PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.2
@@ -101,6 +104,8 @@ _QUICK, _LONG = 30, 400
 """Rounds of looking for prices of a number of batches, at first and then for those still open."""
 _QUICK_SHARE, _LONG_SHARE = 0.3, 0.5
 """Shares of the time left that they may take."""
+_SIZES_SHARE, _SIZES_JOINT_SHARE = 0.8, 0.4
+"""Shares of the time left for prices where only sizes tell requests apart, and for the first ones."""
 _TOGETHER_SHARE, _RISE_SHARE = 0.7, 0.05
 """Shares of the time left for prices of all numbers of batches at once, and for letting those of one rise."""
 _GAIN = 0.003
@@ -233,7 +238,7 @@ class _Solution:
         self._deadline = self._started + task.time_limit_s
         self._lonely = lonely_of(task.instance)
         self._classes = classes = Classes(self._lonely.rest)
-        self._by_input = Classes(self._lonely.rest, by_input=True)
+        self._by_input = Classes(self._lonely.rest, alike=Alike.INPUT)
         self._constant_ps = self._lonely.classes.constant_ps + classes.base_ps * self._lonely.batches
         self._scale = scale = scale_of(classes)
         self._base = classes.base_ps * scale
@@ -251,6 +256,8 @@ class _Solution:
         self._prices: dict[int, Floats] = {}
         # Of which schedules are looked for, if not of all; and prices of all items that its prices say.
         self._core: Core | None = None
+        # Whether prices have bounded them where only sizes tell requests apart.
+        self._sized = False
         self._start: Floats | None = None
         largest = scale * max(classes.base_ps, *classes.fill_ps, *classes.decode_ps)
         steps = most_steps(max(self._fewest, self._most), len(task.instance.requests))
@@ -262,15 +269,14 @@ class _Solution:
         try:
             graph = merged_graph(self._by_input, self._most_nodes(self._sizes.graph), self._at(_GRAPH_SHARE))
         except TooLargeError:
-            if self._exact and not self._packs:
+            if self._exact and not self._packs and not self._sized:
                 self._settle_large_core()
             _compile(_tiny_patterns)
             return PatternRelaxation(classes, scale, self._budget, seed)
         if not self._exact:
             raise UnsupportedError("times beyond 64 bits")
         _compile(_tiny_graph)
-        start = None if self._start is None else prices_by_input(self._by_input, classes, self._start)
-        return GraphRelaxation(graph, Walks(graph, scale, self._reach, self._sizes.few_places), seed, start)
+        return GraphRelaxation(graph, Walks(graph, scale, self._reach, self._sizes.few_places), seed, self._start)
 
     @property
     def _small(self) -> bool:
@@ -331,6 +337,8 @@ class _Solution:
     def _settle_each(self) -> None:
         if self._exact and not self._small:
             self._settle_cores()
+            if self._open:
+                self._settle_sizes()
         if not self._open:
             return
         self._relaxation = self._relaxed()
@@ -398,8 +406,41 @@ class _Solution:
                 starts[batches] = core.prices(waiting, tokens)
         least = min(relaxations, key=lambda batches: linear[batches], default=None)
         if least is not None:
-            self._start = starts[least] if linear[least] > (least + _REFILLS) * self._base else None
+            useful = linear[least] > (least + _REFILLS) * self._base
+            self._start = prices_by_input(self._by_input, self._classes, starts[least]) if useful else None
         return relaxations
+
+    def _settle_sizes(self) -> None:
+        """Bound the numbers of batches that are open where only sizes tell requests apart."""
+        sizes, seed = Classes(self._lonely.rest, alike=Alike.SIZE), self._task.seed
+        if len(sizes.kinds) == len(self._by_input.kinds):
+            return
+        try:
+            graph = merged_graph(sizes, self._most_nodes(self._sizes.graph), self._at(_GRAPH_SHARE))
+        except TooLargeError:
+            return
+        _compile(_tiny_graph)
+        walks, until = Walks(graph, self._scale, self._reach, self._sizes.few_places), self._at(_SIZES_SHARE)
+        relaxation, charged = GraphRelaxation(graph, walks, seed), self._classes.constant_ps - sizes.constant_ps
+        enough = self._enough + charged / self._classes.base_ps
+        fewest, most, soon = min(self._open), max(self._open), self._over(self._at(_SIZES_JOINT_SHARE))
+        price = relaxation.improved_together(fewest, most, enough, _LONG, soon)
+        for batches, proved in enumerate(walks.proved(price, most)):
+            self._raise(batches, proved - charged * self._scale)
+        found, over = dict.fromkeys(self._open, price[0]), self._over(until)
+        visited: set[int] = set()
+        while self._open.keys() - visited and not over():
+            batches = min(self._open.keys() - visited, key=lambda batches: (self._open[batches], batches))
+            visited.add(batches)
+            soon = self._over(min(until, self._at(_VISIT_SHARE)))
+            better = relaxation.improved(price, batches, enough, _LONG, soon)
+            for each in (better, relaxation.raised(better, batches, enough, _LONG, soon)):
+                self._raise(batches, walks.proved(each, batches)[batches] - charged * self._scale)
+            found[batches] = better[0]
+        self._sized = True
+        least = min(self._open.keys() & found.keys(), key=lambda batches: self._open[batches], default=None)
+        if least is not None:
+            self._start = prices_by_size(self._by_input, sizes, found[least])
 
     def _settle_large_core(self) -> None:
         """Bound the numbers of batches that are open by a core that is too large for a linear programme."""

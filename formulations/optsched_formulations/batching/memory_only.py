@@ -7,6 +7,7 @@ weighted if all requests arrive together.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from itertools import accumulate
 
 from optsched.model.instance import Instance
@@ -17,37 +18,57 @@ from optsched_formulations.batching.refills import least_beyond_ps
 _WEIGHTED = frozenset({Objective.MEAN_E2E, Objective.WEIGHTED_E2E})
 
 
-class Classes:
-    """Requests by what the problem knows of them, and their items.
+class Alike(StrEnum):
+    """What requests of one class, of one weight each, have in common."""
 
-    Requests of one input and weight may be one class, whatever their outputs are. Until one of them has as many tokens
-    as the shortest of these outputs nothing tells it from the others; then it ends, or goes on. *Ends* are items, too,
-    behind those of tokens: of each output but the longest of its class one, that as many requests wait for as have it;
-    one of them is taken whenever a request ends there.
+    OUTPUT = "output"
+    """Input and output."""
+    INPUT = "input"
+    """The input."""
+    SIZE = "size"
+    """They are linked by sizes that they both have while they run: classes have no size in common."""
+
+
+class Classes:
+    r"""Requests by what the problem knows of them, and their items.
+
+    Requests of one input may be one class, whatever their outputs are. Until one of them has as many tokens as the
+    shortest of these outputs nothing tells it from the others; then it ends, or goes on. *Ends* are items, too, behind
+    those of tokens: of each output but the longest of its class one, that as many requests wait for as have it; one of
+    them is taken whenever a request ends there.
 
     *Theorem.* Offline, such schedules are those of the instance: as many requests of a class begin, and as many end
     after every output, so each can be told, when it ends, which one it has been.
+
+    If only sizes tell requests apart, I + k − 1 for token k, some wait for their first fill where others wait for a
+    refill, which costs as much. What a refill costs beyond a decode, e for the size, is then charged for first fills,
+    too, and their number times e taken off the constant work.
+
+    *Theorem.* Offline, every schedule of the instance is one of classes by size, and costs as much. (Not the other way
+    round: a request that began with a short prompt may end where only those with a long one do.)
 
     Parameters
     ----------
     instance
         The problem.
     objective
-        ``makespan``, or a sum of e2e latencies.
-    by_input
-        Whether requests of one input are a class, not only those of one output as well.
+        ``makespan``, or a sum of e2e latencies; the former for classes by size.
+    alike
+        What requests of a class have in common.
 
     Attributes
     ----------
     kinds, members
         (I, the longest O, weight) and the request indices of every class, in order of arrival; the weight is 0 for the
-        makespan.
+        makespan. By size I is the least one, and O such that the largest size is I + O − 1.
     tokens
         Number of items that are tokens; the others are ends.
     owner, token
         Class and k ≥ 1 of every item; of an end k is the token that its requests do not generate.
     reach
-        Requests of the class that generate the item's token, or that end there.
+        Requests of the class that grow as large as the item, or that end there.
+    fresh
+        How many requests wait for every item at the begin.
     ending
         The end that a request of the class may take when it is due for the item, −1 if there is none.
     size
@@ -59,25 +80,28 @@ class Classes:
     fill_ps, decode_ps
         Own time of generating the item's token by a prefill and, for k ≥ 2, by a decode.
     constant_ps
-        Work of all first fills and decode steps.
+        Work of all first fills and decode steps, less what fills of items are charged for the former.
     """
 
     def __init__(
-        self, instance: Instance, objective: Objective = Objective.MAKESPAN, *, by_input: bool = False
+        self, instance: Instance, objective: Objective = Objective.MAKESPAN, *, alike: Alike = Alike.OUTPUT
     ) -> None:
         cost, limits = instance.cost, instance.limits
         slope = cost.token
         self.weighted = objective in _WEIGHTED
         groups: dict[tuple[int, int, int], list[int]] = {}
-        outputs = [request.output for request in instance.requests]
+        inputs = [request.input for request in instance.requests]
+        largest = [request.input + request.output - 1 for request in instance.requests]
+        linked = _linked(inputs, largest)
         for index in sorted(range(len(instance.requests)), key=lambda r: instance.requests[r].arrival_ps):
             request = instance.requests[index]
             weight = request.weight if objective == Objective.WEIGHTED_E2E else int(self.weighted)
-            groups.setdefault((request.input, 0 if by_input else request.output, weight), []).append(index)
+            least = linked[index] if alike == Alike.SIZE else request.input
+            groups.setdefault((least, request.output if alike == Alike.OUTPUT else 0, weight), []).append(index)
         self.members = [groups[key] for key in sorted(groups)]
         self.kinds = [
-            (prompt, max(outputs[index] for index in groups[prompt, output, weight]), weight)
-            for prompt, output, weight in sorted(groups)
+            (least, max(largest[index] for index in groups[least, output, weight]) - least + 1, weight)
+            for least, output, weight in sorted(groups)
         ]
         self.capacity = limits.kv_blocks
         self.base_ps = cost.affine[0][0]
@@ -88,7 +112,11 @@ class Classes:
         self.fill_ps: list[int] = []
         self.decode_ps: list[int] = []
         self.reach: list[int] = []
+        self.fresh: list[int] = []
+        # Whether a request may wait for the item that has run before.
+        again: list[bool] = []
         for number, (prompt, output, _) in enumerate(self.kinds):
+            members = self.members[number]
             for k in range(1, output + 1):
                 held = prompt + k - 1
                 self.owner.append(number)
@@ -97,11 +125,16 @@ class Classes:
                 self.following.append(len(self.following) + 1 if k < output else -1)
                 self.fill_ps.append(slope * held + cost.prefill_ps(held, 0))
                 self.decode_ps.append(slope + cost.decode_ps(held - 1))
-                self.reach.append(sum(outputs[index] >= k for index in self.members[number]))
+                self.reach.append(sum(largest[index] >= held for index in members))
+                self.fresh.append(sum(inputs[index] == held for index in members))
+                again.append(any(inputs[index] < held <= largest[index] for index in members))
+        self._extra_ps = [
+            fill - decode if able else 0 for fill, decode, able in zip(self.fill_ps, self.decode_ps, again, strict=True)
+        ]
         self.constant_ps = sum(
-            requests * (fill if k == 1 else decode)
-            for requests, k, fill, decode in zip(self.reach, self.token, self.fill_ps, self.decode_ps, strict=True)
-        )
+            slope * input_ + cost.prefill_ps(input_, 0) + sum(slope + cost.decode_ps(n) for n in range(input_, last))
+            for input_, last in zip(inputs, largest, strict=True)
+        ) - sum(extra * requests for extra, requests in zip(self._extra_ps, self.fresh, strict=True))
         self.tokens = len(self.token)
         self.ending = [-1] * self.tokens
         for item in range(1, self.tokens):
@@ -112,6 +145,8 @@ class Classes:
                 self.token.append(self.token[item])
                 self.reach.append(ends)
         ends = len(self.token) - self.tokens
+        self.fresh += self.reach[self.tokens :]
+        self._extra_ps += [0] * ends
         self.ending += [-1] * ends
         self.following += [-1] * ends
         self.size += [0] * ends
@@ -134,8 +169,8 @@ class Classes:
         return self.kinds[self.owner[item]][0] + self.token[item] - 1
 
     def extra_ps(self, item: int) -> int:
-        """Return what filling the item costs beyond the constant work: 0 for first fills."""
-        return self.fill_ps[item] - self.decode_ps[item] if self.token[item] > 1 else 0
+        """Return what filling the item costs beyond the constant work: 0 if all are first fills."""
+        return self._extra_ps[item]
 
     @property
     def first(self) -> list[int]:
@@ -143,17 +178,20 @@ class Classes:
         return [item for item, k in enumerate(self.token) if k == 1]
 
     @property
-    def fresh(self) -> list[int]:
-        """How many requests wait for every item at the begin."""
-        return [
-            requests if k == 1 or item >= self.tokens else 0
-            for item, (k, requests) in enumerate(zip(self.token, self.reach, strict=True))
-        ]
-
-    @property
     def ends(self) -> list[int]:
         """The item that a request is due for when it takes an end, for every end."""
         return [item for item, end in enumerate(self.ending) if end >= 0]
+
+
+def _linked(inputs: list[int], largest: list[int]) -> list[int]:
+    """Return for every request the least size of all that are linked with it."""
+    least, until, found = 0, -1, [0] * len(inputs)
+    for index in sorted(range(len(inputs)), key=lambda index: inputs[index]):
+        if inputs[index] > until:
+            least = inputs[index]
+        until = max(until, largest[index])
+        found[index] = least
+    return found
 
 
 def require_memory_only(task: Task) -> None:

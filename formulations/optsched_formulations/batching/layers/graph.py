@@ -127,6 +127,7 @@ def merged_graph(classes: Classes, most_nodes: int, deadline: float = math.inf) 
         size=np.array(classes.size, dtype=np.int64),
         following=np.array(classes.following, dtype=np.int64),
         fillable=np.array([_fillable(classes, item) for item in range(classes.tokens)], dtype=np.int64),
+        leaving=np.array([_leaving(classes, item) for item in range(classes.tokens)], dtype=np.int64),
         first=np.array([k == 1 for k in classes.token], dtype=np.int64),
         ending=np.array(classes.ending, dtype=np.int64),
         tokens=classes.tokens,
@@ -178,7 +179,12 @@ def can_be_few(classes: Classes, most: int) -> bool:
 
 def _fillable(classes: Classes, item: int) -> bool:
     """Return whether a request may be filled for an item, for the first time or again."""
-    return classes.token[item] == 1 or classes.evictable[item - 1]
+    return classes.fresh[item] > 0 or _leaving(classes, item)
+
+
+def _leaving(classes: Classes, item: int) -> bool:
+    """Return whether a request that is due for an item may be evicted."""
+    return classes.token[item] > 1 and classes.evictable[item - 1]
 
 
 def _with_more_arcs(growing: Growing) -> Growing:

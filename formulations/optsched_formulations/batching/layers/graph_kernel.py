@@ -28,8 +28,8 @@ class Items(NamedTuple):
     ----------
     size, following
         Blocks, and the item of the next token (−1 after the last); shape (items,).
-    fillable
-        Whether a request may be filled for the item, for the first time or again; shape (items,).
+    fillable, leaving
+        Whether a request may be filled for the item, for the first time or again, and evicted; shape (items,).
     first
         Whether it is a first token; shape (items,).
     ending
@@ -43,6 +43,7 @@ class Items(NamedTuple):
     size: Ints
     following: Ints
     fillable: Ints
+    leaving: Ints
     first: Ints
     ending: Ints
     tokens: int
@@ -142,7 +143,7 @@ def enumerate_nodes(items: Items, capacity: int, growing: Growing, progress: Int
 
     ``progress`` goes in and out: nodes taken, nodes, fill arcs and eviction arcs known.
     """
-    size, following, fillable, first, ending, tokens, reach = items
+    size, following, fillable, leaving, first, ending, tokens, reach = items
     rows, volume, table, fill_begin, fill_head, fill_item, evict_begin, evict_head, evict_item, run_head = growing
     width, number = rows.shape[1], tokens
     key = np.empty(width, dtype=np.uint8)
@@ -177,15 +178,14 @@ def enumerate_nodes(items: Items, capacity: int, growing: Growing, progress: Int
                 possible = False
         for p in range(length):
             item = rows[current, p]
-            leaves = not first[item] and fillable[item]
-            if (p > 0 and item == rows[current, p - 1]) or not (leaves or ending[item] >= 0):
+            if (p > 0 and item == rows[current, p - 1]) or not (leaving[item] or ending[item] >= 0):
                 continue
             for other in range(width - 1):
                 key[other] = rows[current, other + (other >= p)]
             key[width - 1] = NOTHING
             head = _number(rows, volume, table, key, held - size[item], nodes)
             nodes += head == nodes
-            if leaves:
+            if leaving[item]:
                 evict_head[evictions], evict_item[evictions] = head, item
                 evictions += 1
             if ending[item] >= 0:

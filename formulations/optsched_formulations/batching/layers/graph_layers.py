@@ -73,8 +73,13 @@ class GraphRelaxation:
         """Return prices that may rise from batch to batch and prove more, if some are found."""
         return self.walks.raised(price, self._begin(batches, batches), self._left_of(enough), rounds, over)[1]
 
-    def raised_together(self, fewest: int, most: int, enough: float, rounds: int, over: Callable[[], bool]) -> Floats:
+    def improved_together(self, fewest: int, most: int, enough: float, rounds: int, over: Callable[[], bool]) -> Floats:
         """Return the best prices found for several numbers of batches at once."""
+        begin, price = self._begin(fewest, most), self.first_prices(most)
+        return self.walks.improved(price, begin, self._left_of(enough), rounds, over)[1]
+
+    def raised_together(self, fewest: int, most: int, enough: float, rounds: int, over: Callable[[], bool]) -> Floats:
+        """Return the best prices found for several numbers of batches at once, which may rise from batch to batch."""
         begin, price = self._begin(fewest, most), self.first_prices(most)
         return self.walks.raised(price, begin, self._left_of(enough), rounds, over)[1]
 

@@ -1,4 +1,4 @@
-"""Which output each request has had, in steps of classes by input."""
+"""From classes by input to those by input and output, and by size: steps of schedules, and prices."""
 
 from __future__ import annotations
 
@@ -112,4 +112,34 @@ def prices_by_input(classes: Classes, every: Classes, price: Floats) -> Floats:
         ]
     for end, item in enumerate(classes.ends):
         found[classes.tokens + end] = -found[item]
+    return found
+
+
+def prices_by_size(classes: Classes, sizes: Classes, price: Floats) -> Floats:
+    """Return prices of items by input with which walks cost as much as with those of sizes, in batches.
+
+    Parameters
+    ----------
+    classes, sizes
+        The same requests, by input and by size.
+    price
+        Of the items of the latter.
+    """
+    place = {sizes.held(item): item for item in range(sizes.tokens)}
+
+    def end(size: int) -> float:
+        """Return the price of the end of requests that are due for a size; the largest of a class has none."""
+        item = place.get(size, -1)
+        return float(price[sizes.ending[item]]) if item >= 0 and sizes.ending[item] >= 0 else 0.0
+
+    # Those of the longest output leave without an end: what they pay for it is paid at their fill.
+    longest = [end(prompt + output) for prompt, output, _ in classes.kinds]
+    found = np.zeros(len(classes.owner))
+    for item in range(classes.tokens):
+        same = place[classes.held(item)]
+        # What first fills are charged for in sizes.
+        charged = (sizes.extra_ps(same) - classes.extra_ps(item)) / sizes.base_ps
+        found[item] = price[same] - charged + longest[classes.owner[item]]
+    for number, item in enumerate(classes.ends, start=classes.tokens):
+        found[number] = end(classes.held(item)) - longest[classes.owner[item]]
     return found

@@ -61,6 +61,8 @@ _FIRST_STEP = 0.02
 """In batches: how far each end is searched at first."""
 _SMALL, _TIMES = 400_000, 5
 """States that a search may take, and times as many as the one before: with more it goes less far."""
+_UNEQUAL = 3
+"""Times as much as the other end: it goes no further then."""
 _FEW_MORE, _MANY_MORE = 2.0, 5.0
 """Times as many states of an end as before: with fewer or more than these steps grow or shrink."""
 _LONGER, _SHORTER, _HALF = 1.8, 0.7, 0.5
@@ -124,26 +126,29 @@ class TwoSided:
         self._fresh = walks.pays + int(priced.table.price[priced.batches] @ walks.fresh)
 
     def further(self, budget: int, over: Callable[[], bool]) -> Found:
-        """Look for schedules that cost less than the budget, a little further at the end where less was to do.
+        """Look for schedules that cost less than the budget, a little further, at the end where less was to do or both.
 
         It is not complete if time or room end before.
         """
-        before = self.effort
-        end = int(before.backward < before.forward)
+        before, enough = self.effort, budget - self._priced.bound
+        ends = [end for end, effort in enumerate(before) if effort <= _UNEQUAL * min(before)]
         while True:
-            step = min(self._steps_of_ends[end], max(1, budget - self._priced.bound - sum(self.reach)))
-            reach = Reach(*(each + step * (number == end or sum(before) == 0) for number, each in enumerate(self.reach)))
+            more = [step if end in ends else 0 for end, step in enumerate(self._steps_of_ends)]
+            share = min(1.0, (enough - sum(self.reach)) / sum(more))
+            reach = Reach(*(each + max(1, round(share * step)) for each, step in zip(self.reach, more, strict=True)))
             most = min(_MOST_STATES, max(_SMALL, _TIMES * max(before)))
             found = self.search(reach, budget, over, most)
             if found.complete:
                 break
-            if over() or most == _MOST_STATES or self._steps_of_ends[end] <= 1:
+            if over() or most == _MOST_STATES or max(more) <= 1:
                 return found
-            self._steps_of_ends[end] = round(_HALF * self._steps_of_ends[end])
+            for end in ends:
+                self._steps_of_ends[end] = round(_HALF * self._steps_of_ends[end])
         self.reach = reach
-        times = self.effort[end] / max(1, before[end])
-        pace = _LONGER if times < _FEW_MORE else _SHORTER if times > _MANY_MORE else 1.0
-        self._steps_of_ends[end] = round(pace * self._steps_of_ends[end])
+        for end in ends:
+            times = self.effort[end] / max(1, before[end])
+            pace = _LONGER if times < _FEW_MORE else _SHORTER if times > _MANY_MORE else 1.0
+            self._steps_of_ends[end] = round(pace * self._steps_of_ends[end])
         return found
 
     def search(self, reach: Reach, budget: int, over: Callable[[], bool], most: int = _MOST_STATES) -> Found:

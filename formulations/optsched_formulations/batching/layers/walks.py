@@ -6,6 +6,9 @@ evicted. For a node v and t ≥ 0 let :math:`H_t(v)` be the least cost of a walk
 exactly t batches, the last ones, where a batch costs the base, a fill of i in batch b its extra cost less
 :math:`π_{ib}`, and an eviction :math:`π_{ib}`.
 
+Where requests end that are not told from others (`memory_only`), an end is an item, too: a walk pays the price of one
+that it takes, as if it filled it, before the evictions of a batch, or after the last one at the price of that.
+
 *Theorem.* A schedule that is at node v before the evictions of batch b, with :math:`p_i` requests that wait for item i,
 and that ends after exactly t more batches, costs at least
 
@@ -13,10 +16,10 @@ and that ends after exactly t more batches, costs at least
 
 from there on, without the constant work (that of all first fills and decodes).
 
-*Proof.* What it does is such a walk. Along it every request that waits is filled, and every eviction is followed by a
-fill of the same item, no earlier than itself. So fills pay at least what evictions along the walk are paid, and
-:math:`π_{ib}` for each request that waits in batch b: the cost of the walk is at most that of the schedule less
-:math:`\sum π_{ib} p_i`, and it is at least :math:`H_t(v)`. ∎
+*Proof.* What it does is such a walk. Along it every request that waits is filled, every end that waits is taken, and
+every eviction is followed by a fill of the same item, no earlier than itself. So fills and ends pay at least what
+evictions along the walk are paid, and :math:`π_{ib}` for each request that waits in batch b: the cost of the walk is at
+most that of the schedule less :math:`\sum π_{ib} p_i`, and it is at least :math:`H_t(v)`. ∎
 
 From the start this is a bound on schedules of exactly J batches, for any such prices; the best ones are those of a
 Lagrangian relaxation. Prices that are the same in all batches relax the order of evictions and fills: walks may fill
