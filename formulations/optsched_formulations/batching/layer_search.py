@@ -337,7 +337,7 @@ class _Solution:
     def _settle_each(self) -> None:
         if self._exact and not self._small:
             self._settle_cores()
-            if self._open:
+            if self._open and not self._packs:
                 self._settle_sizes()
         if not self._open:
             return
@@ -633,15 +633,15 @@ class _Solution:
                 break
 
     def _risen(self, relaxation: GraphRelaxation, batches: int, until: float) -> Floats:
-        """Return prices that rise: the best of those that begin with what is known, and with first prices.
+        """Return prices that rise, or those that are known if these prove more.
 
-        Where steps along slopes end depends on where they begin.
+        They begin with first prices: where steps along slopes end depends on that, and with what is known of other
+        numbers of batches they end lower.
         """
         soon = self._over(min(until, self._at(_RISE_SHARE)))
-        known = relaxation.raised(self._prices[batches], batches, self._enough, _LONG, soon)
-        soon = self._over(min(until, self._at(_RISE_SHARE)))
         first = relaxation.improved(relaxation.first_prices(batches), batches, self._enough, _LONG, soon)
-        return relaxation.best_of([known, relaxation.raised(first, batches, self._enough, _LONG, soon)], batches)
+        risen = relaxation.raised(first, batches, self._enough, _LONG, soon)
+        return relaxation.best_of([self._prices[batches], risen], batches)
 
     def _raise(self, batches: int, bound: int) -> None:
         """Take a bound on a number of batches."""
