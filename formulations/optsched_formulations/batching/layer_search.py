@@ -673,6 +673,7 @@ class _Solution:
         steps = found.steps
         if steps and self._core is not None:
             over = self._over(self._at(_COMPLETION_SHARE))
+            steps = by_output(self._core.graph.classes, self._core.inside, steps)
             steps = completed(self._core, steps, batches, self._scale, self._budget, seed=self._task.seed, over=over)
         elif steps and isinstance(self._relaxation, GraphRelaxation):
             steps = by_output(self._by_input, self._classes, steps)

@@ -30,13 +30,13 @@ def completed(
     Parameters
     ----------
     core, steps, batches
-        The core, the steps of its schedule, and how many batches all requests may take.
+        The core, the steps of its schedule, by input and output, and how many batches all requests may take.
     scale, budget
         Units in a ps, and the cost, in units, from which on a schedule is of no use, without the constant work.
     seed, over
         Of the search, and whether time is over.
     """
-    classes = core.graph.classes
+    classes = core.inside
     again = scale * sum(classes.extra_ps(item) for kind, item in steps if kind == FILL)
     rooms = np.append(rooms_left(core, steps, batches), 0)[::-1].copy()
     try:
@@ -64,7 +64,7 @@ def among(every: Classes, some: Classes, steps: Steps) -> Steps:
 
 def rooms_left(core: Core, steps: Steps, batches: int) -> Ints:
     """Return the blocks that a schedule of the core leaves in every batch."""
-    classes = core.graph.classes
+    classes = core.inside
     running: list[int] = []
     rooms = np.full(batches, classes.capacity, dtype=np.int64)
     for batch, before in enumerate(_in_batches(steps, batches)):

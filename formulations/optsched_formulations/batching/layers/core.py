@@ -7,9 +7,9 @@ one unit through the core's merged graph, whose J runs are each combined with a 
 
 for :math:`λ_{vs}` batches of node v that set s fills up, and :math:`φ_i` fills of item i, of extra cost :math:`e_i` in
 batches; every item of a filler is in as many sets as it has requests, and every item of the core is filled as often as
-it waits, by evictions or from the begin. The duals of the latter are prices. Sets are added as long as duals say that
-they lower the cost (column generation, with `Fillers.best` for the subproblem). The flow may be of several closed walks
-that do not meet, so that walks may prove more than the programme with its own prices.
+it waits, by evictions or from the begin, as every end is taken. The duals of the latter are prices. Sets are added as
+long as duals say that they lower the cost (column generation, with `Fillers.best` for the subproblem). The flow may be
+of several closed walks that do not meet, so that walks may prove more than the programme with its own prices.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from optsched.stopwatch import now_s
 from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.fillers import Fillers
 from optsched_formulations.batching.layers.graph import MergedGraph, can_be_few, merged_graph
+from optsched_formulations.batching.layers.outputs import prices_by_output
 from optsched_formulations.batching.layers.walks import MOST_PAID, Walks
-from optsched_formulations.batching.memory_only import Classes
+from optsched_formulations.batching.memory_only import Alike, Classes
 from optsched_formulations.batching.search.resident_graph import TooLargeError
 
 _BEYOND, _FEW_BEYOND = 2, 100_000
@@ -50,13 +51,16 @@ class Core:
     ----------
     classes
         Of all.
+    inside
+        Those of them that are the core.
     graph
-        Of the core; its empty node may run.
+        Of the core, which may have requests of one input as a class; its empty node may run.
     fillers
         The others.
     """
 
     classes: Classes
+    inside: Classes
     graph: MergedGraph
     fillers: Fillers
 
@@ -75,7 +79,10 @@ class Core:
         for item in reversed(range(len(still))):
             if fillers.following[item] >= 0:
                 still[item] += still[fillers.following[item]]
-        for some, price in ((self.graph.classes, waiting), (fillers, still)):
+        for some, price in (
+            (self.inside, prices_by_output(self.inside, self.graph.classes, waiting)),
+            (fillers, still),
+        ):
             found[items_among(self.classes, some)] = price
         return found
 
@@ -90,29 +97,35 @@ class Core:
         return Walks(self.graph, scale, batches, filled=self.fillers.filled(tokens))
 
 
-def core_of(instance: Instance, classes: Classes, most_nodes: int) -> Core | None:
+def core_of(instance: Instance, classes: Classes, most_nodes: int, alike: Alike = Alike.INPUT) -> Core | None:
     """Return the core of as many of the largest classes as have ``most_nodes`` nodes, if some are left for fillers.
 
-    Classes are in order of what their requests hold at the end. A core that holds little proves little: then there is
-    none.
+    In its graph requests are alike by input or output. Classes are in order of what their requests hold at the end. A
+    core that holds little proves little: then there is none.
     """
     order = sorted(range(len(classes.kinds)), key=lambda kind: (sum(classes.kinds[kind][:2]), classes.kinds[kind]))
     held = [sum(map(classes.held, _items_of(classes, kind))) * len(classes.members[kind]) for kind in order]
     core = None
     for number in range(len(order) - 1, 0, -1):
-        if not can_be_few(_of(instance, classes, order[number:]), most_nodes):
+        if not can_be_few(_of(instance, classes, order[number:], alike), most_nodes):
             break
         core = order[number:] if sum(held[number:]) >= _LEAST_SHARE * sum(held) else None
     if core is None:
         return None
     try:
-        found = core_with(instance, classes, core, max(_FEW_BEYOND, _BEYOND * most_nodes))
+        found = core_with(instance, classes, core, max(_FEW_BEYOND, _BEYOND * most_nodes), alike)
     except TooLargeError:
         return None
     return None if found.fillers.effort > _MOST_EFFORT else found
 
 
-def core_with(instance: Instance, classes: Classes, kinds: list[int], most_nodes: int = _FEW_BEYOND) -> Core:
+def core_with(
+    instance: Instance,
+    classes: Classes,
+    kinds: list[int],
+    most_nodes: int = _FEW_BEYOND,
+    alike: Alike = Alike.INPUT,
+) -> Core:
     """Return the core of some classes, by their numbers.
 
     Raises
@@ -121,8 +134,8 @@ def core_with(instance: Instance, classes: Classes, kinds: list[int], most_nodes
         If there are more than ``most_nodes`` nodes.
     """
     others = [kind for kind in range(len(classes.kinds)) if kind not in kinds]
-    graph = merged_graph(_of(instance, classes, kinds), most_nodes).idling
-    return Core(classes, graph, Fillers(_of(instance, classes, others)))
+    graph = merged_graph(_of(instance, classes, kinds, alike), most_nodes).idling
+    return Core(classes, _of(instance, classes, kinds), graph, Fillers(_of(instance, classes, others)))
 
 
 def items_among(every: Classes, some: Classes) -> Ints:
@@ -137,10 +150,11 @@ def _items_of(classes: Classes, kind: int) -> range:
     return range(first, first + classes.kinds[kind][1])
 
 
-def _of(instance: Instance, classes: Classes, kinds: list[int]) -> Classes:
-    """Return some classes alone."""
+def _of(instance: Instance, classes: Classes, kinds: list[int], alike: Alike = Alike.OUTPUT) -> Classes:
+    """Return the requests of some classes alone."""
     members = sorted(request for kind in kinds for request in classes.members[kind])
-    return Classes(replace_model(instance, requests=tuple(instance.requests[request] for request in members)))
+    requests = tuple(instance.requests[request] for request in members)
+    return Classes(replace_model(instance, requests=requests), alike=alike)
 
 
 class Master:
@@ -175,7 +189,10 @@ class Master:
         fits, room = np.flatnonzero(arcs.fits), np.searchsorted(self._rooms, graph.room[running])
         dear = 2.0 * (most + float(extra.sum()) * sum(map(len, graph.classes.members))) + 1.0
         columns = _Columns()
-        columns.add(np.zeros(len(evict_tail)), (evict_tail, -1), (evict_head, 1), (self._items + evict_item, -1))
+        for change in (1, -1):
+            some = arcs.change[evict_item] == change
+            entries = (evict_tail[some], -1), (evict_head[some], 1), (self._items + evict_item[some], -change)
+            columns.add(np.zeros(int(some.sum())), *entries)
         columns.add(np.zeros(len(fits)), (fits, -1), (nodes + fits, 1))
         columns.add(extra[fill_item], (nodes + fill_tail, -1), (nodes + fill_head, 1), (self._items + fill_item, 1))
         columns.add(
@@ -190,8 +207,7 @@ class Master:
         columns.add(np.full(fillers, dear), (self._tokens + np.arange(fillers), 1))
         columns.add(np.full(1, dear), (np.full(1, self._batches), -1))
         sides = np.zeros(self._batches + 1)
-        for first, members in zip(graph.classes.first, graph.classes.members, strict=True):
-            sides[self._items + first] = len(members)
+        sides[self._items : self._room_rows] = graph.fresh
         sides[self._tokens : self._batches] = core.fillers.requests
         cost, matrix = columns.matrix(len(sides))
         bounds = np.zeros(len(cost)), np.full(len(cost), highspy.kHighsInf)

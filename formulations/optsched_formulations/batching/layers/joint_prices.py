@@ -31,7 +31,7 @@ from optsched_formulations.batching.layers.looks import (
     maximise_by_near_walks,
 )
 from optsched_formulations.batching.layers.near_kernel import Floats32
-from optsched_formulations.batching.memory_only import Classes
+from optsched_formulations.batching.layers.walks import prices_by_tokens
 
 _DEARER = 1.2
 """What the core holds costs that many times as much as if the cache were full."""
@@ -61,7 +61,7 @@ class JointPrices:
         self._looks = Looks(graph, kind, most)
         self._begin = Begin(0, graph.fresh, fewest, most)
         self._extra = np.array([graph.classes.extra_ps(i) / graph.classes.base_ps for i in range(core.items)])
-        self._after = np.array([_after(graph.classes, item) for item in range(core.items)])
+        self._after = prices_by_tokens(graph.classes)
         self._tokens = np.concatenate([self._begin.pool @ self._after, core.fillers.requests])
 
     def improved(self, enough: float, rounds: int, over: Callable[[], bool]) -> tuple[Floats, Floats]:
@@ -94,7 +94,8 @@ class JointPrices:
         items, rows = self._core.items, (self._begin.most + 1, 1)
         waiting = self._after @ prices[:items]
         worth, counts = self._core.fillers.best(prices[items:], self._rooms)
-        fill, evict = (np.tile(cost.astype(np.float32), rows) for cost in (self._extra - waiting, waiting))
+        evictions = self._core.graph.arcs.change * waiting
+        fill, evict = (np.tile(cost.astype(np.float32), rows) for cost in (self._extra - waiting, evictions))
         return Costs(fill, evict, (1.0 - worth).astype(np.float32)), counts.astype(np.float32)
 
     def _paid(self, prices: Floats) -> Floats:
@@ -123,12 +124,3 @@ class JointPrices:
             return least.value, self._slope(least, counts)
 
         return evaluate, slack
-
-
-def _after(classes: Classes, item: int) -> Floats:
-    """Return 1 for an item and those after it, else 0."""
-    after = np.zeros(len(classes.size))
-    while item >= 0:
-        after[item] = 1.0
-        item = classes.following[item]
-    return after

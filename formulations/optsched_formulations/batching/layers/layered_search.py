@@ -18,7 +18,7 @@ from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
 from optsched_formulations.batching.layers.search import search_layers
 from optsched_formulations.batching.layers.walks import MOST_PAID, Walks, most_steps
-from optsched_formulations.batching.memory_only import Classes
+from optsched_formulations.batching.memory_only import Alike, Classes
 from optsched_formulations.batching.search.resident_graph import TooLargeError
 from optsched_formulations.batching.search.resident_search import work_from
 from optsched_formulations.batching.search.resident_walk import scale_of
@@ -93,7 +93,11 @@ class LayeredCertificates:
         And if there is no core, or it costs less than is to be proved, which a narrow beam mostly finds.
         """
         classes = self._classes
-        core = core_of(self._instance, classes, _MOST_CORE_NODES) if self._fit and now_s() < deadline else None
+        core = (
+            core_of(self._instance, classes, _MOST_CORE_NODES, Alike.OUTPUT)
+            if self._fit and now_s() < deadline
+            else None
+        )
         if core is None:
             return None
         inside, others = items_among(classes, core.graph.classes), items_among(classes, core.fillers.classes)

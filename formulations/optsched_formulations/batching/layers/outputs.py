@@ -115,6 +115,28 @@ def prices_by_input(classes: Classes, every: Classes, price: Floats) -> Floats:
     return found
 
 
+def prices_by_output(every: Classes, classes: Classes, price: Floats) -> Floats:
+    """Return prices of items by output that are as those by input: a request pays for its end when it is filled.
+
+    Parameters
+    ----------
+    every, classes
+        The same requests, by input and output, and alike in either.
+    price
+        Of the items of the latter.
+    """
+    first = {kind[0]: item for kind, item in zip(classes.kinds, classes.first, strict=True)}
+    if len(classes.kinds) == len(every.kinds):
+        return price
+    found = np.zeros(len(every.owner))
+    for item in range(every.tokens):
+        prompt, output, _ = every.kinds[every.owner[item]]
+        due = first[prompt] + output
+        ends = due < classes.tokens and classes.ending[due] >= 0
+        found[item] = price[first[prompt] + every.token[item] - 1] + (price[classes.ending[due]] if ends else 0.0)
+    return found
+
+
 def prices_by_size(classes: Classes, sizes: Classes, price: Floats) -> Floats:
     """Return prices of items by input with which walks cost as much as with those of sizes, in batches.
 

@@ -142,7 +142,7 @@ class Walks:
         self._runs, kind = np.unique((self.run_cost / self.base).astype(np.float32), return_inverse=True)
         self._looks = Looks(graph, kind, most)
         self.fresh = graph.fresh
-        self._by_tokens = _prices_by_tokens(classes)
+        self._by_tokens = prices_by_tokens(classes)
         self._in_batches: Floats = self.extra / self.base
 
     def first_prices(self, batches: int) -> Floats:
@@ -284,7 +284,7 @@ class Walks:
         return Table(whole, least, composing)
 
 
-def _prices_by_tokens(classes: Classes) -> Floats:
+def prices_by_tokens(classes: Classes) -> Floats:
     """Return prices of items by those of tokens: of all that follow one; an end gives back what it leaves, and its own.
 
     With these the bundle method takes half as many looks, and converges where with prices of items it stops before.
