@@ -96,8 +96,10 @@ _MASTER_SHARE, _CORE_SEARCH_SHARE, _COMPLETION_SHARE = 0.3, 0.05, 0.01
 """Of a core's time, for its prices; of the time left, for a search of a number of batches, and for fillers."""
 _FEW_PACKED, _MANY_RESIDENT = 12, 5.0
 """Of no more requests, where κ is at least that, arcs are packed and there is no large core."""
-_LARGE_CORE_SHARE, _JOINT_SHARE = 0.8, 0.6
-"""Shares of the time left for a large core, and of that for its first prices."""
+_LARGE_CORE_SHARE, _JOINT_SHARE = 0.8, 0.4
+"""Shares of the time left for a large core, and for its first prices."""
+_FEW_REFILLS = 0.2
+"""In batches beyond the fewest: where a large core proves no more, it is left."""
 _REFILLS = 1.0
 """In batches: where a core takes fewer refills, at prices of a linear programme, it is no use but for schedules."""
 _QUICK, _LONG = 30, 400
@@ -454,7 +456,9 @@ class _Solution:
         waiting, tokens = JointPrices(core, min(self._open), self._reach).improved(self._enough, _LONG, over)
         relaxation = self._core_relaxation(core, self._reach, tokens, waiting)
         self._raise_together(relaxation, self._at(_RISE_SHARE), relaxation.widths, until)
-        self._raise_least(dict.fromkeys(self._open, relaxation), relaxation.widths[1], until)
+        # Where it takes no refills it is no use: others need the time.
+        if self._open and min(self._open.values()) > (min(self._open) + _FEW_REFILLS) * self._base:
+            self._raise_least(dict.fromkeys(self._open, relaxation), relaxation.widths[1], until)
         self._core, self._prices = None, {}
 
     def _core_relaxation(
