@@ -256,11 +256,11 @@ class _Solution:
         # In units, for every number of batches that is not settled, without the constant work.
         self._open = {batches: batches * self._base for batches in range(self._fewest, self._most + 1)}
         self._prices: dict[int, Floats] = {}
-        # Of which schedules are looked for, if not of all; and prices of all items that its prices say.
+        # Of which schedules are looked for, if not of all; and prices of all items, by input, to begin with.
         self._core: Core | None = None
+        self._start: Floats | None = None
         # Whether prices have bounded them where only sizes tell requests apart.
         self._sized = False
-        self._start: Floats | None = None
         largest = scale * max(classes.base_ps, *classes.fill_ps, *classes.decode_ps)
         steps = most_steps(max(self._fewest, self._most), len(task.instance.requests))
         self._exact = largest * steps <= MOST_PAID

@@ -7,6 +7,7 @@ weighted if all requests arrive together.
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 from itertools import accumulate
 
@@ -30,7 +31,7 @@ class Alike(StrEnum):
 
 
 class Classes:
-    r"""Requests by what the problem knows of them, and their items.
+    """Requests by what the problem knows of them, and their items.
 
     Requests of one input may be one class, whatever their outputs are. Until one of them has as many tokens as the
     shortest of these outputs nothing tells it from the others; then it ends, or goes on. *Ends* are items, too, behind
@@ -113,10 +114,9 @@ class Classes:
         self.decode_ps: list[int] = []
         self.reach: list[int] = []
         self.fresh: list[int] = []
-        # Whether a request may wait for the item that has run before.
-        again: list[bool] = []
+        decodes: list[int] = []
         for number, (prompt, output, _) in enumerate(self.kinds):
-            members = self.members[number]
+            sizes = Counter((inputs[index], largest[index]) for index in self.members[number]).items()
             for k in range(1, output + 1):
                 held = prompt + k - 1
                 self.owner.append(number)
@@ -125,16 +125,20 @@ class Classes:
                 self.following.append(len(self.following) + 1 if k < output else -1)
                 self.fill_ps.append(slope * held + cost.prefill_ps(held, 0))
                 self.decode_ps.append(slope + cost.decode_ps(held - 1))
-                self.reach.append(sum(largest[index] >= held for index in members))
-                self.fresh.append(sum(inputs[index] == held for index in members))
-                again.append(any(inputs[index] < held <= largest[index] for index in members))
+                self.reach.append(sum(count for (_, last), count in sizes if last >= held))
+                self.fresh.append(sum(count for (begin, _), count in sizes if begin == held))
+                decodes.append(sum(count for (begin, last), count in sizes if begin < held <= last))
+        # Only a request that would decode may be filled again.
         self._extra_ps = [
-            fill - decode if able else 0 for fill, decode, able in zip(self.fill_ps, self.decode_ps, again, strict=True)
+            fill - decode if requests else 0
+            for fill, decode, requests in zip(self.fill_ps, self.decode_ps, decodes, strict=True)
         ]
         self.constant_ps = sum(
-            slope * input_ + cost.prefill_ps(input_, 0) + sum(slope + cost.decode_ps(n) for n in range(input_, last))
-            for input_, last in zip(inputs, largest, strict=True)
-        ) - sum(extra * requests for extra, requests in zip(self._extra_ps, self.fresh, strict=True))
+            first * (fill - extra) + requests * decode
+            for first, fill, extra, requests, decode in zip(
+                self.fresh, self.fill_ps, self._extra_ps, decodes, self.decode_ps, strict=True
+            )
+        )
         self.tokens = len(self.token)
         self.ending = [-1] * self.tokens
         for item in range(1, self.tokens):

@@ -22,6 +22,7 @@ from optsched_formulations.batching.layers.layer_kernel import (
     count_spare,
     enter,
     pool_price,
+    wait,
     waiting,
 )
 
@@ -219,7 +220,7 @@ def back_through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                             or cost_then + filling[taken] + fresh - pool_then >= budget
                         ):
                             continue
-                        words[fields.word[item]] += np.uint64(1) << fields.shift[item]
+                        wait(fields, words, item, 1)
                         cost, pool = cost_then, pool_then
                         filled[item] += 1
                         depth += 1
@@ -248,10 +249,7 @@ def back_through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                         pool_then = pool - change[item] * price[item]
                         if cost - pool_then - due[taken] >= most or cost + leaving[taken] + fresh - pool_then >= budget:
                             continue
-                        if change[item] > 0:
-                            words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
-                        else:
-                            words[fields.word[item]] += np.uint64(1) << fields.shift[item]
+                        wait(fields, words, item, -change[item])
                         pool = pool_then
                         depth += 1
                         at[depth], arc[depth], evicts[depth], item_of[depth] = taken, -1, 2, item
@@ -261,15 +259,12 @@ def back_through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                     continue
                 item = item_of[depth]
                 if evicts[depth] == 0 and item < items:
-                    words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
+                    wait(fields, words, item, -1)
                     cost -= extra_cost[item]
                     pool -= price[item]
                     filled[item] -= 1
                 elif evicts[depth] == 2:
-                    if change[item] > 0:
-                        words[fields.word[item]] += np.uint64(1) << fields.shift[item]
-                    else:
-                        words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
+                    wait(fields, words, item, change[item])
                     pool += change[item] * price[item]
                 depth -= 1
             if outcome != DONE:

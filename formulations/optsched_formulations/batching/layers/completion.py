@@ -12,8 +12,8 @@ from optsched_formulations.batching.layers.core import Core, items_among
 from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
 from optsched_formulations.batching.layers.search import search_layers
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.search.naming import steps_of_batches
-from optsched_formulations.batching.search.state_steps import FILL, RUN
+from optsched_formulations.batching.search.naming import before_batches, steps_of_batches
+from optsched_formulations.batching.search.state_steps import FILL
 
 Steps = list[tuple[int, int]]
 
@@ -50,8 +50,8 @@ def completed(
             break
         found = search_layers(priced.space(), batches, budget - again, width, over)
         if found.steps:
-            theirs = _in_batches(among(core.classes, core.fillers.classes, found.steps), batches)
-            mine = _in_batches(among(core.classes, classes, steps), batches)
+            theirs = before_batches(among(core.classes, core.fillers.classes, found.steps), batches)
+            mine = before_batches(among(core.classes, classes, steps), batches)
             return steps_of_batches([one + other for one, other in zip(mine, theirs, strict=True)])
     return []
 
@@ -67,7 +67,7 @@ def rooms_left(core: Core, steps: Steps, batches: int) -> Ints:
     classes = core.inside
     running: list[int] = []
     rooms = np.full(batches, classes.capacity, dtype=np.int64)
-    for batch, before in enumerate(_in_batches(steps, batches)):
+    for batch, before in enumerate(before_batches(steps, batches)):
         for kind, item in before:
             if kind == FILL:
                 running.append(item)
@@ -76,15 +76,3 @@ def rooms_left(core: Core, steps: Steps, batches: int) -> Ints:
         rooms[batch] -= sum(classes.size[item] for item in running)
         running = [classes.following[item] for item in running if classes.following[item] >= 0]
     return rooms
-
-
-def _in_batches(steps: Steps, batches: int) -> list[Steps]:
-    """Return the steps before each of some batches, of which the last may have none."""
-    before: list[Steps] = [[] for _ in range(batches)]
-    batch = 0
-    for step in steps:
-        if step[0] == RUN:
-            batch += 1
-        else:
-            before[batch].append(step)
-    return before

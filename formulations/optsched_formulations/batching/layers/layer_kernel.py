@@ -143,6 +143,15 @@ def waiting(fields: Fields, words: Words, item: int) -> int:
     return int(np.int64((words[fields.word[item]] >> fields.shift[item]) & fields.mask[item]))
 
 
+@compiled_helper
+def wait(fields: Fields, words: Words, item: int, change: int) -> None:
+    """Let one more of an item wait, or one fewer where the change is −1."""
+    if change > 0:
+        words[fields.word[item]] += np.uint64(1) << fields.shift[item]
+    else:
+        words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
+
+
 @compiled
 def pool_price(fields: Fields, words: Words, price: Ints) -> int:
     """Return what a pool pays."""
@@ -293,10 +302,7 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                         continue
                     if spent + extra + pool + change[item] * price[item] + due[evict_head[taken]] >= budget:
                         continue
-                    if change[item] > 0:
-                        words[fields.word[item]] += np.uint64(1) << fields.shift[item]
-                    else:
-                        words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
+                    wait(fields, words, item, change[item])
                     pool += change[item] * price[item]
                     rest_pool += change[item] * later[item]
                     evicted[item] += 1
@@ -337,7 +343,7 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                         continue
                     if spent + extra + extra_cost[item] + pool - price[item] + composing[fill_head[taken]] >= budget:
                         continue
-                    words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
+                    wait(fields, words, item, -1)
                     pool -= price[item]
                     rest_pool -= later[item]
                     extra += extra_cost[item]
@@ -349,15 +355,12 @@ def through_a_batch(  # noqa: PLR0917 - compiled functions take positions
                 continue
             item = item_of[depth]
             if fills[depth] == 0 and item >= 0:
-                if change[item] > 0:
-                    words[fields.word[item]] -= np.uint64(1) << fields.shift[item]
-                else:
-                    words[fields.word[item]] += np.uint64(1) << fields.shift[item]
+                wait(fields, words, item, -change[item])
                 pool -= change[item] * price[item]
                 rest_pool -= change[item] * later[item]
                 evicted[item] -= 1
             elif fills[depth] == 2:
-                words[fields.word[item]] += np.uint64(1) << fields.shift[item]
+                wait(fields, words, item, 1)
                 pool += price[item]
                 rest_pool += later[item]
                 extra -= extra_cost[item]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 
 from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.search.state_steps import EVICT, FILL, RUN
+from optsched_formulations.batching.search.naming import before_batches
+from optsched_formulations.batching.search.state_steps import EVICT, RUN
 
 Steps = list[tuple[int, int]]
 
@@ -37,11 +38,14 @@ def by_output(classes: Classes, every: Classes, steps: Steps) -> Steps:
     for first, members in zip(classes.first, classes.members, strict=True):
         waiting[first] = [_Unnamed() for _ in members]
     done: list[tuple[int, int, _Unnamed | None]] = []
-    batches = _in_batches(classes, steps)
-    for number, (stays, ends) in enumerate(batches):
+    batches = sum(kind == RUN for kind, _ in steps)
+    for number, before in enumerate(before_batches(steps, batches)):
+        ends = Counter(item for _, item in before if item >= classes.tokens)
         moved: list[tuple[int, _Unnamed]] = []
         filled: dict[int, list[_Unnamed]] = defaultdict(list)
-        for kind, item in stays:
+        for kind, item in before:
+            if item >= classes.tokens:
+                continue
             request = (due if kind == EVICT else waiting)[item].pop()
             done.append((kind, item, request))
             if kind == EVICT:
@@ -50,7 +54,7 @@ def by_output(classes: Classes, every: Classes, steps: Steps) -> Steps:
                 filled[item].append(request)
         for end, item in enumerate(classes.ends):
             taken = ends[classes.tokens + end]
-            if number == len(batches) - 1:
+            if number == batches - 1:
                 # Those that generate the last token before it in this batch take it after that.
                 taken -= len(due[item - 1]) + len(filled[item - 1])
             for _ in range(taken):
@@ -80,19 +84,6 @@ def _told(classes: Classes, every: Classes, kind: int, item: int, request: _Unna
         return kind, item
     prompt, _, weight = classes.kinds[classes.owner[item]]
     return kind, every.first[every.kinds.index((prompt, request.output, weight))] + classes.token[item] - 1
-
-
-def _in_batches(classes: Classes, steps: Steps) -> list[tuple[Steps, dict[int, int]]]:
-    """Return what is evicted and filled before every batch, and how many take every end."""
-    batches: list[tuple[Steps, dict[int, int]]] = [([], defaultdict(int))]
-    for kind, item in steps:
-        if kind == RUN:
-            batches.append(([], defaultdict(int)))
-        elif kind == FILL and item >= classes.tokens:
-            batches[-1][1][item] += 1
-        else:
-            batches[-1][0].append((kind, item))
-    return batches[:-1]
 
 
 def prices_by_input(classes: Classes, every: Classes, price: Floats) -> Floats:

@@ -16,6 +16,18 @@ def steps_of_batches(before: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[
     return [step for each in before for step in [*sorted(each, key=lambda step: step[0] != EVICT), (RUN, -1)]]
 
 
+def before_batches(steps: Sequence[tuple[int, int]], batches: int) -> list[list[tuple[int, int]]]:
+    """Return the steps before each of some batches, of which the last may have none."""
+    before: list[list[tuple[int, int]]] = [[] for _ in range(batches)]
+    batch = 0
+    for step in steps:
+        if step[0] == RUN:
+            batch += 1
+        else:
+            before[batch].append(step)
+    return before
+
+
 def schedule_of_steps(instance: Instance, classes: Classes, steps: list[tuple[int, int]]) -> Schedule:
     """Turn a walk into a schedule: each (kind, item) step acts on some request that is in the item's place."""
     waiting: dict[int, list[int]] = defaultdict(list)
