@@ -87,6 +87,8 @@ from optsched_formulations.batching.search.resident_walk import scale_of
 
 _MOST_NODES, _MOST_PLACES, _PLACES_PER_S = 3_000_000, 80_000_000, 2_000_000
 """Nodes of the graph, and nodes × batches, of which each takes some 24 bytes; and those by the time limit."""
+_LARGE_CORE_NODES = 1_000_000
+"""Of a core: enumerating more, and prices of them, take a minute that blocks need."""
 _MOST_REQUESTS = 255
 _PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.2
 """Shares of the time left that the fewest batches, and the graph, may take."""
@@ -168,7 +170,7 @@ class LayerSearch:
         most_nodes: int = _MOST_NODES,
         few_places: int = FEW_PLACES,
         cores: Sequence[tuple[int, float]] = _CORES,
-        large_core: int = _MOST_NODES,
+        large_core: int = _LARGE_CORE_NODES,
     ) -> None:
         self._sizes = _Sizes(most_nodes, few_places, cores, large_core)
 
