@@ -265,4 +265,5 @@ def _task(run: SolveRun, step: Step, cores: int) -> Task:
         workers=cores,
         seed=run.seed,
         progress=run.report,
+        value_beside=lambda: run.best.value,
     )

@@ -44,6 +44,11 @@ def silent(event: ProgressEvent) -> None:
     """Ignore progress."""
 
 
+def nothing_beside() -> int | None:
+    """Return that no schedule has been found beside a search."""
+    return None
+
+
 @dataclass(frozen=True)
 class Task:
     """Input of a formulation.
@@ -69,6 +74,9 @@ class Task:
         Threads and random seed of the solver.
     progress
         Called whenever incumbent or bound improves.
+    value_beside
+        Returns the value of the best schedule that satisfies the restrictions and is known by now, for searches beside
+        this one find some, too; None if there is none. Bounds up to it are enough.
     """
 
     instance: Instance
@@ -82,6 +90,7 @@ class Task:
     workers: int = 1
     seed: int = 0
     progress: Progress = silent
+    value_beside: Callable[[], int | None] = nothing_beside
 
     def __post_init__(self) -> None:
         self.instance.require_plain()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace as changed
-from itertools import cycle, repeat
+from itertools import count, cycle, repeat
 
 import numpy as np
 import pytest
@@ -148,6 +148,23 @@ def test_packing_arcs_is_exact(instance: Instance, data: st.DataObject) -> None:
             schedule = schedule_of_steps(instance, classes, steps)
             assert check_schedule(instance, schedule)[0] == []
             assert evaluate(instance, schedule)["objectives"]["makespan"] == best
+
+
+@pytest.mark.slow
+@QUICK
+@given(memory_only(), st.integers(0, 12), st.integers(0, 3))
+def test_what_is_found_beside_need_not_be_found_again(instance: Instance, looks: int, more: int) -> None:
+    covered(instance)
+    best, asked = optimum(instance), count()
+    assert best is not None
+    task = Task(
+        instance, Objective.MAKESPAN, value_beside=lambda: best + more if next(asked) >= looks else None, workers=1
+    )
+    outcome = SEARCH.solve(task)
+    assert outcome.bound == best
+    found = outcome.schedule is not None and evaluate(instance, outcome.schedule)["objectives"]["makespan"] == best
+    assert (outcome.termination == Termination.OPTIMAL) == found
+    assert found or more == 0
 
 
 @pytest.mark.slow

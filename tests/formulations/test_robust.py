@@ -11,6 +11,7 @@ from contextlib import closing
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import commands
@@ -175,6 +176,35 @@ def test_the_user_presses_ctrl_c_and_a_method_raises(monkeypatch: pytest.MonkeyP
     keeps_all(result)
     assert (result.message or "").startswith("interrupted; token_cpsat: AttributeError")
     assert was_interrupted(result)
+
+
+def test_a_search_learns_what_is_found_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int | None] = []
+
+    class Waits:
+        declaration = Declaration(sequential=True)
+
+        def solve(self, task: Task) -> Found:
+            seen.append(task.incumbent_value)
+            until = monotonic() + 30
+            while task.value_beside() == task.incumbent_value and monotonic() < until:
+                sleep(0.01)
+            seen.append(task.value_beside())
+            return Found(Termination.LIMIT, None, None, Badge.HEURISTIC)
+
+    class Finds:
+        declaration = Declaration(sequential=True)
+
+        def solve(self, task: Task) -> Found:
+            return make_formulation("state_search", {}).solve(task)
+
+    monkeypatch.setattr(planning, "entries", lambda group: {"token_cpsat": "", "pair_flow": ""})
+    monkeypatch.setattr(
+        planning, "make_formulation", lambda name, options: Waits() if name == "token_cpsat" else Finds()
+    )
+    result = solve(HARD, time_limit=60, workers=2)
+    assert seen == [best_policy(HARD), result.value]
+    assert result.value == optimum(HARD) < best_policy(HARD)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ from optsched.solvers.formulation import (
     Task,
     Termination,
     UnsupportedError,
+    nothing_beside,
     nothing_better,
     require_seconds,
 )
@@ -96,8 +97,8 @@ _CORES = (300, 0.8), (1_500, 0.6)
 """Nodes of the cores that are tried, and the share of the time left that each may take."""
 _MASTER_SHARE, _CORE_SEARCH_SHARE, _COMPLETION_SHARE = 0.3, 0.05, 0.01
 """Of a core's time, for its prices; of the time left, for a search of a number of batches, and for fillers."""
-_FEW_PACKED, _MANY_RESIDENT = 12, 5.0
-"""Of no more requests, where κ is at least that, arcs are packed and there is no large core."""
+_MANY_RESIDENT, _FEW_PACKED = 5.0, 12
+"""Where κ is at least that, blocks prove more than sizes do; of no more requests arcs are packed, without a core."""
 _LARGE_CORE_SHARE, _JOINT_SHARE = 0.8, 0.4
 """Shares of the time left for a large core, and for its first prices."""
 _FEW_REFILLS = 0.2
@@ -248,10 +249,14 @@ class _Solution:
         self._base = classes.base_ps * scale
         self._schedule = task.incumbent
         most = value_to_beat(task)
-        # Value of a schedule that is as good as asked, if there is one. Only schedules of less than ``beyond`` matter.
+        # Value of a schedule that is as good as asked, if there is one. Only schedules of less than ``beyond`` matter;
+        # whether that is the value of one that was found beside.
         self._value = most if task.incumbent_value == most else None
         self._beyond = most if task.incumbent_value == most else most + 1
-        rest = replace(task, instance=self._lonely.rest, incumbent=None, incumbent_value=None)
+        self._beside = False
+        rest = replace(
+            task, instance=self._lonely.rest, incumbent=None, incumbent_value=None, value_beside=nothing_beside
+        )
         packing = find_packing(rest, _PACKING_SHARE * task.time_limit_s)
         least = [volume_bound(rest.instance).batches, max(output for _, output, _ in classes.kinds)]
         self._fewest = max(least if packing is None else [*least, packing.batches])
@@ -292,10 +297,14 @@ class _Solution:
         return True
 
     @property
+    def _many_resident(self) -> bool:
+        """Whether the cache holds many requests at a time."""
+        return self._lonely.rest.kappa >= _MANY_RESIDENT
+
+    @property
     def _packs(self) -> bool:
         """Whether HiGHS packs the arcs of all requests soon: it needs all the time that there is."""
-        instance = self._lonely.rest
-        return len(instance.requests) <= _FEW_PACKED and instance.kappa >= _MANY_RESIDENT
+        return len(self._lonely.rest.requests) <= _FEW_PACKED and self._many_resident
 
     @property
     def _reach(self) -> int:
@@ -332,7 +341,7 @@ class _Solution:
         """Settle one number of batches after the other."""
         until_interrupted(lambda _: self._settle_each())
         badge = Badge.SOLVER_CLAIMED
-        if self._bound < self._beyond:
+        if self._bound < self._beyond or self._beside:
             return Outcome(Termination.LIMIT, self._schedule, self._bound, badge)
         if self._value is None:
             return replace(nothing_better(self._task), badge=badge)
@@ -341,7 +350,7 @@ class _Solution:
     def _settle_each(self) -> None:
         if self._exact and not self._small:
             self._settle_cores()
-            if self._open and not self._packs:
+            if self._open and not self._many_resident:
                 self._settle_sizes()
         if not self._open:
             return
@@ -662,6 +671,7 @@ class _Solution:
             self._schedule = schedule_of_steps(self._task.instance, self._lonely.classes, found)
             metrics = evaluate(self._task.instance, self._schedule)
             self._value = self._beyond = int(metrics["objectives"][self._task.objective.value])
+            self._beside = False
 
     def _search(self, priced: Priced, batches: int, width: int | None, over: Callable[[], bool]) -> bool:
         """Search a number of batches, unless it is settled, take what is found, and return whether that was all.
@@ -687,7 +697,10 @@ class _Solution:
         self._raise(batches, found.bound)
 
     def _settle(self) -> None:
-        """Drop the numbers of batches that cannot be better, and tell what is known."""
+        """Drop the numbers of batches that cannot be better than what is known by now, and tell what is."""
+        beside = self._task.value_beside()
+        if beside is not None and beside < self._beyond:
+            self._beyond, self._beside = beside, True
         self._open = {batches: bound for batches, bound in self._open.items() if bound < self._budget}
         elapsed = now_s() - self._started
         self._task.progress(ProgressEvent(elapsed, self._value or self._task.incumbent_value, self._bound))

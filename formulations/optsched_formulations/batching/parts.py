@@ -21,6 +21,7 @@ from optsched.solvers.formulation import (
     Task,
     Termination,
     UnsupportedError,
+    nothing_beside,
     silent,
 )
 from optsched.solvers.interrupt import until_interrupted
@@ -129,6 +130,7 @@ class PartBounds:
                     bound=0,
                     time_limit_s=seconds,
                     progress=silent,
+                    value_beside=nothing_beside,
                 )
             )
         except UnsupportedError:
