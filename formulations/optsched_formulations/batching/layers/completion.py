@@ -9,13 +9,12 @@ import numpy as np
 from optsched.model.ints import Ints
 from optsched.solvers.formulation import UnsupportedError
 from optsched_formulations.batching.layers.core import Core, items_among
+from optsched_formulations.batching.layers.outputs import Steps
 from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
 from optsched_formulations.batching.layers.search import search_layers
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.naming import before_batches, steps_of_batches
 from optsched_formulations.batching.search.state_steps import FILL
-
-Steps = list[tuple[int, int]]
 
 _WIDTHS = 200, 2_000
 """States of beams, one after the other until a schedule is found."""

@@ -13,6 +13,7 @@ from optsched_formulations.batching.search.naming import before_batches
 from optsched_formulations.batching.search.state_steps import EVICT, RUN
 
 Steps = list[tuple[int, int]]
+"""Kinds and items, in the order of a schedule."""
 
 
 @dataclass

@@ -62,11 +62,12 @@ def optimum_certificates(
         prices = batch_prices(classes, batches + batches // _PART_MORE, seconds * _PACKING_SHARE)
     a_second: float = _STATES_A_SECOND
     by_request = request_certificate(classes, bound, _FEW_STATES, seconds * _PACKING_SHARE, prices)
-    if not classes.weighted:
+    if not classes.weighted or not instance.offline:
         begun = now_s()
         yield by_request
-        # The more requests, the longer each state takes.
+        # The more requests, the longer each state takes, and longer where they arrive.
         a_second = min(a_second, _SLOWER * _FEW_STATES / max(now_s() - begun, _FEW_STATES / _STATES_A_SECOND))
+    if not classes.weighted:
         if instance.offline and now_s() < deadline:
             yield from _layered(instance, classes, bound, deadline, workers)
         priced = _priced(instance, classes, bound, deadline, workers) if now_s() < deadline else None
