@@ -35,6 +35,7 @@ from optsched_formulations.batching.layers.climb_kernel import Begin
 from optsched_formulations.batching.layers.graph import MergedGraph, merged_graph
 from optsched_formulations.batching.layers.graph_kernel import DONE
 from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
+from optsched_formulations.batching.layers.looks import maximise_by_near_walks
 from optsched_formulations.batching.layers.near_kernel import Floats32, Near, NearWalks, least_near_walk, near_walks
 from optsched_formulations.batching.layers.outputs import by_output, prices_by_input, prices_by_size
 from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
@@ -460,6 +461,26 @@ def test_prices_by_near_walks_prove_as_much_as_by_all(name: str, batches: int, a
     found, price = near.improved(start, begin, math.inf, 400, lambda: False)
     assert found == pytest.approx(best, abs=2e-3)
     assert evaluate(price[0])[0] == pytest.approx(found, abs=1e-4)
+
+
+def test_walks_are_near_the_least_one_of_the_last_look() -> None:
+    """Near walks promise more the further away, where all looks find less."""
+    looked: list[float] = []
+    asked = 0
+
+    def look(prices: Floats) -> tuple[float, Floats]:
+        looked.append(float(prices[0]))
+        return -abs(looked[-1]), -np.sign(prices)
+
+    def near(prices: Floats, value: float, slack: float) -> tuple[Callable[[Floats], tuple[float, Floats]], float]:
+        nonlocal asked
+        asked += 1
+        assert (looked[-1], -abs(looked[-1])) == (prices[0], value)
+        return (lambda there: (float(there[0]), np.ones(1))), slack
+
+    value, prices = maximise_by_near_walks(look, near, np.zeros(1), 9.0, 30, over=lambda: False)
+    assert (value, prices[0]) == (0.0, 0.0)
+    assert asked > 2
 
 
 @pytest.mark.parametrize(("few_places", "name"), [(0, "n06-SILO+SISO-k2"), (1_000_000, "n08-SILO+SISO-k2")])

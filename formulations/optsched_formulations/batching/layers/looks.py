@@ -220,6 +220,10 @@ def maximise_by_near_walks(
                 value, prices = found, there
                 break
             there = prices + BACK * (there - prices)
+        else:
+            # Walks are near the least one at the last look, which was elsewhere.
+            look(prices)
+            looks += 1
         aim = min(_MORE_AIM * aim, _MOST_AIM) if looks == before + 1 else max(_LESS_AIM * aim, _LEAST_AIM)
     return value, prices
 
