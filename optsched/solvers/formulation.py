@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
@@ -94,6 +94,18 @@ class Task:
 
     def __post_init__(self) -> None:
         self.instance.require_plain()
+
+    def about(self, instance: Instance) -> Task:
+        """Return the same task about another instance, of which nothing is known, and whose progress is not told."""
+        return replace(
+            self,
+            instance=instance,
+            incumbent=None,
+            incumbent_value=None,
+            bound=0,
+            progress=silent,
+            value_beside=nothing_beside,
+        )
 
 
 @dataclass(frozen=True)

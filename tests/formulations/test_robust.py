@@ -192,16 +192,9 @@ def test_a_search_learns_what_is_found_beside(monkeypatch: pytest.MonkeyPatch) -
             seen.append(task.value_beside())
             return Found(Termination.LIMIT, None, None, Badge.HEURISTIC)
 
-    class Finds:
-        declaration = Declaration(sequential=True)
-
-        def solve(self, task: Task) -> Found:
-            return make_formulation("state_search", {}).solve(task)
-
     monkeypatch.setattr(planning, "entries", lambda group: {"token_cpsat": "", "pair_flow": ""})
-    monkeypatch.setattr(
-        planning, "make_formulation", lambda name, options: Waits() if name == "token_cpsat" else Finds()
-    )
+    finds = make_formulation("state_search", {})
+    monkeypatch.setattr(planning, "make_formulation", lambda name, options: Waits() if name == "token_cpsat" else finds)
     result = solve(HARD, time_limit=60, workers=2)
     assert seen == [best_policy(HARD), result.value]
     assert result.value == optimum(HARD) < best_policy(HARD)

@@ -48,13 +48,12 @@ from optsched.model.objectives import Objective
 from optsched.solvers.declaration import Declaration, Regime, Turn
 from optsched.solvers.formulation import Outcome, Task, UnsupportedError, require_seconds
 from optsched.solvers.interrupt import until_interrupted
-from optsched_formulations.batching.layers.graph import MergedGraph, merged_graph
+from optsched_formulations.batching.layers.graph import MergedGraph
 from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
 from optsched_formulations.batching.layers.outputs import Steps, by_output
 from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
 from optsched_formulations.batching.layers.walks import FEW_PLACES, Walks
 from optsched_formulations.batching.memory_only import require_memory_only
-from optsched_formulations.batching.search.resident_graph import TooLargeError
 from optsched_formulations.batching.settling.by_block import BlockSettler
 from optsched_formulations.batching.settling.by_core import settle_cores, settle_large_core
 from optsched_formulations.batching.settling.by_item import ItemSettler
@@ -67,8 +66,6 @@ _MOST_NODES = 3_000_000
 _LARGE_CORE_NODES = 1_000_000
 """Of a core: enumerating more, and prices of them, take a minute that blocks need."""
 _MOST_REQUESTS = 255
-_GRAPH_SHARE = 0.2
-"""Share of the time left that the graph may take."""
 _CORES = (300, 0.8), (1_500, 0.6)
 """Nodes of the cores that are tried, and the share of the time left that each may take."""
 _FEW_PACKED = 12
@@ -150,21 +147,20 @@ def _require_layers(task: Task) -> None:
 
 def _settle(known: Known, sizes: _Sizes) -> None:
     """Settle one number of batches after the other."""
-    packs = known.many_resident and len(known.rest.requests) <= _FEW_PACKED
     sized = False
     if known.exact and not _small(known, sizes):
         settle_cores(known, sizes.cores)
         # Where many are resident blocks prove more.
         if known.open and not known.many_resident:
-            until = known.at(_GRAPH_SHARE)
-            sized = settle_sizes(known, known.most_nodes(sizes.graph), sizes.few_places, until)
+            sized = settle_sizes(known, known.most_nodes(sizes.graph), sizes.few_places)
     if not known.open:
         return
-    graph = _graph(known, known.most_nodes(sizes.graph))
+    graph = known.graph(known.by_input, known.most_nodes(sizes.graph))
     if graph is not None:
         _settle_on(graph, known, sizes.few_places)
         return
     # HiGHS packs the arcs of few requests soon: it needs all the time that there is.
+    packs = known.many_resident and len(known.rest.requests) <= _FEW_PACKED
     if known.exact and not packs and not sized:
         settle_large_core(known, known.most_nodes(sizes.large_core))
     compile_patterns()
@@ -175,15 +171,8 @@ def _settle(known: Known, sizes: _Sizes) -> None:
 
 def _small(known: Known, sizes: _Sizes) -> bool:
     """Return whether the graph of all requests is as small as those of cores."""
-    return _graph(known, max((nodes for nodes, _ in sizes.cores), default=0)) is not None
-
-
-def _graph(known: Known, most_nodes: int) -> MergedGraph | None:
-    """Return the merged graph of all requests; None if it is too large."""
-    try:
-        return merged_graph(known.by_input, most_nodes, known.at(_GRAPH_SHARE))
-    except TooLargeError:
-        return None
+    most_nodes = max((nodes for nodes, _ in sizes.cores), default=0)
+    return known.graph(known.by_input, most_nodes) is not None
 
 
 def _settle_on(graph: MergedGraph, known: Known, few_places: int) -> None:

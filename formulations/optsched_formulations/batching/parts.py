@@ -21,8 +21,6 @@ from optsched.solvers.formulation import (
     Task,
     Termination,
     UnsupportedError,
-    nothing_beside,
-    silent,
 )
 from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
@@ -122,15 +120,9 @@ class PartBounds:
         try:
             return method.solve(
                 replace(
-                    task,
-                    instance=part.instance,
+                    task.about(part.instance),
                     restrictions=replace(task.restrictions, at_most=at_most),
-                    incumbent=None,
-                    incumbent_value=None,
-                    bound=0,
                     time_limit_s=seconds,
-                    progress=silent,
-                    value_beside=nothing_beside,
                 )
             )
         except UnsupportedError:

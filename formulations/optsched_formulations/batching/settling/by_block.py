@@ -66,7 +66,7 @@ class BlockSettler(Settler):
                 seconds = (known.deadline - now) / len(known.open)
                 priced[batches] = tightened(before, known.budget, seconds, known.task.seed)
                 self.prices[batches] = priced[batches].price / relaxation.base
-                known.bound(batches, priced[batches].bound)
+                known.raise_bound(batches, priced[batches].bound)
         settled, rise = True, _RISE * known.base
         while settled and priced.keys() >= known.open.keys() and known.open:
             budget = min(known.budget, min(known.open.values()) + int(rise))
@@ -83,7 +83,7 @@ class BlockSettler(Settler):
         known = self.known
         packed = ArcProgramme(priced, budget).pack(seconds, known.task.seed)
         known.take(packed.steps)
-        known.bound(priced.batches, packed.bound)
+        known.raise_bound(priced.batches, packed.bound)
         return known.budget < budget or known.open.get(priced.batches, budget) >= budget
 
 

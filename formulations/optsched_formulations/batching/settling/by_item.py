@@ -59,7 +59,7 @@ class ItemSettler(Settler):
         proved = relaxation.walks.proved(price, most) if every is None else [every.of(n).bound for n in range(most + 1)]
         for batches in list(known.open):
             self.prices[batches] = price
-            known.bound(batches, proved[batches])
+            known.raise_bound(batches, proved[batches])
         if every is None:
             return
         for width in widths:

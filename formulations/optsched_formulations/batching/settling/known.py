@@ -8,23 +8,25 @@ from dataclasses import replace
 from optsched.bounds.volume import volume_bound
 from optsched.model.metrics import evaluate
 from optsched.model.result import Badge
-from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, nothing_beside, nothing_better
+from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, nothing_better
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import value_to_beat
 from optsched_formulations.batching.flow.model import find_packing
 from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.completion import among
+from optsched_formulations.batching.layers.graph import MergedGraph, merged_graph
 from optsched_formulations.batching.layers.lonely import lonely_of
 from optsched_formulations.batching.layers.outputs import Steps
 from optsched_formulations.batching.layers.walks import MOST_PAID, most_steps
 from optsched_formulations.batching.memory_only import Alike, Classes
 from optsched_formulations.batching.search.naming import schedule_of_steps
+from optsched_formulations.batching.search.resident_graph import TooLargeError
 from optsched_formulations.batching.search.resident_walk import scale_of
 
 _MOST_PLACES, _PLACES_PER_S = 80_000_000, 2_000_000
 """Nodes of a graph × batches, of which each takes some 24 bytes; and those by the time limit."""
-_PACKING_SHARE = 0.02
-"""Share of the time limit that the fewest batches may take."""
+_PACKING_SHARE, _GRAPH_SHARE = 0.02, 0.2
+"""Shares of the time limit that the fewest batches may take, and of the time left for a graph."""
 _MANY_RESIDENT = 5.0
 """κ from which on the cache holds many requests at a time."""
 
@@ -39,6 +41,8 @@ class Known:
 
     Attributes
     ----------
+    task, deadline
+        What is asked, and when time is over.
     rest, classes, by_input
         The requests that leave room for others; their classes, and those of one input.
     scale, base
@@ -72,8 +76,7 @@ class Known:
         self._value = most if task.incumbent_value == most else None
         self._beyond = most if task.incumbent_value == most else most + 1
         self._beside = False
-        rest = replace(task, instance=self.rest, incumbent=None, incumbent_value=None, value_beside=nothing_beside)
-        packing = find_packing(rest, _PACKING_SHARE * task.time_limit_s)
+        packing = find_packing(task.about(self.rest), _PACKING_SHARE * task.time_limit_s)
         least = [volume_bound(self.rest).batches, max(output for _, output, _ in classes.kinds)]
         self.fewest = max(least if packing is None else [*least, packing.batches])
         self.open = {batches: batches * self.base for batches in range(self.fewest, self.most + 1)}
@@ -96,6 +99,13 @@ class Known:
         """Return how many nodes of a graph, of at most some number, there is time and room for."""
         places = min(_MOST_PLACES, _PLACES_PER_S * self.task.time_limit_s)
         return min(most, int(places) // (self.reach + 1))
+
+    def graph(self, classes: Classes, most_nodes: int) -> MergedGraph | None:
+        """Return the merged graph of some classes; None if it has too many nodes, or takes too long."""
+        try:
+            return merged_graph(classes, most_nodes, self.at(_GRAPH_SHARE))
+        except TooLargeError:
+            return None
 
     @property
     def budget(self) -> int:
@@ -136,7 +146,7 @@ class Known:
             return replace(nothing_better(self.task), badge=badge)
         return Outcome(Termination.OPTIMAL, self._schedule, self._value, badge)
 
-    def bound(self, batches: int, proved: int) -> None:
+    def raise_bound(self, batches: int, proved: int) -> None:
         """Take a bound on a number of batches, in units."""
         if batches in self.open:
             self.open[batches] = max(self.open[batches], proved)

@@ -48,7 +48,7 @@ class Settler:
         """Take prices of a number of batches and what they prove."""
         self.prices[batches] = price
         priced = relaxation.priced(price, batches)
-        self.known.bound(batches, priced.bound)
+        self.known.raise_bound(batches, priced.bound)
         return priced
 
     def improved(
@@ -72,7 +72,7 @@ class Settler:
     def take_found(self, found: Found, batches: int) -> None:
         """Take the schedule that was found of a number of batches, and a bound on it."""
         self.known.take(self._become(found.steps, batches) if found.steps else found.steps)
-        self.known.bound(batches, found.bound)
+        self.known.raise_bound(batches, found.bound)
 
     def begin(self, relaxation: Relaxation) -> None:
         """Look for a schedule of few batches where the best one known leaves room for many more than are needed."""
