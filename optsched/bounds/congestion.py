@@ -7,10 +7,9 @@ longer the batches. This bound counts that: a batch that runs q requests has at 
 Theorem
 -------
 Cut time into windows, from the first arrival on; give window i a price :math:`θ_i ≥ 0` of machine time, 0 in the last,
-which does not end, a share :math:`0 ≤ ε_i ≤ 1`, and let :math:`a_i` be the least number of requests that are alive at
-any time in it because not even alone could they have ended (`alone`). Let f(x) be the batch time of x tokens without
-attention, and φ = prefill_req. Take a duration δ, and for each window a slope
-:math:`0 ≤ β_i ≤ \min_{1≤x≤C} (f(x) + φ)/x`, and let
+which does not end, a share :math:`0 ≤ ε_i ≤ 1`, and let :math:`a_i` requests be *surely alive* (below) at any time in
+it. Let f(x) be the batch time of x tokens without attention, and φ = prefill_req. Take a duration δ, and for each
+window a slope :math:`0 ≤ β_i ≤ \min_{1≤x≤C} (f(x) + φ)/x`, and let
 
 .. math:: n_i = (1-ε_i) \max(1, a_i) + θ_i, \qquad B_i = β_i n_i.
 
@@ -59,6 +58,35 @@ Roundings, all down: Z counts in grains of a 256th of a window; u is concave in 
 between 65 points; and F_i is affine in x, so that the minimum over i is concave, and its sum at least I times the mean
 at 1 and I. Of y that give a decode c/y, a constant and a multiple of y the least is beside a root.
 
+Surely alive
+------------
+At a time t those are alive that have arrived and could not have ended even alone (`alone`). Of the others, which arrive
+at T, have their first tokens at P and their last ones at E or later, :math:`E ≤ t`, some must be left out, too:
+together they may take more of the machine than there was. Take an affine piece b + cx ≤ f(x), and let no refill take
+less than a decode by it. Let w be what all tokens of a request take, c each, attention and prompts' squares and steps;
+and :math:`m_{qr} = O_q - 1 - ⌈\max(0, T_r - P_q) / f(1)⌉`, one less with evictions, if positive, be tokens of a request
+q that arrives before r with :math:`E_q > T_r`, and :math:`w_{qr}` what its last :math:`m_{qr}` decodes take. Go through
+the requests by arrival, with :math:`g_0 = ∞` and :math:`g_e = -∞` for e > 0; at r let :math:`g_e` be the larger of
+:math:`g_{e-1}`, and, if it is not negative,
+
+.. math:: \min \bigl( g_e,\; t - T_r - b \max(O_r, m^{(e+1)}) - w^{(e)} \bigr) - w_r,
+
+with :math:`w^{(e)}` the sum of :math:`w_{qr}` without the e largest, and :math:`m^{(e+1)}` the (e+1)-th largest
+:math:`m_{qr}`. In the end the least e with :math:`g_e ≥ 0` more are alive at t.
+
+*Proof.* Let S have ended by t, all but e of those that could have. Batches that run r in S lie between :math:`T_r` and
+t, O of them at least. So do all that run requests of S that arrive later; and of earlier ones those of their last m
+tokens, as the others come with the first one or in batches that begin between P and T, no two at once, each of f(1) or
+more, and one of them perhaps by a refill that begins before T. These batches take b each and what their tokens take: so
+later requests of S take at most what the formula says of them in all, if e earlier ones are left out, the largest at
+most, and at most what was left for them and r, less :math:`w_r`. By induction they take :math:`g_e` at most, which is
+not negative then. ∎
+
+From one arrival to the next the number never rises, so that the least in a window is just before one of them or its
+end. The last 64 that have arrived by t are looked at, the others taken to have ended, and the most of all pieces is
+taken. In 3,700 of 3,800 cases with two or three requests that is the least number of any schedule; it adds 17 % to
+those that could not have ended alone, and 1.4 % to the bound, at half the sustainable rate.
+
 The share ε says which part of the time is charged to the batch, and which to a request by itself. With ε = 0 waiting
 costs nothing, and runs fill quiet windows; with ε = 1 a request that does not run is no burden on a batch. In between a
 request that decodes in all batches of the duration δ/ε keeps nothing. So δ is one number and ε falls where batches are
@@ -86,8 +114,9 @@ Conditions
 None on rules or costs: the batch inequality concerns one batch, whatever is evicted, paused or moved to the host
 between two. The checker tests, in `optsched.check.certificates.congestion`, the ranges of δ, ε and the windows, of
 which the last has price 0 (`_read`), and that slopes are at most (f(x) + φ)/x for all x (`_require_prompts_paid`). It
-counts itself how many requests are surely alive (`_surely_alive`), and computes in 64 bits only if no number can be too
-large (`_require_small_times`, `_require_small_prices`, `guard.require_64_bits`).
+counts itself how many requests are surely alive (`shared.alive_together`, from the last request to the first, whether
+just e may be left out), and computes in 64 bits only if no number can be too large (`_require_small_times`,
+`_require_small_prices`, `guard.require_64_bits`).
 
 Source: this is Little's law with two clocks, time and batches, made a Lagrangian; cf. the processor-sharing bounds of
 queueing theory (Kleinrock, Queueing Systems II, 1976, chapter 4).

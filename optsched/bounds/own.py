@@ -117,7 +117,7 @@ class OwnTimes:
 
     def _later(self, prompt: int, output: int) -> int:
         cost, scale, count = self._instance.cost, self._rate.scale, output - 1
-        if count <= MOST_COMPARED and self._decodes_are_cheapest(prompt, output):
+        if count <= MOST_COMPARED and self.decodes_are_cheapest(prompt, output):
             cached = count * prompt + count * (count - 1) // 2
             return count * (self._rate.decode + scale * cost.decode_req) + scale * cost.decode_kv * cached
         return least_later(self._instance, prompt, output, self._fill, self._decode)
@@ -126,7 +126,7 @@ class OwnTimes:
         """Return the own time of a decode that holds that number of tokens, its own included."""
         return self._rate.decode + self._rate.scale * self._instance.cost.decode_ps(size - 1)
 
-    def _decodes_are_cheapest(self, prompt: int, output: int) -> bool:
+    def decodes_are_cheapest(self, prompt: int, output: int) -> bool:
         """Whether no refill of tokens 2 to O undercuts its decode; perhaps False although none does."""
         if not self._instance.rules.eviction:
             return True

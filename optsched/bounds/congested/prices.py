@@ -58,6 +58,9 @@ _WORK, _WINDOW = 500_000_000, 75
 """What all may take: windows that are looked at for a run, and one more in which batches are is as many."""
 _SHARES = 1 / 4, 1 / 3, 1
 """Shares of that for the first stage, and of what is left for later ones."""
+_MOST_FIRST, _MORE, _GAIN = 1 / 2, 50, 1.003
+"""If its rounds take less than its share, the first stage goes on up to a larger one, as long as some rounds gain much:
+by such a factor."""
 _LEAST = 16
 """Rounds of a stage that takes more."""
 _GRAINS, _PARTS, _POINTS = 2**17, (16, 128), 16
@@ -114,7 +117,13 @@ def _searched(instance: Instance, machines: int, window_ps: int, jobs: _Jobs) ->
     for search in searches:
         search.go_on(_TRIED, _WORK)
     best = max(searches, key=lambda search: search.best[0])
-    best.go_on(first.rounds - _TRIED, _SHARES[0] * _WORK)
+    most = _SHARES[0] * _WORK
+    best.go_on(first.rounds - _TRIED - _MORE, most)
+    before = 0.0
+    while best.best[0] > _GAIN * before and best.work < most:
+        before = best.best[0]
+        best.go_on(_MORE, most)
+        most = _MOST_FIRST * _WORK
     left, windows = _WORK - sum(search.work for search in searches), best.best[1]
     if _parts(instance, later[-1], window_ps) == _parts(instance, later[-2], window_ps):
         del later[-1]  # the one before it goes on

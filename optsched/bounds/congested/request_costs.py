@@ -9,7 +9,8 @@ import numpy as np
 from optsched.bounds.alone import alone
 from optsched.bounds.congested.backlog import Floats
 from optsched.bounds.congested.batches import Worths
-from optsched.bounds.congested.terms import GRAINS, LARGEST, UNIT, Windows, end_of, least_alive
+from optsched.bounds.congested.terms import GRAINS, LARGEST, UNIT, Windows, end_of
+from optsched.bounds.congested.together import surely_alive
 from optsched.compiled import compiled, compiled_part
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
@@ -66,8 +67,8 @@ class RequestCosts:
         self.machines = machines
         self.last = end_of(instance, machines) // self.window_ps + 1
         """The window that does not end."""
-        surely = least_alive(self.arrival, self.arrival + self.alone, self.window_ps, self.last)
-        self.alive = surely if machines == 1 else np.zeros_like(surely)
+        one = machines == 1
+        self.alive = surely_alive(instance, window_ps, self.last) if one else np.zeros(self.last + 1, np.int64)
         self._eviction = instance.rules.eviction
         self._first = np.array(least.ttft, np.int64)
         self._single = instance.cost.linear_ps(1)

@@ -75,11 +75,3 @@ def alive_at(times: Ints, arrivals: Ints, ends: Ints) -> Ints:
     begun = np.searchsorted(np.sort(arrivals), times, side="right")
     number: Ints = begun - np.searchsorted(np.sort(ends), times, side="right")
     return number
-
-
-def least_alive(arrivals: Ints, ends: Ints, window_ps: int, last: int) -> Ints:
-    """Return the least number alive at any time of each window, 0 in the last, shape (last + 1,)."""
-    least = np.append(alive_at(window_ps * np.arange(last), arrivals, ends), 0)
-    # It falls at ends only.
-    np.minimum.at(least, np.minimum(ends // window_ps, last), alive_at(ends, arrivals, ends))
-    return least

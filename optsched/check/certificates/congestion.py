@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.check.certificates.alone import latencies_alone
+from optsched.check.certificates.shared.alive_together import Times, least_alive
 from optsched.check.certificates.shared.guard import require_64_bits, require_size
 from optsched.check.certificates.shared.work import most_decodes, turns
 from optsched.check.problem import Problem, pieces_of, problem_of
@@ -104,7 +105,10 @@ def congestion_bound(problem: Problem, objective: Objective, certificate: Mappin
     latencies = latencies_alone(problem)
     _require_small_times(problem, stated, latencies)
     times = _times(problem, latencies)
-    alive = _surely_alive(times, stated) if machines == 1 else [0] * len(stated.prices)
+    alive = [0] * len(stated.prices)
+    if machines == 1:
+        ends = len(stated.prices) - 1
+        alive = [*least_alive(problem, times, stated.window, ends), 0]
     windows = [(price, number, slope, kept) for (price, slope, kept), number in zip(stated.prices, alive, strict=True)]
     kinds = sorted(set(windows))
     _require_small_prices(problem, stated, kinds)
@@ -146,39 +150,11 @@ def _is_run(run: object) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class _Times:
-    """When requests arrive, and can have their first and last tokens at the earliest; from the first arrival on."""
-
-    arrival: _Ints
-    first: _Ints
-    last: _Ints
-
-
-def _times(problem: Problem, latencies: Sequence[tuple[int, int]]) -> _Times:
+def _times(problem: Problem, latencies: Sequence[tuple[int, int]]) -> Times:
     start = min(request.arrival_ps for request in problem.requests)
     arrival = np.array([request.arrival_ps - start for request in problem.requests], np.int64)
     alone = np.array(latencies, np.int64)
-    return _Times(arrival, arrival + alone[:, 0], arrival + alone[:, 1])
-
-
-def _surely_alive(times: _Times, stated: _Stated) -> list[int]:
-    """Return for every window how many requests are alive at any time in it, at least; 0 in the last."""
-    last = len(stated.prices) - 1
-    # At equal times arrivals come first.
-    events = sorted([(time, 0, 1) for time in times.arrival.tolist()] + [(time, 1, -1) for time in times.last.tolist()])
-    number, event, found = 0, 0, []
-    for window in range(last):
-        while event < len(events) and events[event][0] <= window * stated.window:
-            number += events[event][2]
-            event += 1
-        least = number
-        while event < len(events) and events[event][0] < (window + 1) * stated.window:
-            number += events[event][2]
-            least = min(least, number)
-            event += 1
-        found.append(least)
-    return [*found, 0]
+    return Times(arrival, arrival + alone[:, 0], arrival + alone[:, 1])
 
 
 def _require_small_times(problem: Problem, stated: _Stated, latencies: Sequence[tuple[int, int]]) -> None:
@@ -389,7 +365,7 @@ class _Requests:
         Kinds of all windows.
     """
 
-    def __init__(self, problem: Problem, stated: _Stated, times: _Times, worths: _Worths, kind_of: _Ints) -> None:
+    def __init__(self, problem: Problem, stated: _Stated, times: Times, worths: _Worths, kind_of: _Ints) -> None:
         self._stated, self._times, self._worths, self._kind_of = stated, times, worths, kind_of
         self._square, self._single = problem.cost.prefill_sq, _single(problem)
         self._input = np.array([request.input for request in problem.requests], np.int64)
