@@ -37,6 +37,9 @@ _NEAR, _HASTE = 400, 8
 """A scheme whose best plan is worse than that of another by more than such a part has a fraction of this patience."""
 _PROPOSALS = 50_000_000
 """Runs in plans after which another order is proposed from outside: those of some hundred plans of 2,000 requests."""
+_PLANS, _SHIFTS = 100, 0.1
+"""Plans that are tried before that at least, where these are large; and how often an order by weights is changed there
+without them. An order of thousands of requests that has no weights any more changes little at a time."""
 _SHARES = (0, 4, 8, 12)
 """Sixteenths of the requests with long prompts that are kept for the start of the schedule."""
 
@@ -145,6 +148,8 @@ class RuleSearch:
         self._requests, self._objective, self._rng = requests, objective, rng
         self._arrays, self._features = arrays, rows
         self._levels = _levels(self._arrays)
+        self._runs = int(arrays.requests.output.sum())
+        self._is_large = _PLANS * self._runs > _PROPOSALS
         self._best_of: dict[Scheme, Candidate] = {}
         arrival = self._arrays.requests.arrival
         sums = objective in {Objective.MEAN_E2E, Objective.WEIGHTED_E2E}
@@ -192,7 +197,8 @@ class RuleSearch:
 
         Now and then ``propose`` says how the order changes.
         """
-        due = self.work
+        wait = max(_PROPOSALS, _PLANS * self._runs)
+        due = self.work + wait * self._is_large
         for scheme in cycle(sorted(self._best_of, key=lambda scheme: self._best_of[scheme].value)):
             current = best = self._best_of[scheme]
             far = self.best is not None and current.value * _NEAR > self.best.value * (_NEAR + 1)
@@ -203,7 +209,7 @@ class RuleSearch:
                 fruitless += 1
                 order = None
                 if propose is not None and self.work >= due:
-                    order, due = propose(current), self.work + _PROPOSALS
+                    order, due = propose(current), self.work + wait
                 recipe = self.changed(current.recipe) if order is None else current.recipe.ordered(order)
                 found = self.attempt(recipe)
                 if found is not None and found.value <= max(current.value, history[fruitless % _LATE]):
@@ -267,7 +273,7 @@ class RuleSearch:
                 if (recipe.scheme in {evicting, responsive} or rule.ahead) and rng.integers(2):
                     return replace(recipe, rule=rule._replace(ahead=int(2.0 ** rng.uniform(0, 10)) - 1))
                 return replace(recipe, rule=rule._replace(tries=int(2 ** rng.integers(8))))
-            case 4 if recipe.weights is not None:
+            case kind if recipe.weights is not None and (kind == 4 or (self._is_large and rng.random() >= _SHIFTS)):
                 changed = list(recipe.weights)
                 changed[int(rng.integers(len(Feature)))] += int(rng.integers(-4, 5))
                 return replace(recipe, rank=ranking(self._features, tuple(changed)), weights=tuple(changed))
