@@ -105,7 +105,8 @@ def _work(problem: Problem, prompt: int, output: int, token: int) -> int:
     """Return what a request's tokens take."""
     cost, later = problem.cost, output - 1
     fill = token * prompt + cost.prefill_sq * prompt**2 + cost.prefill_req * problem.fewest_steps(prompt)
-    return fill + later * (token + cost.decode_req) + cost.decode_kv * sum(range(prompt, prompt + later))
+    read = later * prompt + later * (later - 1) // 2
+    return fill + later * (token + cost.decode_req) + cost.decode_kv * read
 
 
 def _refills_may_pay(problem: Problem, token: int) -> bool:
