@@ -31,7 +31,7 @@ from optsched.planner.forward import forward
 from optsched.planner.plan import ScheduleArrays
 from optsched.planner.search import Candidate
 from optsched.solvers.cpsat import minimize_cpsat
-from optsched.solvers.formulation import Task, silent
+from optsched.solvers.formulation import Task
 
 _FREE = 12
 """Requests that are taken out."""
@@ -58,9 +58,7 @@ class Neighbourhood:
 
     def __init__(self, task: Task, rng: np.random.Generator) -> None:
         self._rng, self._objective = rng, task.objective
-        self._solver_task = replace(
-            task, incumbent=None, incumbent_value=None, bound=0, workers=1, deterministic_limit=_EFFORT, progress=silent
-        )
+        self._solver_task = replace(task.about(task.instance), workers=1, deterministic_limit=_EFFORT)
         requests, limits = task.instance.requests, task.instance.limits
         self._arrival = np.array([request.arrival_ps for request in requests], np.int64)
         self._input = np.array([request.input for request in requests], np.int64)

@@ -148,8 +148,8 @@ class RuleSearch:
         self._requests, self._objective, self._rng = requests, objective, rng
         self._arrays, self._features = arrays, rows
         self._levels = _levels(self._arrays)
-        self._runs = int(arrays.requests.output.sum())
-        self._is_large = _PLANS * self._runs > _PROPOSALS
+        self._wait = max(_PROPOSALS, _PLANS * int(arrays.requests.output.sum()))
+        self._is_large = self._wait > _PROPOSALS
         self._best_of: dict[Scheme, Candidate] = {}
         arrival = self._arrays.requests.arrival
         sums = objective in {Objective.MEAN_E2E, Objective.WEIGHTED_E2E}
@@ -197,8 +197,7 @@ class RuleSearch:
 
         Now and then ``propose`` says how the order changes.
         """
-        wait = max(_PROPOSALS, _PLANS * self._runs)
-        due = self.work + wait * self._is_large
+        due = self.work + (self._wait if self._is_large else 0)
         for scheme in cycle(sorted(self._best_of, key=lambda scheme: self._best_of[scheme].value)):
             current = best = self._best_of[scheme]
             far = self.best is not None and current.value * _NEAR > self.best.value * (_NEAR + 1)
@@ -209,7 +208,7 @@ class RuleSearch:
                 fruitless += 1
                 order = None
                 if propose is not None and self.work >= due:
-                    order, due = propose(current), self.work + wait
+                    order, due = propose(current), self.work + self._wait
                 recipe = self.changed(current.recipe) if order is None else current.recipe.ordered(order)
                 found = self.attempt(recipe)
                 if found is not None and found.value <= max(current.value, history[fruitless % _LATE]):

@@ -96,7 +96,7 @@ class Task:
         self.instance.require_plain()
 
     def about(self, instance: Instance) -> Task:
-        """Return the same task about another instance, of which nothing is known, and whose progress is not told."""
+        """Return the same task about an instance of which nothing is known, and whose progress is not told."""
         return replace(
             self,
             instance=instance,

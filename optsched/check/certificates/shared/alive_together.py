@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from optsched.check.certificates.shared.work import MOST_COMPARED
+from optsched.check.certificates.shared.work import MOST_COMPARED, own_ps, plain_rate
 from optsched.check.problem import Problem, pieces_of
 from optsched.compiled import compiled, compiled_part
 
@@ -87,7 +87,8 @@ def least_alive(problem: Problem, times: Times, window: int, windows: int) -> li
     cost, single = problem.cost, max(base + token for base, token in pieces_of(problem.cost))
     besides, first = np.zeros_like(looks), 1 + int(problem.eviction)
     for base, token in pieces_of(cost):
-        work = [_work(problem, request.input, request.output, token) for request in problem.requests]
+        rate = plain_rate(problem, base, token)
+        work = [own_ps(problem, request.input, request.output, rate) for request in problem.requests]
         largest = sum(work) + base * int(output.max()) + int(ends[-1])
         refills = problem.eviction and _refills_may_pay(problem, token)
         if refills or single == 0 or int(output.max()) > MOST_COMPARED or largest > _TOO_MUCH:
@@ -99,14 +100,6 @@ def least_alive(problem: Problem, times: Times, window: int, windows: int) -> li
     for look, number in zip(looks.tolist(), (alive + besides).tolist(), strict=True):
         found[look // window] = min(found[look // window], number)
     return found
-
-
-def _work(problem: Problem, prompt: int, output: int, token: int) -> int:
-    """Return what a request's tokens take."""
-    cost, later = problem.cost, output - 1
-    fill = token * prompt + cost.prefill_sq * prompt**2 + cost.prefill_req * problem.fewest_steps(prompt)
-    read = later * prompt + later * (later - 1) // 2
-    return fill + later * (token + cost.decode_req) + cost.decode_kv * read
 
 
 def _refills_may_pay(problem: Problem, token: int) -> bool:
