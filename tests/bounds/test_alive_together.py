@@ -12,7 +12,7 @@ from strategies import instances
 from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, replace
 from optsched.bounds.alone import alone
 from optsched.bounds.congested.terms import alive_at
-from optsched.bounds.congested.together import surely_alive
+from optsched.bounds.congested.together import SurelyAlive
 from optsched.check.certificates.alone import latencies_alone
 from optsched.check.certificates.shared.alive_together import Times, least_alive
 from optsched.check.problem import problem_of
@@ -70,7 +70,7 @@ def pair(*, later_ps: int, output: int) -> Instance:
 )
 def test_worked_pairs(instance: Instance, both_ps: int) -> None:
     """Windows of 1 ps: the first in which both may have ended is that from when they may on."""
-    number = surely_alive(instance, 1, 100).tolist()
+    number = SurelyAlive(instance).by_window(1, 100).tolist()
     assert number[:-1] == checked(instance, 1, 100)
     assert number.index(0) == both_ps
     assert fewest_at(instance, both_ps) >= 1
@@ -82,7 +82,7 @@ def test_worked_pairs(instance: Instance, both_ps: int) -> None:
 def test_no_schedule_has_fewer_alive(instance: Instance, data: st.DataObject) -> None:
     latest = max(at + least for at, least in zip(instance.arrivals_ps, alone(instance).e2e, strict=True))
     window = data.draw(st.integers(max(1, latest // 12), max(1, latest)))
-    counted = surely_alive(instance, window, 3).tolist()
+    counted = SurelyAlive(instance).by_window(window, 3).tolist()
     assert counted == [*checked(instance, window, 3), 0]
     place = data.draw(st.integers(0, 2))
     time = data.draw(st.integers(window * place + 1, window * (place + 1)))
@@ -100,7 +100,7 @@ def test_the_checker_counts_alike(sizes: list[tuple[int, int, int]], kv: int, wi
     cost = CostModel(10, 1, pieces=((4, 3),), decode_kv=kv, decode_req=2, prefill_sq=1, prefill_req=3)
     requests = tuple(Request(prompt, output, arrival_ps=at) for prompt, output, at in sizes)
     instance = Instance("many", Limits(200, 64, 64), Rules(eviction=eviction), cost, requests)
-    counted = surely_alive(instance, window, 20)
+    counted = SurelyAlive(instance).by_window(window, 20)
     assert counted.tolist() == [*checked(instance, window, 20), 0]
     arrival = np.array(instance.arrivals_ps)
     ends = arrival + np.array(alone(instance).e2e)

@@ -14,6 +14,7 @@ from optsched.bounds.congested.backlog import Floats, delayed
 from optsched.bounds.congested.batches import Batches
 from optsched.bounds.congested.request_costs import Least, RequestCosts
 from optsched.bounds.congested.terms import LONGEST_SHORT, UNIT, Windows, alive_at, end_of, window_of
+from optsched.bounds.congested.together import SurelyAlive
 from optsched.model.instance import Instance
 from optsched.stopwatch import STOPWATCH
 
@@ -91,11 +92,12 @@ def priced_bound(instance: Instance, needs: Sequence[int], machines: int = 1) ->
     window_ps = window_of(instance, machines, _latency(instance, machines, jobs))
     if window_ps is None:
         return None
-    requests = RequestCosts(instance, window_ps, machines)
+    alive = SurelyAlive(instance) if machines == 1 else None
+    requests = RequestCosts(instance, window_ps, alive, machines)
     batches = Batches(instance, requests.alive)
     if batches.dearest < 4 * UNIT:
         return None
-    windows = _searched(instance, machines, window_ps, jobs)
+    windows = _searched(instance, requests, alive, jobs)
     value = requests.least(windows, batches.worths(windows)).value
     stated = {"window_ps": window_ps, "grain_ps": requests.grain_ps, "short_ps": windows.short}
     return Bound(value, {"kind": "congestion", **stated, "windows": runs_of(windows)})
@@ -108,11 +110,12 @@ def runs_of(windows: Windows) -> list[list[int]]:
     return [*runs, [1, *rows[-1]]]
 
 
-def _searched(instance: Instance, machines: int, window_ps: int, jobs: _Jobs) -> Windows:
+def _searched(instance: Instance, requests: RequestCosts, alive: SurelyAlive | None, jobs: _Jobs) -> Windows:
     """Return the best prices of all stages, by windows of the bound."""
+    machines, window_ps = requests.machines, requests.window_ps
     first, *later = _STAGES
     parts = _parts(instance, first, window_ps)
-    longer, few = _coarse(instance, machines, parts * window_ps)
+    longer, few = _coarse(instance, alive, machines, parts * window_ps)
     searches = [_Search(longer, few, first, guess, parts) for guess in _guesses(longer, few, jobs)]
     for search in searches:
         search.go_on(_TRIED, _WORK)
@@ -129,7 +132,7 @@ def _searched(instance: Instance, machines: int, window_ps: int, jobs: _Jobs) ->
         del later[-1]  # the one before it goes on
     for stage, share in zip(later, _SHARES[-len(later) :], strict=True):
         before, known, parts = parts, few, _parts(instance, stage, window_ps)
-        longer, few = _coarse(instance, machines, parts * window_ps)
+        longer, few = _coarse(instance, alive, machines, parts * window_ps)
         search = _Search(longer, few, stage, _shorter(windows, before // parts, known, few), parts)
         search.go_on(stage.rounds, share * left)
         left, windows = left - search.work, search.best[1]
@@ -141,10 +144,12 @@ def _parts(instance: Instance, stage: _Stage, window_ps: int) -> int:
     return 1 << max(0, (stage.batches * instance.cost.linear_ps(1) // window_ps).bit_length() - 1)
 
 
-def _coarse(instance: Instance, machines: int, window_ps: int) -> tuple[RequestCosts, Batches]:
+def _coarse(
+    instance: Instance, alive: SurelyAlive | None, machines: int, window_ps: int
+) -> tuple[RequestCosts, Batches]:
     """Return what estimates of the bound need."""
     grains = int(np.clip(_GRAINS * window_ps // end_of(instance, machines), *_PARTS))
-    requests = RequestCosts(instance, window_ps, machines, grains)
+    requests = RequestCosts(instance, window_ps, alive, machines, grains)
     return requests, Batches(instance, requests.alive, _POINTS)
 
 

@@ -10,7 +10,7 @@ from optsched.bounds.alone import alone
 from optsched.bounds.congested.backlog import Floats
 from optsched.bounds.congested.batches import Worths
 from optsched.bounds.congested.terms import GRAINS, LARGEST, UNIT, Windows, end_of
-from optsched.bounds.congested.together import surely_alive
+from optsched.bounds.congested.together import SurelyAlive
 from optsched.compiled import compiled, compiled_part
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
@@ -50,13 +50,17 @@ class RequestCosts:
         The problem.
     window_ps
         Length of windows.
+    alive
+        How many requests are surely alive; None with several machines, of which none is known to have any.
     machines
-        How many equal machines there are; of several none is known to have requests that are alive.
+        How many equal machines there are.
     grains
         Parts of a window, in which what requests keep is counted.
     """
 
-    def __init__(self, instance: Instance, window_ps: int, machines: int = 1, grains: int = GRAINS) -> None:
+    def __init__(
+        self, instance: Instance, window_ps: int, alive: SurelyAlive | None, machines: int = 1, grains: int = GRAINS
+    ) -> None:
         requests = instance.requests
         least = alone(instance)
         self.cost, self.window_ps, self.grain_ps = instance.cost, window_ps, window_ps // grains
@@ -67,8 +71,8 @@ class RequestCosts:
         self.machines = machines
         self.last = end_of(instance, machines) // self.window_ps + 1
         """The window that does not end."""
-        one = machines == 1
-        self.alive = surely_alive(instance, window_ps, self.last) if one else np.zeros(self.last + 1, np.int64)
+        none: Ints = np.zeros(self.last + 1, np.int64)
+        self.alive = none if alive is None else alive.by_window(window_ps, self.last)
         self._eviction = instance.rules.eviction
         self._first = np.array(least.ttft, np.int64)
         self._single = instance.cost.linear_ps(1)

@@ -71,30 +71,46 @@ class _Room(NamedTuple):
     tokens: Ints
 
 
-def surely_alive(instance: Instance, window_ps: int, last: int) -> Ints:
-    """Return the least number alive at any time of each window on one machine, 0 in the last, shape (last + 1,).
+class SurelyAlive:
+    """How many requests are surely alive on one machine.
 
     Parameters
     ----------
     instance
         The problem.
-    window_ps, last
-        Length of windows from the first arrival on, and the number of those that end.
     """
-    requests = _requests(instance)
-    # From one arrival to the next it never rises: it is least just before that, or before the end of a window.
-    ends = np.concatenate((window_ps * np.arange(1, last + 1), requests.arrival))
-    times = np.unique(ends[(ends > 0) & (ends <= window_ps * last)]) - 1
-    number = alive_at(times, requests.arrival, requests.last)
-    arrived = np.searchsorted(requests.arrival, times, side="right")
-    more = np.zeros_like(times)
-    for weights in single_pieces(instance):
-        needs = _needs(instance, weights, requests)
-        if needs is not None:
+
+    def __init__(self, instance: Instance) -> None:
+        self._requests = _requests(instance)
+        needs = (_needs(instance, weights, self._requests) for weights in single_pieces(instance))
+        self._needs = [each for each in needs if each is not None]
+        self._known: dict[tuple[int, int], Ints] = {}
+
+    def by_window(self, window_ps: int, last: int) -> Ints:
+        """Return the least number at any time of each window, 0 in the last, shape (last + 1,).
+
+        Parameters
+        ----------
+        window_ps, last
+            Length of windows from the first arrival on, and the number of those that end.
+        """
+        if (window_ps, last) not in self._known:
+            self._known[window_ps, last] = self._counted(window_ps, last)
+        return self._known[window_ps, last]
+
+    def _counted(self, window_ps: int, last: int) -> Ints:
+        requests = self._requests
+        # From one arrival to the next it never rises: it is least just before that, or before the end of a window.
+        ends = np.concatenate((window_ps * np.arange(1, last + 1), requests.arrival))
+        times = np.unique(ends[(ends > 0) & (ends <= window_ps * last)]) - 1
+        number = alive_at(times, requests.arrival, requests.last)
+        arrived = np.searchsorted(requests.arrival, times, side="right")
+        more = np.zeros_like(times)
+        for needs in self._needs:
             more = np.maximum(more, _more_alive(times, arrived, requests, needs))
-    least = np.append(np.full(last, len(instance.requests)), 0)
-    np.minimum.at(least, times // window_ps, number + more)
-    return least
+        least = np.append(np.full(last, requests.arrival.size), 0)
+        np.minimum.at(least, times // window_ps, number + more)
+        return least
 
 
 def _requests(instance: Instance) -> _Requests:
