@@ -13,6 +13,7 @@ import numpy.typing as npt
 from optsched.check.certificates.alone import latencies_alone
 from optsched.check.certificates.shared.alive_together import Times, least_alive
 from optsched.check.certificates.shared.guard import require_64_bits, require_size
+from optsched.check.certificates.shared.least_paid import Terms, Windows, Worths, least_costs
 from optsched.check.certificates.shared.work import most_decodes, turns
 from optsched.check.problem import Problem, pieces_of, problem_of
 from optsched.check.reading import UnprovedError, shown
@@ -30,10 +31,6 @@ _MOST_ENTRIES = 200_000_000
 """Numbers in one array."""
 _MOST_GRAINS = 2**23
 """Different amounts that a request may keep."""
-_BLOCK = 64
-"""Windows that are looked at or left out together."""
-_MOST_TOKENS = 250_000
-"""Output tokens of the requests that are looked at together."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ def congestion_bound(problem: Problem, objective: Objective, certificate: Mappin
     _require_prompts_paid(problem, stated)
     place = {kind: number for number, kind in enumerate(kinds)}
     kind_of = np.array([place[window] for window in windows])
-    total = _Requests(problem, stated, times, _worths(problem, stated, kinds), kind_of).total()
+    total = sum(_least_costs(problem, stated, times, _worths(problem, stated, kinds), kind_of))
     total -= machines * stated.window * sum(price for price, _, _ in stated.prices)
     return max(total // 64, 0)
 
@@ -197,54 +194,8 @@ def _step(problem: Problem) -> int:
     return -(-max(request.input + request.output - 1 for request in problem.requests) // _POINTS)
 
 
-@dataclass(frozen=True)
-class _Worths:
-    """What runs are worth in kinds of windows, in 64ths of ps.
-
-    Parameters
-    ----------
-    factor, token
-        n, and β n.
-    decode
-        u at multiples of ``step`` tokens read, by kinds, where no refill takes a decode's place.
-    step
-        Tokens between two points.
-    refills
-        Whether refills may take the place of decodes.
-    """
-
-    factor: _Ints
-    token: _Ints
-    decode: _Ints
-    step: int
-    refills: bool
-
-    def of(self, kind: _Ints, read: _Ints) -> _Ints:
-        """Return what decodes are worth in windows of some kinds."""
-        point, after = np.divmod(read, self.step)
-        worth: _Ints = (
-            (self.step - after) * self.decode[kind, point] + after * self.decode[kind, point + 1]
-        ) // self.step
-        return np.minimum(worth, self.token[kind] * (read + 1)) if self.refills else worth
-
-    def least(self, groups: Sequence[_Ints]) -> _Worths:
-        """Return the least of groups of kinds."""
-        factor, token, decode = (
-            np.stack([values[group].min(axis=0) for group in groups])
-            for values in (self.factor, self.token, self.decode)
-        )
-        return _Worths(factor, token, decode, self.step, self.refills)
-
-    def least_later(self) -> _Worths:
-        """Return the least of each kind and those after it."""
-        factor, token, decode = (
-            np.minimum.accumulate(values[::-1])[::-1] for values in (self.factor, self.token, self.decode)
-        )
-        return _Worths(factor, token, decode, self.step, self.refills)
-
-
-def _worths(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> _Worths:
-    """Return what runs are worth.
+def _worths(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> Worths:
+    """Return what runs are worth, decodes at multiples of `_step` tokens read.
 
     In a range of y in which f is affine and as many requests are alive, a batch pays
     (p + q y) (b + t y) - B (x - y) for its decodes besides p + q y times the attention of each. So each gets c / y, a
@@ -293,7 +244,7 @@ def _worths(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> _Wor
                     attention=attention,
                     granted=64 * stated.short if long else 0,
                 )
-    return _Worths(factor.ravel(), prompt_token.ravel(), least, step, problem.eviction)
+    return Worths(factor.ravel(), prompt_token.ravel(), np.ascontiguousarray(least.T))
 
 
 def _lower(
@@ -352,98 +303,19 @@ def _require_prompts_paid(problem: Problem, stated: _Stated) -> None:
             raise UnprovedError(f"windows has slope {slope}, more than the {most} ps that a token takes at least")
 
 
-class _Requests:
-    """What all requests keep and are paid at least.
-
-    Parameters
-    ----------
-    problem, stated, times
-        As above.
-    worths
-        What runs are worth, by kind of window.
-    kind_of
-        Kinds of all windows.
-    """
-
-    def __init__(self, problem: Problem, stated: _Stated, times: Times, worths: _Worths, kind_of: _Ints) -> None:
-        self._stated, self._times, self._worths, self._kind_of = stated, times, worths, kind_of
-        self._square, self._single = problem.cost.prefill_sq, _single(problem)
-        self._input = np.array([request.input for request in problem.requests], np.int64)
-        self._later = np.array([request.output - 1 for request in problem.requests], np.int64)
-        kept = stated.window * np.array([kept for _, _, kept in stated.prices], np.int64)
-        self._kept_by = np.append(0, np.cumsum(kept))
-        blocks = [np.unique(kind_of[begin : begin + _BLOCK]) for begin in range(0, kind_of.size, _BLOCK)]
-        self._in_block = worths.least(blocks)
-        self._from_block = self._in_block.least_later()
-
-    def total(self) -> int:
-        """Return the sum, in 64ths of ps."""
-        begin, total = 0, 0
-        while begin < self._later.size:
-            tokens = np.cumsum(self._later[begin:])
-            end = begin + max(1, int(np.searchsorted(tokens, _MOST_TOKENS)))
-            total += self._sum(np.arange(begin, min(end, self._later.size)))
-            begin = end
-        return total
-
-    def _sum(self, which: _Ints) -> int:
-        """Return the sum of some requests."""
-        window, grain = self._stated.window, 64 * self._stated.grain
-        last = self._kind_of.size - 1
-        begin = np.minimum(self._times.arrival // window, last)
-        rate = np.array([kept for _, _, kept in self._stated.prices], np.int64)[begin]
-        arrived = self._kept_by[begin] + rate * (self._times.arrival - window * begin)
-        # Runs: of every request two halves of its prompt, at its first place and at its last, and its decodes.
-        later = self._later[which]
-        of = np.concatenate([np.arange(which.size)] * 2 + [np.repeat(np.arange(which.size), later)])
-        k = np.concatenate([np.zeros(2 * which.size, np.int64), *(np.arange(1, n + 1, dtype=np.int64) for n in later)])
-        size = self._input[which[of]]
-        place = np.where(np.arange(of.size) < which.size, 1, size)
-        squared = self._square * (2 * place - 1) * size
-        first = self._times.first[which[of]] + (k - 1) * self._single
-        earliest = np.minimum(np.where(k > 0, first, self._times.arrival[which[of]]) // window, last)
-        free = arrived[which[of]] + 64 * self._stated.short * k
-
-        def paid(worths: _Worths, runs: _Ints, kind: _Ints) -> _Ints:
-            prompts = (worths.token[kind] * size[runs] + worths.factor[kind] * squared[runs]) // 2
-            decodes = worths.of(kind, np.where(k > 0, size + k - 1, 0)[runs])
-            return np.where(k[runs] > 0, decodes, prompts)
-
-        def grains(runs: _Ints, windows: _Ints) -> _Ints:
-            number: _Ints = np.maximum(self._kept_by[windows] - free[runs], 0) // grain
-            return number
-
-        runs = np.arange(of.size)
-        best = paid(self._worths, runs, self._kind_of[earliest])
-        start = grains(runs, earliest)
-        # What a request keeps at least, and with which nothing cheaper is left.
-        least, gain = np.zeros(which.size, np.int64), np.zeros(which.size, np.int64)
-        np.maximum.at(least, of, start)
-        np.add.at(gain, of, best - paid(self._from_block, runs, earliest // _BLOCK))
-        most = np.minimum(least + gain // grain + 1, self._kept_by[last] // grain)
-        if which.size > 1 and int((most + 1).sum()) > _MOST_ENTRIES // 8:
-            half = which.size // 2
-            return self._sum(which[:half]) + self._sum(which[half:])
-        offset = np.append(0, np.cumsum(most + 1))
-        falls = np.zeros(offset[-1], np.int64)
-        np.add.at(falls, offset[of] + start, best)
-        at = earliest + 1
-        while runs.size:
-            near = at <= last
-            runs, at = runs[near], at[near]
-            number = grains(runs, at)
-            goes_on = (number <= most[of[runs]]) & (paid(self._from_block, runs, at // _BLOCK) < best[runs])
-            runs, at, number = runs[goes_on], at[goes_on], number[goes_on]
-            look = paid(self._in_block, runs, at // _BLOCK) < best[runs]
-            seen = runs[look]
-            cost = paid(self._worths, seen, self._kind_of[at[look]])
-            lower = cost < best[seen]
-            cheaper = seen[lower]
-            np.add.at(falls, offset[of[cheaper]] + number[look][lower], cost[lower] - best[cheaper])
-            best[cheaper] = cost[lower]
-            at = np.where(look, at + 1, (at // _BLOCK + 1) * _BLOCK)
-        total = 0
-        for r in range(which.size):
-            costs = np.cumsum(falls[offset[r] : offset[r + 1]]) + grain * np.arange(most[r] + 1)
-            total += int(costs[least[r] :].min())
-        return total
+def _least_costs(problem: Problem, stated: _Stated, times: Times, worths: Worths, kind_of: _Ints) -> list[int]:
+    """Return what every request keeps and is paid at least, in 64ths of ps; ``kind_of`` are kinds of all windows."""
+    prompts = np.array([request.input for request in problem.requests], np.int64)
+    decodes = np.array([request.output - 1 for request in problem.requests], np.int64)
+    kept = stated.window * np.array([kept for _, _, kept in stated.prices], np.int64)
+    windows = Windows(stated.window, np.append(0, np.cumsum(kept)), kind_of)
+    terms = Terms(
+        step=_step(problem),
+        square=problem.cost.prefill_sq,
+        single=_single(problem),
+        short=64 * stated.short,
+        grain=64 * stated.grain,
+        refills=int(problem.eviction),
+    )
+    requests = np.stack([times.arrival, times.first, prompts, decodes], axis=1)
+    return [int(cost) for cost in least_costs(requests, windows, worths, terms)]
