@@ -51,7 +51,7 @@ class Windows:
     length
         ps.
     kept_by
-        What a request that lives from the first arrival on has kept at their begins, in 64ths of ps, and at the end of
+        What a request that is alive from the first arrival on has kept at their begins, in 64ths of ps, and at the end of
         the last.
     kind
         Kinds.
