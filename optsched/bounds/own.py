@@ -28,7 +28,7 @@ unless all are decoded: both times never fall with k.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
@@ -85,6 +85,26 @@ def with_steps_in_base(instance: Instance, plain: Rate) -> Rate | None:
     places = turns(instance, most_decodes(instance))
     decode = min(plain.prompt, *((plain.scale * instance.cost.linear_ps(x) - base) // x for x in places))
     return None if decode < 0 else Rate(plain.weights, base, decode, plain.prompt, 0)
+
+
+def with_steps_in_prompts(instance: Instance, weights: tuple[int, ...]) -> Rate:
+    """Return the rate of one piece whose prompts pay by the token for one prefill step of each batch that has some.
+
+    A batch of x tokens, c of them by prefill steps, is to last β + τ (x - c) and c times ``prompt`` at least, of its
+    f(x) + prefill_req. Take the x for which that leaves least. Then what is left for c tokens is convex in c, and
+    affine between turns of f, so that by the token it is least at one of them.
+    """
+    limits, time_ps = instance.limits, instance.cost.linear_ps
+    plain, places = plain_rate(instance, weights), turns(instance, limits.batch_tokens)
+    most = min(limits.prefill_tokens, limits.batch_tokens)
+    prompts = {*(place for place in places if place < most), most}
+
+    def beyond(prompt: int) -> int:
+        """Return the least time beyond the base of a batch with so many tokens of prompts, decodes left out."""
+        least = min(time_ps(x) - plain.decode * (x - prompt) for x in {prompt, *places} if x >= prompt)
+        return least + instance.cost.prefill_req - plain.base
+
+    return replace(plain, prompt=min(beyond(prompt) // prompt for prompt in prompts), step_ps=0)
 
 
 class OwnTimes:

@@ -8,7 +8,14 @@ import numpy as np
 
 from optsched.bounds.alone import alone
 from optsched.bounds.congested.terms import LARGEST, alive_at
-from optsched.bounds.own import MOST_COMPARED, OwnTimes, plain_rate, single_pieces
+from optsched.bounds.own import (
+    MOST_COMPARED,
+    OwnTimes,
+    Rate,
+    plain_rate,
+    single_pieces,
+    with_steps_in_prompts,
+)
 from optsched.compiled import compiled, compiled_part
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
@@ -82,7 +89,7 @@ class SurelyAlive:
 
     def __init__(self, instance: Instance) -> None:
         self._requests = _requests(instance)
-        needs = (_needs(instance, weights, self._requests) for weights in single_pieces(instance))
+        needs = (_most_needs(instance, weights, self._requests) for weights in single_pieces(instance))
         self._needs = [each for each in needs if each is not None]
         self._known: dict[tuple[int, int], Ints] = {}
 
@@ -121,12 +128,19 @@ def _requests(instance: Instance) -> _Requests:
     return _Requests(*(column[order] for column in columns))
 
 
-def _needs(instance: Instance, weights: tuple[int, ...], requests: _Requests) -> _Needs | None:
-    """Return what requests take by a piece of the batch time; None if a refill may take less than a decode.
+def _most_needs(instance: Instance, weights: tuple[int, ...], requests: _Requests) -> _Needs | None:
+    """Return what requests take by a piece of the batch time, with prefill steps by themselves or in prompts' tokens.
 
-    None, too, if numbers are too large.
+    That by which they take more; None if neither is of use.
     """
-    cost, rate = instance.cost, plain_rate(instance, weights)
+    rates = plain_rate(instance, weights), with_steps_in_prompts(instance, weights)
+    found = [needs for rate in rates if (needs := _needs(instance, rate, requests)) is not None]
+    return max(found, key=lambda needs: int(needs.own.sum()), default=None)
+
+
+def _needs(instance: Instance, rate: Rate, requests: _Requests) -> _Needs | None:
+    """Return what requests take by a rate; None if a refill may take less than a decode, or numbers are too large."""
+    cost = instance.cost
     times = OwnTimes(instance, rate)
     shortest = int(requests.input.min())
     longest = int((requests.input + requests.output).max())

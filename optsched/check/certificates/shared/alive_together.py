@@ -6,12 +6,13 @@ request q of S that arrived earlier those that give it its last tokens, all but 
 begins from its least TTFT on and before T: as no batch takes less than f(1), these are ⌈(T - its least TTFT) / f(1)⌉ at
 most. Where a refill may give a token, its batches may begin before T but for the last: so one token more is left out.
 By a piece b + c x ≤ f(x) of the batch time these batches last at least b times their number and what the tokens take: c
-each, with the attention of decodes and the quadratic time of prompts, if no refill takes less than a decode. That is at
-most t - T. Leave E of the requests that could have ended alone out of S: of r's earlier ones E - e, if e later ones are
-left out. Then what earlier ones leave is at least all of it less the E - e largest parts, and the most tokens that one
-of them leaves are the (E - e + 1)-th most. So S with just E left out is possible only if the least time that later
-requests of S take, request by request from the last to the first, keeps to all these limits for some choice. The least
-such E, and all that could not have ended alone, are alive.
+each, with the attention of decodes and the quadratic time of prompts, and with a prompt's steps, or instead w ≥ c for a
+token of a prompt, as much as any batch with some has time for (`_rates`); if no refill takes less than a decode. That
+is at most t - T. Leave E of the requests that could have ended alone out of S: of r's earlier ones E - e, if e later
+ones are left out. Then what earlier ones leave is at least all of it less the E - e largest parts, and the most tokens
+that one of them leaves are the (E - e + 1)-th most. So S with just E left out is possible only if the least time that
+later requests of S take, request by request from the last to the first, keeps to all these limits for some choice. The
+least such E, and all that could not have ended alone, are alive.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from optsched.check.certificates.shared.work import MOST_COMPARED, own_ps, plain_rate
+from optsched.check.certificates.shared.work import MOST_COMPARED, Rate, own_ps, plain_rate, turns
 from optsched.check.problem import Problem, pieces_of
 from optsched.compiled import compiled, compiled_part
 
@@ -87,11 +88,8 @@ def least_alive(problem: Problem, times: Times, window: int, windows: int) -> li
     cost, single = problem.cost, max(base + token for base, token in pieces_of(problem.cost))
     besides, first = np.zeros_like(looks), 1 + int(problem.eviction)
     for base, token in pieces_of(cost):
-        rate = plain_rate(problem, base, token)
-        work = [own_ps(problem, request.input, request.output, rate) for request in problem.requests]
-        largest = sum(work) + base * int(output.max()) + int(ends[-1])
-        refills = problem.eviction and _refills_may_pay(problem, token)
-        if refills or single == 0 or int(output.max()) > MOST_COMPARED or largest > _TOO_MUCH:
+        work = _most_work(problem, base, token, int(ends[-1])) if single else None
+        if work is None:
             continue
         columns = (times.arrival, times.first, times.last, prompt, output, np.array(work, np.int64))
         constants = np.array([base, token + cost.decode_req, cost.decode_kv, single, first], np.int64)
@@ -102,7 +100,36 @@ def least_alive(problem: Problem, times: Times, window: int, windows: int) -> li
     return found
 
 
-def _refills_may_pay(problem: Problem, token: int) -> bool:
+def _most_work(problem: Problem, base: int, token: int, latest: int) -> list[int] | None:
+    """Return what requests take by a piece of the batch time, in one of two ways, that by which they take more.
+
+    None if a refill may take less than a decode, or numbers might not fit 64 bits.
+    """
+    most = max(request.output for request in problem.requests)
+    if most > MOST_COMPARED:
+        return None
+    rates = (rate for rate in _rates(problem, base, token) if not _refills_may_pay(problem, rate))
+    works = ([own_ps(problem, request.input, request.output, rate) for request in problem.requests] for rate in rates)
+    return max((work for work in works if sum(work) + base * most + latest <= _TOO_MUCH), key=sum, default=None)
+
+
+def _rates(problem: Problem, base: int, token: int) -> list[Rate]:
+    """Return what a piece of the batch time says, with a price of steps or a higher one of prompts' tokens.
+
+    A batch with n tokens of prompts and y decodes is to last b + c y + w n: so w is at most
+    (f(y + n) - c y + prefill_req - b) / n. For each n the numerator is least where f turns, or for y = 0; that least is
+    convex in n, and affine between turns, so that the quotient is least at one of them or for the most tokens.
+    """
+    plain = plain_rate(problem, base, token)
+    most = min(problem.limits.prefill_tokens, problem.limits.batch_tokens)
+    places = {*turns(problem, problem.limits.batch_tokens), most}
+    time = {x: max(constant + slope * x for constant, slope in pieces_of(problem.cost)) for x in places}
+    left = {n: min(time[x] - token * (x - n) for x in time if x >= n) - base for n in places if n <= most}
+    highest = min((ps + problem.cost.prefill_req) // n for n, ps in left.items())
+    return [plain, plain._replace(prompt=highest, step=0)]
+
+
+def _refills_may_pay(problem: Problem, rate: Rate) -> bool:
     """Return whether a refill may take less than a decode, of any number of tokens that a request may hold.
 
     The difference is convex in the tokens: so it is least at an end, or beside where its slope is 0.
@@ -110,10 +137,10 @@ def _refills_may_pay(problem: Problem, token: int) -> bool:
     cost = problem.cost
     fewest = min(request.input for request in problem.requests) + 1
     most = max(request.input + request.output for request in problem.requests) - 1
-    flat = (cost.decode_kv - token) // (2 * cost.prefill_sq) if cost.prefill_sq else fewest
-    return any(
-        token * held + cost.prefill_sq * held**2 + cost.prefill_req
-        < token + cost.decode_req + cost.decode_kv * (held - 1)
+    flat = (cost.decode_kv - rate.prompt) // (2 * cost.prefill_sq) if cost.prefill_sq else fewest
+    return problem.eviction and any(
+        rate.prompt * held + cost.prefill_sq * held**2 + rate.step
+        < rate.decode + cost.decode_req + cost.decode_kv * (held - 1)
         for held in (fewest, most, min(max(flat, fewest), most), min(max(flat + 1, fewest), most))
     )
 

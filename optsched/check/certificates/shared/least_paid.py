@@ -51,8 +51,8 @@ class Windows:
     length
         ps.
     kept_by
-        What a request that is alive from the first arrival on has kept at their begins, in 64ths of ps, and at the end of
-        the last.
+        What a request that is alive from the first arrival on has kept at their begins, and at the end of the last, in
+        64ths of ps.
     kind
         Kinds.
     """
