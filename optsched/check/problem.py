@@ -143,6 +143,11 @@ def pieces_of(cost: CostModel) -> tuple[tuple[int, int], ...]:
     return tuple((base + cost.cpu_batch, token) for base, token in ((cost.base, cost.token), *cost.pieces))
 
 
+def tokens_ps(cost: CostModel, tokens: int) -> int:
+    """Return the time of a batch of some tokens, attention and prefill steps aside: f of the proofs."""
+    return max(base + token * tokens for base, token in pieces_of(cost))
+
+
 def percentile_of(values: Sequence[Number], q: int) -> Number:
     """Return the least value that at least q percent of the values do not exceed: the ceil(q n / 100)-th smallest."""
     return sorted(values)[(q * len(values) + 99) // 100 - 1]

@@ -13,6 +13,7 @@ from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, 
 from optsched.bounds.alone import alone
 from optsched.bounds.congested.terms import alive_at
 from optsched.bounds.congested.together import SurelyAlive
+from optsched.bounds.own import single_pieces, with_steps_in_prompts
 from optsched.check.certificates.alone import latencies_alone
 from optsched.check.certificates.shared.alive_together import Times, least_alive
 from optsched.check.problem import problem_of
@@ -74,6 +75,31 @@ def test_worked_pairs(instance: Instance, both_ps: int) -> None:
     assert number[:-1] == checked(instance, 1, 100)
     assert number.index(0) == both_ps
     assert fewest_at(instance, both_ps) >= 1
+
+
+@settings(QUICK, max_examples=200)
+@given(
+    st.tuples(st.integers(0, 60), st.integers(0, 9)),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=3),
+    st.integers(0, 40),
+    st.tuples(st.integers(1, 14), st.integers(1, 14)),
+)
+def test_batches_have_time_for_their_prompts(
+    first: tuple[int, int], others: list[tuple[int, int]], step: int, sizes: tuple[int, int]
+) -> None:
+    """Whatever a batch is made of, bases, decodes and prompts by the rate are no more than it takes; and not less."""
+    most, prefill = max(sizes), min(sizes)
+    cost = CostModel(*first, pieces=tuple(others), prefill_req=step)
+    instance = Instance("rate", Limits(99, most, prefill), Rules(), cost, (Request(1, 1),))
+    for weights in single_pieces(instance):
+        rate = with_steps_in_prompts(instance, weights)
+        spare = [
+            (cost.linear_ps(x) + step - rate.base - rate.decode * (x - z)) // z
+            for x in range(1, most + 1)
+            for z in range(1, min(x, prefill) + 1)
+        ]
+        assert rate.prompt == min(spare)
+        assert rate.step_ps == 0
 
 
 @pytest.mark.slow

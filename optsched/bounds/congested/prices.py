@@ -55,7 +55,7 @@ class _Stage(NamedTuple):
 
 
 _STAGES = _Stage(200, 1, 150, 0), _Stage(50, 2, 200, 40), _Stage(0, 1, 300, 80)
-_WORK, _WINDOW = 500_000_000, 75
+_WORK, _WINDOW = 750_000_000, 75
 """What all may take: windows that are looked at for a run, and one more in which batches are is as many."""
 _SHARES = 1 / 4, 1 / 3, 1
 """Shares of that for the first stage, and of what is left for later ones."""

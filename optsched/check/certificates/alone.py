@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from optsched.check.certificates.shared.work import least_sum
-from optsched.check.problem import Problem, feasible, percentile_of, pieces_of, problem_of
+from optsched.check.problem import Problem, feasible, percentile_of, pieces_of, problem_of, tokens_ps
 from optsched.check.reading import UnprovedError
 from optsched.model.instance import Instance, Request
 from optsched.model.objectives import Latency, Objective
@@ -88,7 +88,7 @@ def latencies_alone(problem: Problem) -> list[tuple[int, int]]:
     s base + n token or more under every piece, their quadratic terms to n². Token k ≥ 2 takes a batch that decodes
     it, or ends a fill of all I + k - 1 tokens if the request may be evicted.
     """
-    single, cost = _single_ps(problem), problem.cost
+    single, cost = tokens_ps(problem.cost, 1), problem.cost
 
     def decode(tokens: int) -> int:
         return single + cost.decode_kv * (tokens - 1) + cost.decode_req
@@ -110,11 +110,6 @@ def _fill_ps(problem: Problem, tokens: int) -> int:
     return max(shared) + tokens * tokens * problem.cost.prefill_sq + steps * problem.cost.prefill_req
 
 
-def _single_ps(problem: Problem) -> int:
-    """Return the time of a batch that runs one token, without its attention."""
-    return max(base + token for base, token in pieces_of(problem.cost))
-
-
 def _between_tokens(problem: Problem, q: int) -> int:
     """Return percentile q of the least times between consecutive tokens, 0 if there are none.
 
@@ -126,7 +121,7 @@ def _between_tokens(problem: Problem, q: int) -> int:
     times = sum(later * count for (_, later), count in shapes.items())
     if not times:
         return 0
-    single, growth, longest = _single_ps(problem) + problem.cost.decode_req, problem.cost.decode_kv, 0
+    single, growth, longest = tokens_ps(problem.cost, 1) + problem.cost.decode_req, problem.cost.decode_kv, 0
     known: list[tuple[int, int, int, int, int]] = []
     for (prompt, later), count in shapes.items():
         shortest = single + growth * prompt

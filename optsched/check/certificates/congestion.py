@@ -15,7 +15,7 @@ from optsched.check.certificates.shared.alive_together import Times, least_alive
 from optsched.check.certificates.shared.guard import require_64_bits, require_size
 from optsched.check.certificates.shared.least_paid import Terms, Windows, Worths, least_costs
 from optsched.check.certificates.shared.work import most_decodes, turns
-from optsched.check.problem import Problem, pieces_of, problem_of
+from optsched.check.problem import Problem, problem_of, tokens_ps
 from optsched.check.reading import UnprovedError, shown
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
@@ -159,7 +159,7 @@ def _require_small_times(problem: Problem, stated: _Stated, latencies: Sequence[
     arrivals = [request.arrival_ps for request in problem.requests]
     latest, output = max(arrivals) - min(arrivals), max(request.output for request in problem.requests)
     require_64_bits(
-        an_end=latest + max(last for _, last in latencies) + output * _single(problem),
+        an_end=latest + max(last for _, last in latencies) + output * tokens_ps(problem.cost, 1),
         an_age=64 * (latest + output * stated.short + len(stated.prices) * stated.window),
     )
 
@@ -175,8 +175,8 @@ def _require_small_prices(problem: Problem, stated: _Stated, kinds: Sequence[_Wi
         raise UnprovedError(f"windows need arrays of more than {_MOST_ENTRIES} numbers")
     step, output = _step(problem), max(request.output for request in problem.requests)
     longest = step * _POINTS
-    largest = max(base + token * most for base, token in pieces_of(cost)) + cost.prefill_req
-    single, read = _single(problem), cost.decode_kv * longest + cost.decode_req
+    largest = tokens_ps(cost, most) + cost.prefill_req
+    single, read = tokens_ps(problem.cost, 1), cost.decode_kv * longest + cost.decode_req
     for price, alive, slope, _ in kinds:
         factor = 64 * max(1, alive) + price
         prompt = ((slope + 2 * cost.prefill_sq * longest) * longest) * factor
@@ -215,10 +215,10 @@ def _worths(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> Wort
     batches = []
     for beside in (0, 1):
         for low, high in ranges:
-            start, end = _time(problem, low), _time(problem, high)
+            start, end = tokens_ps(problem.cost, low), tokens_ps(problem.cost, high)
             rise = (end - start) // max(high - low, 1)
             batches.append((low - beside, high - beside, start - rise * (low - beside), rise, beside, 0))
-    batches += [(1, tokens - 1, _time(problem, tokens), 0, tokens, -1) for tokens in places]
+    batches += [(1, tokens - 1, tokens_ps(problem.cost, tokens), 0, tokens, -1) for tokens in places]
     for low, high, base, rise, prompts, fewer in batches:
         prefill = prompts > 0
         base_ps = base + cost.prefill_req * prefill
@@ -284,20 +284,12 @@ def _lower(
     least[rows] = found
 
 
-def _time(problem: Problem, tokens: int) -> int:
-    """Return f."""
-    return max(base + token * tokens for base, token in pieces_of(problem.cost))
-
-
-def _single(problem: Problem) -> int:
-    """Return f(1)."""
-    return _time(problem, 1)
-
-
 def _require_prompts_paid(problem: Problem, stated: _Stated) -> None:
     """Refuse slopes that batches of prompts alone do not pay: f(x) and a step's own time are to be at least β x."""
     charge = problem.cost.prefill_req
-    most = min((_time(problem, tokens) + charge) // tokens for tokens in turns(problem, problem.limits.batch_tokens))
+    most = min(
+        (tokens_ps(problem.cost, tokens) + charge) // tokens for tokens in turns(problem, problem.limits.batch_tokens)
+    )
     for _, slope, _ in stated.prices:
         if slope > most:
             raise UnprovedError(f"windows has slope {slope}, more than the {most} ps that a token takes at least")
@@ -312,7 +304,7 @@ def _least_costs(problem: Problem, stated: _Stated, times: Times, worths: Worths
     terms = Terms(
         step=_step(problem),
         square=problem.cost.prefill_sq,
-        single=_single(problem),
+        single=tokens_ps(problem.cost, 1),
         short=64 * stated.short,
         grain=64 * stated.grain,
         refills=int(problem.eviction),

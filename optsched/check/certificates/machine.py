@@ -20,7 +20,7 @@ from optsched.check.certificates.shared.work import (
     rate_of,
     require_blocks,
 )
-from optsched.check.problem import Problem, pieces_of
+from optsched.check.problem import Problem, tokens_ps
 from optsched.check.reading import UnprovedError, shown
 from optsched.model.instance import Request
 from optsched.model.objectives import Latency, Objective
@@ -186,7 +186,7 @@ def _rest(problem: Problem, request: Request, need: int, first: int, second: int
     more than ``second`` - ``first`` - 1. What is given for a token comes half a batch or more before the end of a batch
     in the mean, and no later than that token; after token k come O - k batches. None is shorter than one of one token.
     """
-    batch, later = max(base + slope for base, slope in pieces_of(problem.cost)), request.output - 1
+    batch, later = tokens_ps(problem.cost, 1), request.output - 1
     each = max(second - first - 1, 0)
     beyond = need - first - later * each
     halves = sum((first * 2 * later, each * later * later, beyond))

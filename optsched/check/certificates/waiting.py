@@ -10,7 +10,7 @@ import numpy as np
 
 from optsched.check.certificates.shared.guard import require_64_bits, require_size
 from optsched.check.certificates.shared.work import most_decodes, turns
-from optsched.check.problem import Problem, pieces_of
+from optsched.check.problem import Problem, tokens_ps
 from optsched.check.reading import UnprovedError, shown
 from optsched.compiled import compiled, compiled_part
 from optsched.model.ints import Ints
@@ -100,7 +100,7 @@ def waiting_bound(problem: Problem, objective: Objective, certificate: Mapping[s
     cost, start = problem.cost, min(request.arrival_ps for request in problem.requests)
     places = turns(problem, problem.limits.batch_tokens)
     slope = stated.slope
-    most = min((_time(problem, x) + cost.prefill_req) // x for x in places)
+    most = min((tokens_ps(problem.cost, x) + cost.prefill_req) // x for x in places)
     if slope > most:
         raise UnprovedError(f"slope_ps is {slope}, more than the {most} ps that a token takes at least")
     _require_small(problem, stated)
@@ -125,7 +125,7 @@ def waiting_bound(problem: Problem, objective: Objective, certificate: Mapping[s
         rows,
         prices,
         (decodes, refills, later_decodes, later_refills),
-        (*stated.terms, _time(problem, 1), _step(problem), int(problem.eviction)),
+        (*stated.terms, tokens_ps(problem.cost, 1), _step(problem), int(problem.eviction)),
         min(int(rows[:, 1].max()) // stated.window, len(stated.prices)) + 4,
     )
     total: int = sum(costs.tolist()) - stated.window * sum(stated.prices)
@@ -151,11 +151,6 @@ def _is_price(price: object) -> bool:
     return type(price) is int and 0 <= price <= 2**50
 
 
-def _time(problem: Problem, tokens: int) -> int:
-    """Return f."""
-    return max(base + token * tokens for base, token in pieces_of(problem.cost))
-
-
 def _step(problem: Problem) -> int:
     """Return the tokens between two points at which a decode's worth is computed."""
     return -(-_longest(problem) // _POINTS)
@@ -173,7 +168,7 @@ def _longest(problem: Problem) -> int:
 
 def _require_small(problem: Problem, stated: _Stated) -> None:
     """Refuse times and batches whose numbers might not fit 64 bits, and prices of too many batches."""
-    if not _time(problem, 1):
+    if not tokens_ps(problem.cost, 1):
         raise UnprovedError("kind waiting is for batches that take time")
     dearest, step = max([0, *stated.prices]), _step(problem)
     kinds = len(set(zip(stated.prices, stated.memory, strict=True)))
@@ -181,7 +176,7 @@ def _require_small(problem: Problem, stated: _Stated) -> None:
         raise UnprovedError(f"prices, different ones times decodes in a batch, are more than {_MOST_BATCHES}")
     cost, tokens = problem.cost, problem.limits.batch_tokens + 1
     read = cost.decode_kv * step * _POINTS + cost.decode_req
-    batch = max(base + token * tokens for base, token in pieces_of(cost)) + cost.prefill_req + read
+    batch = tokens_ps(cost, tokens) + cost.prefill_req + read
     rent = max([0, *stated.memory]) * (problem.limits.kv_tokens + step * _POINTS + 1)
     output = max(request.output for request in problem.requests)
     require_64_bits(
@@ -189,7 +184,7 @@ def _require_small(problem: Problem, stated: _Stated) -> None:
         + 64 * stated.short * _most(problem)
         + dearest * stated.slope * tokens
         + 2 * rent,
-        a_place=64 * stated.parts * (_span(problem, stated) + output * (stated.short + _time(problem, 1))),
+        a_place=64 * stated.parts * (_span(problem, stated) + output * (stated.short + tokens_ps(problem.cost, 1))),
         a_refill=2 * (64 + dearest) * stated.slope * (step * _POINTS + 1),
     )
 
@@ -221,9 +216,9 @@ def _decode_worths(problem: Problem, stated: _Stated) -> Ints:
     attention = problem.cost.decode_kv * read + problem.cost.decode_req
     found = {}
     places = turns(problem, problem.limits.batch_tokens)
-    batches = np.array([(x, _time(problem, x) + problem.cost.prefill_req) for x in places], np.int64)
+    batches = np.array([(x, tokens_ps(problem.cost, x) + problem.cost.prefill_req) for x in places], np.int64)
     most = min(_most(problem), problem.limits.batch_tokens)
-    alone = np.array([_time(problem, y) for y in range(most + 2)], np.int64)
+    alone = np.array([tokens_ps(problem.cost, y) for y in range(most + 2)], np.int64)
     beside = np.where(np.arange(most + 2) <= problem.limits.batch_tokens, alone + problem.cost.prefill_req, _NEVER)
     holds = np.minimum(problem.limits.kv_tokens, longest * np.arange(most + 2, dtype=np.int64))
     kinds = list(zip([*stated.prices, 0], [*stated.memory, 0], strict=True))

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.check.certificates.shared.work import MOST_COMPARED, Rate, own_ps, plain_rate, turns
-from optsched.check.problem import Problem, pieces_of
+from optsched.check.problem import Problem, pieces_of, tokens_ps
 from optsched.compiled import compiled, compiled_part
 
 _Ints = npt.NDArray[np.int64]
@@ -85,7 +85,7 @@ def least_alive(problem: Problem, times: Times, window: int, windows: int) -> li
     alive = there - np.searchsorted(ends, looks, side="right")
     prompt = np.array([request.input for request in problem.requests], np.int64)
     output = np.array([request.output for request in problem.requests], np.int64)
-    cost, single = problem.cost, max(base + token for base, token in pieces_of(problem.cost))
+    cost, single = problem.cost, tokens_ps(problem.cost, 1)
     besides, first = np.zeros_like(looks), 1 + int(problem.eviction)
     for base, token in pieces_of(cost):
         work = _most_work(problem, base, token, int(ends[-1])) if single else None
@@ -123,7 +123,7 @@ def _rates(problem: Problem, base: int, token: int) -> list[Rate]:
     plain = plain_rate(problem, base, token)
     most = min(problem.limits.prefill_tokens, problem.limits.batch_tokens)
     places = {*turns(problem, problem.limits.batch_tokens), most}
-    time = {x: max(constant + slope * x for constant, slope in pieces_of(problem.cost)) for x in places}
+    time = {x: tokens_ps(problem.cost, x) for x in places}
     left = {n: min(time[x] - token * (x - n) for x in time if x >= n) - base for n in places if n <= most}
     highest = min((ps + problem.cost.prefill_req) // n for n, ps in left.items())
     return [plain, plain._replace(prompt=highest, step=0)]

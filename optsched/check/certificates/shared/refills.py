@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optsched.check.problem import Problem, pieces_of
+from optsched.check.problem import Problem, tokens_ps
 from optsched.check.reading import UnprovedError
 
 
@@ -42,7 +42,6 @@ def require_dear_refills(kind: str, problem: Problem) -> None:
 def _beyond(problem: Problem, tokens: int) -> int:
     """Return what a refill of ``tokens`` tokens takes beyond the decode in its place, each alone in its batch."""
     cost = problem.cost
-    alone = max(base + token * tokens for base, token in pieces_of(cost))
-    single = max(base + token for base, token in pieces_of(cost))
+    alone, single = tokens_ps(cost, tokens), tokens_ps(cost, 1)
     fill = cost.prefill_sq * tokens**2 + cost.prefill_req
     return alone - single + fill - cost.decode_kv * (tokens - 1) - cost.decode_req

@@ -8,7 +8,7 @@ from itertools import permutations
 from math import ceil
 from typing import NamedTuple
 
-from optsched.check.problem import Problem, pieces_of
+from optsched.check.problem import Problem, pieces_of, tokens_ps
 from optsched.check.reading import UnprovedError, shown
 
 MOST_COMPARED = 1 << 17
@@ -45,8 +45,8 @@ def rate_of(problem: Problem, stated: object, step: object) -> Rate:
     rate = prefill_rate_of(problem, stated, step)
     if rate.step == problem.cost.prefill_req:
         return rate
-    places, pieces = turns(problem, most_decodes(problem)), pieces_of(problem.cost)
-    spare = [rate.scale * max(constant + slope * x for constant, slope in pieces) - rate.base for x in places]
+    places = turns(problem, most_decodes(problem))
+    spare = [rate.scale * tokens_ps(problem.cost, x) - rate.base for x in places]
     decode = min(rate.prompt, *(left // x for left, x in zip(spare, places, strict=True)))
     if decode < 0:
         raise UnprovedError(f"prefill_step_ps is {rate.step}, which leaves less than nothing for decodes")
