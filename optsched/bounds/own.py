@@ -100,7 +100,7 @@ def with_steps_in_prompts(instance: Instance, weights: tuple[int, ...]) -> Rate:
     prompts = {*(place for place in places if place < most), most}
 
     def beyond(prompt: int) -> int:
-        """Return the least time beyond the base of a batch with so many tokens of prompts, decodes left out."""
+        """Return the least time beyond the base of a batch with some tokens of prompts, decodes left out."""
         least = min(time_ps(x) - plain.decode * (x - prompt) for x in {prompt, *places} if x >= prompt)
         return least + instance.cost.prefill_req - plain.base
 
