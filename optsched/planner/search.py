@@ -37,9 +37,11 @@ _NEAR, _HASTE = 400, 8
 """A scheme whose best plan is worse than that of another by more than such a part has a fraction of this patience."""
 _PROPOSALS = 50_000_000
 """Runs in plans after which another order is proposed from outside: those of some hundred plans of 2,000 requests."""
-_PLANS, _SHIFTS = 100, 0.1
-"""Plans that are tried before that at least, where these are large; and how often an order by weights is changed there
-without them. An order of thousands of requests that has no weights any more changes little at a time."""
+_PLANS = 100
+"""Plans that are tried before that at least, where these are large."""
+_SETTLED = 100
+"""Changes without a better plan before an order by weights is changed without them. It has no weights any more then,
+and its requests change places a few at a time, while a weight changes the order of all."""
 _SHARES = (0, 4, 8, 12)
 """Sixteenths of the requests with long prompts that are kept for the start of the schedule."""
 
@@ -149,7 +151,6 @@ class RuleSearch:
         self._arrays, self._features = arrays, rows
         self._levels = _levels(self._arrays)
         self._wait = max(_PROPOSALS, _PLANS * int(arrays.requests.output.sum()))
-        self._is_large = self._wait > _PROPOSALS
         self._best_of: dict[Scheme, Candidate] = {}
         arrival = self._arrays.requests.arrival
         sums = objective in {Objective.MEAN_E2E, Objective.WEIGHTED_E2E}
@@ -195,9 +196,9 @@ class RuleSearch:
     def improve(self, propose: Propose | None = None) -> Iterator[Candidate]:
         """Change recipes without end, from the best of each scheme in turn; yield the current one after every change.
 
-        Now and then ``propose`` says how the order changes.
+        Now and then ``propose`` says how the order changes, once its weights are settled.
         """
-        due = self.work + (self._wait if self._is_large else 0)
+        due = self.work
         for scheme in cycle(sorted(self._best_of, key=lambda scheme: self._best_of[scheme].value)):
             current = best = self._best_of[scheme]
             far = self.best is not None and current.value * _NEAR > self.best.value * (_NEAR + 1)
@@ -206,11 +207,11 @@ class RuleSearch:
             fruitless = 0
             while fruitless < patience:
                 fruitless += 1
-                order = None
-                if propose is not None and self.work >= due:
+                chosen, order = current.recipe, None
+                by_hand = chosen.weights is None or fruitless > _SETTLED
+                if propose is not None and by_hand and self.work >= due:
                     order, due = propose(current), self.work + self._wait
-                recipe = self.changed(current.recipe) if order is None else current.recipe.ordered(order)
-                found = self.attempt(recipe)
+                found = self.attempt(self.changed(chosen, by_hand=by_hand) if order is None else chosen.ordered(order))
                 if found is not None and found.value <= max(current.value, history[fruitless % _LATE]):
                     current = found
                 history[fruitless % _LATE] = current.value
@@ -258,8 +259,11 @@ class RuleSearch:
             choices["ahead"] = [32, 64, 128]
         return ListRule(middle, least, 1 if scheme is backward else 8, 0), choices | {"tries": [1, 8, 64]}
 
-    def changed(self, recipe: Recipe) -> Recipe:
-        """Return a recipe with something else, drawn at random: a parameter of the rule, a weight, or the order."""
+    def changed(self, recipe: Recipe, *, by_hand: bool = True) -> Recipe:
+        """Return a recipe with something else, drawn at random: a parameter of the rule, a weight, or the order.
+
+        An order that has weights is changed by these alone if not ``by_hand``.
+        """
         rng, rule = self._rng, recipe.rule
         match int(rng.integers(6)):
             case 0 | 1:
@@ -272,7 +276,7 @@ class RuleSearch:
                 if (recipe.scheme in {evicting, responsive} or rule.ahead) and rng.integers(2):
                     return replace(recipe, rule=rule._replace(ahead=int(2.0 ** rng.uniform(0, 10)) - 1))
                 return replace(recipe, rule=rule._replace(tries=int(2 ** rng.integers(8))))
-            case kind if recipe.weights is not None and (kind == 4 or (self._is_large and rng.random() >= _SHIFTS)):
+            case kind if recipe.weights is not None and (kind == 4 or not by_hand):
                 changed = list(recipe.weights)
                 changed[int(rng.integers(len(Feature)))] += int(rng.integers(-4, 5))
                 return replace(recipe, rank=ranking(self._features, tuple(changed)), weights=tuple(changed))
