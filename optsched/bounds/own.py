@@ -87,22 +87,21 @@ def with_steps_in_base(instance: Instance, plain: Rate) -> Rate | None:
     return None if decode < 0 else Rate(plain.weights, base, decode, plain.prompt, 0)
 
 
-def with_steps_in_prompts(instance: Instance, weights: tuple[int, ...]) -> Rate:
-    """Return the rate of one piece whose prompts pay by the token for one prefill step of each batch that has some.
+def with_steps_in_prompts(instance: Instance, plain: Rate) -> Rate:
+    """Return a plain rate whose prompts pay by the token, instead, for one prefill step of each batch that has some.
 
     A batch of x tokens, c of them by prefill steps, is to last β + τ (x - c) and c times ``prompt`` at least, of its
     f(x) + prefill_req. Take the x for which that leaves least. Then what is left for c tokens is convex in c, and
     affine between turns of f, so that by the token it is least at one of them.
     """
-    limits, time_ps = instance.limits, instance.cost.linear_ps
-    plain, places = plain_rate(instance, weights), turns(instance, limits.batch_tokens)
-    most = min(limits.prefill_tokens, limits.batch_tokens)
+    limits, cost, scale = instance.limits, instance.cost, plain.scale
+    places, most = turns(instance, limits.batch_tokens), min(limits.prefill_tokens, limits.batch_tokens)
     prompts = {*(place for place in places if place < most), most}
 
     def beyond(prompt: int) -> int:
         """Return the least time beyond the base of a batch with some tokens of prompts, decodes left out."""
-        least = min(time_ps(x) - plain.decode * (x - prompt) for x in {prompt, *places} if x >= prompt)
-        return least + instance.cost.prefill_req - plain.base
+        least = min(scale * cost.linear_ps(x) - plain.decode * (x - prompt) for x in {prompt, *places} if x >= prompt)
+        return least + scale * cost.prefill_req - plain.base
 
     return replace(plain, prompt=min(beyond(prompt) // prompt for prompt in prompts), step_ps=0)
 

@@ -13,7 +13,7 @@ from optsched import Instance, Limits, Objective, Request, Restrictions, Rules, 
 from optsched.bounds.alone import alone
 from optsched.bounds.congested.terms import alive_at
 from optsched.bounds.congested.together import SurelyAlive
-from optsched.bounds.own import single_pieces, with_steps_in_prompts
+from optsched.bounds.own import plain_rate, single_pieces, with_steps_in_prompts
 from optsched.check.certificates.alone import latencies_alone
 from optsched.check.certificates.shared.alive_together import Times, least_alive
 from optsched.check.problem import problem_of
@@ -92,7 +92,7 @@ def test_batches_have_time_for_their_prompts(
     cost = CostModel(*first, pieces=tuple(others), prefill_req=step)
     instance = Instance("rate", Limits(99, most, prefill), Rules(), cost, (Request(1, 1),))
     for weights in single_pieces(instance):
-        rate = with_steps_in_prompts(instance, weights)
+        rate = with_steps_in_prompts(instance, plain_rate(instance, weights))
         spare = [
             (cost.linear_ps(x) + step - rate.base - rate.decode * (x - z)) // z
             for x in range(1, most + 1)

@@ -8,14 +8,7 @@ import numpy as np
 
 from optsched.bounds.alone import alone
 from optsched.bounds.congested.terms import LARGEST, alive_at
-from optsched.bounds.own import (
-    MOST_COMPARED,
-    OwnTimes,
-    Rate,
-    plain_rate,
-    single_pieces,
-    with_steps_in_prompts,
-)
+from optsched.bounds.own import MOST_COMPARED, OwnTimes, Rate, plain_rate, single_pieces, with_steps_in_prompts
 from optsched.compiled import compiled, compiled_part
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
@@ -133,7 +126,8 @@ def _most_needs(instance: Instance, weights: tuple[int, ...], requests: _Request
 
     That by which they take more; None if neither is of use.
     """
-    rates = plain_rate(instance, weights), with_steps_in_prompts(instance, weights)
+    plain = plain_rate(instance, weights)
+    rates = plain, with_steps_in_prompts(instance, plain)
     found = [needs for rate in rates if (needs := _needs(instance, rate, requests)) is not None]
     return max(found, key=lambda needs: int(needs.own.sum()), default=None)
 

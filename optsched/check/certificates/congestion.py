@@ -176,7 +176,7 @@ def _require_small_prices(problem: Problem, stated: _Stated, kinds: Sequence[_Wi
     step, output = _step(problem), max(request.output for request in problem.requests)
     longest = step * _POINTS
     largest = tokens_ps(cost, most) + cost.prefill_req
-    single, read = tokens_ps(problem.cost, 1), cost.decode_kv * longest + cost.decode_req
+    single, read = tokens_ps(cost, 1), cost.decode_kv * longest + cost.decode_req
     for price, alive, slope, _ in kinds:
         factor = 64 * max(1, alive) + price
         prompt = ((slope + 2 * cost.prefill_sq * longest) * longest) * factor
@@ -215,10 +215,10 @@ def _worths(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> Wort
     batches = []
     for beside in (0, 1):
         for low, high in ranges:
-            start, end = tokens_ps(problem.cost, low), tokens_ps(problem.cost, high)
+            start, end = tokens_ps(cost, low), tokens_ps(cost, high)
             rise = (end - start) // max(high - low, 1)
             batches.append((low - beside, high - beside, start - rise * (low - beside), rise, beside, 0))
-    batches += [(1, tokens - 1, tokens_ps(problem.cost, tokens), 0, tokens, -1) for tokens in places]
+    batches += [(1, tokens - 1, tokens_ps(cost, tokens), 0, tokens, -1) for tokens in places]
     for low, high, base, rise, prompts, fewer in batches:
         prefill = prompts > 0
         base_ps = base + cost.prefill_req * prefill
@@ -286,10 +286,8 @@ def _lower(
 
 def _require_prompts_paid(problem: Problem, stated: _Stated) -> None:
     """Refuse slopes that batches of prompts alone do not pay: f(x) and a step's own time are to be at least β x."""
-    charge = problem.cost.prefill_req
-    most = min(
-        (tokens_ps(problem.cost, tokens) + charge) // tokens for tokens in turns(problem, problem.limits.batch_tokens)
-    )
+    cost, places = problem.cost, turns(problem, problem.limits.batch_tokens)
+    most = min((tokens_ps(cost, tokens) + cost.prefill_req) // tokens for tokens in places)
     for _, slope, _ in stated.prices:
         if slope > most:
             raise UnprovedError(f"windows has slope {slope}, more than the {most} ps that a token takes at least")

@@ -100,7 +100,7 @@ def waiting_bound(problem: Problem, objective: Objective, certificate: Mapping[s
     cost, start = problem.cost, min(request.arrival_ps for request in problem.requests)
     places = turns(problem, problem.limits.batch_tokens)
     slope = stated.slope
-    most = min((tokens_ps(problem.cost, x) + cost.prefill_req) // x for x in places)
+    most = min((tokens_ps(cost, x) + cost.prefill_req) // x for x in places)
     if slope > most:
         raise UnprovedError(f"slope_ps is {slope}, more than the {most} ps that a token takes at least")
     _require_small(problem, stated)
@@ -184,7 +184,7 @@ def _require_small(problem: Problem, stated: _Stated) -> None:
         + 64 * stated.short * _most(problem)
         + dearest * stated.slope * tokens
         + 2 * rent,
-        a_place=64 * stated.parts * (_span(problem, stated) + output * (stated.short + tokens_ps(problem.cost, 1))),
+        a_place=64 * stated.parts * (_span(problem, stated) + output * (stated.short + tokens_ps(cost, 1))),
         a_refill=2 * (64 + dearest) * stated.slope * (step * _POINTS + 1),
     )
 

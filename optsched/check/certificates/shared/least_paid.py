@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -42,8 +41,7 @@ class Worths(NamedTuple):
         return Worths(*map(np.ascontiguousarray, least))
 
 
-@dataclass(frozen=True)
-class Windows:
+class Windows(NamedTuple):
     """Equal windows from the first arrival on.
 
     Parameters
@@ -116,12 +114,12 @@ def least_costs(requests: _Ints, windows: Windows, worths: Worths, terms: Terms)
     """
     starts = range(0, windows.kind.size, _BLOCK)
     near = worths.of([np.unique(windows.kind[begin : begin + _BLOCK]) for begin in starts])
-    return _least_costs(requests, (windows.length, windows.kept_by, windows.kind), worths, near, near.later(), terms)
+    return _least_costs(requests, windows, worths, near, near.later(), terms)
 
 
 @compiled
 def _least_costs(  # noqa: PLR0917 - compiled functions take positions
-    requests: _Ints, windows: tuple[int, _Ints, _Ints], worths: Worths, near: Worths, later: Worths, terms: Terms
+    requests: _Ints, windows: Windows, worths: Worths, near: Worths, later: Worths, terms: Terms
 ) -> _Ints:
     _, kept_by, kind = windows
     costs = np.empty(len(requests), np.int64)
@@ -136,7 +134,7 @@ def _least_costs(  # noqa: PLR0917 - compiled functions take positions
 @compiled_part
 def _least_cost(  # noqa: PLR0917 - compiled functions take positions
     request: _Ints,
-    windows: tuple[int, _Ints, _Ints],
+    windows: Windows,
     worths: Worths,
     near: Worths,
     later: Worths,
@@ -193,7 +191,7 @@ def _look(  # noqa: PLR0917 - compiled functions take positions
     until: int,
     request: _Ints,
     run: int,
-    windows: tuple[int, _Ints, _Ints],
+    windows: Windows,
     worths: Worths,
     terms: Terms,
     kept: tuple[int, int],
