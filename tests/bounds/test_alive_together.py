@@ -15,6 +15,7 @@ from optsched.bounds.congested.terms import alive_at
 from optsched.bounds.congested.together import SurelyAlive
 from optsched.bounds.own import plain_rate, single_pieces, with_steps_in_prompts
 from optsched.check.certificates.alone import latencies_alone
+from optsched.check.certificates.shared.alive_together import Alive as Counted
 from optsched.check.certificates.shared.alive_together import Times, least_alive
 from optsched.check.problem import problem_of
 from optsched.model.cost import CostModel
@@ -23,7 +24,7 @@ from optsched.model.ints import Ints
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
-def checked(instance: Instance, window_ps: int, windows: int) -> list[int]:
+def checked(instance: Instance, window_ps: int, windows: int) -> Counted:
     """Return what the checker counts."""
     problem = problem_of(instance, Restrictions())
     arrival = np.array(instance.arrivals_ps, np.int64)
@@ -71,8 +72,8 @@ def pair(*, later_ps: int, output: int) -> Instance:
 )
 def test_worked_pairs(instance: Instance, both_ps: int) -> None:
     """Windows of 1 ps: the first in which both may have ended is that from when they may on."""
-    number = SurelyAlive(instance).by_window(1, 100).tolist()
-    assert number[:-1] == checked(instance, 1, 100)
+    number = SurelyAlive(instance).by_windows(1, 100).by_window.tolist()
+    assert number[:-1] == checked(instance, 1, 100).by_window
     assert number.index(0) == both_ps
     assert fewest_at(instance, both_ps) >= 1
 
@@ -108,11 +109,20 @@ def test_batches_have_time_for_their_prompts(
 def test_no_schedule_has_fewer_alive(instance: Instance, data: st.DataObject) -> None:
     latest = max(at + least for at, least in zip(instance.arrivals_ps, alone(instance).e2e, strict=True))
     window = data.draw(st.integers(max(1, latest // 12), max(1, latest)))
-    counted = SurelyAlive(instance).by_window(window, 3).tolist()
-    assert counted == [*checked(instance, window, 3), 0]
+    counted = SurelyAlive(instance).by_windows(window, 3)
+    number = counted.by_window.tolist()
+    assert number == [*checked(instance, window, 3).by_window, 0]
     place = data.draw(st.integers(0, 2))
     time = data.draw(st.integers(window * place + 1, window * (place + 1)))
-    assert counted[place] <= fewest_at(instance, time)
+    fewest = fewest_at(instance, time)
+    assert number[place] <= fewest
+    # Requests that have arrived by then in the same window count on as many, or on themselves.
+    since = [
+        least
+        for least, arrival in zip(counted.since.tolist(), instance.arrivals_ps, strict=True)
+        if window * place <= arrival < time
+    ]
+    assert max(since, default=0) <= max(1, fewest)
 
 
 @settings(QUICK, max_examples=60)
@@ -126,11 +136,14 @@ def test_the_checker_counts_alike(sizes: list[tuple[int, int, int]], kv: int, wi
     cost = CostModel(10, 1, pieces=((4, 3),), decode_kv=kv, decode_req=2, prefill_sq=1, prefill_req=3)
     requests = tuple(Request(prompt, output, arrival_ps=at) for prompt, output, at in sizes)
     instance = Instance("many", Limits(200, 64, 64), Rules(eviction=eviction), cost, requests)
-    counted = SurelyAlive(instance).by_window(window, 20)
-    assert counted.tolist() == [*checked(instance, window, 20), 0]
+    counted = SurelyAlive(instance).by_windows(window, 20)
+    by_checker, by_window = checked(instance, window, 20), counted.by_window
+    assert by_window.tolist() == [*by_checker.by_window, 0]
     arrival = np.array(instance.arrivals_ps)
+    begins = np.minimum(arrival // window, 20)
+    assert counted.since.tolist() == np.maximum(np.maximum(1, by_window[begins]), by_checker.since).tolist()
     ends = arrival + np.array(alone(instance).e2e)
-    assert (counted[:-1] >= least_by_window(arrival, ends, window, 20)).all()
+    assert (by_window[:-1] >= least_by_window(arrival, ends, window, 20)).all()
 
 
 def least_by_window(arrival: Ints, ends: Ints, window: int, windows: int) -> Ints:

@@ -9,6 +9,7 @@ import numpy as np
 
 from optsched.bounds.congested.backlog import Floats
 from optsched.bounds.congested.terms import LARGEST, LONGEST_SHORT, UNIT, Windows
+from optsched.bounds.congested.together import Alive
 from optsched.bounds.own import most_decodes, turns
 from optsched.compiled import compiled, compiled_part
 from optsched.model.cost import CostModel
@@ -54,7 +55,7 @@ class Batches:
     instance
         The problem.
     alive
-        Requests that are surely alive, by window.
+        Requests that are surely alive.
     points
         Stretches of tokens read between whose ends u is taken to be affine; it lies above its chords.
 
@@ -66,18 +67,20 @@ class Batches:
         The largest θ, in 64ths of a request, with which all numbers stay below `LARGEST`; ≤ 0 if there is none.
     """
 
-    def __init__(self, instance: Instance, alive: Ints, points: int = _POINTS) -> None:
+    def __init__(self, instance: Instance, alive: Alive, points: int = _POINTS) -> None:
         cost, most = instance.cost, instance.limits.batch_tokens
         self.alive = alive
         self._most = min(most_decodes(instance), len(instance.requests))
-        places = turns(instance, most)
-        self.steepest = min((cost.linear_ps(tokens) + cost.prefill_req) // tokens for tokens in places)
+        spans = _spans(cost, most)
+        # Where f turns; of two neighbours one is enough for estimates.
+        places = sorted({*(span[1] for span in spans), *(span[0] for span in spans if points == _POINTS)})
+        self.steepest = min((cost.linear_ps(tokens) + cost.prefill_req) // tokens for tokens in turns(instance, most))
         longest = max(request.peak_tokens for request in instance.requests)
         self._step = -(-longest // points)
         read = self._step * np.arange(points + 1, dtype=np.int64)
         self._attention = cost.decode_kv * read + cost.decode_req
         # Contiguous however many there are: for compiled code another layout is another type.
-        self._spans = np.ascontiguousarray(np.array(_spans(cost, most), np.int64).T)
+        self._spans = np.ascontiguousarray(np.array(spans, np.int64).T)
         self._turns = np.ascontiguousarray(np.array([(at, cost.linear_ps(at)) for at in places], np.int64).T)
         self._charge = cost.prefill_req
         self.dearest = self._dearest(instance, self._step * points)
@@ -88,7 +91,7 @@ class Batches:
         They are what a batch pays, and twice what all runs of a request are worth, or a decode between two points.
         """
         cost, most = instance.cost, instance.limits.batch_tokens + 1
-        alive, count = int(self.alive.max()), len(instance.requests)
+        alive, count = int(self.alive.most.max()), len(instance.requests)
         read, output = cost.decode_ps(longest), max(request.output for request in instance.requests)
         batch, single = cost.linear_ps(most) + cost.prefill_req + read, cost.linear_ps(1) + read
         prompt = (self.steepest + 2 * cost.prefill_sq * longest) * longest + cost.prefill_req
@@ -100,12 +103,12 @@ class Batches:
 
     def worths(self, windows: Windows) -> Worths:
         """Return what runs are worth."""
-        factor = (UNIT - windows.kept) * np.maximum(1, self.alive) + windows.price
+        factor = (UNIT - windows.kept) * np.maximum(1, self.alive.by_window) + windows.price
         token = windows.slope * factor
         shape = (windows.price.size, self._attention.size)
         decode, change = np.full(shape, LARGEST), np.zeros((4, *shape))
         _pay(
-            np.stack([windows.price, windows.slope, windows.kept, self.alive, token]),
+            np.stack([windows.price, windows.slope, windows.kept, self.alive.by_window, self.alive.most, token]),
             (self._spans, self._turns, self._attention),
             (self._most, self._charge, UNIT * windows.short),
             decode,
@@ -149,16 +152,16 @@ def _pay(
 ) -> None:
     """Lower what decodes are worth to what the batches of every window pay.
 
-    In a span of decodes y in which tokens x, batch time and requests that are there are affine, a batch pays
-    ``(p + q y) (b + t y) - r - v y`` for its decodes besides ``(p + q y) A`` for each: a decode is paid a multiple of
-    1/y, a constant and a multiple of y, least beside a root. What that is in floating-point numbers tells whether it is
-    worth computing exactly.
+    In a span of decodes y in which tokens x, batch time, requests that are there and those that prompts count on are
+    affine, a batch pays ``(p + q y) (b + t y) - (g + h y) (r + v y)`` for its decodes besides ``(p + q y) A`` for each:
+    a decode is paid a multiple of 1/y, a constant and a multiple of y, least beside a root. What that is in
+    floating-point numbers tells whether it is worth computing exactly.
     """
     spans, turns, attention = times
     most, charge, granted = constants
     points, pieces = attention.size, spans.shape[1]
     for w in range(windows.shape[1]):
-        price, slope, kept, alive, token = windows[:, w]
+        price, slope, kept, alive, counted, token = windows[:, w]
         given = 64 - kept
         for beside in range(2):
             for option in range(pieces + beside * turns.shape[1]):
@@ -166,29 +169,36 @@ def _pay(
                     low, high = max(spans[0, option] - beside, 1), min(spans[1, option] - beside, most)
                     t = spans[3, option]
                     b = spans[2, option] + t * beside + charge * beside
-                    r, v = token * beside, 0
+                    r, v = beside, 0
                 else:
                     tokens = turns[0, option - pieces]
                     low, high = 1, min(most, tokens - 1)
                     b, t = turns[1, option - pieces] + charge, 0
-                    r, v = token * tokens, -token
-                for part in range(4):
-                    long, full = part // 2, part % 2
-                    # Below, requests besides those that run are surely alive.
+                    r, v = tokens, -1
+                for part in range(6):
+                    long, full = part // 3, part % 3
+                    # Below, requests besides those that run are surely alive; between, a prompt may count on as many.
                     if full:
-                        first, last = max(low, alive - beside + 1), high
+                        first = max(low, alive - beside + 1)
                         p = given * beside + price
                         q = given if long else np.int64(64)
                     else:
                         first, last = low, min(high, alive - beside)
                         p = given * alive + price
                         q = 0 if long else kept
+                    g, h = token, np.int64(0)
+                    if full == 1:
+                        last = min(high, (counted - 1) * beside)
+                        g, h = slope * p, slope * given
+                    elif full:
+                        first, last = max(first, counted * beside), high
+                        g = slope * (given * counted + price)
                     if first > last:
                         continue
                     keep = granted if long else 0
-                    c, others = p * b - r, p * float(t) + q * float(b) - v + keep
+                    c, others = p * b - g * r, p * float(t) + q * float(b) - g * float(v) - h * float(r) + keep
                     for j in range(points):
-                        flat = q * (t + attention[j])
+                        flat = q * (t + attention[j]) - h * v
                         root = _root(c, flat, first, last)
                         shared, rest = c / root, flat * root + others + p * float(attention[j])
                         below = shared + rest - _ROUNDING * (abs(shared) + rest) - 2
@@ -199,17 +209,15 @@ def _pay(
                         y = np.int64(root)
                         for _ in range(2):
                             time = b + t * y
-                            factor = p + q * y
-                            pays = (factor * time - r - v * y) // y + keep + factor * attention[j]
+                            factor, paid = p + q * y, r + v * y
+                            pays = (factor * time - (g + h * y) * paid) // y + keep + factor * attention[j]
                             if pays < decode[w, j]:
                                 decode[w, j] = pays
                                 there = y + beside if full else alive
                                 waiting = there if long else there - y
-                                paid = (r + v * y) / max(token, 1)
+                                number = min(max(1, alive if full == 0 else there), counted)
                                 change[0, w, j] = (time - slope * paid) / y + attention[j]
-                                change[1, w, j] = -(token / max(slope, 1)) * paid / y
-                                change[2, w, j] = (
-                                    slope * max(1, alive) * paid - waiting * time
-                                ) / y - waiting * attention[j]
+                                change[1, w, j] = -(given * number + price) * paid / y
+                                change[2, w, j] = (slope * number * paid - waiting * time) / y - waiting * attention[j]
                                 change[3, w, j] = 64 if long else 0
                             y = min(y + 1, last)

@@ -12,7 +12,7 @@ from optsched.bounds.alone import alone
 from optsched.bounds.bound import Bound
 from optsched.bounds.congested.backlog import Floats, delayed
 from optsched.bounds.congested.batches import Batches
-from optsched.bounds.congested.request_costs import Least, RequestCosts
+from optsched.bounds.congested.request_costs import Least, RequestCosts, Sample
 from optsched.bounds.congested.terms import LONGEST_SHORT, UNIT, Windows, alive_at, end_of, window_of
 from optsched.bounds.congested.together import SurelyAlive
 from optsched.model.instance import Instance
@@ -54,7 +54,7 @@ class _Stage(NamedTuple):
     turn: int
 
 
-_STAGES = _Stage(200, 1, 150, 0), _Stage(50, 2, 200, 40), _Stage(0, 1, 300, 80)
+_STAGES = _Stage(200, 1, 150, 0), _Stage(50, 2, 300, 40), _Stage(0, 1, 300, 80)
 _WORK, _WINDOW = 750_000_000, 75
 """What all may take: windows that are looked at for a run, and one more in which batches are is as many."""
 _SHARES = 1 / 4, 1 / 3, 1
@@ -72,7 +72,7 @@ _MEMORY = 33
 """Rounds of which prices are averaged."""
 _MOST_SHORT_PS = 10**13
 """The largest δ that the checker takes."""
-_REQUESTS = 16_000
+_REQUESTS = 8000
 """Requests times windows in one that are looked at while prices are adjusted: of twice as many every second."""
 
 
@@ -185,9 +185,10 @@ def _shorter(windows: Windows, parts: int, known: Batches, batches: Batches) -> 
 
     More requests are surely alive in shorter windows: B stays as it is.
     """
-    places = np.append(np.minimum(np.arange(batches.alive.size - 1) // parts, known.alive.size - 2), -1)
+    alive, longer = batches.alive.by_window, known.alive.by_window
+    places = np.append(np.minimum(np.arange(alive.size - 1) // parts, longer.size - 2), -1)
     price, kept = windows.price[places], windows.kept[places]
-    before, after = ((UNIT - kept) * np.maximum(1, alive) + price for alive in (known.alive[places], batches.alive))
+    before, after = ((UNIT - kept) * np.maximum(1, number) + price for number in (longer[places], alive))
     slope = np.minimum(windows.slope[places] * before // np.maximum(after, 1), batches.steepest)
     return Windows(price, slope, kept, windows.short)
 
@@ -197,7 +198,8 @@ class _Search:
 
     At the best prices requests that choose their cheapest windows take of each window just the machine time that it
     has; where they take more its price rises. θ, β and ε are affine between knots; δ is one number. Steps are those of
-    Adam (Kingma and Ba 2015). What proves most is as a rule the mean of the last prices (Polyak and Juditsky 1992).
+    Adam (Kingma and Ba 2015), by other samples of decodes and requests from round to round. What proves most is the
+    mean of the last prices (Polyak and Juditsky 1992).
 
     Parameters
     ----------
@@ -233,21 +235,22 @@ class _Search:
         self.best = 0, self._windows(self._at)
 
     def go_on(self, rounds: int, most: float) -> None:
-        """Try some more prices, fewer if that takes too much, and their mean."""
+        """Go through some more prices, fewer if that takes too much; try their mean, and the last."""
         for _ in range(rounds):
             if STOPWATCH.is_over() or (self._turn >= _LEAST and self.work > most):
                 break
             self._turn += 1
-            self._move(self._try(self._at))
+            self._move(self._estimate(self._windows(self._at), self._turn))
             weight = 1 / min(self._turn, _MEMORY)
             self._mean = [(1 - weight) * mean + weight * at for mean, at in zip(self._mean, self._at, strict=True)]
-        self._try(self._mean)
+        for at in (self._mean, self._at):
+            windows = self._windows(at)
+            least = self._estimate(windows)
+            if least.value > self.best[0]:
+                self.best = least.value, windows
 
-    def _try(self, at: Sequence[Floats]) -> Least:
-        windows = self._windows(at)
-        least = self._requests.least(windows, self._batches.worths(windows), self._thinned, self._apart)
-        if least.value > self.best[0]:
-            self.best = least.value, windows
+    def _estimate(self, windows: Windows, turn: int = 0) -> Least:
+        least = self._requests.least(windows, self._batches.worths(windows), Sample(self._thinned, self._apart, turn))
         self.work += least.visits + _WINDOW * windows.price.size
         return least
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,11 +11,15 @@ from optsched.bounds.alone import alone
 from optsched.bounds.congested.backlog import Floats
 from optsched.bounds.congested.batches import Worths
 from optsched.bounds.congested.terms import GRAINS, LARGEST, UNIT, Windows, end_of
-from optsched.bounds.congested.together import SurelyAlive
+from optsched.bounds.congested.together import Alive, SurelyAlive
 from optsched.compiled import compiled, compiled_part
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 
+_TURNED = (5**0.5 - 1) / 2
+"""What part of a stretch of decodes one that is looked at lies later from turn to turn: so all are, about as often."""
+_PARTS = 1024
+"""Such parts are multiples of 1 by this."""
 _BLOCK = 32
 """Windows whose least is known beforehand, so that a search for the cheapest can skip them, and end."""
 
@@ -39,6 +44,27 @@ class Least:
     change: Floats
     short: float
     visits: int
+
+
+class Sample(NamedTuple):
+    """What is looked at of requests for an estimate: others from turn to turn, and the middle ones at turn 0.
+
+    Parameters
+    ----------
+    thinned
+        One decode of a request for that number.
+    apart
+        One request for that number.
+    turn
+        Which ones.
+    """
+
+    thinned: int = 1
+    apart: int = 1
+    turn: int = 0
+
+
+_ALL = Sample()
 
 
 class RequestCosts:
@@ -71,18 +97,19 @@ class RequestCosts:
         self.machines = machines
         self.last = end_of(instance, machines) // self.window_ps + 1
         """The window that does not end."""
-        none: Ints = np.zeros(self.last + 1, np.int64)
-        self.alive = none if alive is None else alive.by_window(window_ps, self.last)
+        self.alive = self._alone() if alive is None else alive.by_windows(window_ps, self.last)
         self._eviction = instance.rules.eviction
         self._first = np.array(least.ttft, np.int64)
         self._single = instance.cost.linear_ps(1)
 
-    def least(self, windows: Windows, worths: Worths, thinned: int = 1, apart: int = 1) -> Least:
-        """Return the bound of prices, and how it changes with them.
+    def _alone(self) -> Alive:
+        """Return numbers where none but itself is known to be on a request's machine."""
+        begins = np.minimum(self.arrival // self.window_ps, self.last)
+        return Alive.of(np.zeros(self.last + 1, np.int64), np.ones_like(self.arrival), begins)
 
-        With ``thinned`` above 1 it is an estimate: one decode of a request is looked at for that number; and with
-        ``apart`` above 1 one request for that number.
-        """
+    def least(self, windows: Windows, worths: Worths, sample: Sample = _ALL) -> Least:
+        """Return the bound of prices, and how it changes with them; an estimate if not all requests are looked at."""
+        thinned, apart, turn = sample
         clock = np.append(0, np.cumsum(self.window_ps * windows.kept))
         blocks = range(0, windows.price.size, _BLOCK)
         floors = np.stack([worths.decode[begin : begin + _BLOCK].min(axis=0) for begin in blocks])
@@ -93,14 +120,19 @@ class RequestCosts:
         terms = (
             *(self.window_ps, UNIT * self.grain_ps, UNIT * windows.short, self._single),
             *(worths.step, thinned, self.cost.prefill_sq, int(self._eviction)),
+            int((0.5 + turn * _TURNED) % 1 * _PARTS),
         )
+        begins = np.minimum(self.arrival // self.window_ps, self.last)
+        factor = (UNIT - windows.kept[begins]) * self.alive.since + windows.price[begins]
         falls = np.zeros(int(clock[-1]) // (UNIT * self.grain_ps) + 1, np.int64)
         costs, short, visits = _cheapest(
-            np.stack([self.arrival, self.input, self.output, self._first])[:, ::apart],
+            np.stack([self.arrival, self.input, self.output, self._first, factor, self.alive.since])[
+                :, turn % apart :: apart
+            ],
             (worths.decode, worths.token, worths.factor, clock),
             (floors, onward[0], onward[1], onward[2], tokens),
             terms,
-            (worths.change, windows.slope, np.maximum(1, self.alive), falls, change, covered),
+            (worths.change, windows.slope, np.maximum(1, self.alive.by_window), falls, change, covered),
         )
         change[2] += self.window_ps * np.cumsum(covered)[:-1]
         change *= apart
@@ -188,24 +220,25 @@ def _cheapest(
     requests: Ints,
     worths: tuple[Ints, Ints, Ints, Ints],
     floors: tuple[Ints, Ints, Ints, Ints, Ints],
-    terms: tuple[int, int, int, int, int, int, int, int],
+    terms: tuple[int, int, int, int, int, int, int, int, int],
     changes: tuple[Floats, Ints, Ints, Ints, Floats, Floats],
 ) -> tuple[Ints, float, int]:
     """Return the least cost of every request, how their sum changes with δ, and how often a cheaper window was found.
 
-    What a request pays falls in steps with the grains that it keeps, which open later windows to its tokens. The last
-    ``changes`` are room for falls by grains, and where changes by window and the windows that requests keep are added.
-    Of ``thinned`` decodes the middle one is looked at.
+    What a request pays falls in steps with the grains that it keeps, which open later windows to its tokens. In the
+    window in which it arrives its prompt counts on those alive from then on: its ``requests`` have a factor of that.
+    The last ``changes`` are room for falls by grains, and where changes by window and the windows that requests keep
+    are added. Of ``thinned`` decodes one is looked at.
     """
     decode, token, factor, clock = worths
     _, floor_on, token_on, factor_on, _ = floors
-    window_ps, grain, short, single, step, thinned, square, eviction = terms
+    window_ps, grain, short, single, step, thinned, square, eviction, place_in = terms
     rise, slope, alive, falls, change, covered = changes
     last, dearest = decode.shape[0] - 1, LARGEST // step
     costs = np.empty(requests.shape[1], np.int64)
     of_short, visits = 0.0, 0
     for r in range(costs.size):
-        arrival, size, output, first = requests[:, r]
+        arrival, size, output, first, own, since = requests[:, r]
         begin = min(arrival // window_ps, last)
         part = arrival - begin * window_ps
         clock_then = clock[begin] + (clock[begin + 1] - clock[begin]) // window_ps * part
@@ -213,30 +246,32 @@ def _cheapest(
         least, gain = 0, 0
         for lowest in range(1, output, thinned):
             weight = min(thinned, output - lowest)
-            k = lowest + weight // 2
+            k = lowest + weight * place_in // _PARTS
             read, w = size + k - 1, min((arrival + first + (k - 1) * single) // window_ps, last)
             least = max(least, (clock[w] - clock_then - k * short) // grain)
             here = _worth(decode[w], token[w], read, step, eviction)
             gain += weight * (here - _worth(floor_on[w // _BLOCK], token_on[w // _BLOCK], read, step, eviction))
         for place in (1, size):
             attention = square * (2 * place - 1) * size
-            gain += (token[begin] - token_on[begin // _BLOCK]) * size
-            gain += (factor[begin] - factor_on[begin // _BLOCK]) * attention
+            gain += (slope[begin] * own - token_on[begin // _BLOCK]) * size
+            gain += (own - factor_on[begin // _BLOCK]) * attention
         most = min(clock[last] // grain, least + gain // grain + 1)
         falls[: most + 1] = 0
         limit = clock_then + (most + 1) * grain - 1
         for place in (1, size):
-            attention, w, best = square * (2 * place - 1) * size, begin, LARGEST
+            attention, w = square * (2 * place - 1) * size, begin + 1
+            best = (slope[begin] * size + attention) * own // 2
+            falls[0] += best
             while w <= last:
                 w = _cheaper_prompt(w, (limit, best), (size, attention), worths, floors)
                 if w <= last:
                     cost = (token[w] * size + factor[w] * attention) // 2
-                    falls[max(clock[w] - clock_then, 0) // grain] += cost - best % LARGEST
+                    falls[max(clock[w] - clock_then, 0) // grain] += cost - best
                     best = cost
                     visits += 1
         for lowest in range(1, output, thinned):
             weight = min(thinned, output - lowest)
-            k = lowest + weight // 2
+            k = lowest + weight * place_in // _PARTS
             read, w = size + k - 1, min((arrival + first + (k - 1) * single) // window_ps, last)
             then, best, refill = clock_then + k * short, dearest, (read + 1) * eviction
             while w <= last:
@@ -255,19 +290,21 @@ def _cheapest(
         # The same again: where its runs cost least, and which of them decides what it keeps.
         latest, number = begin, 0
         for place in (1, size):
-            attention, w, best, where = square * (2 * place - 1) * size, begin, LARGEST, begin
+            attention, w, where = square * (2 * place - 1) * size, begin + 1, begin
+            best, paid, counted = (slope[begin] * size + attention) * own // 2, own, since
             while w <= last:
                 w = _cheaper_prompt(w, (limit, best), (size, attention), worths, floors)
                 if w <= last:
                     best, where = (token[w] * size + factor[w] * attention) // 2, w
+                    paid, counted = factor[w], alive[w]
             if (clock[where] - clock_then) // grain == keeps:
                 latest = where
             change[0, where] += (slope[where] * size + attention) / 2
-            change[1, where] += factor[where] * size / 2
-            change[2, where] -= alive[where] * (slope[where] * size + attention) / 2
+            change[1, where] += paid * size / 2
+            change[2, where] -= counted * (slope[where] * size + attention) / 2
         for lowest in range(1, output, thinned):
             weight = min(thinned, output - lowest)
-            k = lowest + weight // 2
+            k = lowest + weight * place_in // _PARTS
             read, w = size + k - 1, min((arrival + first + (k - 1) * single) // window_ps, last)
             then, best, where, refill = clock_then + k * short, dearest, w, (read + 1) * eviction
             while w <= last:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -71,6 +72,33 @@ class _Room(NamedTuple):
     tokens: Ints
 
 
+@dataclass(frozen=True)
+class Alive:
+    """How many requests are surely alive, by windows.
+
+    Parameters
+    ----------
+    by_window
+        At any time of each window, 0 in the last, which does not end.
+    since
+        From each request's arrival to the end of the window in which it arrives, itself at least.
+    most
+        In each window the largest number that a prompt counts on.
+    """
+
+    by_window: Ints
+    since: Ints
+    most: Ints
+
+    @classmethod
+    def of(cls, by_window: Ints, since: Ints, begins: Ints) -> Alive:
+        """Return numbers of windows, and of requests, which arrive in some of these."""
+        most = np.maximum(1, by_window)
+        since = np.maximum(since, most[begins])
+        np.maximum.at(most, begins, since)
+        return cls(by_window, since, most)
+
+
 class SurelyAlive:
     """How many requests are surely alive on one machine.
 
@@ -84,10 +112,11 @@ class SurelyAlive:
         self._requests = _requests(instance)
         needs = (_most_needs(instance, weights, self._requests) for weights in single_pieces(instance))
         self._needs = [each for each in needs if each is not None]
-        self._known: dict[tuple[int, int], Ints] = {}
+        self._arrival = np.array(instance.arrivals_ps, np.int64)
+        self._known: dict[tuple[int, int], Alive] = {}
 
-    def by_window(self, window_ps: int, last: int) -> Ints:
-        """Return the least number at any time of each window, 0 in the last, shape (last + 1,).
+    def by_windows(self, window_ps: int, last: int) -> Alive:
+        """Return the least numbers by windows.
 
         Parameters
         ----------
@@ -98,8 +127,8 @@ class SurelyAlive:
             self._known[window_ps, last] = self._counted(window_ps, last)
         return self._known[window_ps, last]
 
-    def _counted(self, window_ps: int, last: int) -> Ints:
-        requests = self._requests
+    def _counted(self, window_ps: int, last: int) -> Alive:
+        requests, most = self._requests, self._arrival.size
         # From one arrival to the next it never rises: it is least just before that, or before the end of a window.
         ends = np.concatenate((window_ps * np.arange(1, last + 1), requests.arrival))
         times = np.unique(ends[(ends > 0) & (ends <= window_ps * last)]) - 1
@@ -108,9 +137,12 @@ class SurelyAlive:
         more = np.zeros_like(times)
         for needs in self._needs:
             more = np.maximum(more, _more_alive(times, arrived, requests, needs))
-        least = np.append(np.full(last, requests.arrival.size), 0)
-        np.minimum.at(least, times // window_ps, number + more)
-        return least
+        # From each time to the end of its window; numbers of later windows are larger than those of earlier ones.
+        windows = times // window_ps
+        since = np.minimum.accumulate((number + more + (most + 1) * windows)[::-1])[::-1] - (most + 1) * windows
+        by_window = np.append(since[np.searchsorted(windows, np.arange(last))], 0)
+        begins = np.minimum(self._arrival // window_ps, last)
+        return Alive.of(by_window, np.append(since, 0)[np.searchsorted(times, self._arrival)], begins)
 
 
 def _requests(instance: Instance) -> _Requests:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.check.certificates.alone import latencies_alone
-from optsched.check.certificates.shared.alive_together import Times, least_alive
+from optsched.check.certificates.shared.alive_together import Alive, Times, least_alive
 from optsched.check.certificates.shared.guard import require_64_bits, require_size
 from optsched.check.certificates.shared.least_paid import Terms, Windows, Worths, least_costs
 from optsched.check.certificates.shared.work import most_decodes, turns
@@ -22,8 +22,9 @@ from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 
 _Ints = npt.NDArray[np.int64]
-_Window = tuple[int, int, int, int]
-"""θ in 64ths of a request, requests that are surely alive, β in ps per token, and ε in 64ths."""
+_Window = tuple[int, int, int, int, int]
+"""θ in 64ths of a request, how many are surely alive, on how many a prompt counts at most, β in ps per token, and ε in
+64ths."""
 
 _POINTS = 64
 """Stretches of tokens read, between whose ends a decode's worth is taken to be affine."""
@@ -68,12 +69,13 @@ def congestion_bound(problem: Problem, objective: Objective, certificate: Mappin
 
     Claim. Cut time from the first arrival on into windows, the last of which does not end and has price 0. Let every
     window have a price θ, a share ε, a slope β, at most (f(x) + prefill_req) / x for all x, and the number a of
-    requests that are alive throughout it in any schedule, for even alone they cannot have ended. Let every request keep
-    ε of its life, less δ in each of its decodes if that is not more than it keeps there, or else nothing of that batch;
-    all the rest of its life, and θ for all time in batches, goes into a pool. Then
+    requests that are alive throughout it in any schedule. A prompt counts on max(1, a) to be alive, and in the window
+    in which its request arrives on N, those that are alive from then to its end if they are more. Let every request
+    keep ε of its life, less δ in each of its decodes if that is not more than it keeps there, or else nothing of that
+    batch; all the rest of its life, and θ for all time in batches, goes into a pool. Then
 
     1. the pool pays u(m) for every decode that reads m tokens, β n for every token of a prompt, and n times the squared
-       time of prefills, n = (1 - ε) max(1, a) + θ, if u is what `_worths` computes;
+       time of prefills, n = (1 - ε) N + θ with the N that its prompt counts on, if u is what `_worths` computes;
     2. with κ(t) the integral of ε up to t, a request that keeps Z in all has all its runs in windows i, by their parts
        of the batches, with κ(begin of i) at most κ(T) + k δ + Z, k = 0 for the prompt and its number for a decode;
     3. the sum of e2e latencies is at least the sum over requests of the least Z and what its runs are paid at least in
@@ -81,13 +83,16 @@ def congestion_bound(problem: Problem, objective: Objective, certificate: Mappin
 
     Proof of 1. Take a batch of duration d with y decodes and l prefill steps, and a window that it lies in, as if all
     of it did. The pool has y min(d, (1 - ε) d + δ) from those that decode, (1 - ε) d from each of the others that are
-    alive, together max(a, y + l) at least, and θ d: the lesser of S d and L d + y δ with
-    S = y + (1 - ε) (max(a, y + l) - y) + θ and L = (1 - ε) max(a, y + l) + θ. With x tokens d is f(x), with a prefill
-    step prefill_req, and attention. As S, L ≥ n, squared times of prefills are paid for; decodes are paid their
-    attention S and L times; and there remains what S f(x) and L f(x) + y δ, with prefill_req beside f(x), leave beside
-    β n (x - y) for the tokens of prompts, shared equally by the decodes. Of l ≥ 1 it is least for l = 1. Without
-    decodes β n x ≤ n (f(x) + prefill_req). A refill is paid as a prompt. Of a batch that lies in several windows each
-    has its part of all this, and what a decode keeps of it is at least the same mean of ε d - δ.
+    alive, together M = max(a, y) at least, and θ d: the lesser of S d and L d + y δ with S = y + (1 - ε) (M - y) + θ
+    and L = (1 - ε) M + θ. With prefill steps M is max(N, y + l) with the most N of its prompts, as all of them have
+    arrived. With x tokens d is f(x), with a prefill step prefill_req, and attention. As S, L ≥ n, squared times of
+    prefills are paid for; decodes are paid their attention S and L times; and there remains what S f(x) and
+    L f(x) + y δ, with prefill_req beside f(x), leave beside β n (x - y) for the tokens of prompts, shared equally by
+    the decodes. Of l ≥ 1 it is least for l = 1. Up to N = y + 1 it falls in N, as more is paid for prompts, and from
+    there on it rises by (1 - ε) (f(x) + prefill_req - β (x - y)) ≥ 0 or more: so it is least for N = y + 1, or what is
+    next to that from max(1, a) to the most that a prompt counts on. Without decodes β n x ≤ n (f(x) + prefill_req). A
+    refill is paid as a prompt that counts on max(1, a). Of a batch that lies in several windows each has its part of
+    all this, and what a decode keeps of it is at least the same mean of ε d - δ.
     Proof of 2. What is kept up to the end e of a batch is at least κ(e) - κ(T) less δ for each decode so far, at most
     Z, and every window of the batch begins before e.
     Proof of 3. No run begins before the arrival, no k-th decode before the first token can be there and k - 1 batches
@@ -102,17 +107,16 @@ def congestion_bound(problem: Problem, objective: Objective, certificate: Mappin
     latencies = latencies_alone(problem)
     _require_small_times(problem, stated, latencies)
     times = _times(problem, latencies)
-    alive = [0] * len(stated.prices)
+    alive = Alive([0] * (len(stated.prices) - 1), [0] * len(times.arrival))
     if machines == 1:
-        ends = len(stated.prices) - 1
-        alive = [*least_alive(problem, times, stated.window, ends), 0]
-    windows = [(price, number, slope, kept) for (price, slope, kept), number in zip(stated.prices, alive, strict=True)]
+        alive = least_alive(problem, times, stated.window, len(stated.prices) - 1)
+    windows, counts = _windows(stated, times, alive)
     kinds = sorted(set(windows))
     _require_small_prices(problem, stated, kinds)
     _require_prompts_paid(problem, stated)
     place = {kind: number for number, kind in enumerate(kinds)}
     kind_of = np.array([place[window] for window in windows])
-    total = sum(_least_costs(problem, stated, times, _worths(problem, stated, kinds), kind_of))
+    total = sum(_least_costs(problem, stated, times, counts, _worths(problem, stated, kinds), kind_of))
     total -= machines * stated.window * sum(price for price, _, _ in stated.prices)
     return max(total // 64, 0)
 
@@ -154,6 +158,19 @@ def _times(problem: Problem, latencies: Sequence[tuple[int, int]]) -> Times:
     return Times(arrival, arrival + alone[:, 0], arrival + alone[:, 1])
 
 
+def _windows(stated: _Stated, times: Times, alive: Alive) -> tuple[list[_Window], list[int]]:
+    """Return all windows, and on how many alive each request's prompt counts in the window in which it arrives."""
+    at_all_times = [*alive.by_window, 0]
+    last = len(at_all_times) - 1
+    begins = [min(arrival // stated.window, last) for arrival in times.arrival.tolist()]
+    counts = [max(1, at_all_times[begin], since) for begin, since in zip(begins, alive.since, strict=True)]
+    most = [max(1, number) for number in at_all_times]
+    for begin, count in zip(begins, counts, strict=True):
+        most[begin] = max(most[begin], count)
+    columns = zip(stated.prices, at_all_times, most, strict=True)
+    return [(price, number, counted, slope, kept) for (price, slope, kept), number, counted in columns], counts
+
+
 def _require_small_times(problem: Problem, stated: _Stated, latencies: Sequence[tuple[int, int]]) -> None:
     """Refuse times that might not fit 64 bits: of `_times`, and what requests keep, in 64ths."""
     arrivals = [request.arrival_ps for request in problem.requests]
@@ -167,8 +184,8 @@ def _require_small_times(problem: Problem, stated: _Stated, latencies: Sequence[
 def _require_small_prices(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> None:
     """Refuse prices with which arrays might not fit 64 bits, or memory.
 
-    A batch pays at most what 64 (2 n + a) + θ requests are worth, n of them decoding and a alive; a decode is worth at
-    most what one alone is paid, and chords multiply that by the tokens between two points (`_worths`).
+    A batch pays at most what 64 (2 n + N) + θ requests are worth, n of them decoding and N counted on; a decode is
+    worth at most what one alone is paid, and chords multiply that by the tokens between two points (`_worths`).
     """
     cost, runs, most = problem.cost, len(problem.requests), problem.limits.batch_tokens + 1
     if len(kinds) * (_POINTS + 1) > _MOST_ENTRIES:
@@ -177,11 +194,11 @@ def _require_small_prices(problem: Problem, stated: _Stated, kinds: Sequence[_Wi
     longest = step * _POINTS
     largest = tokens_ps(cost, most) + cost.prefill_req
     single, read = tokens_ps(cost, 1), cost.decode_kv * longest + cost.decode_req
-    for price, alive, slope, _ in kinds:
-        factor = 64 * max(1, alive) + price
+    for price, _, counted, slope, _ in kinds:
+        factor = 64 * counted + price
         prompt = ((slope + 2 * cost.prefill_sq * longest) * longest) * factor
         require_64_bits(
-            a_batch=(64 * (2 * runs + alive) + price) * (largest + read)
+            a_batch=(64 * (2 * runs + counted) + price) * (largest + read)
             + 64 * stated.short * runs
             + slope * factor * most,
             a_decode=step * factor * (single + read),
@@ -197,11 +214,12 @@ def _step(problem: Problem) -> int:
 def _worths(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> Worths:
     """Return what runs are worth, decodes at multiples of `_step` tokens read.
 
-    In a range of y in which f is affine and as many requests are alive, a batch pays
-    (p + q y) (b + t y) - B (x - y) for its decodes besides p + q y times the attention of each. So each gets c / y, a
-    constant and q (t + A) y, least at the root of c / (q (t + A)), or at an end; with integers beside the root.
+    In a range of y in which f is affine and requests that are alive, and those that a prompt counts on, are so, a batch
+    pays (p + q y) (b + t y) - (g + h y) (x - y) for its decodes besides p + q y times the attention of each, x - y
+    being r + v y with v ≤ 0. So each gets c / y, a constant and (q (t + A) - h v) y, least at the root of the quotient
+    of c and that, or at an end; with integers beside the root.
     """
-    price, alive, slope, kept = (np.array(column, np.int64)[:, None] for column in zip(*kinds, strict=True))
+    price, alive, counted, slope, kept = (np.array(column, np.int64)[:, None] for column in zip(*kinds, strict=True))
     cost, limits, given = problem.cost, problem.limits, 64 - kept
     factor = given * np.maximum(1, alive) + price
     prompt_token = slope * factor
@@ -222,15 +240,27 @@ def _worths(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> Wort
     for low, high, base, rise, prompts, fewer in batches:
         prefill = prompts > 0
         base_ps = base + cost.prefill_req * prefill
-        few = np.clip(alive - prefill, 0, most)
-        for there in ("more", "all"):
-            first = np.maximum(max(low, 1), few + 1) if there == "all" else np.full_like(few, max(low, 1))
-            last = np.full_like(few, min(high, most)) if there == "all" else np.minimum(min(high, most), few)
+        few, some = np.clip(alive - prefill, 0, most), np.clip(counted - 1, 0, most)
+        for there in ("more", "as many", "all") if prefill else ("more", "all"):
+            first, last = np.full_like(few, max(low, 1)), np.full_like(few, min(high, most))
+            if there == "more":
+                last = np.minimum(last, few)
+            else:
+                first = np.maximum(first, few + 1)
+            if there == "as many":
+                last = np.minimum(last, some)
+            elif there == "all" and prefill:
+                first = np.maximum(first, some + 1)
             rows = (first <= last).ravel()
             if not rows.any():
                 continue
+            g, h = prompt_token, np.zeros_like(kept)
+            if there == "as many":
+                g, h = slope * (given + price), slope * given
+            elif there == "all":
+                g = slope * (given * counted + price)
             for long in (False, True):
-                if there == "all":
+                if there != "more":
                     p, q = given * prefill + price, given if long else np.full_like(given, 64)
                 else:
                     p, q = given * alive + price, np.zeros_like(kept) if long else kept
@@ -240,7 +270,8 @@ def _worths(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> Wort
                     ends=(first[rows], last[rows]),
                     rate=(p[rows], q[rows]),
                     time=(base_ps, rise),
-                    prompts=(prompt_token[rows] * prompts, prompt_token[rows] * fewer),
+                    token=(g[rows], h[rows]),
+                    prompts=(prompts, fewer),
                     attention=attention,
                     granted=64 * stated.short if long else 0,
                 )
@@ -254,7 +285,8 @@ def _lower(
     ends: tuple[_Ints, _Ints],
     rate: tuple[_Ints, _Ints],
     time: tuple[int, int],
-    prompts: tuple[_Ints, _Ints],
+    token: tuple[_Ints, _Ints],
+    prompts: tuple[int, int],
     attention: _Ints,
     granted: int,
 ) -> None:
@@ -266,20 +298,21 @@ def _lower(
         Worths, of which ``rows`` are lowered.
     ends
         The fewest and the most decodes.
-    rate, time, prompts
-        The pool's rate, the batch time without attention, what prompts are paid: a constant and a multiple of y.
+    rate, time, token, prompts
+        The pool's rate, the batch time without attention, what a prompt's token is paid, and the number of these: a
+        constant and a multiple of y.
     attention, granted
         Attention times of decodes; what each is granted.
     """
-    (first, last), (p, q), (b, t), (r, v) = ends, rate, time, prompts
+    (first, last), (p, q), (b, t), (g, h), (r, v) = ends, rate, time, token, prompts
     with np.errstate(divide="ignore", invalid="ignore"):
-        root = np.sqrt(np.maximum(p * b - r, 0) / (q * (t + attention)))
+        root = np.sqrt(np.maximum(p * b - g * r, 0) / (q * (t + attention) - h * v))
     # Rounding moves the root by less than one; 0 / 0, where y does not matter, becomes the first.
     near = np.minimum(np.nan_to_num(root, nan=0.0, posinf=2.0**40), 2.0**40).astype(np.int64)
     found = least[rows]
     for aside in (-1, 0, 1, 2):
         y = np.clip(near + aside, first, last)
-        pays = ((p + q * y) * (b + t * y) - r - v * y) // y + granted + (p + q * y) * attention
+        pays = ((p + q * y) * (b + t * y) - (g + h * y) * (r + v * y)) // y + granted + (p + q * y) * attention
         np.minimum(found, pays, out=found)
     least[rows] = found
 
@@ -293,8 +326,13 @@ def _require_prompts_paid(problem: Problem, stated: _Stated) -> None:
             raise UnprovedError(f"windows has slope {slope}, more than the {most} ps that a token takes at least")
 
 
-def _least_costs(problem: Problem, stated: _Stated, times: Times, worths: Worths, kind_of: _Ints) -> list[int]:
-    """Return what every request keeps and is paid at least, in 64ths of ps; ``kind_of`` are kinds of all windows."""
+def _least_costs(  # noqa: PLR0917 - all that the least depends on
+    problem: Problem, stated: _Stated, times: Times, counts: Sequence[int], worths: Worths, kind_of: _Ints
+) -> list[int]:
+    """Return what every request keeps and is paid at least, in 64ths of ps; ``kind_of`` are kinds of all windows.
+
+    ``counts`` are how many each request's prompt counts on when it arrives.
+    """
     prompts = np.array([request.input for request in problem.requests], np.int64)
     decodes = np.array([request.output - 1 for request in problem.requests], np.int64)
     kept = stated.window * np.array([kept for _, _, kept in stated.prices], np.int64)
@@ -307,5 +345,10 @@ def _least_costs(problem: Problem, stated: _Stated, times: Times, worths: Worths
         grain=64 * stated.grain,
         refills=int(problem.eviction),
     )
-    requests = np.stack([times.arrival, times.first, prompts, decodes], axis=1)
+    begins = np.minimum(times.arrival // stated.window, len(stated.prices) - 1)
+    price, slope, given = np.array([(price, slope, 64 - kept) for price, slope, kept in stated.prices], np.int64)[
+        begins
+    ].T
+    factor = given * np.array(counts, np.int64) + price
+    requests = np.stack([times.arrival, times.first, prompts, decodes, factor, slope * factor], axis=1)
     return [int(cost) for cost in least_costs(requests, windows, worths, terms)]

@@ -43,6 +43,21 @@ class Times:
     last: _Ints
 
 
+class Alive(NamedTuple):
+    """How many requests are alive, at least.
+
+    Parameters
+    ----------
+    by_window
+        At any time of each window.
+    since
+        By request, at any time from its arrival to the end of the window in which it arrives; 0 after the last one.
+    """
+
+    by_window: list[int]
+    since: list[int]
+
+
 class _Table(NamedTuple):
     """Requests by arrival: their times, their tokens, and what these take by a piece of the batch time, ps."""
 
@@ -64,8 +79,8 @@ class _Left(NamedTuple):
     work: _Ints
 
 
-def least_alive(problem: Problem, times: Times, window: int, windows: int) -> list[int]:
-    """Return for each of some equal windows from 0 on how many requests are alive at any time in it, at least.
+def least_alive(problem: Problem, times: Times, window: int, windows: int) -> Alive:
+    """Return how many requests are alive in some equal windows from 0 on, at least.
 
     Parameters
     ----------
@@ -94,10 +109,19 @@ def least_alive(problem: Problem, times: Times, window: int, windows: int) -> li
         columns = (times.arrival, times.first, times.last, prompt, output, np.array(work, np.int64))
         constants = np.array([base, token + cost.decode_req, cost.decode_kv, single, first], np.int64)
         besides = np.maximum(besides, _besides(looks, there, _Table(*(each[order] for each in columns)), constants))
-    found = [len(problem.requests)] * windows
-    for look, number in zip(looks.tolist(), (alive + besides).tolist(), strict=True):
-        found[look // window] = min(found[look // window], number)
-    return found
+    numbers = dict(zip(looks.tolist(), (alive + besides).tolist(), strict=True))
+    found, since = [len(problem.requests)] * windows, [0] * len(order)
+    # From the last to the first; at a time what is seen then counts for requests that arrive then.
+    no_request = len(order)
+    moments = [(look, no_request) for look in numbers]
+    moments += zip(times.arrival.tolist(), range(no_request), strict=True)
+    for moment, request in sorted(moments, reverse=True):
+        place = moment // window
+        if request == no_request:
+            found[place] = min(found[place], numbers[moment])
+        elif place < windows:
+            since[request] = found[place]
+    return Alive(found, since)
 
 
 def _most_work(problem: Problem, base: int, token: int, latest: int) -> list[int] | None:

@@ -108,7 +108,8 @@ def least_costs(requests: _Ints, windows: Windows, worths: Worths, terms: Terms)
     Parameters
     ----------
     requests
-        Arrival, earliest end of the first token, tokens of the prompt and decodes, shape (requests, 4).
+        Arrival, earliest end of the first token, tokens of the prompt, decodes, and `Worths.factor` and ``token`` of
+        the prompt in the window in which it arrives, no less than there in general; shape (requests, 6).
     windows, worths, terms
         As above.
     """
@@ -148,7 +149,7 @@ def _least_cost(  # noqa: PLR0917 - compiled functions take positions
     runs could still gain, ``gain``, beyond what the latest of the first windows asks for.
     """
     length, kept_by, kind = windows
-    arrival, first, _, decodes = request
+    arrival, first, _, decodes, _, _ = request
     last = kind.size - 1
     begin = min(arrival // length, last)
     # Within the last window nothing more is kept that counts.
@@ -158,7 +159,10 @@ def _least_cost(  # noqa: PLR0917 - compiled functions take positions
     for run in range(decodes + 2):
         at = min((first + (run - 2) * terms.single) // length, last) if run > 1 else begin
         runs.earliest[run] = at
-        runs.best[run] = _paid(worths, kind[at], request, run, terms)
+        if run < 2:
+            runs.best[run] = _half(request[4], request[5], request, run, terms)
+        else:
+            runs.best[run] = _paid(worths, kind[at], request, run, terms)
         gain += runs.best[run] - _paid(later, at // _BLOCK, request, run, terms)
         least = max(least, _grains(kept_by[at], arrived, run, terms))
     most = min(least + gain // terms.grain + 1, falls.size - 1)
@@ -216,16 +220,23 @@ def _paid(worths: Worths, kind: int, request: _Ints, run: int, terms: Terms) -> 
     """Return what a run is paid in a window."""
     size = request[2]
     if run < 2:
-        place = size if run else 1
-        squared = terms.square * (2 * place - 1) * size
-        half: int = (worths.token[kind] * size + worths.factor[kind] * squared) // 2
-        return half
+        return _half(worths.factor[kind], worths.token[kind], request, run, terms)
     read = size + run - 2
     point, beyond = read // terms.step, read % terms.step
     paid: int = (
         (terms.step - beyond) * worths.decode[point, kind] + beyond * worths.decode[point + 1, kind]
     ) // terms.step
     return min(paid, worths.token[kind] * (read + 1)) if terms.refills else paid
+
+
+@compiled_part
+def _half(factor: int, token: int, request: _Ints, run: int, terms: Terms) -> int:
+    """Return what half of a prompt is paid, at its first or its last place."""
+    size = request[2]
+    place = size if run else 1
+    squared = terms.square * (2 * place - 1) * size
+    half: int = (token * size + factor * squared) // 2
+    return half
 
 
 @compiled_part
