@@ -55,7 +55,7 @@ class _Stage(NamedTuple):
 
 
 _STAGES = _Stage(200, 1, 150, 0), _Stage(50, 2, 300, 40), _Stage(0, 1, 300, 80)
-_WORK, _WINDOW = 750_000_000, 75
+_WORK, _WINDOW = 800_000_000, 75
 """What all may take: windows that are looked at for a run, and one more in which batches are is as many."""
 _SHARES = 1 / 4, 1 / 3, 1
 """Shares of that for the first stage, and of what is left for later ones."""
@@ -64,7 +64,7 @@ _MOST_FIRST, _MORE, _GAIN = 1 / 2, 50, 1.003
 by such a factor."""
 _LEAST = 16
 """Rounds of a stage that takes more."""
-_GRAINS, _PARTS, _POINTS = 2**17, (16, 128), 16
+_GRAINS, _PARTS, _POINTS = 2**17, (16, 128), 20
 """Grains in all, if a window has 16 to 128 of them, and stretches of tokens read, while prices are adjusted."""
 _SEEN, _THINNED = 15_000, (4, 64)
 """Decodes that are looked at while prices are adjusted, if that is one in 4 to one in 64 of a request."""
@@ -88,16 +88,16 @@ def priced_bound(instance: Instance, needs: Sequence[int], machines: int = 1) ->
     machines
         How many machines like the instance's share the requests.
     """
-    jobs = _jobs(instance, needs, machines)
-    window_ps = window_of(instance, machines, _latency(instance, machines, jobs))
+    jobs, end_ps = _jobs(instance, needs, machines), end_of(instance, machines)
+    window_ps = window_of(instance, end_ps, _latency(instance, end_ps, jobs))
     if window_ps is None:
         return None
     alive = SurelyAlive(instance) if machines == 1 else None
-    requests = RequestCosts(instance, window_ps, alive, machines)
+    requests = RequestCosts(instance, window_ps, end_ps, alive, machines)
     batches = Batches(instance, requests.alive)
     if batches.dearest < 4 * UNIT:
         return None
-    windows = _searched(instance, requests, alive, jobs)
+    windows = _searched(instance, requests, jobs)
     value = requests.least(windows, batches.worths(windows)).value
     stated = {"window_ps": window_ps, "grain_ps": requests.grain_ps, "short_ps": windows.short}
     return Bound(value, {"kind": "congestion", **stated, "windows": runs_of(windows)})
@@ -110,12 +110,12 @@ def runs_of(windows: Windows) -> list[list[int]]:
     return [*runs, [1, *rows[-1]]]
 
 
-def _searched(instance: Instance, requests: RequestCosts, alive: SurelyAlive | None, jobs: _Jobs) -> Windows:
+def _searched(instance: Instance, requests: RequestCosts, jobs: _Jobs) -> Windows:
     """Return the best prices of all stages, by windows of the bound."""
-    machines, window_ps = requests.machines, requests.window_ps
+    window_ps = requests.window_ps
     first, *later = _STAGES
     parts = _parts(instance, first, window_ps)
-    longer, few = _coarse(instance, alive, machines, parts * window_ps)
+    longer, few = _coarse(instance, requests, parts * window_ps)
     searches = [_Search(longer, few, first, guess, parts) for guess in _guesses(longer, few, jobs)]
     for search in searches:
         search.go_on(_TRIED, _WORK)
@@ -132,7 +132,7 @@ def _searched(instance: Instance, requests: RequestCosts, alive: SurelyAlive | N
         del later[-1]  # the one before it goes on
     for stage, share in zip(later, _SHARES[-len(later) :], strict=True):
         before, known, parts = parts, few, _parts(instance, stage, window_ps)
-        longer, few = _coarse(instance, alive, machines, parts * window_ps)
+        longer, few = _coarse(instance, requests, parts * window_ps)
         search = _Search(longer, few, stage, _shorter(windows, before // parts, known, few), parts)
         search.go_on(stage.rounds, share * left)
         left, windows = left - search.work, search.best[1]
@@ -144,13 +144,11 @@ def _parts(instance: Instance, stage: _Stage, window_ps: int) -> int:
     return 1 << max(0, (stage.batches * instance.cost.linear_ps(1) // window_ps).bit_length() - 1)
 
 
-def _coarse(
-    instance: Instance, alive: SurelyAlive | None, machines: int, window_ps: int
-) -> tuple[RequestCosts, Batches]:
+def _coarse(instance: Instance, requests: RequestCosts, window_ps: int) -> tuple[RequestCosts, Batches]:
     """Return what estimates of the bound need."""
-    grains = int(np.clip(_GRAINS * window_ps // end_of(instance, machines), *_PARTS))
-    requests = RequestCosts(instance, window_ps, alive, machines, grains)
-    return requests, Batches(instance, requests.alive, _POINTS)
+    grains = int(np.clip(_GRAINS * window_ps // requests.end_ps, *_PARTS))
+    longer = requests.of_windows(window_ps, grains)
+    return longer, Batches(instance, longer.alive, _POINTS)
 
 
 def _jobs(instance: Instance, needs: Sequence[int], machines: int) -> _Jobs:
@@ -161,10 +159,10 @@ def _jobs(instance: Instance, needs: Sequence[int], machines: int) -> _Jobs:
     return sorted(zip(instance.arrivals_ps, (_SLOWER * need / machines for need in needs), strict=True))
 
 
-def _latency(instance: Instance, machines: int, jobs: _Jobs) -> int:
+def _latency(instance: Instance, end_ps: int, jobs: _Jobs) -> int:
     """Return a mean e2e latency in ps, at first guess."""
-    latest, least = end_of(instance, machines), alone(instance).e2e
-    window_ps = max(1, -(-latest // _LOOKS))
+    least = alone(instance).e2e
+    window_ps = max(1, -(-end_ps // _LOOKS))
     waiting = float(delayed(jobs, window_ps, _LOOKS).sum())
     return (sum(least) + int(window_ps * waiting)) // len(least)
 

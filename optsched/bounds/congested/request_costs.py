@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from optsched.bounds.alone import alone
 from optsched.bounds.congested.backlog import Floats
 from optsched.bounds.congested.batches import Worths
-from optsched.bounds.congested.terms import GRAINS, LARGEST, UNIT, Windows, end_of
+from optsched.bounds.congested.terms import GRAINS, LARGEST, UNIT, Windows
 from optsched.bounds.congested.together import Alive, SurelyAlive
 from optsched.compiled import compiled, compiled_part
 from optsched.model.instance import Instance
@@ -76,33 +77,44 @@ class RequestCosts:
         The problem.
     window_ps
         Length of windows.
+    end_ps
+        When the last one begins at the latest.
     alive
         How many requests are surely alive; None with several machines, of which none is known to have any.
     machines
         How many equal machines there are.
-    grains
-        Parts of a window, in which what requests keep is counted.
     """
 
     def __init__(
-        self, instance: Instance, window_ps: int, alive: SurelyAlive | None, machines: int = 1, grains: int = GRAINS
+        self, instance: Instance, window_ps: int, end_ps: int, alive: SurelyAlive | None, machines: int
     ) -> None:
         requests = instance.requests
         least = alone(instance)
-        self.cost, self.window_ps, self.grain_ps = instance.cost, window_ps, window_ps // grains
+        self.cost, self.end_ps = instance.cost, end_ps
         self.arrival = np.array(instance.arrivals_ps, np.int64)
         self.input = np.array([request.input for request in requests], np.int64)
         self.output = np.array([request.output for request in requests], np.int64)
         self.alone = np.array(least.e2e, np.int64)
         self.machines = machines
-        self.last = end_of(instance, machines) // self.window_ps + 1
-        """The window that does not end."""
-        self.alive = self._alone() if alive is None else alive.by_windows(window_ps, self.last)
         self._eviction = instance.rules.eviction
         self._first = np.array(least.ttft, np.int64)
         self._single = instance.cost.linear_ps(1)
+        self._surely = alive
+        self._cut(window_ps, GRAINS)
 
-    def _alone(self) -> Alive:
+    def of_windows(self, window_ps: int, grains: int) -> RequestCosts:
+        """Return the same by other windows, and other parts of one, in which what requests keep is counted."""
+        other = copy(self)
+        other._cut(window_ps, grains)
+        return other
+
+    def _cut(self, window_ps: int, grains: int) -> None:
+        self.window_ps, self.grain_ps = window_ps, window_ps // grains
+        self.last = self.end_ps // window_ps + 1
+        """The window that does not end."""
+        self.alive = self._none_else() if self._surely is None else self._surely.by_windows(window_ps, self.last)
+
+    def _none_else(self) -> Alive:
         """Return numbers where none but itself is known to be on a request's machine."""
         begins = np.minimum(self.arrival // self.window_ps, self.last)
         return Alive.of(np.zeros(self.last + 1, np.int64), np.ones_like(self.arrival), begins)
@@ -111,10 +123,10 @@ class RequestCosts:
         """Return the bound of prices, and how it changes with them; an estimate if not all requests are looked at."""
         thinned, apart, turn = sample
         clock = np.append(0, np.cumsum(self.window_ps * windows.kept))
-        blocks = range(0, windows.price.size, _BLOCK)
-        floors = np.stack([worths.decode[begin : begin + _BLOCK].min(axis=0) for begin in blocks])
-        tokens = np.array([worths.token[begin : begin + _BLOCK].min() for begin in blocks])
-        factors = np.array([worths.factor[begin : begin + _BLOCK].min() for begin in blocks])
+        blocks = np.arange(0, windows.price.size, _BLOCK)
+        floors, tokens, factors = (
+            np.minimum.reduceat(worth, blocks) for worth in (worths.decode, worths.token, worths.factor)
+        )
         onward: list[Ints] = [np.minimum.accumulate(least[::-1])[::-1].copy() for least in (floors, tokens, factors)]
         change, covered = np.zeros((3, windows.price.size)), np.zeros(windows.price.size + 1)
         terms = (
@@ -124,11 +136,10 @@ class RequestCosts:
         )
         begins = np.minimum(self.arrival // self.window_ps, self.last)
         factor = (UNIT - windows.kept[begins]) * self.alive.since + windows.price[begins]
+        columns = np.stack([self.arrival, self.input, self.output, self._first, factor, self.alive.since])
         falls = np.zeros(int(clock[-1]) // (UNIT * self.grain_ps) + 1, np.int64)
         costs, short, visits = _cheapest(
-            np.stack([self.arrival, self.input, self.output, self._first, factor, self.alive.since])[
-                :, turn % apart :: apart
-            ],
+            columns[:, turn % apart :: apart],
             (worths.decode, worths.token, worths.factor, clock),
             (floors, onward[0], onward[1], onward[2], tokens),
             terms,

@@ -53,8 +53,11 @@ def end_of(instance: Instance, machines: int) -> int:
     return max(span + max(alone(instance).e2e), busy_ps(instance) * 11 // (10 * machines))
 
 
-def window_of(instance: Instance, machines: int, latency_ps: int) -> int | None:
-    """Return the length of windows in ps for a mean latency of about as much; None if numbers are too large."""
+def window_of(instance: Instance, end_ps: int, latency_ps: int) -> int | None:
+    """Return the length of windows in ps for a mean latency of about as much; None if numbers are too large.
+
+    The last one is to begin at ``end_ps`` (`end_of`).
+    """
     single, limits = instance.cost.linear_ps(1), instance.limits
     if not single:
         return None
@@ -62,12 +65,12 @@ def window_of(instance: Instance, machines: int, latency_ps: int) -> int | None:
     read = instance.cost.decode_ps(2 * max(request.peak_tokens for request in instance.requests))
     if UNIT * (2 * len(instance.requests) + UNIT) * (longest + read) > LARGEST:
         return None
-    output, end = max(request.output for request in instance.requests), end_of(instance, machines)
-    if UNIT * (2 * end + output * LONGEST_SHORT * single) >= LARGEST:
+    output = max(request.output for request in instance.requests)
+    if UNIT * (2 * end_ps + output * LONGEST_SHORT * single) >= LARGEST:
         return None
     least_most, each, most = _WINDOWS
     wanted = min(max(latency_ps // _LIFE, _SHORTEST * single), _LONGEST * single)
-    return max(wanted, -(-end // min(max(least_most, each * len(instance.requests)), most)), GRAINS)
+    return max(wanted, -(-end_ps // min(max(least_most, each * len(instance.requests)), most)), GRAINS)
 
 
 def alive_at(times: Ints, arrivals: Ints, ends: Ints) -> Ints:

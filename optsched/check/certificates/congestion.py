@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from optsched.check.certificates.shared.least_paid import Terms, Windows, Worths
 from optsched.check.certificates.shared.work import most_decodes, turns
 from optsched.check.problem import Problem, problem_of, tokens_ps
 from optsched.check.reading import UnprovedError, shown
+from optsched.compiled import compiled
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
@@ -251,7 +253,7 @@ def _worths(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> Wort
                 last = np.minimum(last, some)
             elif there == "all" and prefill:
                 first = np.maximum(first, some + 1)
-            rows = (first <= last).ravel()
+            rows = np.ravel(first <= last)
             if not rows.any():
                 continue
             g, h = prompt_token, np.zeros_like(kept)
@@ -264,57 +266,41 @@ def _worths(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> Wort
                     p, q = given * prefill + price, given if long else np.full_like(given, 64)
                 else:
                     p, q = given * alive + price, np.zeros_like(kept) if long else kept
-                _lower(
-                    least,
-                    rows,
-                    ends=(first[rows], last[rows]),
-                    rate=(p[rows], q[rows]),
-                    time=(base_ps, rise),
-                    token=(g[rows], h[rows]),
-                    prompts=(prompts, fewer),
-                    attention=attention,
-                    granted=64 * stated.short if long else 0,
-                )
+                columns = np.stack([column[rows, 0] for column in (first, last, p, q, g, h)])
+                terms = np.array([base_ps, rise, prompts, fewer, 64 * stated.short * long], np.int64)
+                _lower(least, np.flatnonzero(rows), columns, terms, attention)
     return Worths(factor.ravel(), prompt_token.ravel(), np.ascontiguousarray(least.T))
 
 
-def _lower(
-    least: _Ints,
-    rows: npt.NDArray[np.bool_],
-    *,
-    ends: tuple[_Ints, _Ints],
-    rate: tuple[_Ints, _Ints],
-    time: tuple[int, int],
-    token: tuple[_Ints, _Ints],
-    prompts: tuple[int, int],
-    attention: _Ints,
-    granted: int,
-) -> None:
+@compiled
+def _lower(least: _Ints, rows: _Ints, columns: _Ints, terms: _Ints, attention: _Ints) -> None:
     """Lower worths to the least that is left for a decode in batches of some numbers y of decodes.
 
     Parameters
     ----------
-    least
-        Worths, of which ``rows`` are lowered.
-    ends
-        The fewest and the most decodes.
-    rate, time, token, prompts
-        The pool's rate, the batch time without attention, what a prompt's token is paid, and the number of these: a
-        constant and a multiple of y.
-    attention, granted
-        Attention times of decodes; what each is granted.
+    least, rows
+        Worths by kind and point, and of which kinds they are lowered.
+    columns
+        Of these: the fewest and the most decodes, p and q, g and h; shape (6, rows).
+    terms
+        b and t, r and v, and what each decode is granted.
+    attention
+        Of decodes, by point.
     """
-    (first, last), (p, q), (b, t), (g, h), (r, v) = ends, rate, time, token, prompts
-    with np.errstate(divide="ignore", invalid="ignore"):
-        root = np.sqrt(np.maximum(p * b - g * r, 0) / (q * (t + attention) - h * v))
-    # Rounding moves the root by less than one; 0 / 0, where y does not matter, becomes the first.
-    near = np.minimum(np.nan_to_num(root, nan=0.0, posinf=2.0**40), 2.0**40).astype(np.int64)
-    found = least[rows]
-    for aside in (-1, 0, 1, 2):
-        y = np.clip(near + aside, first, last)
-        pays = ((p + q * y) * (b + t * y) - (g + h * y) * (r + v * y)) // y + granted + (p + q * y) * attention
-        np.minimum(found, pays, out=found)
-    least[rows] = found
+    b, t, r, v, granted = terms
+    for row in range(rows.size):
+        first, last, p, q, g, h = columns[:, row]
+        shared = float(max(p * b - g * r, 0))
+        for point in range(attention.size):
+            rises = q * (t + attention[point]) - h * v
+            root = sqrt(shared / rises) if rises > 0 else shared
+            # Rounding moves the root by less than one.
+            near = np.int64(min(root, 2.0**40))
+            for aside in range(-1, 3):
+                y = min(max(near + aside, first), last)
+                factor = p + q * y
+                pays = (factor * (b + t * y) - (g + h * y) * (r + v * y)) // y + granted + factor * attention[point]
+                least[rows[row], point] = min(least[rows[row], point], pays)
 
 
 def _require_prompts_paid(problem: Problem, stated: _Stated) -> None:
