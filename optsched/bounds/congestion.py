@@ -8,25 +8,28 @@ Theorem
 -------
 Cut time into windows, from the first arrival on; give window i a price :math:`θ_i ≥ 0` of machine time, 0 in the last,
 which does not end, a share :math:`0 ≤ ε_i ≤ 1`, and let :math:`a_i` requests be *surely alive* (below) at any time in
-it. Let f(x) be the batch time of x tokens without attention, and φ = prefill_req. Take a duration δ, and for each
-window a slope :math:`0 ≤ β_i ≤ \min_{1≤x≤C} (f(x) + φ)/x`, and let
+it. In window i a prompt counts on :math:`N = \max(1, a_i)` alive; but one whose request arrives in it on those that are
+surely alive at any time from then to its end, if they are more. Let :math:`N_i^+` be the most that one counts on. Let
+f(x) be the batch time of x tokens without attention, and φ = prefill_req. Take a duration δ, and for each window a
+slope :math:`0 ≤ β_i ≤ \min_{1≤x≤C} (f(x) + φ)/x`, and let
 
-.. math:: n_i = (1-ε_i) \max(1, a_i) + θ_i, \qquad B_i = β_i n_i.
+.. math:: n_i(N) = (1-ε_i) N + θ_i, \qquad B_i(N) = β_i n_i(N).
 
-For y decodes in a batch and no prefill step let :math:`n' = \max(a_i, y)`, x = y and t = f(y), and with prefill steps
-:math:`n' = \max(a_i, y+1)`, x be any number of tokens from y + 1 on, and t = f(x) + φ. In either case let
+For y decodes in a batch and no prefill step let :math:`n' = \max(a_i, y)`, x = y, t = f(y), and with prefill steps
+:math:`n' = \max(a_i, y+1)`, x be any number of tokens from y + 1 on, t = f(x) + φ, and B be :math:`B_i(N)` for the N
+from :math:`\max(1, a_i)` to :math:`N_i^+` that is nearest to y + 1. In either case let
 
 .. math::
-   S &= y + (1-ε_i) (n' - y) + θ_i, & s &= \min_x \bigl( S t - B_i (x - y) \bigr) / y, \\
-   L &= (1-ε_i) n' + θ_i, & l &= \min_x \bigl( L t - B_i (x - y) \bigr) / y + δ.
+   S &= y + (1-ε_i) (n' - y) + θ_i, & s &= \min_x \bigl( S t - B (x - y) \bigr) / y, \\
+   L &= (1-ε_i) n' + θ_i, & l &= \min_x \bigl( L t - B (x - y) \bigr) / y + δ.
 
 A decode that reads m tokens and takes attention time A(m) is worth
 
-.. math:: u_i(m) = \min \bigl( B_i (m+1),\; \min \{ s + S A(m),\; l + L A(m) \} \bigr)
+.. math:: u_i(m) = \min \bigl( B_i(\max(1, a_i)) (m+1),\; \min \{ s + S A(m),\; l + L A(m) \} \bigr)
 
-over all y ≥ 1 and both cases, without the first term where eviction is forbidden, and the prompt's x-th token is worth
-:math:`F_i(x) = B_i + n_i\, \mathrm{prefill\_sq}\, (2x-1)`. Let κ(t) be the integral of ε up to t, and :math:`b_i` the
-begin of window i. Then in every schedule the sum of e2e latencies is at least
+over all y ≥ 1 and both cases, without the first term where eviction is forbidden, and the x-th token of a prompt that
+counts on N is worth :math:`F_i(x) = B_i(N) + n_i(N)\, \mathrm{prefill\_sq}\, (2x-1)`. Let κ(t) be the integral of ε up
+to t, and :math:`b_i` the begin of window i. Then in every schedule the sum of e2e latencies is at least
 
 .. math:: \sum_r \min_{Z ≥ 0} \Bigl[ Z + \sum_{x=1}^{I} \min_i F_i(x) + \sum_{k=1}^{O-1} \min_i u_i(I+k-1) \Bigr]
           - \sum_i θ_i |W_i|
@@ -38,14 +41,18 @@ Proof
 -----
 The sum is the integral of the number n(t) alive. Consider a batch of duration d with y decodes, as if all of it were in
 window i. All requests alive at its begin are alive to its end, those that run among them, so at least n' of them at any
-time. Of each that decodes take :math:`\min(d, (1-ε_i)d + δ)` into a pool, of others :math:`(1-ε_i)d`; and add θd.
+time; and with prefill steps also as many as any of its prompts counts on, as its request has arrived. Let N be the most
+that one does, and n' at least N. Of each that decodes take :math:`\min(d, (1-ε_i)d + δ)` into a pool, of others
+:math:`(1-ε_i)d`; and add θd.
 
 *The pool pays for the runs.* It is at least the lesser of :math:`S d` and :math:`L d + δy`, where d is at least t and
-the attention of all steps but φ of one prefill step. Both factors are at least n, which pays for the squares of prefill
-steps in F, and S and L for the attention of decodes. What is left, S t or L t + δy, pays for the x - y tokens of
-prompts and for y decodes by the choice of s and l, and where y = 0 because t ≥ βx. A token by refill takes prefill
-steps over m + 1 tokens. Over a batch that crosses windows take each for its part of the duration: what runs are worth
-there, and what is taken of requests, are averages over windows.
+the attention of all steps but φ of one prefill step. Both factors are at least n(N), which pays for the squares of
+prefill steps in F, and S and L for the attention of decodes. What is left, S t or L t + δy, pays for the x - y tokens
+of prompts, B(N) each at most, and for y decodes by the choice of s and l, and where y = 0 because t ≥ βx. For from
+N = y + 1 on a larger N adds (1-ε)(t - β(x - y)) ≥ 0 to what is left for decodes, and up to there it only takes from it:
+so the nearest to y + 1 leaves least. A token by refill takes prefill steps over m + 1 tokens, paid as those of a prompt
+that counts on :math:`\max(1, a_i)`. Over a batch that crosses windows take each for its part of the duration: what
+runs are worth there, and what is taken of requests, are averages over windows.
 
 *Requests.* What a request keeps of a batch in which it decodes is then at least the integral of ε over it less δ, and 0
 at least; of all other time it is the integral of ε. So up to the end e of the batch of decode k it has kept
@@ -95,11 +102,12 @@ request that decodes in all batches of the duration δ/ε keeps nothing. So δ i
 long. Prices near :math:`n^2 A / \mathrm{base}`, with n the number alive, balance both sides of the batch inequality;
 where requests queue they are nearer to the number that a loss of time in the window would delay. They are found by
 ascent (`congested.prices`). What is lost most is that a prompt may run where few are *surely* alive: prices cannot
-distinguish a window in which every request decodes from one that is empty for half of its time.
+distinguish a window in which every request decodes from one that is empty for half of its time. A prompt that counts
+on those alive from its arrival on, itself among them, counts on one more in the mean at half the sustainable rate.
 
 Several machines
 ----------------
-On R equal machines take :math:`a_i = 0`, as no request is surely on a machine, and subtract
+On R equal machines take :math:`a_i = 0` and N = 1, as no request is surely on a machine, and subtract
 :math:`R \sum_i θ_i |W_i|`: the sum of e2e latencies is at least that much, too.
 
 *Proof.* Take one machine with the requests that it serves, and windows from the first arrival of all on. Nothing above

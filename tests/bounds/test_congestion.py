@@ -72,6 +72,22 @@ def test_worked_prices(terms: tuple[int, int], windows: list[list[int]], value: 
     assert proved(PAIR, certificate) == int(value) <= 2 * 60 == optimum(PAIR, Objective.MEAN_E2E)
 
 
+def test_a_prompt_counts_on_those_alive_from_its_arrival_on() -> None:
+    """Batches of 80, runs of 40, β = 15, ε = 1/2; of 320 ps the second request is there from 80 on, both to the end.
+
+    The first one's prompt is worth 15/2, the second one's 15, as its batch has two alive. A decode alone is worth
+    40 + 20; but beside 7 tokens of that prompt (120 - 7·15) + 40, which is 55. So 7.5 + 2·55 and 15 + 2·55.
+    """
+    cost = CostModel(80, 0, decode_req=40, prefill_req=40)
+    pair = replace(PAIR, cost=cost, requests=(Request(1, 3), Request(1, 3, arrival_ps=80)))
+    windows = [[1, 0, 15, 32], [1, 0, 15, 32]]
+    certificate = {"kind": "congestion", "window_ps": 320, "grain_ps": 1, "short_ps": 0, "windows": windows}
+    assert proved(pair, certificate) == int(117.5 + 125)
+    # If it arrives 80 ps earlier nothing is left of that: both are alive at all times.
+    together = replace(pair, requests=(Request(1, 3),) * 2)
+    assert proved(together, certificate) == 2 * 125
+
+
 @pytest.mark.slow
 @settings(QUICK, max_examples=108)
 @given(instances(online=True), st.data())
