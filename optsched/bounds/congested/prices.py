@@ -64,8 +64,11 @@ _MOST_FIRST, _MORE, _GAIN = 1 / 2, 50, 1.003
 by such a factor."""
 _LEAST = 16
 """Rounds of a stage that takes more."""
-_GRAINS, _PARTS, _POINTS = 2**17, (16, 128), 20
-"""Grains in all, if a window has 16 to 128 of them, and stretches of tokens read, while prices are adjusted."""
+_GRAINS, _PARTS = 2**17, (16, 128)
+"""Grains in all, if a window has 16 to 128 of them, while prices are adjusted."""
+_POINTS = 12, 32
+"""Fewest and most stretches of tokens read meanwhile. A stretch is half of what a decode reads in the median, or a little
+more: so most decodes read about as much as at an end of one, where worths are not estimated."""
 _SEEN, _THINNED = 15_000, (4, 64)
 """Decodes that are looked at while prices are adjusted, if that is one in 4 to one in 64 of a request."""
 _MEMORY = 33
@@ -148,7 +151,9 @@ def _coarse(instance: Instance, requests: RequestCosts, window_ps: int) -> tuple
     """Return what estimates of the bound need."""
     grains = int(np.clip(_GRAINS * window_ps // requests.end_ps, *_PARTS))
     longer = requests.of_windows(window_ps, grains)
-    return longer, Batches(instance, longer.alive, _POINTS)
+    read = np.median(np.repeat(longer.input + longer.output // 2, longer.output))
+    points = int(np.clip(2 * (longer.input + longer.output).max() // read, *_POINTS))
+    return longer, Batches(instance, longer.alive, points)
 
 
 def _jobs(instance: Instance, needs: Sequence[int], machines: int) -> _Jobs:
