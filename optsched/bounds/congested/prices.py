@@ -67,8 +67,8 @@ _LEAST = 16
 _GRAINS, _PARTS = 2**17, (16, 128)
 """Grains in all, if a window has 16 to 128 of them, while prices are adjusted."""
 _POINTS = 12, 32
-"""Fewest and most stretches of tokens read meanwhile. One is half of what a decode reads in the median or a little more,
-so that most decodes read about as much as at an end of one, where worths are not estimated."""
+"""Fewest and most stretches of tokens read meanwhile. One is half of what a decode reads in the median, or a little
+more, so that most decodes read about as much as at an end of one, where worths are not estimated."""
 _SEEN, _THINNED = 15_000, (4, 64)
 """Decodes that are looked at while prices are adjusted, if that is one in 4 to one in 64 of a request."""
 _MEMORY = 33
