@@ -139,7 +139,8 @@ class RequestCosts:
         columns = np.stack([self.arrival, self.input, self.output, self._first, factor, self.alive.since])
         falls = np.zeros(int(clock[-1]) // (UNIT * self.grain_ps) + 1, np.int64)
         costs, short, visits = _cheapest(
-            columns[:, turn % apart :: apart],
+            # Contiguous: for compiled code another layout is another type.
+            columns[:, turn % apart :: apart].copy(),
             (worths.decode, worths.token, worths.factor, clock),
             (floors, onward[0], onward[1], onward[2], tokens),
             terms,
