@@ -10,7 +10,7 @@ import numpy as np
 from optsched.bounds.congested.backlog import Floats
 from optsched.bounds.congested.terms import LARGEST, LONGEST_SHORT, UNIT, Windows
 from optsched.bounds.congested.together import Alive
-from optsched.bounds.own import most_decodes, turns
+from optsched.bounds.own import most_decodes
 from optsched.compiled import compiled, compiled_part
 from optsched.model.cost import CostModel
 from optsched.model.instance import Instance
@@ -72,9 +72,10 @@ class Batches:
         self.alive = alive
         self._most = min(most_decodes(instance), len(instance.requests))
         spans = _spans(cost, most)
+        firsts, lasts = ({span[end] for span in spans} for end in (0, 1))
+        self.steepest = min((cost.linear_ps(tokens) + cost.prefill_req) // tokens for tokens in firsts | lasts)
         # Where f turns; of two neighbours one is enough for estimates.
-        places = sorted({*(span[1] for span in spans), *(span[0] for span in spans if points == _POINTS)})
-        self.steepest = min((cost.linear_ps(tokens) + cost.prefill_req) // tokens for tokens in turns(instance, most))
+        places = sorted(firsts | lasts if points == _POINTS else lasts)
         longest = max(request.peak_tokens for request in instance.requests)
         self._step = -(-longest // points)
         read = self._step * np.arange(points + 1, dtype=np.int64)
@@ -103,7 +104,7 @@ class Batches:
 
     def worths(self, windows: Windows) -> Worths:
         """Return what runs are worth."""
-        factor = (UNIT - windows.kept) * np.maximum(1, self.alive.by_window) + windows.price
+        factor = (UNIT - windows.kept) * self.alive.always + windows.price
         token = windows.slope * factor
         shape = (windows.price.size, self._attention.size)
         decode, change = np.full(shape, LARGEST), np.zeros((4, *shape))
@@ -175,24 +176,27 @@ def _pay(
                     low, high = 1, min(most, tokens - 1)
                     b, t = turns[1, option - pieces] + charge, 0
                     r, v = tokens, -1
+                # Up to few decodes requests besides those that run are surely alive, and up to some a prompt may count
+                # on as many as run.
+                few = alive - beside
+                some = max(few, counted - 1) if beside else few
                 for part in range(6):
-                    long, full = part // 3, part % 3
-                    # Below, requests besides those that run are surely alive; between, a prompt may count on as many.
-                    if full:
-                        first = max(low, alive - beside + 1)
+                    long, more = part // 3, part % 3
+                    if more:
                         p = given * beside + price
                         q = given if long else np.int64(64)
                     else:
-                        first, last = low, min(high, alive - beside)
                         p = given * alive + price
                         q = 0 if long else kept
-                    g, h = token, np.int64(0)
-                    if full == 1:
-                        last = min(high, (counted - 1) * beside)
+                    if more == 0:
+                        first, last = low, min(high, few)
+                        g, h = token, np.int64(0)
+                    elif more == 1:
+                        first, last = max(low, few + 1), min(high, some)
                         g, h = slope * p, slope * given
-                    elif full:
-                        first, last = max(first, counted * beside), high
-                        g = slope * (given * counted + price)
+                    else:
+                        first, last = max(low, some + 1), high
+                        g, h = slope * (given * counted + price), np.int64(0)
                     if first > last:
                         continue
                     keep = granted if long else 0
@@ -213,9 +217,9 @@ def _pay(
                             pays = (factor * time - (g + h * y) * paid) // y + keep + factor * attention[j]
                             if pays < decode[w, j]:
                                 decode[w, j] = pays
-                                there = y + beside if full else alive
+                                there = y + beside if more else alive
                                 waiting = there if long else there - y
-                                number = min(max(1, alive if full == 0 else there), counted)
+                                number = min(max(1, there), counted)
                                 change[0, w, j] = (time - slope * paid) / y + attention[j]
                                 change[1, w, j] = -(given * number + price) * paid / y
                                 change[2, w, j] = (slope * number * paid - waiting * time) / y - waiting * attention[j]

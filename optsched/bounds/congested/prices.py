@@ -117,8 +117,8 @@ def _searched(instance: Instance, requests: RequestCosts, jobs: _Jobs) -> Window
     """Return the best prices of all stages, by windows of the bound."""
     window_ps = requests.window_ps
     first, *later = _STAGES
-    parts = _parts(instance, first, window_ps)
-    longer, few = _coarse(instance, requests, parts * window_ps)
+    parts, points = _parts(instance, first, window_ps), _points(requests)
+    longer, few = _coarse(instance, requests, parts * window_ps, points)
     searches = [_Search(longer, few, first, guess, parts) for guess in _guesses(longer, few, jobs)]
     for search in searches:
         search.go_on(_TRIED, _WORK)
@@ -135,7 +135,7 @@ def _searched(instance: Instance, requests: RequestCosts, jobs: _Jobs) -> Window
         del later[-1]  # the one before it goes on
     for stage, share in zip(later, _SHARES[-len(later) :], strict=True):
         before, known, parts = parts, few, _parts(instance, stage, window_ps)
-        longer, few = _coarse(instance, requests, parts * window_ps)
+        longer, few = _coarse(instance, requests, parts * window_ps, points)
         search = _Search(longer, few, stage, _shorter(windows, before // parts, known, few), parts)
         search.go_on(stage.rounds, share * left)
         left, windows = left - search.work, search.best[1]
@@ -147,13 +147,20 @@ def _parts(instance: Instance, stage: _Stage, window_ps: int) -> int:
     return 1 << max(0, (stage.batches * instance.cost.linear_ps(1) // window_ps).bit_length() - 1)
 
 
-def _coarse(instance: Instance, requests: RequestCosts, window_ps: int) -> tuple[RequestCosts, Batches]:
+def _coarse(instance: Instance, requests: RequestCosts, window_ps: int, points: int) -> tuple[RequestCosts, Batches]:
     """Return what estimates of the bound need."""
     grains = int(np.clip(_GRAINS * window_ps // requests.end_ps, *_PARTS))
     longer = requests.of_windows(window_ps, grains)
-    read = np.median(np.repeat(longer.input + longer.output // 2, longer.output))
-    points = int(np.clip(2 * (longer.input + longer.output).max() // read, *_POINTS))
     return longer, Batches(instance, longer.alive, points)
+
+
+def _points(requests: RequestCosts) -> int:
+    """Return into how many stretches the tokens that decodes read are cut for estimates."""
+    middle, decodes = requests.input + requests.output // 2, requests.output
+    order = np.argsort(middle, kind="stable")
+    total = np.cumsum(decodes[order])
+    median = middle[order[np.searchsorted(total, total[-1] / 2)]]
+    return int(np.clip(2 * (requests.input + decodes).max() // median, *_POINTS))
 
 
 def _jobs(instance: Instance, needs: Sequence[int], machines: int) -> _Jobs:
@@ -188,10 +195,10 @@ def _shorter(windows: Windows, parts: int, known: Batches, batches: Batches) -> 
 
     More requests are surely alive in shorter windows: B stays as it is.
     """
-    alive, longer = batches.alive.by_window, known.alive.by_window
+    alive, longer = batches.alive.always, known.alive.always
     places = np.append(np.minimum(np.arange(alive.size - 1) // parts, longer.size - 2), -1)
     price, kept = windows.price[places], windows.kept[places]
-    before, after = ((UNIT - kept) * np.maximum(1, number) + price for number in (longer[places], alive))
+    before, after = ((UNIT - kept) * number + price for number in (longer[places], alive))
     slope = np.minimum(windows.slope[places] * before // np.maximum(after, 1), batches.steepest)
     return Windows(price, slope, kept, windows.short)
 

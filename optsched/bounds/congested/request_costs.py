@@ -112,12 +112,12 @@ class RequestCosts:
         self.window_ps, self.grain_ps = window_ps, window_ps // grains
         self.last = self.end_ps // window_ps + 1
         """The window that does not end."""
+        self._begins: Ints = np.minimum(self.arrival // window_ps, self.last)
         self.alive = self._none_else() if self._surely is None else self._surely.by_windows(window_ps, self.last)
 
     def _none_else(self) -> Alive:
         """Return numbers where none but itself is known to be on a request's machine."""
-        begins = np.minimum(self.arrival // self.window_ps, self.last)
-        return Alive.of(np.zeros(self.last + 1, np.int64), np.ones_like(self.arrival), begins)
+        return Alive.of(np.zeros(self.last + 1, np.int64), np.ones_like(self.arrival), self._begins)
 
     def least(self, windows: Windows, worths: Worths, sample: Sample = _ALL) -> Least:
         """Return the bound of prices, and how it changes with them; an estimate if not all requests are looked at."""
@@ -134,8 +134,7 @@ class RequestCosts:
             *(worths.step, thinned, self.cost.prefill_sq, int(self._eviction)),
             int((0.5 + turn * _TURNED) % 1 * _PARTS),
         )
-        begins = np.minimum(self.arrival // self.window_ps, self.last)
-        factor = (UNIT - windows.kept[begins]) * self.alive.since + windows.price[begins]
+        factor = (UNIT - windows.kept[self._begins]) * self.alive.since + windows.price[self._begins]
         columns = np.stack([self.arrival, self.input, self.output, self._first, factor, self.alive.since])
         falls = np.zeros(int(clock[-1]) // (UNIT * self.grain_ps) + 1, np.int64)
         costs, short, visits = _cheapest(
@@ -144,7 +143,7 @@ class RequestCosts:
             (worths.decode, worths.token, worths.factor, clock),
             (floors, onward[0], onward[1], onward[2], tokens),
             terms,
-            (worths.change, windows.slope, np.maximum(1, self.alive.by_window), falls, change, covered),
+            (worths.change, windows.slope, self.alive.always, falls, change, covered),
         )
         change[2] += self.window_ps * np.cumsum(covered)[:-1]
         change *= apart

@@ -90,6 +90,11 @@ class Alive:
     since: Ints
     most: Ints
 
+    @property
+    def always(self) -> Ints:
+        """What every prompt counts on in each window: itself at least."""
+        return np.maximum(1, self.by_window)
+
     @classmethod
     def of(cls, by_window: Ints, since: Ints, begins: Ints) -> Alive:
         """Return numbers of windows, and of requests, which arrive in some of these."""

@@ -112,13 +112,14 @@ def congestion_bound(problem: Problem, objective: Objective, certificate: Mappin
     alive = Alive([0] * (len(stated.prices) - 1), [0] * len(times.arrival))
     if machines == 1:
         alive = least_alive(problem, times, stated.window, len(stated.prices) - 1)
-    windows, counts = _windows(stated, times, alive)
+    windows, prompts = _windows(stated, times, alive)
     kinds = sorted(set(windows))
     _require_small_prices(problem, stated, kinds)
     _require_prompts_paid(problem, stated)
     place = {kind: number for number, kind in enumerate(kinds)}
     kind_of = np.array([place[window] for window in windows])
-    total = sum(_least_costs(problem, stated, times, counts, _worths(problem, stated, kinds), kind_of))
+    requests = _requests(problem, times, prompts)
+    total = sum(_least_costs(problem, stated, requests, _worths(problem, stated, kinds), kind_of))
     total -= machines * stated.window * sum(price for price, _, _ in stated.prices)
     return max(total // 64, 0)
 
@@ -160,8 +161,11 @@ def _times(problem: Problem, latencies: Sequence[tuple[int, int]]) -> Times:
     return Times(arrival, arrival + alone[:, 0], arrival + alone[:, 1])
 
 
-def _windows(stated: _Stated, times: Times, alive: Alive) -> tuple[list[_Window], list[int]]:
-    """Return all windows, and on how many alive each request's prompt counts in the window in which it arrives."""
+def _windows(stated: _Stated, times: Times, alive: Alive) -> tuple[list[_Window], list[tuple[int, int]]]:
+    """Return all windows, and what each request's prompt is worth in the window in which it arrives.
+
+    That is a factor n of its squared time, and β n for each token.
+    """
     at_all_times = [*alive.by_window, 0]
     last = len(at_all_times) - 1
     begins = [min(arrival // stated.window, last) for arrival in times.arrival.tolist()]
@@ -170,7 +174,10 @@ def _windows(stated: _Stated, times: Times, alive: Alive) -> tuple[list[_Window]
     for begin, count in zip(begins, counts, strict=True):
         most[begin] = max(most[begin], count)
     columns = zip(stated.prices, at_all_times, most, strict=True)
-    return [(price, number, counted, slope, kept) for (price, slope, kept), number, counted in columns], counts
+    windows = [(price, number, counted, slope, kept) for (price, slope, kept), number, counted in columns]
+    arriving = ((stated.prices[begin], count) for begin, count in zip(begins, counts, strict=True))
+    factors = [((64 - kept) * count + price, slope) for (price, slope, kept), count in arriving]
+    return windows, [(factor, slope * factor) for factor, slope in factors]
 
 
 def _require_small_times(problem: Problem, stated: _Stated, latencies: Sequence[tuple[int, int]]) -> None:
@@ -242,17 +249,11 @@ def _worths(problem: Problem, stated: _Stated, kinds: Sequence[_Window]) -> Wort
     for low, high, base, rise, prompts, fewer in batches:
         prefill = prompts > 0
         base_ps = base + cost.prefill_req * prefill
-        few, some = np.clip(alive - prefill, 0, most), np.clip(counted - 1, 0, most)
-        for there in ("more", "as many", "all") if prefill else ("more", "all"):
-            first, last = np.full_like(few, max(low, 1)), np.full_like(few, min(high, most))
-            if there == "more":
-                last = np.minimum(last, few)
-            else:
-                first = np.maximum(first, few + 1)
-            if there == "as many":
-                last = np.minimum(last, some)
-            elif there == "all" and prefill:
-                first = np.maximum(first, some + 1)
+        few = np.clip(alive - prefill, 0, most)
+        some = np.clip(counted - 1, 0, most) if prefill else few
+        none, all_there = np.zeros_like(few), np.full_like(few, most)
+        for there, fewest, greatest in (("more", none, few), ("as many", few + 1, some), ("all", some + 1, all_there)):
+            first, last = np.maximum(fewest, max(low, 1)), np.minimum(greatest, high)
             rows = np.ravel(first <= last)
             if not rows.any():
                 continue
@@ -312,15 +313,15 @@ def _require_prompts_paid(problem: Problem, stated: _Stated) -> None:
             raise UnprovedError(f"windows has slope {slope}, more than the {most} ps that a token takes at least")
 
 
-def _least_costs(  # noqa: PLR0917 - all that the least depends on
-    problem: Problem, stated: _Stated, times: Times, counts: Sequence[int], worths: Worths, kind_of: _Ints
-) -> list[int]:
-    """Return what every request keeps and is paid at least, in 64ths of ps; ``kind_of`` are kinds of all windows.
-
-    ``counts`` are how many each request's prompt counts on when it arrives.
-    """
-    prompts = np.array([request.input for request in problem.requests], np.int64)
+def _requests(problem: Problem, times: Times, prompts: Sequence[tuple[int, int]]) -> _Ints:
+    """Return the rows that `least_costs` takes, with what prompts are worth (`_windows`)."""
+    inputs = np.array([request.input for request in problem.requests], np.int64)
     decodes = np.array([request.output - 1 for request in problem.requests], np.int64)
+    return np.column_stack([times.arrival, times.first, inputs, decodes, np.array(prompts, np.int64)])
+
+
+def _least_costs(problem: Problem, stated: _Stated, requests: _Ints, worths: Worths, kind_of: _Ints) -> list[int]:
+    """Return what every request keeps and is paid at least, in 64ths of ps; ``kind_of`` are kinds of all windows."""
     kept = stated.window * np.array([kept for _, _, kept in stated.prices], np.int64)
     windows = Windows(stated.window, np.append(0, np.cumsum(kept)), kind_of)
     terms = Terms(
@@ -331,10 +332,4 @@ def _least_costs(  # noqa: PLR0917 - all that the least depends on
         grain=64 * stated.grain,
         refills=int(problem.eviction),
     )
-    begins = np.minimum(times.arrival // stated.window, len(stated.prices) - 1)
-    price, slope, given = np.array([(price, slope, 64 - kept) for price, slope, kept in stated.prices], np.int64)[
-        begins
-    ].T
-    factor = given * np.array(counts, np.int64) + price
-    requests = np.stack([times.arrival, times.first, prompts, decodes, factor, slope * factor], axis=1)
     return [int(cost) for cost in least_costs(requests, windows, worths, terms)]
