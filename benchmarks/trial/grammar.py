@@ -373,6 +373,10 @@ def search(rng: Random, about: About) -> Certificate:
 
 def by_batches(rng: Random, about: About) -> Certificate:
     """Prices of items for numbers of batches, mostly for all that matter, and a bound, often beyond the optimum."""
+    return _perhaps_by_input(rng, about, _by_batches(rng, about))
+
+
+def _by_batches(rng: Random, about: About) -> Certificate:
     stated = search(rng, about)
     case, bound = about.case, min(stated["bound"], 2 * about.best + 3)
     base = case.cpu_batch + case.pieces[0][0]
@@ -392,7 +396,7 @@ def by_batches(rng: Random, about: About) -> Certificate:
 
 def by_core(rng: Random, about: About) -> Certificate:
     """Return the like of some groups, with prices of the others' tokens near the share of the base that each holds."""
-    found, case = by_batches(rng, about), about.case
+    found, case = _by_batches(rng, about), about.case
     groups = _items(case, [0] * len(case.jobs))
     core = rng.sample(range(len(groups)), rng.randint(1, max(1, len(groups) - 1)))
     base, scale = case.cpu_batch + case.pieces[0][0], found.get("scale", 1)
@@ -404,7 +408,63 @@ def by_core(rng: Random, about: About) -> Certificate:
             price if there else scale * base * held * share // (4 * case.blocks) + rng.randint(-noise, noise)
             for price, there, held in zip(entry["item_prices"], inside, blocks, strict=True)
         ]
-    return found | {"core": core}
+    return _perhaps_by_input(rng, about, found | {"core": core})
+
+
+def _perhaps_by_input(rng: Random, about: About, found: Certificate) -> Certificate:
+    """Return it for requests of one input as one group, or as it is."""
+    if rng.random() < 0.5:
+        return found
+    kinds = sorted({(job.prompt, job.output) for job in about.case.jobs})
+    core, noise = found.get("core", range(len(kinds))), rng.choice((0, 0, 0, 1, 10))
+
+    def turned(stated: Certificate) -> Certificate:
+        """Return prices of the longest output; ends give back what is left of it."""
+        left, prices = [*stated["item_prices"]], dict[tuple[int, int], list[int]]()
+        for prompt, output in kinds:
+            prices[prompt, output], left = left[:output], left[output:]
+        inside = [kind for group, kind in enumerate(kinds) if group in core]
+        longest = dict(inside)
+        items = [price for kind in longest.items() for price in prices[kind]]
+        ends = [
+            rng.randint(-noise, noise) - prices[prompt, longest[prompt]][output]
+            for prompt, output in inside
+            if output < longest[prompt]
+        ]
+        others = [price for kind in kinds if kind not in inside for price in prices[kind]]
+        return stated | {"item_prices": items + ends + others}
+
+    batches = [turned(entry) for entry in found["batches"]]
+    for entry in batches:
+        if "later" in entry:
+            entry["later"] = [turned(later) for later in entry["later"]]
+    return found | {"alike": "input", "batches": batches}
+
+
+def by_apart(rng: Random, about: About) -> Certificate:
+    """Return the like where some run apart: those that leave no room for others, or any."""
+    case = about.case
+    kinds = sorted({(job.prompt, job.output) for job in case.jobs})
+    least = sorted(case.held(job.prompt) for job in case.jobs)
+    second = least[1] if len(least) > 1 else case.blocks
+    apart = [group for group, (prompt, _) in enumerate(kinds) if case.held(prompt) + second > case.blocks]
+    if rng.random() < 0.2:
+        apart = rng.sample(range(len(kinds)), rng.randint(0, len(kinds)))
+    there = {kinds[group] for group in apart}
+    others = tuple(job for job in case.jobs if (job.prompt, job.output) not in there)
+    taken = sum(
+        case.cpu_batch + case.pieces[0][0] + (item.fill if item.k == 1 else item.decode)
+        for items, (prompt, output) in zip(_items(case, [0] * len(case.jobs)), kinds, strict=True)
+        for item in items
+        for _ in range(
+            sum((job.prompt, job.output) == (prompt, output) for job in case.jobs) * ((prompt, output) in there)
+        )
+    )
+    if not others:
+        return {"kind": "layered_search", "bound": about.best + rng.choice((0, 1, 9)), "apart": apart}
+    rest = replace(about, case=replace(case, jobs=others), best=max(1, about.best - taken))
+    found = rng.choice((by_batches, by_core))(rng, rest)
+    return found | {"apart": apart, "bound": found["bound"] + taken}
 
 
 def requests(rng: Random, about: About) -> Certificate:
@@ -646,6 +706,7 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "resident_search, arrivals": Grammar(search, _MAKESPAN, _FEW_LATER),
         "layered_search": Grammar(by_batches, ("makespan", "max_e2e"), _FEW),
         "layered_search, core": Grammar(by_core, ("makespan", "max_e2e"), _FEW),
+        "layered_search, apart": Grammar(by_apart, ("makespan", "max_e2e"), _FEW),
         "request_search": Grammar(requests, _SEARCHED, _FEW),
         "request_search, arrivals": Grammar(requests, ("makespan", "mean_e2e"), _FEW_LATER),
         "free_pauses": Grammar(pauses, _MAKESPAN, _FEW_LATER),

@@ -24,6 +24,18 @@ of a schedule without pauses: it is such a walk; what fillers run in a batch fit
 g at most; they generate each of their tokens once, so that in all batches they are worth the sum of n p; and no refill
 of them takes less than the decode in its place.
 
+*Requests apart.* Optional ``apart`` has the numbers of groups each of whose requests leaves no room for any other
+request, already with its prompt. In a batch that generates a token of one nothing else is resident. It generates one in
+each of O batches, which take O times the base, and its work at least. Leave all these batches out of a schedule without
+pauses. Where the eviction and the refill of another have no batch between them any more, let it keep its KV and decode,
+which takes no more time and holds as much. So the others have a schedule of their own, and the optimum is no less than
+theirs and all that those apart take; all else in the certificate, numbers of groups and of batches too, is about the
+others, without those apart.
+
+*Requests of one input.* Where ``alike`` is ``input`` ("output" if it is missing), those of the core that have the same
+input are one group of the graph, with ends (`contents`). Then ``item_prices`` are of the items of these groups, of
+their ends, and of the other groups' items.
+
 *Bound.* The least over these J of what the search proves, or ``bound`` if that is less. Every schedule has a schedule
 without pauses that is no worse, whose number of batches is one of these or takes at least ``bound``. All searches
 together look at up to ``pairs`` pairs.
@@ -31,7 +43,7 @@ together look at up to ``pairs`` pairs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
@@ -42,6 +54,7 @@ from optsched.check.certificates.shared.by_batches import Stage, Walkers, least_
 from optsched.check.certificates.shared.contents import (
     Item,
     Prices,
+    items_by_input,
     items_of,
     offline,
     prices_of,
@@ -71,17 +84,26 @@ def layered_search_bound(problem: Problem, objective: Objective, certificate: Ma
         raise UnprovedError(f"kind {_KIND} needs requests that arrive at the same time")
     require_memory_only(_KIND, problem)
     require_dear_refills(_KIND, problem)
+    bound = natural(certificate, "bound")
+    others, taken = _without_apart(certificate, problem)
+    if not others.requests:
+        return min(bound, taken)
+    return taken + _least_of_all(others, certificate, bound - taken) if taken < bound else bound
+
+
+def _least_of_all(problem: Problem, certificate: Mapping[str, Any], bound: int) -> int:
+    """Return the least that is proved of any number of batches, or the bound."""
     items = items_of(problem, Objective.MAKESPAN)
-    core = _core(certificate, items)
-    bound, pairs = natural(certificate, "bound"), min(natural(certificate, "pairs"), _MOST_PAIRS)
-    stated = _by_count(certificate, items)
+    parts = _parts(certificate, problem, items)
+    pairs = min(natural(certificate, "pairs"), _MOST_PAIRS)
+    stated = _by_count(certificate, parts)
     [(base, _)] = pieces_of(problem.cost)
     work = sum(item.requests * item.work_ps for item in items)
     count, least = _fewest(problem, items), bound
     while base * count + work < least:
         if count not in stated:
             raise UnprovedError(f"batches has nothing for {count} batches, which may take less than the bound")
-        split = _split(problem, items, stated[count], core)
+        split = _split(problem, parts, stated[count])
         scale = split.walkers.scale
         # The least cost in ps / scale that is no less than ``least`` when it is rounded up.
         beyond = scale * (least - 1) + 1 - split.paid
@@ -89,6 +111,22 @@ def layered_search_bound(problem: Problem, objective: Objective, certificate: Ma
         least = -(-(found + split.paid) // scale)
         pairs, count = max(0, pairs - looked), count + 1
     return least
+
+
+def _without_apart(certificate: Mapping[str, Any], problem: Problem) -> tuple[Problem, int]:
+    """Return the problem of those that are not apart, and what those take that are."""
+    items = items_of(problem, Objective.MAKESPAN)
+    apart = _groups("apart", certificate.get("apart", []), items)
+    [(base, _)] = pieces_of(problem.cost)
+    firsts = [item for item in items if item.first]
+    for group in apart:
+        beside = [item.blocks for item in firsts if item.group != group or item.requests > 1]
+        if firsts[group].blocks + min(beside, default=problem.blocks) <= problem.blocks:
+            raise UnprovedError(f"apart has group {group}, which leaves room for another request")
+    kinds = {(item.tokens - item.k + 1, item.k) for item in items if item.last and item.group in apart}
+    others = tuple(each for each in problem.requests if (each.input, each.output) not in kinds)
+    taken = sum(item.requests * (base + item.work_ps) for item in items if item.group in apart)
+    return replace(problem, requests=others, queue=()), taken
 
 
 def _fewest(problem: Problem, items: list[Item]) -> int:
@@ -107,14 +145,14 @@ class _Stated(NamedTuple):
     scale: int
 
 
-def _by_count(certificate: Mapping[str, Any], items: list[Item]) -> dict[int, _Stated]:
+def _by_count(certificate: Mapping[str, Any], parts: _Parts) -> dict[int, _Stated]:
     """Return what is stated by the number of batches that it is for."""
     found, stages = dict[int, _Stated](), 0
     for place, entry in enumerate(_objects("batches", certificate.get("batches"), _MOST_COUNTS)):
         count = entry.get("count")
         if type(count) is not int or count < 1:
             raise UnprovedError(f"batches.{place}.count is {shown(count)}, expected an integer ≥ 1")
-        found[count] = _stages(certificate, entry, items)
+        found[count] = _stages(certificate, entry, parts.priced)
         stages += len(found[count].stages)
     if stages > _MOST_STAGES:
         raise UnprovedError(f"batches has {stages} prices of all items, expected at most {_MOST_STAGES}")
@@ -143,14 +181,50 @@ def _objects(name: str, stated: object, most: int) -> list[dict[str, Any]]:
     return stated
 
 
+class _Parts(NamedTuple):
+    """The items that prices are of; which of them the graph has, as its own, and which are the fillers'."""
+
+    priced: list[Item]
+    inside: list[int]
+    walking: list[Item]
+    outside: list[int]
+
+
+def _parts(certificate: Mapping[str, Any], problem: Problem, items: list[Item]) -> _Parts:
+    """Return what walks and what fills, as ``core`` and ``alike`` say."""
+    core = _core(certificate, items)
+    place = {group: number for number, group in enumerate(core)}
+    alike = certificate.get("alike", "output")
+    if alike == "output":
+        inside = [number for number, item in enumerate(items) if item.group in place]
+        outside = [number for number, item in enumerate(items) if item.group not in place]
+        return _Parts(items, inside, [replace(items[n], group=place[items[n].group]) for n in inside], outside)
+    if alike != "input":
+        raise UnprovedError(f"alike is {shown(alike)}, expected output or input")
+    kinds = {(item.tokens - item.k + 1, item.k) for item in items if item.last and item.group in place}
+    requests = [number for number, each in enumerate(problem.requests) if (each.input, each.output) in kinds]
+    walking = items_by_input(problem, requests)
+    others = [item for item in items if item.group not in place]
+    priced = walking + others
+    return _Parts(priced, [*range(len(walking))], walking, [*range(len(walking), len(priced))])
+
+
 def _core(certificate: Mapping[str, Any], items: list[Item]) -> list[int]:
     """Return the numbers of the groups that the graph is of, all if none are stated."""
+    core = certificate.get("core", [*range(items[-1].group + 1)])
+    if not core:
+        raise UnprovedError("core is [], expected different groups, one at least")
+    return _groups("core", core, items)
+
+
+def _groups(name: str, stated: object, items: list[Item]) -> list[int]:
+    """Return numbers of different groups, ascending."""
     groups = range(items[-1].group + 1)
-    core = certificate.get("core", [*groups])
-    known = isinstance(core, list) and all(type(group) is int and group in groups for group in core)
-    if not known or not core or len(set(core)) != len(core):
-        raise UnprovedError(f"core is {shown(core)}, expected different groups from 0 to {groups[-1]}, one at least")
-    return sorted(core)
+    if isinstance(stated, list) and all(type(group) is int and group in groups for group in stated):
+        found = sorted(set(stated))
+        if len(found) == len(stated):
+            return found
+    raise UnprovedError(f"{name} is {shown(stated)}, expected different groups from 0 to {groups[-1]}")
 
 
 # Fillers ---------------------------------------------------------------------------------------------------
@@ -164,18 +238,13 @@ class _Split(NamedTuple):
     paid: int
 
 
-def _split(problem: Problem, items: list[Item], stated: _Stated, core: Sequence[int]) -> _Split:
+def _split(problem: Problem, parts: _Parts, stated: _Stated) -> _Split:
     """Return the core's part and the fillers', whose prices are those from the begin."""
-    place = {group: number for number, group in enumerate(core)}
-    inside = [number for number, item in enumerate(items) if item.group in place]
-    others = [
-        (item, price) for item, price in zip(items, stated.stages[0].prices, strict=True) if item.group not in place
-    ]
-    stages = [Stage(stage.after, [stage.prices[number] for number in inside]) for stage in stated.stages]
-    walking = [replace(items[number], group=place[items[number].group]) for number in inside]
+    others = [(parts.priced[number], stated.stages[0].prices[number]) for number in parts.outside]
+    stages = [Stage(stage.after, [stage.prices[number] for number in parts.inside]) for stage in stated.stages]
     worth = _most_worth(problem.blocks, others) if others else []
     paid = sum(item.requests * (stated.scale * item.work_ps + price) for item, price in others)
-    return _Split(Walkers(walking, worth, stated.scale), stages, paid)
+    return _Split(Walkers(parts.walking, worth, stated.scale), stages, paid)
 
 
 def _most_worth(blocks: int, others: list[tuple[Item, int]]) -> list[int]:

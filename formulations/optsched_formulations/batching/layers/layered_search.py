@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from optsched.model.ints import Ints
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.layers.bundle import Floats
 from optsched_formulations.batching.layers.climb_kernel import Begin
-from optsched_formulations.batching.layers.core import Master, core_of, items_among
+from optsched_formulations.batching.layers.core import Master, core_of
 from optsched_formulations.batching.layers.graph import merged_graph
 from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
+from optsched_formulations.batching.layers.lonely import lonely_of
 from optsched_formulations.batching.layers.search import search_layers
 from optsched_formulations.batching.layers.walks import MOST_PAID, Walks, most_steps
 from optsched_formulations.batching.memory_only import Alike, Classes
@@ -39,7 +40,7 @@ class LayeredCertificates:
 
     Parameters
     ----------
-    instance, classes
+    instance
         The problem.
     bound
         What is to be proved.
@@ -47,14 +48,16 @@ class LayeredCertificates:
         That the searches may look at, all together.
     """
 
-    def __init__(self, instance: Instance, classes: Classes, bound: int, pairs: int) -> None:
-        self._instance, self._classes, self._bound, self._pairs = instance, classes, bound, pairs
+    def __init__(self, instance: Instance, bound: int, pairs: int) -> None:
+        self._lonely = lonely = lonely_of(instance)
+        self._instance, self._bound, self._pairs = lonely.rest, bound, pairs
+        self._classes = classes = Classes(lonely.rest)
+        self._by_input = Classes(lonely.rest, alike=Alike.INPUT)
         self._scale = scale_of(classes)
-        base = max(1, classes.base_ps)
-        self._most = (bound - classes.constant_ps - 1) // base
-        self._fewest = max(volume_bound(instance).batches, *(output for _, output, _ in classes.kinds))
-        self._budget = (bound - classes.constant_ps) * self._scale
-        self._enough = (bound - classes.constant_ps) / base
+        base, left = max(1, classes.base_ps), bound - lonely.constant_ps
+        self._most = (left - 1) // base
+        self._fewest = max(volume_bound(lonely.rest).batches, *(output for _, output, _ in classes.kinds))
+        self._budget, self._enough = left * self._scale, left / base
 
     @property
     def _fit(self) -> bool:
@@ -74,7 +77,7 @@ class LayeredCertificates:
             return None
         try:
             places = _MOST_PLACES // (self._most + 2)
-            graph = merged_graph(self._classes, min(_MOST_NODES, places), now_s() + _GRAPH_SHARE * left)
+            graph = merged_graph(self._by_input, min(_MOST_NODES, places), now_s() + _GRAPH_SHARE * left)
         except TooLargeError:
             return None
         walks, found = Walks(graph, self._scale, max(self._most, 1)), {}
@@ -85,7 +88,7 @@ class LayeredCertificates:
             if stages is None:
                 return None
             found[count] = stages
-        return self._stated(found, range(len(self._classes.kinds)))
+        return self._stated(found, self._by_input)
 
     def of_core(self, deadline: float, workers: int, seed: int) -> dict[str, Any] | None:
         """Return prices on the graph of the largest requests, and of the tokens of others; None as above.
@@ -93,14 +96,10 @@ class LayeredCertificates:
         And if there is no core, or it costs less than is to be proved, which a narrow beam mostly finds.
         """
         classes = self._classes
-        core = (
-            core_of(self._instance, classes, _MOST_CORE_NODES, Alike.OUTPUT)
-            if self._fit and now_s() < deadline
-            else None
-        )
+        fit = self._fit and now_s() < deadline
+        core = core_of(self._instance, classes, _MOST_CORE_NODES) if fit else None
         if core is None:
             return None
-        inside, others = items_among(classes, core.graph.classes), items_among(classes, core.fillers.classes)
         master, found = Master(core, self._most, workers, seed), {}
         for count, until in self._shares(deadline):
             prices = master.prices(count, deadline)
@@ -115,8 +114,9 @@ class LayeredCertificates:
             stages = None if quick.steps else self._searched(relaxation, price, count, deadline)
             if stages is None:
                 return None
-            found[count] = [(after, _merged((inside, prices), (others, tokens))) for after, prices in stages]
-        return self._stated(found, [classes.kinds.index(kind) for kind in core.graph.classes.kinds])
+            found[count] = [(after, np.concatenate([prices, tokens])) for after, prices in stages]
+        kinds = [classes.kinds.index(kind) for kind in core.inside.kinds]
+        return self._stated(found, core.graph.classes) | {"core": kinds}
 
     def _shares(self, deadline: float) -> Iterator[tuple[int, float]]:
         """Yield numbers of batches, most first, and until when each may take time."""
@@ -137,13 +137,18 @@ class LayeredCertificates:
         proved = found.complete and not found.steps
         return [(0, priced.table.price[count]), *space.taken] if proved else None
 
-    def _stated(self, found: Mapping[int, list[tuple[int, Ints]]], core: Sequence[int]) -> dict[str, Any]:
-        """Return the certificate; the checker's prices of what is in the graph also pay for the constant work."""
-        classes, paid = self._classes, np.array(work_from(self._classes), dtype=object) * self._scale
-        paid[[owner not in core for owner in classes.owner]] = 0
+    def _stated(self, found: Mapping[int, list[tuple[int, Ints]]], inside: Classes) -> dict[str, Any]:
+        """Return the certificate; the checker's prices of what is in the graph also pay for the constant work.
+
+        Those that end take back what is paid for tokens that they do not generate.
+        """
+        work = work_from(inside)
+        for item in inside.ends:
+            work[inside.ending[item]] = -work[item]
+        paid = np.array(work, dtype=object) * self._scale
 
         def stage(prices: Ints) -> dict[str, Any]:
-            return {"item_prices": (prices + paid).tolist()}
+            return {"item_prices": [*(prices[: len(paid)] + paid).tolist(), *prices[len(paid) :].tolist()]}
 
         batches = []
         for count, ((_, first), *later) in sorted(found.items()):
@@ -151,17 +156,8 @@ class LayeredCertificates:
             if later:
                 batches[-1]["later"] = [{"after": after} | stage(prices) for after, prices in later]
         head = {"kind": "layered_search", "bound": self._bound, "scale": self._scale, "pairs": self._pairs}
-        stated = head | {"batches": batches}
-        return stated if len(core) == len(classes.kinds) else stated | {"core": [*core]}
+        return head | {"apart": [*self._lonely.kinds], "alike": "input", "batches": batches}
 
 
 def _never() -> bool:
     return False
-
-
-def _merged(*parts: tuple[Ints, Ints]) -> Ints:
-    """Return prices of all items from those of some and those of the others."""
-    merged: Ints = np.zeros(sum(len(items) for items, _ in parts), dtype=np.int64)
-    for items, prices in parts:
-        merged[items] = prices
-    return merged

@@ -34,6 +34,11 @@ class Lonely:
         return sum(self.classes.kinds[kind][1] * len(self.classes.members[kind]) for kind in self.kinds)
 
     @property
+    def constant_ps(self) -> int:
+        """What every schedule takes beyond the base of the rest's batches, and refills."""
+        return self.classes.constant_ps + self.classes.base_ps * self.batches
+
+    @property
     def steps(self) -> list[tuple[int, int]]:
         """What they do, one after another."""
         steps: list[tuple[int, int]] = []

@@ -69,7 +69,7 @@ def optimum_certificates(
         a_second = min(a_second, _SLOWER * _FEW_STATES / max(now_s() - begun, _FEW_STATES / _STATES_A_SECOND))
     if not classes.weighted:
         if instance.offline and now_s() < deadline:
-            yield from _layered(instance, classes, bound, deadline, workers)
+            yield from _layered(instance, bound, deadline, workers)
         priced = _priced(instance, classes, bound, deadline, workers) if now_s() < deadline else None
         if priced is not None:
             yield priced
@@ -78,16 +78,14 @@ def optimum_certificates(
         yield by_request | {"states": int(states)}
 
 
-def _layered(
-    instance: Instance, classes: Classes, bound: int, deadline: float, workers: int
-) -> Iterator[dict[str, Any]]:
+def _layered(instance: Instance, bound: int, deadline: float, workers: int) -> Iterator[dict[str, Any]]:
     """Yield certificates of kind ``layered_search``: of the largest requests, then of all."""
 
     def until() -> float:
         return now_s() + _LAYERED_SHARE * (deadline - now_s())
 
     looks = min(_MOST_LOOKS, int((deadline - now_s()) * _LOOKS_A_SECOND) + 1)
-    certificates = LayeredCertificates(instance, classes, bound, looks)
+    certificates = LayeredCertificates(instance, bound, looks)
     for make in (partial(certificates.of_core, workers=workers), certificates.of_all):
         made = make(until(), seed=_SEED)
         if made is not None:

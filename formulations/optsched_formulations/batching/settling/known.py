@@ -66,7 +66,7 @@ class Known:
         self.rest = self._lonely.rest
         self.classes = classes = Classes(self.rest)
         self.by_input = Classes(self.rest, alike=Alike.INPUT)
-        self._constant_ps = self._lonely.classes.constant_ps + classes.base_ps * self._lonely.batches
+        self._constant_ps = self._lonely.constant_ps
         self.scale = scale = scale_of(classes)
         self.base = classes.base_ps * scale
         self._schedule = task.incumbent

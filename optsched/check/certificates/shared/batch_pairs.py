@@ -4,7 +4,6 @@
 here                                                in the readable form
 ==================================================  ===========================================================
 `_least_by_runs`                                    ``least.least_to_sink`` on `contents.layered`
-`_raise_bounds`                                     ``by_batches._Search._below`` of what a stage estimates
 `_run_batch`                                        ``by_batches._Search._batch`` of all pairs
 ==================================================  ===========================================================
 """
@@ -20,6 +19,7 @@ from optsched.check.certificates.shared.packed import MOST_LANES, Packed
 from optsched.check.certificates.shared.resident_states import (
     BEGIN,
     COST,
+    END,
     EVICT,
     FILL,
     HEAD,
@@ -35,8 +35,8 @@ from optsched.model.ints import Ints
 
 _HUGE = 2**61
 _FIRST_ROOM = 1 << 12
-_DEEPEST = 2 * MOST_LANES + 2
-"""Moves of a walk in a batch: no more evictions than requests that were resident, nor fills than are after it."""
+_DEEPEST = 3 * MOST_LANES + 2
+"""Moves of a walk in a batch: no more evictions than requests that were resident, nor fills or ends than run in it."""
 _MOST_KEPT = 20_000_000
 """Pairs after a run, of which each takes some 64 bytes."""
 
@@ -59,6 +59,13 @@ class _Now(NamedTuple):
     after: Ints
 
 
+class _Then(NamedTuple):
+    """Prices that hold from after a batch on, and least priced costs to the sink then, a row for each stage."""
+
+    prices: Ints
+    homes: Ints
+
+
 def least_of_walks(
     graph: Graph64, arrays: Packed, stages: Sequence[tuple[int, Ints]], beyond: int, *, batches: int, most: int
 ) -> tuple[int, int] | None:
@@ -67,55 +74,71 @@ def least_of_walks(
     Stages are how many runs they begin after, and prices.
     """
     field, start = arrays.field, arrays.start
-    layer = _Layer(start[np.newaxis].copy(), np.zeros(1, np.int64), np.full(1, -NO_WAY, np.int64), 1)
-    home, priced = np.zeros((batches + 1, len(graph.lengths)), dtype=np.int64), graph.moves[:, COST]
-    price, looked = stages[0][1], 0
+    towards = _towards(graph)
+    home = np.zeros((batches + 1, len(graph.lengths)), dtype=np.int64)
+    (_, price), looked = stages[0], 0
+    priced = _priced(graph, price)
+    if not _least_by_runs(graph, towards, priced, home, 0):
+        return None
+    estimate = int(home[0, 0]) + _pool_price(field, start, price)
+    size = int(home[0, 0] != NO_WAY and estimate < beyond)
+    layer = _Layer(start[np.newaxis].copy(), np.zeros(1, np.int64), np.full(1, estimate, np.int64), size)
     for done in range(batches):
-        for after, prices in stages:
-            if after == done:
-                price, priced = prices, _priced(graph, prices)
-                if not _least_by_runs(graph, priced, home, done):
-                    return None
-                layer = layer._replace(size=_raise_bounds(field, layer, price, home[done], beyond))
-        now = _Now(priced, price, home[done], home[done + 1])
-        later, left, looked = _run_batch(graph, field, now, layer, beyond, looked, most)
+        now, later = _Now(priced, price, home[done], home[done + 1].copy()), [p for a, p in stages if a == done + 1]
+        prices, homes = np.zeros((len(later), len(price)), np.int64), np.zeros((len(later), len(home[0])), np.int64)
+        for row, price in enumerate(later):
+            priced = _priced(graph, price)
+            if not _least_by_runs(graph, towards, priced, home, done + 1):
+                return None
+            prices[row], homes[row] = price, home[done + 1]
+        after, left, looked = _run_batch(graph, field, now, _Then(prices, homes), layer, beyond, looked, most)
         if left < layer.size:
-            proved = min(layer.bound[left : layer.size].min(), later.bound[: later.size].min(initial=beyond))
+            proved = min(layer.bound[left : layer.size].min(), after.bound[: after.size].min(initial=beyond))
             return int(proved), looked
-        layer = later
+        layer = after
     ends = (layer.words[: layer.size, 0] == graph.sink) & ~layer.words[: layer.size, 1:].any(axis=1)
     return int(layer.cost[: layer.size][ends].min(initial=beyond)), looked
 
 
+def _towards(graph: Graph64) -> Ints:
+    """Return for every move its head, after a run as a state of the next row."""
+    found: Ints = graph.moves[HEAD] + len(graph.lengths) * (graph.moves[KIND] == RUN)
+    return found
+
+
 def _priced(graph: Graph64, prices: Ints) -> Ints:
     """Return what moves cost at prices of items."""
-    kind, item, priced = graph.moves[:, KIND], graph.moves[:, ITEM], graph.moves[:, COST].copy()
-    filled, evicted = kind == FILL, kind == EVICT
+    kind, item = graph.moves[KIND], graph.moves[ITEM]
+    priced: Ints = graph.moves[COST].copy()
+    filled, evicted = (kind == FILL) | (kind == END), kind == EVICT
     priced[filled] -= prices[item[filled]]
     priced[evicted] += prices[item[evicted] + 1]
     return priced
 
 
 @compiled
-def _least_by_runs(graph: Graph64, priced: Ints, home: Ints, done: int) -> bool:
+def _least_by_runs(graph: Graph64, towards: Ints, priced: Ints, home: Ints, done: int) -> bool:
     """Write the least priced cost to the sink from every state after ``done`` runs and more, the last row's number.
 
     Return False if numbers are too large.
     """
-    batches = len(home) - 1
-    home[:] = NO_WAY
+    batches, states = len(home) - 1, len(graph.lengths)
+    home[batches] = NO_WAY
     home[batches, graph.sink] = 0
+    flat = home.reshape(-1)
     order = np.argsort(graph.lengths)[::-1]
     for runs in range(batches - 1, done - 1, -1):
+        row = flat[runs * states :]
+        row[:states] = NO_WAY
         for state in order:
             least = np.int64(NO_WAY)
             for move in range(graph.begins[state], graph.begins[state + 1]):
-                beyond = home[runs + 1 if graph.moves[move, KIND] == RUN else runs, graph.moves[move, HEAD]]
+                beyond = row[towards[move]]
                 if beyond < NO_WAY:
                     least = min(least, beyond + priced[move])
             if least < -_HUGE or _HUGE < least < NO_WAY:
                 return False
-            home[runs, state] = least
+            row[state] = least
     return True
 
 
@@ -135,23 +158,8 @@ def _pool_price(field: Ints, words: Ints, price: Ints) -> int:
 
 
 @compiled
-def _raise_bounds(field: Ints, layer: _Layer, price: Ints, home: Ints, beyond: int) -> int:
-    """Raise bounds to what prices say, and drop the pairs whose bound reaches ``beyond``; return how many stay."""
-    words, cost, bound, count = layer
-    kept = 0
-    for pair in range(count):
-        if home[words[pair, 0]] == NO_WAY:
-            continue
-        found = max(bound[pair], cost[pair] + _pool_price(field, words[pair], price) + home[words[pair, 0]])
-        if found < beyond:
-            words[kept], cost[kept], bound[kept] = words[pair], cost[pair], found
-            kept += 1
-    return kept
-
-
-@compiled
 def _run_batch(  # noqa: PLR0917 - compiled functions take positions
-    graph: Graph64, field: Ints, now: _Now, layer: _Layer, beyond: int, looked: int, most: int
+    graph: Graph64, field: Ints, now: _Now, then: _Then, layer: _Layer, beyond: int, looked: int, most: int
 ) -> tuple[_Layer, int, int]:
     """Take all batches from the pairs of a layer; return the next one, how many pairs are done, and were looked at."""
     priced, price, home, ahead = now
@@ -180,27 +188,37 @@ def _run_batch(  # noqa: PLR0917 - compiled functions take positions
                 depth -= 1
                 if depth >= 0:
                     taken = move[depth] - 1
-                    kind, item = graph.moves[taken, KIND], graph.moves[taken, ITEM]
+                    kind, item = graph.moves[KIND, taken], graph.moves[ITEM, taken]
                     if kind == EVICT:
                         here[field[item + 1, 0]] -= np.int64(1) << field[item + 1, 1]
                         evicted[item + 1] -= 1
-                    elif kind == FILL:
+                    elif kind != BEGIN:
                         here[field[item, 0]] += np.int64(1) << field[item, 1]
                 continue
             taken = move[depth]
             move[depth] += 1
-            head, kind, item = graph.moves[taken, HEAD], graph.moves[taken, KIND], graph.moves[taken, ITEM]
-            then = ahead[head] if kind == RUN else home[head]
-            if then == NO_WAY:
+            head, kind, item = graph.moves[HEAD, taken], graph.moves[KIND, taken], graph.moves[ITEM, taken]
+            least = ahead[head] if kind == RUN else home[head]
+            if least == NO_WAY:
                 continue
-            estimate = total[depth] + priced[taken] + then - home[at]
+            estimate = total[depth] + priced[taken] + least - home[at]
             if estimate >= beyond:
                 continue
-            spent = cost[depth] + graph.moves[taken, COST]
+            spent = cost[depth] + graph.moves[COST, taken]
             if kind == RUN:
+                bound = max(estimate, bounds[pair])
+                # The last prices leave fewest pairs.
+                for row in range(len(then.prices) - 1, -1, -1):
+                    least = then.homes[row, head]
+                    if least == NO_WAY:
+                        bound = np.int64(beyond)
+                    if bound < beyond:
+                        bound = max(bound, spent + _pool_price(field, here, then.prices[row]) + least)
+                if bound >= beyond:
+                    continue
                 here[0] = head
                 place = place_of(later, table, here)
-                known, bound = table[place], max(estimate, bounds[pair])
+                known = table[place]
                 if known == NONE:
                     if found == len(later):
                         later = np.concatenate((later, np.zeros_like(later)))
@@ -219,7 +237,7 @@ def _run_batch(  # noqa: PLR0917 - compiled functions take positions
             if kind != BEGIN:
                 if item < last[depth]:
                     continue
-                if kind == FILL and (evicted[item] > 0 or _waiting(field, here, item) == 0):
+                if kind != EVICT and (evicted[item] > 0 or _waiting(field, here, item) == 0):
                     continue
                 if kind == EVICT:
                     here[field[item + 1, 0]] += np.int64(1) << field[item + 1, 1]

@@ -3,16 +3,17 @@ r"""A search of walks through cache contents that have some number of runs, batc
 It is the search of `layered_search`: see there for what walks, pools and prices are. After every run it has the pairs
 of a state and a pool that some walk reaches, each at the least *cost* of those, with a *bound*: no walk that goes on
 from that costs less in all. From each it takes every batch: evictions, in the order of items, then the begin, then
-fills, in that order too, and the run. Wherever a walk is, its cost, the prices of what waits and the least priced cost
-to the sink, in as many runs as are left, are what it costs in all, at least. If that reaches ``beyond``, the walk is
-left. What is evicted is not filled with the same item in the same batch: a walk without both costs no more, since
-refills take no less time than decodes.
+fills and ends, in that order too, and the run. Wherever a walk is, its cost, the prices of what waits and the least
+priced cost to the sink, in as many runs as are left, are what it costs in all, at least. If that reaches ``beyond``,
+the walk is left. What is evicted is not filled with the same item in the same batch: a walk without both costs no more,
+since refills take no less time than decodes.
 
 *Stages.* A stage has prices that hold after some number of runs, until the next one. Any prices estimate any pair; so
 where a stage begins, every bound is raised to what its prices say, and a pair whose bound reaches ``beyond`` is
 dropped. Prices that are good for the pairs of a batch leave far fewer of them than those that are good for the source.
 
-The readable form is here; the compiled one (`batch_pairs`) does the same where numbers fit into 64 bits.
+The readable form is here; the compiled one (`batch_pairs`) does the same where numbers fit into 64 bits, but asks the
+prices of the stages to come before it keeps a pair.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ class _Search:
     def __init__(self, graph: Graph, items: Sequence[Item], beyond: int, batches: int) -> None:
         self.looked = 0
         self._graph, self._beyond, self._batches = graph, beyond, batches
-        self._start = tuple(item.requests if item.k == 1 else 0 for item in items)
+        self._start = tuple(item.fresh for item in items)
 
     def least(self, stages: Sequence[Stage], most: int) -> int:
         """Return the least cost of a walk, or ``beyond``, or what is proved."""

@@ -49,12 +49,23 @@ than keeping it if extra times are not negative.
 *Prices.* Every item has a price π. The *priced* cost of a fill is its cost less π, that of an eviction its cost, 0,
 plus the π of the successor. In a schedule's walk the prices of evictions and refills cancel, and those of first fills
 add up to Π = Σ π(first item of r) over the requests r.
+
+*Requests of one input.* Offline, for the makespan, nothing tells the requests of one input apart before they end. So
+they may be one group, of which n_k generate a token k, and every output O below the largest is an *end*, an item of its
+own, which as many requests wait for as have it. One more kind of move, before a run, after which nothing is filled:
+
+- end: an item with k = O of the batch becomes the end O, which leaves with the run; it costs nothing, and its priced
+  cost is less by the end's price.
+
+A batch runs only if no more than n_(k + 1) of those that stay have k tokens or more, and only so many are filled. A
+schedule is such a walk, which takes every end as often as requests have it; and all that a walk with pools takes may be
+told apart by their outputs when they end, so that it is a schedule.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -110,7 +121,8 @@ class Item:
 
     ``requests`` is the size of the group, ``weight`` that of each of them, ``work_ps`` the token and attention time of
     the step, which is a fill for k = 1 and else a decode, and ``extra_ps`` what a refill takes beyond it. Successors
-    are next to each other.
+    are next to each other. ``reach`` is the number of the group's requests that generate the token, ``of`` for an end
+    the number of the item that it ends, and else −1.
     """
 
     group: int
@@ -122,6 +134,18 @@ class Item:
     blocks: int
     work_ps: int
     extra_ps: int
+    reach: int
+    of: int = -1
+
+    @property
+    def first(self) -> bool:
+        """Whether it is a first token."""
+        return self.k == 1 and self.of < 0
+
+    @property
+    def fresh(self) -> int:
+        """How many requests wait for it at the begin."""
+        return self.requests if self.first or self.of >= 0 else 0
 
 
 def group_of(problem: Problem, objective: Objective, request: int) -> tuple[int, int, int]:
@@ -133,17 +157,44 @@ def group_of(problem: Problem, objective: Objective, request: int) -> tuple[int,
 
 def items_of(problem: Problem, objective: Objective) -> list[Item]:
     """Return the items of all groups, group by group, k ascending."""
-    cost = problem.cost
     groups = Counter(group_of(problem, objective, request) for request in range(len(problem.requests)))
-    found = []
-    for group, ((prompt, output, weight), requests) in enumerate(sorted(groups.items())):
-        for k in range(1, output + 1):
-            tokens = prompt + k - 1
-            fill = cost.token * tokens + cost.prefill_sq * tokens**2 + cost.prefill_req
-            work = cost.token + cost.decode_kv * (tokens - 1) + cost.decode_req if k > 1 else fill
-            blocks = problem.blocks_of(tokens)
-            found.append(Item(group, requests, weight, k, k == output, tokens, blocks, work, fill - work))
-    return found
+    return [
+        _item(problem, Item(group, requests, weight, k, k == output, prompt + k - 1, 0, 0, 0, requests))
+        for group, ((prompt, output, weight), requests) in enumerate(sorted(groups.items()))
+        for k in range(1, output + 1)
+    ]
+
+
+def items_by_input(problem: Problem, requests: Iterable[int]) -> list[Item]:
+    """Return the items of some requests, those of one input a group: group by group, k ascending; then ends, likewise.
+
+    It is for the makespan of requests that arrive together.
+    """
+    groups: dict[int, Counter[int]] = {}
+    for request in requests:
+        found = problem.requests[request]
+        groups.setdefault(found.input, Counter())[found.output] += 1
+    items, ends = list[Item](), list[Item]()
+    for group, (prompt, outputs) in enumerate(sorted(groups.items())):
+        for k in range(1, max(outputs) + 1):
+            reach = sum(number for output, number in outputs.items() if output >= k)
+            last = k == max(outputs)
+            item = Item(group, outputs.total(), 0, k, last, prompt + k - 1, 0, 0, 0, reach)
+            items.append(_item(problem, item))
+            if k in outputs and not last:
+                blocks = items[-1].blocks
+                ends.append(
+                    replace(item, requests=outputs[k], last=True, blocks=blocks, reach=outputs[k], of=len(items) - 1)
+                )
+    return items + ends
+
+
+def _item(problem: Problem, item: Item) -> Item:
+    """Return an item with the blocks that it holds and what its steps take."""
+    cost, tokens = problem.cost, item.tokens
+    fill = cost.token * tokens + cost.prefill_sq * tokens**2 + cost.prefill_req
+    work = cost.token + cost.decode_kv * (tokens - 1) + cost.decode_req if item.k > 1 else fill
+    return replace(item, blocks=problem.blocks_of(tokens), work_ps=work, extra_ps=fill - work)
 
 
 @dataclass(frozen=True)
@@ -200,10 +251,11 @@ class Kind(Enum):
     PAUSE = auto()
     FILL = auto()
     RUN = auto()
+    END = auto()
 
 
 class Move(NamedTuple):
-    """A move to the state number ``head``; ``item`` is what it fills, evicts or lets pause, −1 for the others."""
+    """A move to the state number ``head``; ``item`` is what it fills, evicts, lets pause or ends as, or −1."""
 
     head: int
     kind: Kind
@@ -247,13 +299,24 @@ class Rules:
         self._worth = worth
         [(self._base_ps, _)] = pieces_of(problem.cost)
         self._steady = 0 if objective in SUMS else 1
-        self._small_first = sorted(range(len(items)), key=lambda number: items[number].blocks)
-        firsts = [item for item in items if item.k == 1]
+        tokens = [number for number, item in enumerate(items) if item.of < 0]
+        self._small_first = sorted(tokens, key=lambda number: items[number].blocks)
+        self._ends = [number for number, item in enumerate(items) if item.of >= 0]
+        # Of every item what not all requests of its group reach, up to it.
+        self._scarce = [
+            [step for step in items[number + 1 - item.k : number + 1] if step.reach < step.requests]
+            for number, item in enumerate(items)
+        ]
+        firsts = [item for item in items if item.first]
         all_wait = tuple(item.requests if item.group in prices.tracked else 0 for item in firsts)
         weight = sum(item.requests * item.weight for item in firsts)
         self._weights = [item.weight for item in firsts]
         self.source = State(False, (), (), all_wait, weight)
         self.sink = State(False, (), (), (0,) * len(all_wait), 0)
+
+    def is_end(self, number: int) -> bool:
+        """Return whether an item is an end."""
+        return self._items[number].of >= 0
 
     def steps(self, state: State) -> Iterator[_Step]:
         """Yield all moves from a state."""
@@ -275,6 +338,12 @@ class Rules:
                 yield rest._replace(paused=tuple(sorted((*state.paused, number)))), Kind.PAUSE, number, 0, 0
 
     def _in_batch(self, state: State, cost: int) -> Iterator[_Step]:
+        if not any(map(self.is_end, state.items)):
+            yield from self._fills(state, cost)
+        yield from self._endings(state)
+        yield from self._runs(state, cost)
+
+    def _fills(self, state: State, cost: int) -> Iterator[_Step]:
         here = state.items + state.paused
         groups = [self._items[number].group for number in here]
         free = self._problem.blocks - sum(self._items[number].blocks for number in here)
@@ -291,16 +360,39 @@ class Rules:
             else:
                 others = item.requests - waiting[item.group] - groups.count(item.group)
                 possible = others > 0 and item.weight <= elsewhere and (item.k == 1 or self._problem.eviction)
-            if possible:
+            if possible and all(self._reached(here, step) < step.reach for step in self._scarce[number]):
                 filled = state._replace(items=tuple(sorted((*state.items, number))), waiting=waiting)
                 work = cost * (item.work_ps + item.extra_ps)
                 yield filled, Kind.FILL, number, work, work - self._prices.items[number]
-        if state.items or self._worth:
-            ended = [number for number in state.items if self._items[number].last]
-            left = sorted((*state.paused, *(number for number in state.items if not self._items[number].last)))
-            weight = state.weight - sum(self._items[number].weight for number in ended)
-            base = cost * self._base_ps - (self._worth[free] if self._worth else 0)
-            yield State(False, tuple(left), (), state.waiting, weight), Kind.RUN, -1, base, base
+
+    def _reached(self, here: Sequence[int], step: Item) -> int:
+        """Return how many of those that are here have a token, or a later one, of the same group."""
+        there = [self._items[number] for number in here]
+        return sum(item.group == step.group and item.k >= step.k for item in there)
+
+    def _endings(self, state: State) -> Iterator[_Step]:
+        for end in self._ends:
+            item = self._items[end]
+            if item.of in state.items and state.items.count(end) < item.requests:
+                place = state.items.index(item.of)
+                ended = state._replace(items=tuple(sorted((*state.items[:place], *state.items[place + 1 :], end))))
+                yield ended, Kind.END, end, 0, -self._prices.items[end]
+
+    def _runs(self, state: State, cost: int) -> Iterator[_Step]:
+        if not state.items and not self._worth:
+            return
+        ended = [number for number in state.items if self._items[number].last]
+        stay = [number for number in state.items if not self._items[number].last]
+        for number in stay:
+            after = self._items[number + 1]
+            if after.reach < after.requests and self._reached(stay, self._items[number]) > after.reach:
+                return
+        weight = state.weight - sum(self._items[number].weight for number in ended)
+        here = state.items + state.paused
+        free = self._problem.blocks - sum(self._items[number].blocks for number in here)
+        base = cost * self._base_ps - (self._worth[free] if self._worth else 0)
+        left = tuple(sorted((*state.paused, *stay)))
+        yield State(False, left, (), state.waiting, weight), Kind.RUN, -1, base, base
 
 
 def explore(rules: Rules, most: int | None = None) -> Graph:
@@ -322,7 +414,8 @@ def explore(rules: Rules, most: int | None = None) -> Graph:
 
     def phase(number: int) -> tuple[bool, int]:
         state = states[number]
-        return state.composing, len(state.items) if state.composing else -len(state.items)
+        ends = sum(rules.is_end(item) for item in state.items)
+        return state.composing, len(state.items) + ends if state.composing else -len(state.items)
 
     return Graph(states, moves, sorted(range(len(states)), key=phase), 0, numbers[rules.sink])
 
@@ -331,7 +424,7 @@ def repriced(graph: Graph, prices: Sequence[int]) -> Graph:
     """Return the graph with other prices of its items."""
 
     def priced(move: Move) -> int:
-        evicted, filled = move.kind is Kind.EVICT, move.kind is Kind.FILL
+        evicted, filled = move.kind is Kind.EVICT, move.kind in {Kind.FILL, Kind.END}
         return move.cost + (prices[move.item + 1] if evicted else -prices[move.item] if filled else 0)
 
     return replace(graph, moves=[[move._replace(priced=priced(move)) for move in leaving] for leaving in graph.moves])

@@ -57,7 +57,7 @@ def packed(
     [(base, _)] = pieces_of(problem.cost)
     words, bits = first_word - 1, _WORD
     for item in items:
-        if item.k == 1 and item.group in prices.tracked:
+        if item.first and item.group in prices.tracked:
             fields.append((-1, 0, 0))
             continue
         width = item.requests.bit_length()
@@ -65,7 +65,7 @@ def packed(
             words, bits = words + 1, 0
         fields.append((words, bits, (1 << width) - 1))
         bits += width
-    requests = sum(item.requests for item in items if item.k == 1)
+    requests = sum(item.requests for item in items if item.first)
     lanes = 1 + min(requests, problem.blocks // min(item.blocks for item in items))
     largest = max(
         scale * max(base, *(item.work_ps + item.extra_ps for item in items)),
@@ -75,11 +75,11 @@ def packed(
     )
     if lanes > MOST_LANES or largest >= _MOST_COST or len(items) >= _MOST_ITEMS:
         return None
-    firsts = [item for item in items if item.k == 1]
+    firsts = [item for item in items if item.first]
     start = np.zeros(words + 1, dtype=np.int64)
     for item, (word, shift, _) in zip(items, fields, strict=True):
-        if item.k == 1 and word >= 0:
-            start[word] += item.requests << shift
+        if word >= 0:
+            start[word] += item.fresh << shift
     arrays = Items64(
         group=integers(item.group for item in items),
         k=integers(item.k for item in items),
@@ -88,6 +88,8 @@ def packed(
         work=integers(scale * item.work_ps for item in items),
         fill=integers(scale * (item.work_ps + item.extra_ps) for item in items),
         price=integers(prices.items),
+        reach=integers(item.reach for item in items),
+        of=integers(item.of for item in items),
         requests=integers(item.requests for item in firsts),
         tracked=integers(item.group in prices.tracked for item in firsts),
     )

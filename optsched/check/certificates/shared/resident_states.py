@@ -22,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from optsched.check.certificates.shared.rows import NONE, place_of, table_of
-from optsched.compiled import compiled
+from optsched.compiled import compiled, compiled_helper
 from optsched.model.ints import Ints
 
 Rows = npt.NDArray[np.int16]
 
-BEGIN, EVICT, PAUSE, FILL, RUN = range(5)
+BEGIN, EVICT, PAUSE, FILL, RUN, END = range(6)
 NO_WAY = 2**62
 """Cost of a way to the sink where there is none."""
 _HUGE = 2**61
@@ -38,7 +38,7 @@ HEAD, KIND, ITEM, COST, _PRICED = range(5)
 
 
 class Graph64(NamedTuple):
-    """Moves, those of state s from ``begins[s]`` on; the columns head, kind, item, cost and priced cost.
+    """Moves, those of state s from ``begins[s]`` on; the rows head, kind, item, cost and priced cost.
 
     ``waiting`` has a row for every state: how many of each tracked group have not started. ``sink`` is the sink's
     number, −1 if it is not reached; ``complete`` is 0 if there are more states than asked for.
@@ -56,7 +56,8 @@ class Items64(NamedTuple):
     """What items and groups are, times in the unit of costs.
 
     Of every item: its group, k, whether it is the last, blocks, the time of its decode (or first fill) and of its fill,
-    and its price; of every group: its requests and whether it is tracked.
+    its price, how many reach it, and the item that it ends, −1 if it is no end; of every group: its requests and
+    whether it is tracked. An end is reached by those that have it.
     """
 
     group: Ints
@@ -66,6 +67,8 @@ class Items64(NamedTuple):
     work: Ints
     fill: Ints
     price: Ints
+    reach: Ints
+    of: Ints
     requests: Ints
     tracked: Ints
 
@@ -88,6 +91,39 @@ def _remove(row: Rows, place: int, end: int) -> None:
     row[end - 1] = NONE
 
 
+@compiled_helper
+def _reached(items: Items64, row: Rows, end: int, step: int) -> int:
+    """Return how many of a row's lanes have a token, or a later one, of the same group."""
+    found = 0
+    for lane in range(1, end):
+        if row[lane] != NONE:
+            found += items.group[row[lane]] == items.group[step] and items.k[row[lane]] >= items.k[step]
+    return int(found)
+
+
+@compiled_helper
+def _fill_fits(items: Items64, row: Rows, end: int, item: int) -> bool:
+    """Return whether as many requests as have this token, and each before it, are not there yet."""
+    for step in range(item + 1 - items.k[item], item + 1):
+        reach = items.reach[step]
+        if reach < items.requests[items.group[step]] and _reached(items, row, end, step) >= reach:
+            return False
+    return True
+
+
+@compiled_helper
+def _run_fits(items: Items64, row: Rows, end: int) -> bool:
+    """Return whether no more stay than have a token more."""
+    for lane in range(1, end):
+        step = row[lane]
+        if step == NONE:
+            continue
+        reach = items.reach[step + 1]
+        if reach < items.requests[items.group[step]] and _reached(items, row, end, step) > reach:
+            return False
+    return True
+
+
 @compiled
 def explore_graph(  # noqa: PLR0917 - compiled functions take positions
     items: Items64, capacity: int, base: int, worth: Ints, evicts: bool, pauses: bool, lanes: int, most: int
@@ -100,7 +136,7 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
     groups = len(items.requests)
     width = 1 + 2 * lanes + groups
     rows = np.full((_FIRST_ROOM, width), NONE, dtype=np.int16)
-    moves = np.zeros((4 * _FIRST_ROOM, 5), dtype=np.int64)
+    moves = np.zeros((5, 4 * _FIRST_ROOM), dtype=np.int64)
     begins = np.zeros(_FIRST_ROOM + 1, dtype=np.int64)
     source = np.full(width, NONE, dtype=np.int16)
     source[0] = 0
@@ -120,13 +156,28 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
         while row[1 + lanes + paused] != NONE:
             held += items.blocks[row[1 + lanes + paused]]
             paused += 1
-        # Choices: while composing, to fill each item, and to run; else to begin, and for each lane to evict or pause.
+        ends = 0
+        for lane in range(1, 1 + size):
+            ends += items.of[row[lane]] >= 0
+        # Choices: while composing, to fill each item, or to end as it, and to run; else to begin, and for each lane to
+        # evict or pause.
         for choice in range(len(items.k) + 1 if row[0] else 1 + 2 * size):
             after[:] = row
             kind, item, cost, priced = RUN, np.int64(NONE), np.int64(0), np.int64(0)
-            if row[0] and choice < len(items.k):
+            if row[0] and choice < len(items.k) and items.of[choice] >= 0:
+                kind, item, lane, taken = END, np.int64(choice), 0, 0
+                for other in range(1, 1 + size):
+                    taken += row[other] == item
+                    if row[other] == items.of[item]:
+                        lane = other
+                if lane == 0 or taken >= items.reach[item]:
+                    continue
+                _remove(after, lane, 1 + lanes)
+                _insert(after, 1, 1 + lanes, int(item))
+                priced = -items.price[item]
+            elif row[0] and choice < len(items.k):
                 kind, item = FILL, np.int64(choice)
-                if held + items.blocks[item] > capacity:
+                if ends > 0 or held + items.blocks[item] > capacity:
                     continue
                 group = items.group[item]
                 to_come = row[1 + 2 * lanes + group]
@@ -140,6 +191,8 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
                         present += row[lane] != NONE and items.group[row[lane]] == group
                     if present >= items.requests[group] or (items.k[item] > 1 and not evicts):
                         continue
+                if not _fill_fits(items, row, 1 + 2 * lanes, int(item)):
+                    continue
                 _insert(after, 1, 1 + lanes, int(item))
                 cost = items.fill[item]
                 priced = cost - items.price[item]
@@ -151,6 +204,8 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
                 for lane in range(1, 1 + 2 * lanes):
                     if row[lane] != NONE and (lane > lanes or not items.last[row[lane]]):
                         _insert(after, 1, 1 + lanes, row[lane])
+                if not _run_fits(items, after, 1 + lanes):
+                    continue
                 cost = np.int64(base)
                 if len(worth) > 0:
                     cost -= worth[capacity - held]
@@ -189,10 +244,10 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
                 rows[count] = after
                 table[place] = head
                 count += 1
-            if arcs == len(moves):
-                moves = np.concatenate((moves, np.zeros_like(moves)))
-            moves[arcs, HEAD], moves[arcs, KIND], moves[arcs, ITEM] = head, kind, item
-            moves[arcs, COST], moves[arcs, _PRICED] = cost, priced
+            if arcs == moves.shape[1]:
+                moves = np.concatenate((moves, np.zeros_like(moves)), axis=1)
+            moves[HEAD, arcs], moves[KIND, arcs], moves[ITEM, arcs] = head, kind, item
+            moves[COST, arcs], moves[_PRICED, arcs] = cost, priced
             arcs += 1
         if not complete:
             break
@@ -201,12 +256,15 @@ def explore_graph(  # noqa: PLR0917 - compiled functions take positions
     lengths = np.zeros(count, dtype=np.int64)
     for number in range(count):
         for lane in range(1, 1 + lanes):
-            lengths[number] += rows[number, lane] != NONE
+            item = rows[number, lane]
+            lengths[number] += 0 if item == NONE else 1 + (items.of[item] >= 0)
         lengths[number] = 1000 + lengths[number] if rows[number, 0] else -lengths[number]
     source[1:] = NONE
     source[1 + 2 * lanes :] = 0
     sink = table[place_of(rows, table, source)]
-    return Graph64(begins[: count + 1], moves[:arcs], rows[:count, 1 + 2 * lanes :].copy(), lengths, sink, complete)
+    return Graph64(
+        begins[: count + 1], moves[:, :arcs].copy(), rows[:count, 1 + 2 * lanes :].copy(), lengths, sink, complete
+    )
 
 
 @compiled
@@ -224,9 +282,9 @@ def least_to_end(graph: Graph64, home: Ints) -> bool:
         for state in order:
             least = home[state]
             for move in range(graph.begins[state], graph.begins[state + 1]):
-                beyond = home[graph.moves[move, HEAD]]
+                beyond = home[graph.moves[HEAD, move]]
                 if beyond < NO_WAY:
-                    least = min(least, beyond + graph.moves[move, _PRICED])
+                    least = min(least, beyond + graph.moves[_PRICED, move])
             if least < home[state]:
                 if least < -_HUGE or least > _HUGE:
                     return False
@@ -283,10 +341,10 @@ def search_pairs(  # noqa: PLR0917
         if looked > most or count > 2 * most:
             return int(total), False
         for move in range(graph.begins[state], graph.begins[state + 1]):
-            head, kind, item = graph.moves[move, HEAD], graph.moves[move, KIND], graph.moves[move, ITEM]
+            head, kind, item = graph.moves[HEAD, move], graph.moves[KIND, move], graph.moves[ITEM, move]
             if home[head] == NO_WAY:
                 continue
-            found = total + graph.moves[move, _PRICED] + home[head] - home[state]
+            found = total + graph.moves[_PRICED, move] + home[head] - home[state]
             if found >= beyond:
                 continue
             present = 0
@@ -334,7 +392,7 @@ def search_pairs(  # noqa: PLR0917
                         count += 1
                     if found + idle < totals[known]:
                         totals[known] = found + idle
-                        clocks[known] = clock + graph.moves[move, COST] + idle
+                        clocks[known] = clock + graph.moves[COST, move] + idle
                         heappush(queue, (found + idle, known))
                 if kind != BEGIN or present >= len(times):
                     break
