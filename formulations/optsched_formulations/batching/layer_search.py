@@ -26,8 +26,8 @@ settled by itself:
 5. *Arcs*: where prices are of blocks, all steps that requests may do in a better schedule are listed, and HiGHS packs
    them into the batches (`layers.arc_programme`).
 6. *A search from both ends* (`layers.two_sided`) where prices are of items: of the J with the least bound so far, once
-   its prices have converged, each time a little further. It ends with the best schedule of J batches, or with a better
-   bound.
+   its prices have converged and a short search as below has not settled it, each time a little further. It ends with
+   the best schedule of J batches, or with a better bound.
 7. *A search* of all states, layer by layer, for the J that are left, those of the best bounds first. Where it is not
    finished, the least bound of its last layer is one of J.
 

@@ -67,10 +67,10 @@ class ItemSettler(Settler):
                 self.search(every.of(batches), batches, width, over)
 
     def raise_least(self, relaxations: Mapping[int, GraphRelaxation], width: int, until: float) -> None:
-        """Raise the least bound: by prices until they have converged, then by searches from both ends.
+        """Raise the least bound: by prices until they have converged, by a search in layers, then from both ends.
 
-        Each search of a number of batches goes a little further than the one before. Where it is large, prices may rise
-        before it begins again.
+        Each search from both ends of a number of batches goes a little further than the one before. Where it is large,
+        prices may rise before it begins again.
         """
         known = self.known
         if not known.open:
@@ -100,7 +100,7 @@ class ItemSettler(Settler):
                 if priced.bound < before + GAIN * known.base:
                     converged.add(batches)
                     soon = known.over(min(until, known.at(_SEARCH_SHARE)))
-                    if not affordable(graph, batches) and self.search(priced, batches, None, soon):
+                    if self.search(priced, batches, None, soon):
                         searched.add(batches)
                 continue
             if batches not in risen:

@@ -57,9 +57,9 @@ own, which as many requests wait for as have it. One more kind of move, before a
 - end: an item with k = O of the batch becomes the end O, which leaves with the run; it costs nothing, and its priced
   cost is less by the end's price.
 
-A batch runs only if no more than n_(k + 1) of those that stay have k tokens or more, and only so many are filled. A
-schedule is such a walk, which takes every end as often as requests have it; and all that a walk with pools takes may be
-told apart by their outputs when they end, so that it is a schedule.
+A batch runs only if no more than n_(k + 1) of those that stay have k tokens or more, and a fill leaves no more than n_k
+of those that have k. A schedule is such a walk, which takes every end as often as requests have it; and all that a walk
+with pools takes may be told apart by their outputs when they end, so that it is a schedule.
 """
 
 from __future__ import annotations
