@@ -54,7 +54,7 @@ class Core:
     inside
         Those of them that are the core.
     graph
-        Of the core, which may have requests of one input as a class; its empty node may run.
+        Of the core, requests of one input as a class; its empty node may run.
     fillers
         The others.
     """
@@ -97,35 +97,29 @@ class Core:
         return Walks(self.graph, scale, batches, filled=self.fillers.filled(tokens))
 
 
-def core_of(instance: Instance, classes: Classes, most_nodes: int, alike: Alike = Alike.INPUT) -> Core | None:
+def core_of(instance: Instance, classes: Classes, most_nodes: int) -> Core | None:
     """Return the core of as many of the largest classes as have ``most_nodes`` nodes, if some are left for fillers.
 
-    In its graph requests are alike by input or output. Classes are in order of what their requests hold at the end. A
+    In its graph requests of one input are alike. Classes are in order of what their requests hold at the end. A
     core that holds little proves little: then there is none.
     """
     order = sorted(range(len(classes.kinds)), key=lambda kind: (sum(classes.kinds[kind][:2]), classes.kinds[kind]))
     held = [sum(map(classes.held, _items_of(classes, kind))) * len(classes.members[kind]) for kind in order]
     core = None
     for number in range(len(order) - 1, 0, -1):
-        if not can_be_few(_of(instance, classes, order[number:], alike), most_nodes):
+        if not can_be_few(_of(instance, classes, order[number:], Alike.INPUT), most_nodes):
             break
         core = order[number:] if sum(held[number:]) >= _LEAST_SHARE * sum(held) else None
     if core is None:
         return None
     try:
-        found = core_with(instance, classes, core, max(_FEW_BEYOND, _BEYOND * most_nodes), alike)
+        found = core_with(instance, classes, core, max(_FEW_BEYOND, _BEYOND * most_nodes))
     except TooLargeError:
         return None
     return None if found.fillers.effort > _MOST_EFFORT else found
 
 
-def core_with(
-    instance: Instance,
-    classes: Classes,
-    kinds: list[int],
-    most_nodes: int = _FEW_BEYOND,
-    alike: Alike = Alike.INPUT,
-) -> Core:
+def core_with(instance: Instance, classes: Classes, kinds: list[int], most_nodes: int = _FEW_BEYOND) -> Core:
     """Return the core of some classes, by their numbers.
 
     Raises
@@ -134,7 +128,7 @@ def core_with(
         If there are more than ``most_nodes`` nodes.
     """
     others = [kind for kind in range(len(classes.kinds)) if kind not in kinds]
-    graph = merged_graph(_of(instance, classes, kinds, alike), most_nodes).idling
+    graph = merged_graph(_of(instance, classes, kinds, Alike.INPUT), most_nodes).idling
     return Core(classes, _of(instance, classes, kinds), graph, Fillers(_of(instance, classes, others)))
 
 
