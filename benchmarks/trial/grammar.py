@@ -452,13 +452,12 @@ def by_apart(rng: Random, about: About) -> Certificate:
         apart = rng.sample(range(len(kinds)), rng.randint(0, len(kinds)))
     there = {kinds[group] for group in apart}
     others = tuple(job for job in case.jobs if (job.prompt, job.output) not in there)
+    items = dict(zip(kinds, _items(case, [0] * len(case.jobs)), strict=True))
     taken = sum(
         case.cpu_batch + case.pieces[0][0] + (item.fill if item.k == 1 else item.decode)
-        for items, (prompt, output) in zip(_items(case, [0] * len(case.jobs)), kinds, strict=True)
-        for item in items
-        for _ in range(
-            sum((job.prompt, job.output) == (prompt, output) for job in case.jobs) * ((prompt, output) in there)
-        )
+        for job in case.jobs
+        if (job.prompt, job.output) in there
+        for item in items[job.prompt, job.output]
     )
     if not others:
         return {"kind": "layered_search", "bound": about.best + rng.choice((0, 1, 9)), "apart": apart}

@@ -178,6 +178,8 @@ def test_prices_after_some_batches_drop_what_others_leave() -> None:
         assert isinstance(found, int)
         assert 300 + 35 + 17 + 35 <= found <= BEST
     assert found == BEST
+    # Of many that begin after the same batch the last ones are asked.
+    assert outcome({**stated(BEST, [3], 0, 0), "batches": [proof["batches"][0] | {"later": later * 100}]}) == BEST
 
 
 REFUSED = {

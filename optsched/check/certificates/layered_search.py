@@ -43,7 +43,7 @@ together look at up to ``pairs`` pairs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
@@ -54,6 +54,7 @@ from optsched.check.certificates.shared.by_batches import Stage, Walkers, least_
 from optsched.check.certificates.shared.contents import (
     Item,
     Prices,
+    group_of,
     items_by_input,
     items_of,
     offline,
@@ -123,10 +124,17 @@ def _without_apart(certificate: Mapping[str, Any], problem: Problem) -> tuple[Pr
         beside = [item.blocks for item in firsts if item.group != group or item.requests > 1]
         if firsts[group].blocks + min(beside, default=problem.blocks) <= problem.blocks:
             raise UnprovedError(f"apart has group {group}, which leaves room for another request")
-    kinds = {(item.tokens - item.k + 1, item.k) for item in items if item.last and item.group in apart}
-    others = tuple(each for each in problem.requests if (each.input, each.output) not in kinds)
+    gone = _of_groups(problem, apart)
+    others = tuple(each for number, each in enumerate(problem.requests) if number not in gone)
     taken = sum(item.requests * (base + item.work_ps) for item in items if item.group in apart)
     return replace(problem, requests=others, queue=()), taken
+
+
+def _of_groups(problem: Problem, groups: Sequence[int]) -> set[int]:
+    """Return the requests of some groups."""
+    kinds = [group_of(problem, Objective.MAKESPAN, request) for request in range(len(problem.requests))]
+    some = {kind for group, kind in enumerate(sorted(set(kinds))) if group in groups}
+    return {request for request, kind in enumerate(kinds) if kind in some}
 
 
 def _fewest(problem: Problem, items: list[Item]) -> int:
@@ -201,9 +209,7 @@ def _parts(certificate: Mapping[str, Any], problem: Problem, items: list[Item]) 
         return _Parts(items, inside, [replace(items[n], group=place[items[n].group]) for n in inside], outside)
     if alike != "input":
         raise UnprovedError(f"alike is {shown(alike)}, expected output or input")
-    kinds = {(item.tokens - item.k + 1, item.k) for item in items if item.last and item.group in place}
-    requests = [number for number, each in enumerate(problem.requests) if (each.input, each.output) in kinds]
-    walking = items_by_input(problem, requests)
+    walking = items_by_input(problem, _of_groups(problem, core))
     others = [item for item in items if item.group not in place]
     priced = walking + others
     return _Parts(priced, [*range(len(walking))], walking, [*range(len(walking), len(priced))])

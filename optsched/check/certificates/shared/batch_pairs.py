@@ -37,6 +37,8 @@ _HUGE = 2**61
 _FIRST_ROOM = 1 << 12
 _DEEPEST = 3 * MOST_LANES + 2
 """Moves of a walk in a batch: no more evictions than requests that were resident, nor fills or ends than run in it."""
+_MOST_STAGES = 8
+"""Of those that begin after the same run, the last ones that are asked: each takes a number for every state."""
 _MOST_KEPT = 20_000_000
 """Pairs after a run, of which each takes some 64 bytes."""
 
@@ -84,18 +86,19 @@ def least_of_walks(
     size = int(home[0, 0] != NO_WAY and estimate < beyond)
     layer = _Layer(start[np.newaxis].copy(), np.zeros(1, np.int64), np.full(1, estimate, np.int64), size)
     for done in range(batches):
-        now, later = _Now(priced, price, home[done], home[done + 1].copy()), [p for a, p in stages if a == done + 1]
+        now = _Now(priced, price, home[done], home[done + 1].copy())
+        later = [prices for after, prices in stages if after == done + 1][-_MOST_STAGES:]
         prices, homes = np.zeros((len(later), len(price)), np.int64), np.zeros((len(later), len(home[0])), np.int64)
         for row, price in enumerate(later):
             priced = _priced(graph, price)
             if not _least_by_runs(graph, towards, priced, home, done + 1):
                 return None
             prices[row], homes[row] = price, home[done + 1]
-        after, left, looked = _run_batch(graph, field, now, _Then(prices, homes), layer, beyond, looked, most)
+        following, left, looked = _run_batch(graph, field, now, _Then(prices, homes), layer, beyond, looked, most)
         if left < layer.size:
-            proved = min(layer.bound[left : layer.size].min(), after.bound[: after.size].min(initial=beyond))
+            proved = min(layer.bound[left : layer.size].min(), following.bound[: following.size].min(initial=beyond))
             return int(proved), looked
-        layer = after
+        layer = following
     ends = (layer.words[: layer.size, 0] == graph.sink) & ~layer.words[: layer.size, 1:].any(axis=1)
     return int(layer.cost[: layer.size][ends].min(initial=beyond)), looked
 
