@@ -6,10 +6,11 @@ binds. The objective is the makespan; the largest e2e latency, if all requests a
 makespan; or a sum of e2e latencies, with different weights only if all arrive together. An order of first runs or a
 number of evictions may restrict schedules further: what holds without them holds with them.
 
-*States.* After a batch every request waits or holds KV, with k tokens generated. In the next batch, which begins at
-once or at a later arrival, a request that waits and has arrived may be filled; one that holds KV decodes, or is
-evicted, if that is allowed, and waits after this batch; it is kept without running only if requests arrive over time,
-for if they do not, `contents` says why schedules without pauses suffice. What all hold in the batch fits the blocks.
+*States.* After a batch every request waits or holds KV, with k tokens generated. One that holds KV may be evicted, if
+that is allowed: then it waits, and no time has passed. In the next batch, which begins at once or at a later arrival, a
+request that waits and has arrived may be filled; one that holds KV decodes. It is kept without running only if requests
+arrive over time, for if they do not, `contents` says why schedules without pauses suffice. What all hold in the batch
+fits the blocks. To evict and to refill in the next batch is no schedule, but takes no less time than to keep.
 Groups are as in `contents`: requests of a group differ in their arrival alone, so let them start in the order in which
 they arrive. Equal requests of a state are counted, not named. A batch that waits for an arrival begins with a request
 that arrives just then: else it could begin earlier.
@@ -200,7 +201,7 @@ def _priced(problem: Problem, items: Sequence[Item], unit: int, prices: Sequence
     batches, groups = len(prices) + 1 if prices else 0, 1 + items[-1].group
     require_64_bits(paid=(unit * (batches + MOST_TOKENS) + sum(map(max, prices))) * 4 * MOST_REQUESTS)
     price = np.zeros((batches, groups, MOST_TOKENS + 2), dtype=np.int64)
-    paid = np.zeros((batches, groups, 2 * RESIDENT), dtype=np.int64)
+    paid = np.zeros((groups, 2 * RESIDENT, batches), dtype=np.int64)
     most = np.zeros((batches, problem.blocks + 1), dtype=np.int64)
     for m, of_items in enumerate(prices):
         most[m] = _most_shared(problem, items, of_items)
@@ -209,13 +210,13 @@ def _priced(problem: Problem, items: Sequence[Item], unit: int, prices: Sequence
     for m in reversed(range(batches)):
         for item in reversed(items):
             then = min(m + 1, batches - 1)
-            after = 0 if item.last else int(paid[then, item.group, RESIDENT + item.k])
+            after = 0 if item.last else int(paid[item.group, RESIDENT + item.k, then])
             runs = unit + int(price[m, item.group, item.k]) + after
-            waits = runs if then == m else min(runs, unit + int(paid[then, item.group, item.k - 1]))
-            paid[m, item.group, item.k - 1] = waits
+            waits = runs if then == m else min(runs, unit + int(paid[item.group, item.k - 1, then]))
+            paid[item.group, item.k - 1, m] = waits
             if item.k > 1:
                 # What holds the token before runs, or is evicted.
-                paid[m, item.group, RESIDENT + item.k - 1] = waits if problem.eviction else runs
+                paid[item.group, RESIDENT + item.k - 1, m] = waits if problem.eviction else runs
     return Priced(unit, price, paid, most, most[::-1, -1].cumsum()[::-1].copy())
 
 

@@ -23,12 +23,14 @@ RESIDENT = 64
 MOST_TOKENS, MOST_REQUESTS = RESIDENT - 1, 64
 LAST, SUM, DATED_SUM = range(3)
 """What is bounded: the last completion; the weighted sum of completions, all there at 0; their sum with arrivals."""
-_RUN, _STAY, _EVICT = range(3)
-"""What a request does in a batch: a fill or a decode; nothing, it waits or pauses; it loses its KV."""
+_RUN, _STAY = range(2)
+"""What a request does in a batch: a fill or a decode; or nothing, it waits or pauses."""
 _MOST_NUMBER = 1 << 62
 _FIRST_ROOM = 1 << 12
 _BATCHES_A_LABEL = 16
 """Complete batches that a search looks at, at most, for each label that it may keep."""
+_CLOSED = -1
+"""Value of a label that has been followed, or that another undercuts."""
 
 
 class Priced(NamedTuple):
@@ -42,7 +44,7 @@ class Priced(NamedTuple):
         For token k of every group in some batch; in the last one, which stands for all later ones, nothing. Shape
         (batches, groups, tokens + 1).
     paid
-        At least from a batch on, by group and byte, shape (batches, groups, 2 × `RESIDENT`).
+        By group and byte at least from a batch on, shape (groups, 2 × `RESIDENT`, batches).
     most
         By those that hold 0, 1, … blocks or less in some batch, shape (batches, blocks + 1).
     later
@@ -145,13 +147,17 @@ def _last_to_come(searched: Searched, at: Ints, release: Ints, later: Ints) -> i
 @compiled_helper
 def _most_paid(priced: Priced, group: Ints, at: Ints) -> tuple[int, np.int64]:
     """Return the batch from which on requests pay most beyond what batches hold pays, and how much that is."""
+    paid = np.zeros(len(priced.later), dtype=np.int64)
+    for m in range(len(paid)):
+        paid[m] = -priced.later[m]
+    for request in range(len(at)):
+        of_request = priced.paid[group[request], at[request]]
+        for m in range(len(paid)):
+            paid[m] += of_request[m]
     best, most = 0, np.int64(0)
-    for m in range(len(priced.later)):
-        paid = -priced.later[m]
-        for request in range(len(at)):
-            paid += priced.paid[m, group[request], at[request]]
-        if m == 0 or paid > most:
-            best, most = m, paid
+    for m in range(len(paid)):
+        if m == 0 or paid[m] > most:
+            best, most = m, paid[m]
     return best, most
 
 
@@ -160,11 +166,12 @@ def _sum_to_come(searched: Searched, base: int, at: Ints, room: Ints) -> int:
     """Return the least sum of times to completions, of jobs on one machine that may be preempted.
 
     The i-th by the shortest remaining time first is no later than the i-th of any schedule, and neither is the i-th of
-    those that are alone, nor the end of as many batches as i requests need. ``room[0]`` has their releases.
+    those that are alone, nor the end of as many batches as i requests need. ``room[0]`` has the releases of all.
     """
     release, left, ends, shares, works, tokens = room[0], room[1], room[2], room[3], room[4], room[5]
-    jobs, future = 0, False
-    for request in range(len(at)):
+    released, jobs, future = room[6], 0, False
+    # From the last on what requests of a group need mostly rises, so that little has to make way.
+    for request in range(len(at) - 1, -1, -1):
         if at[request] != searched.output[request]:
             group = searched.group[request]
             work = searched.work[group, at[request]]
@@ -172,8 +179,8 @@ def _sum_to_come(searched: Searched, base: int, at: Ints, room: Ints) -> int:
             _insert(shares, jobs, searched.need[group, at[request]] - work)
             _insert(works, jobs, work)
             _insert(tokens, jobs, searched.output[request] - at[request] % RESIDENT)
-            left[jobs], release[jobs] = searched.need[group, at[request]], release[request]
-            future = future or release[jobs] > 0
+            left[jobs], released[jobs] = searched.need[group, at[request]], release[request]
+            future = future or release[request] > 0
             jobs += 1
     shared, worked, waited = np.int64(0), np.int64(0), np.int64(0)
     for done in range(jobs):
@@ -198,8 +205,8 @@ def _sum_to_come(searched: Searched, base: int, at: Ints, room: Ints) -> int:
             for job in range(jobs):
                 if left[job] < 0:
                     continue
-                if release[job] > now:
-                    until = release[job] if until < 0 else min(until, release[job])
+                if released[job] > now:
+                    until = released[job] if until < 0 else min(until, released[job])
                 elif shortest == NONE or left[job] < left[shortest]:
                     shortest = job
             if shortest == NONE:
@@ -255,7 +262,7 @@ def _left(searched: Searched, at: Ints) -> tuple[int, int, int]:
 def _estimate(  # noqa: PLR0917 - compiled functions take positions
     searched: Searched, aim: int, base: int, at: Ints, clock: int, spent: int, room: Ints
 ) -> int:
-    """Return a lower bound on the value of all schedules through a state; ``room`` is for six arrays."""
+    """Return a lower bound on the value of all schedules through a state; ``room`` is for seven arrays."""
     if aim == SUM:
         weight, alone = searched.weight[0], np.int64(0)
         equal = True
@@ -299,6 +306,19 @@ def _most_to_pay(searched: Searched, base: int, at: Ints, most: int, works: Ints
 
 
 @compiled_helper
+def _unfinished(searched: Searched, at: Ints, order: Ints) -> tuple[np.int64, int]:
+    """Return the weight of all that are not finished, and their number; write them, those that hold KV first."""
+    due, count = np.int64(0), 0
+    for holding in (True, False):
+        for request in range(len(at)):
+            if at[request] != searched.output[request] and (at[request] >= RESIDENT) == holding:
+                due += searched.weight[request]
+                order[count] = request
+                count += 1
+    return due, count
+
+
+@compiled_helper
 def _can_start(searched: Searched, at: Ints, request: int, now: int) -> bool:
     """Return whether a request without a token has arrived; of a group they start in the order of their arrivals."""
     group = searched.group[request]
@@ -314,12 +334,8 @@ def _next_action(  # noqa: PLR0917
 ) -> int:
     """Return what a request may do, at least ``action``; NONE if there is nothing more."""
     byte = at[request]
-    if byte == searched.output[request]:
-        return _STAY if action <= _STAY else NONE
     if byte >= RESIDENT:
-        if action == _STAY and not pauses:
-            action = _EVICT
-        return action if action < _EVICT or (action == _EVICT and evicts) else NONE
+        return action if action == _RUN or (action == _STAY and pauses) else NONE
     if action == _RUN and ((byte > 0 and not evicts) or (byte == 0 and not _can_start(searched, at, request, now))):
         action = _STAY
     return action if action <= _STAY else NONE
@@ -340,7 +356,17 @@ def _waited_for(searched: Searched, at: Ints, actions: Ints, now: int) -> bool:
 
 
 @compiled_helper
-def _after(searched: Searched, at: Ints, actions: Ints, after: Ints) -> None:
+def _put(searched: Searched, after: Ints, request: int, byte: int) -> None:
+    """Insert a request's byte into those of its group up to it, which are ascending."""
+    place = request
+    while place > searched.first[searched.group[request]] and after[place - 1] > byte:
+        after[place] = after[place - 1]
+        place -= 1
+    after[place] = byte
+
+
+@compiled_helper
+def _after_batch(searched: Searched, at: Ints, actions: Ints, after: Ints) -> None:
     """Write the bytes after a batch, those of a group ascending."""
     for request in range(len(at)):
         byte = at[request]
@@ -348,13 +374,14 @@ def _after(searched: Searched, at: Ints, actions: Ints, after: Ints) -> None:
             byte = RESIDENT + 1 + byte % RESIDENT
             if byte == RESIDENT + searched.output[request]:
                 byte -= RESIDENT
-        elif actions[request] == _EVICT:
-            byte -= RESIDENT
-        place = request
-        while place > searched.first[searched.group[request]] and after[place - 1] > byte:
-            after[place] = after[place - 1]
-            place -= 1
-        after[place] = byte
+        _put(searched, after, request, byte)
+
+
+@compiled_helper
+def _after_eviction(searched: Searched, at: Ints, evicted: int, after: Ints) -> None:
+    """Write the bytes after a request has lost its KV, those of a group ascending."""
+    for request in range(len(at)):
+        _put(searched, after, request, at[request] - RESIDENT if request == evicted else at[request])
 
 
 # The store -------------------------------------------------------------------------------------------------
@@ -383,6 +410,107 @@ def _grown(numbers: Ints) -> Ints:
     return grown
 
 
+class Labels(NamedTuple):
+    """What has been reached, with room for more.
+
+    Parameters
+    ----------
+    words
+        The bytes of every label's state, shape (labels, words).
+    clocks, sums, values
+        Its clock, what is spent, and its estimate, `_CLOSED` once it has been followed.
+    twin
+        The next label of the same state.
+    table
+        The first label of every state.
+    """
+
+    words: Words
+    clocks: Ints
+    sums: Ints
+    values: Ints
+    twin: Ints
+    table: Ints
+
+
+@compiled_helper
+def _more_room(labels: Labels, count: int) -> Labels:
+    """Return the labels in twice the room."""
+    words = np.zeros((2 * count, labels.words.shape[1]), dtype=np.uint64)
+    twin, table = np.zeros(2 * count, dtype=np.int64), np.full(4 * count, NONE, dtype=np.int64)
+    for label in range(count):
+        for word in range(words.shape[1]):
+            words[label, word] = labels.words[label, word]
+        place = place_of(words, table, words[label])
+        twin[label], table[place] = table[place], label
+    return Labels(words, _grown(labels.clocks), _grown(labels.sums), _grown(labels.values), twin, table)
+
+
+@compiled_helper
+def _is_known(labels: Labels, place: int, clock: int, spent: int) -> bool:
+    """Return whether there is a label of the same state that is as good."""
+    other = labels.table[place]
+    while other != NONE:
+        if labels.clocks[other] <= clock and labels.sums[other] <= spent:
+            return True
+        other = labels.twin[other]
+    return False
+
+
+@compiled_helper
+def _undercut(labels: Labels, place: int, clock: int, spent: int) -> int:
+    """Close the labels of the same state that another is as good as; return one of them, NONE if there are none."""
+    other, found = labels.table[place], NONE
+    while other != NONE:
+        if clock <= labels.clocks[other] and spent <= labels.sums[other]:
+            labels.values[other] = _CLOSED
+            found = other
+        other = labels.twin[other]
+    return int(found)
+
+
+@compiled_helper
+def _offer(  # noqa: PLR0917
+    searched: Searched,
+    aim: int,
+    base: int,
+    labels: Labels,
+    count: int,
+    queue: list[tuple[np.int64, np.int64]],
+    after: Ints,
+    clock: int,
+    spent: int,
+    bound: int,
+    most: int,
+    wanted: Words,
+    room: Ints,
+) -> tuple[Labels, int]:
+    """Keep what has been reached, if it is new, or better than what is known, and less than ``bound``.
+
+    Return the labels and their number, which is more than ``most`` if there was no room.
+    """
+    _pack(after, wanted)
+    place = place_of(labels.words, labels.table, wanted)
+    if _is_known(labels, place, clock, spent):
+        return labels, count
+    value = np.int64(_estimate(searched, aim, base, after, clock, spent, room))
+    if value >= bound:
+        return labels, count
+    label = _undercut(labels, place, clock, spent)
+    if label == NONE:
+        if count == most:
+            return labels, count + 1
+        if count == len(labels.clocks):
+            labels = _more_room(labels, count)
+            place = place_of(labels.words, labels.table, wanted)
+        label, count = count, count + 1
+        _pack(after, labels.words[label])
+        labels.twin[label], labels.table[place] = labels.table[place], label
+    labels.clocks[label], labels.sums[label], labels.values[label] = clock, spent, value
+    heappush(queue, (value, np.int64(label)))
+    return labels, count
+
+
 @compiled
 def search_requests(  # noqa: PLR0917 - one loop over states and batches
     searched: Searched, aim: int, base: int, shared: Ints, evicts: bool, pauses: bool, bound: int, most: int
@@ -403,77 +531,86 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
     capacity = len(shared) - 1
     requests, size = len(searched.group), (len(searched.group) + 7) // 8
     moments = searched.moments
-    words = np.zeros((_FIRST_ROOM, size), dtype=np.uint64)
-    # Of every label: its clock, what is spent, the next label of its bytes, and whether no other is as good.
-    clocks, sums = np.zeros(_FIRST_ROOM, dtype=np.int64), np.zeros(_FIRST_ROOM, dtype=np.int64)
-    twin, alive = np.zeros(_FIRST_ROOM, dtype=np.int64), np.zeros(_FIRST_ROOM, dtype=np.int64)
+    words, numbers = np.zeros((_FIRST_ROOM, size), dtype=np.uint64), np.zeros(_FIRST_ROOM, dtype=np.int64)
+    labels = Labels(words, numbers, numbers.copy(), numbers.copy(), numbers.copy(), table_of(words, 1))
     at, after = np.zeros(requests, dtype=np.int64), np.zeros(requests, dtype=np.int64)
-    # Of the batch that is composed, up to every request: what it does, what all hold, take, how many run, the shares
-    # that they have of the base, and what refills of those that are evicted take beyond decodes.
+    order = np.zeros(requests, dtype=np.int64)
+    # Of the batch that is composed, what every request does; and up to each that is not finished, in order, what all
+    # hold, take, how many run, and their shares of the base.
     actions, held = np.zeros(requests, dtype=np.int64), np.zeros(requests + 1, dtype=np.int64)
     work, runs = np.zeros(requests + 1, dtype=np.int64), np.zeros(requests + 1, dtype=np.int64)
     # What requests pay beyond the least, and for what they hold.
     beyond, pays = np.zeros(requests + 1, dtype=np.int64), np.zeros(requests + 1, dtype=np.int64)
     priced = searched.priced
     has_prices = aim == SUM and len(priced.later) > 0 and base > 0 and searched.weight[0] > 0
-    used, lost = np.zeros(requests + 1, dtype=np.int64), np.zeros(requests + 1, dtype=np.int64)
-    room, wanted = np.zeros((6, requests), dtype=np.int64), np.zeros(size, dtype=np.uint64)
-    table = table_of(words, 1)
-    twin[0], alive[0] = NONE, 1
+    used = np.zeros(requests + 1, dtype=np.int64)
+    room, wanted = np.zeros((7, requests), dtype=np.int64), np.zeros(size, dtype=np.uint64)
     count, looked = 1, 0
-    queue = [(np.int64(_estimate(searched, aim, base, at, 0, 0, room)), np.int64(0))]
-    if queue[0][0] >= bound:
+    value = np.int64(_estimate(searched, aim, base, at, 0, 0, room))
+    if value >= bound:
         return bound
+    labels.twin[0], labels.values[0] = NONE, value
+    queue = [(value, np.int64(0))]
     while len(queue) > 0:
         least, label = heappop(queue)
-        if not alive[label]:
+        if labels.values[label] != least:
             continue
-        _unpack(words[label], at)
-        due, finished = np.int64(0), True
-        for request in range(requests):
-            if at[request] != searched.output[request]:
-                due += searched.weight[request]
-                finished = False
-        if finished:
+        labels.values[label] = _CLOSED
+        clock, spent = int(labels.clocks[label]), int(labels.sums[label])
+        _unpack(labels.words[label], at)
+        due, unfinished = _unfinished(searched, at, order)
+        if unfinished == 0:
             return int(least)
+        actions[:] = _STAY
+        for request in range(requests if evicts else 0):
+            holds_kv, begin = at[request] >= RESIDENT, searched.first[searched.group[request]]
+            if not holds_kv or (request > begin and at[request] == at[request - 1]):  # of equal ones the first
+                continue
+            _after_eviction(searched, at, request, after)
+            labels, count = _offer(
+                searched, aim, base, labels, count, queue, after, clock, spent, bound, most, wanted, room
+            )
+            if count > most:
+                return int(least)
         first, paid, to_pay = 0, np.int64(0), 0
         if has_prices:
             first, paid = _most_paid(priced, searched.group, at)
-            to_pay = _most_to_pay(searched, base, at, (bound - 1 - sums[label]) // searched.weight[0], room[0])
+            to_pay = _most_to_pay(searched, base, at, (bound - 1 - spent) // searched.weight[0], room[0])
         then = min(first + 1, len(priced.later) - 1)
         for moment in range(NONE, len(moments)):
             # A batch begins at once, or at a later arrival.
-            now = clocks[label]
+            now = clock
             if moment != NONE:
                 if moments[moment] <= now:
                     continue
-                now = moments[moment]
+                now = int(moments[moment])
             # What the batch and all that follow may last beyond what is surely needed.
             spare = np.int64(base)
             work_left, shares_left, _ = _left(searched, at)
             if aim == LAST:
-                spare = bound - 1 - now - work_left
+                spare = np.int64(bound - 1 - now - work_left)
             elif aim == SUM and due > 0:
-                spare = (bound - 1 - sums[label] - _weighted_to_come(searched, at)) // due
-            request, actions[0] = 0, NONE
-            while request >= 0:
+                spare = np.int64(bound - 1 - spent - _weighted_to_come(searched, at)) // due
+            place, actions[order[0]] = 0, NONE
+            while place >= 0:
+                request = order[place]
                 lowest = actions[request] + 1
                 if (
                     lowest == 0
-                    and request > 0
-                    and at[request] == at[request - 1]
-                    and (searched.group[request] == searched.group[request - 1])
+                    and place > 0
+                    and at[request] == at[order[place - 1]]
+                    and (searched.group[request] == searched.group[order[place - 1]])
                 ):
                     # Equal requests: those that run come first, then those that stay.
-                    lowest = actions[request - 1]
+                    lowest = actions[order[place - 1]]
                 action = _next_action(searched, at, request, lowest, now, evicts, pauses)
                 if action == NONE:
-                    request -= 1
+                    place -= 1
                     continue
                 actions[request] = action
                 group, token = searched.group[request], at[request] % RESIDENT
                 holds, takes, gives = np.int64(0), np.int64(0), np.int64(0)
-                loses, ran, becomes = np.int64(0), np.int64(0), at[request]
+                ran, becomes = np.int64(0), at[request]
                 if action == _RUN:
                     becomes = token + 1 if token + 1 == searched.output[request] else RESIDENT + token + 1
                     holds, gives = searched.blocks[group, token + 1], searched.share[group, token + 1]
@@ -482,87 +619,65 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
                     else:
                         takes = searched.fill[group, token + 1]
                     ran = np.int64(1)
-                elif action == _STAY and at[request] >= RESIDENT:
+                elif at[request] >= RESIDENT:
                     holds = searched.blocks[group, token]
-                elif action == _EVICT:
-                    loses, becomes = searched.fill[group, token + 1] - searched.decode[group, token + 1], token
-                if held[request] + holds > capacity:
+                if held[place] + holds > capacity:
                     continue
-                used[request + 1] = used[request] + gives
-                lost[request + 1] = lost[request] + loses
-                most_used = used[request + 1] + shared[capacity - held[request] - holds]
+                used[place + 1] = used[place] + gives
+                most_used = used[place + 1] + shared[capacity - held[place] - holds]
                 if aim == SUM and base - most_used > spare:
                     continue
                 if aim == LAST and (
-                    spare < lost[request + 1]
-                    or (base > 0 and base * ((spare - lost[request + 1]) // base) < base + shares_left - most_used)
+                    spare < 0 or (base > 0 and base * (spare // base) < base + shares_left - most_used)
                 ):
                     continue
                 more, price = np.int64(0), np.int64(0)
-                if has_prices and at[request] != searched.output[request]:
+                if has_prices:
                     if action == _RUN:
                         price = priced.price[first, group, token + 1]
-                    least_paid = priced.paid[first, group, at[request]]
-                    more = priced.unit + price + priced.paid[then, group, becomes] - least_paid
-                beyond[request + 1], pays[request + 1] = beyond[request] + more, pays[request] + price
+                    least_paid = priced.paid[group, at[request], first]
+                    more = priced.unit + price + priced.paid[group, becomes, then] - least_paid
+                beyond[place + 1], pays[place + 1] = beyond[place] + more, pays[place] + price
                 if has_prices:
-                    unpaid = priced.most[first, capacity] - priced.most[first, capacity - held[request] - holds]
-                    if paid + beyond[request + 1] + unpaid - pays[request + 1] > to_pay:
+                    unpaid = priced.most[first, capacity] - priced.most[first, capacity - held[place] - holds]
+                    if paid + beyond[place + 1] + unpaid - pays[place + 1] > to_pay:
                         continue
-                held[request + 1], work[request + 1] = held[request] + holds, work[request] + takes
-                runs[request + 1] = runs[request] + ran
-                if request + 1 < requests:
-                    request += 1
-                    actions[request] = NONE
+                held[place + 1], work[place + 1] = held[place] + holds, work[place] + takes
+                runs[place + 1] = runs[place] + ran
+                if place + 1 < unfinished:
+                    place += 1
+                    actions[order[place]] = NONE
                     continue
-                if runs[requests] == 0 or (moment != NONE and not _waited_for(searched, at, actions, now)):
+                if runs[unfinished] == 0 or (moment != NONE and not _waited_for(searched, at, actions, now)):
                     continue
                 if looked == _BATCHES_A_LABEL * most:
                     return int(least)
                 looked += 1
-                _after(searched, at, actions, after)
-                clock, spent = np.int64(0), sums[label]
+                _after_batch(searched, at, actions, after)
+                ends, then_spent = np.int64(0), np.int64(spent)
                 if aim == SUM:
-                    spent += due * (base + work[requests])
+                    then_spent += due * (base + work[unfinished])
                 else:
-                    clock = now + base + work[requests]
+                    ends = now + base + work[unfinished]
                 if aim == DATED_SUM:
                     for other in range(requests):
                         if actions[other] == _RUN and at[other] % RESIDENT + 1 == searched.output[other]:
-                            spent += clock
-                value = np.int64(_estimate(searched, aim, base, after, int(clock), int(spent), room))
-                if value >= bound:
-                    continue
-                _pack(after, wanted)
-                place = place_of(words, table, wanted)
-                other, dominated = table[place], False
-                while other != NONE and not dominated:
-                    dominated = clocks[other] <= clock and sums[other] <= spent
-                    other = twin[other]
-                if dominated:
-                    continue
-                other = table[place]
-                while other != NONE:
-                    if clock <= clocks[other] and spent <= sums[other]:
-                        alive[other] = 0
-                    other = twin[other]
-                if count == most:
+                            then_spent += ends
+                labels, count = _offer(
+                    searched,
+                    aim,
+                    base,
+                    labels,
+                    count,
+                    queue,
+                    after,
+                    int(ends),
+                    int(then_spent),
+                    bound,
+                    most,
+                    wanted,
+                    room,
+                )
+                if count > most:
                     return int(least)
-                if count == len(clocks):
-                    # All labels again, in twice the room.
-                    clocks, sums, twin, alive = _grown(clocks), _grown(sums), _grown(twin), _grown(alive)
-                    words, fewer = np.zeros((2 * count, size), dtype=np.uint64), words
-                    for known in range(count):
-                        for word in range(size):
-                            words[known, word] = fewer[known, word]
-                    table = np.full(2 * len(clocks), NONE, dtype=np.int64)
-                    for known in range(count):
-                        place = place_of(words, table, words[known])
-                        twin[known], table[place] = table[place], known
-                    place = place_of(words, table, wanted)
-                _pack(after, words[count])
-                clocks[count], sums[count], alive[count] = clock, spent, 1
-                twin[count], table[place] = table[place], count
-                heappush(queue, (value, np.int64(count)))
-                count += 1
     return bound
