@@ -162,6 +162,28 @@ def _most_paid(priced: Priced, group: Ints, at: Ints) -> tuple[int, np.int64]:
 
 
 @compiled_helper
+def _works_to_come(searched: Searched, at: Ints, works: Ints) -> np.int64:
+    """Return the least sum of completions if batches had no base: of the works of those unfinished, the least first."""
+    waited, worked, jobs = np.int64(0), np.int64(0), 0
+    # From the last on what requests of a group need mostly rises, so that little has to make way.
+    for request in range(len(at) - 1, -1, -1):
+        if at[request] != searched.output[request]:
+            _insert(works, jobs, searched.work[searched.group[request], at[request]])
+            jobs += 1
+    for job in range(jobs):
+        worked += works[job]
+        waited += worked
+    return waited
+
+
+@compiled_helper
+def _paid_to_come(searched: Searched, base: int, at: Ints, works: Ints) -> int:
+    """Return the least sum of times to completions by works, and the batches that prices show to be waited for."""
+    _, paid = _most_paid(searched.priced, searched.group, at)
+    return int(_works_to_come(searched, at, works) + base * -(-paid // searched.priced.unit))
+
+
+@compiled_helper
 def _sum_to_come(searched: Searched, base: int, at: Ints, room: Ints) -> int:
     """Return the least sum of times to completions, of jobs on one machine that may be preempted.
 
@@ -170,7 +192,6 @@ def _sum_to_come(searched: Searched, base: int, at: Ints, room: Ints) -> int:
     """
     release, left, ends, shares, works, tokens = room[0], room[1], room[2], room[3], room[4], room[5]
     released, jobs, future = room[6], 0, False
-    # From the last on what requests of a group need mostly rises, so that little has to make way.
     for request in range(len(at) - 1, -1, -1):
         if at[request] != searched.output[request]:
             group = searched.group[request]
@@ -182,14 +203,11 @@ def _sum_to_come(searched: Searched, base: int, at: Ints, room: Ints) -> int:
             left[jobs], released[jobs] = searched.need[group, at[request]], release[request]
             future = future or release[request] > 0
             jobs += 1
-    shared, worked, waited = np.int64(0), np.int64(0), np.int64(0)
+    shared, worked = np.int64(0), np.int64(0)
     for done in range(jobs):
         shared, worked = shared + shares[done], worked + works[done]
-        waited += worked
         batches = max(tokens[done], -(-shared // base) if base > 0 else 0)
         ends[done] = max(ends[done], base * batches + worked)
-    _, paid = _most_paid(searched.priced, searched.group, at)
-    waited += base * -(-paid // searched.priced.unit)
     now, total = np.int64(0), np.int64(0)
     if not future:
         for job in range(jobs):
@@ -197,7 +215,7 @@ def _sum_to_come(searched: Searched, base: int, at: Ints, room: Ints) -> int:
         for job in range(jobs):
             now += left[job]
             total += max(now, ends[job])
-        return int(max(total, waited))
+        return int(total)
     for done in range(jobs):
         while True:
             # The shortest that is there runs until it ends, or until the next arrival.
@@ -219,7 +237,7 @@ def _sum_to_come(searched: Searched, base: int, at: Ints, room: Ints) -> int:
                 left[shortest] -= until - now
                 now = until
         total += max(now, ends[done])
-    return int(max(total, waited))
+    return int(total)
 
 
 @compiled_helper
@@ -260,9 +278,12 @@ def _left(searched: Searched, at: Ints) -> tuple[int, int, int]:
 
 @compiled_helper
 def _estimate(  # noqa: PLR0917 - compiled functions take positions
-    searched: Searched, aim: int, base: int, at: Ints, clock: int, spent: int, room: Ints
+    searched: Searched, aim: int, base: int, at: Ints, clock: int, spent: int, bound: int, room: Ints
 ) -> int:
-    """Return a lower bound on the value of all schedules through a state; ``room`` is for seven arrays."""
+    """Return a lower bound on the value of all schedules through a state; ``room`` is for seven arrays.
+
+    It need not be the best one if it is ``bound`` or more.
+    """
     if aim == SUM:
         weight, alone = searched.weight[0], np.int64(0)
         equal = True
@@ -271,8 +292,13 @@ def _estimate(  # noqa: PLR0917 - compiled functions take positions
             alone += searched.weight[request] * searched.chain[searched.group[request], at[request]]
         if not equal:
             return spent + max(int(alone), _weighted_to_come(searched, at))
+        paid = 0
+        if len(searched.priced.later) > 0:
+            paid = _paid_to_come(searched, base, at, room[0])
+            if spent + weight * paid >= bound:
+                return int(spent + weight * paid)
         room[0, :] = 0
-        return int(spent + weight * _sum_to_come(searched, base, at, room))
+        return int(spent + weight * max(paid, _sum_to_come(searched, base, at, room)))
     _releases(searched, at, clock, room[0])
     if aim == LAST:
         work, shares, batches = _left(searched, at)
@@ -289,16 +315,9 @@ def _estimate(  # noqa: PLR0917 - compiled functions take positions
 @compiled_helper
 def _most_to_pay(searched: Searched, base: int, at: Ints, most: int, works: Ints) -> int:
     """Return what requests may pay, beyond what batches hold pays at most, if the sum to come is at most ``most``."""
-    waited, worked, jobs = np.int64(0), np.int64(0), 0
-    for request in range(len(at)):
-        if at[request] != searched.output[request]:
-            _insert(works, jobs, searched.work[searched.group[request], at[request]])
-            jobs += 1
-    for job in range(jobs):
-        worked += works[job]
-        waited += worked
+    waited = _works_to_come(searched, at, works)
     # Nothing is paid that is as much as `_MOST_NUMBER`.
-    unit, batches = searched.priced.unit, (most - waited) // base
+    unit, batches = searched.priced.unit, (most - int(waited)) // base
     return int(min(int(batches), _MOST_NUMBER // unit) * unit)
 
 
@@ -321,6 +340,8 @@ def _unfinished(searched: Searched, at: Ints, order: Ints) -> tuple[np.int64, in
 @compiled_helper
 def _can_start(searched: Searched, at: Ints, request: int, now: int) -> bool:
     """Return whether a request without a token has arrived; of a group they start in the order of their arrivals."""
+    if len(searched.moments) == 1:
+        return True
     group = searched.group[request]
     fresh, place = 0, request - searched.first[group]
     for other in range(searched.first[group], searched.first[group + 1]):
@@ -493,7 +514,7 @@ def _offer(  # noqa: PLR0917
     place = place_of(labels.words, labels.table, wanted)
     if _is_known(labels, place, clock, spent):
         return labels, count
-    value = np.int64(_estimate(searched, aim, base, after, clock, spent, room))
+    value = np.int64(_estimate(searched, aim, base, after, clock, spent, bound, room))
     if value >= bound:
         return labels, count
     label = _undercut(labels, place, clock, spent)
@@ -546,7 +567,7 @@ def search_requests(  # noqa: PLR0917 - one loop over states and batches
     used = np.zeros(requests + 1, dtype=np.int64)
     room, wanted = np.zeros((7, requests), dtype=np.int64), np.zeros(size, dtype=np.uint64)
     count, looked = 1, 0
-    value = np.int64(_estimate(searched, aim, base, at, 0, 0, room))
+    value = np.int64(_estimate(searched, aim, base, at, 0, 0, bound, room))
     if value >= bound:
         return bound
     labels.twin[0], labels.values[0] = NONE, value
