@@ -491,7 +491,7 @@ def _undercut(labels: Labels, place: int, clock: int, spent: int) -> int:
 
 
 @compiled_helper
-def _offer(  # noqa: PLR0917
+def _offer(  # noqa: PLR0917 - compiled functions take positions
     searched: Searched,
     aim: int,
     base: int,
