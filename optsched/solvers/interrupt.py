@@ -18,9 +18,10 @@ from optsched.stopwatch import STOPWATCH
 
 _SPARED = 4
 """How many times Ctrl-C may come after the first and raise nothing: a result may be read then, or checked."""
-_UNHEARD = frozenset({"__del__", "_numba_unpickle"})
+_UNHEARD = frozenset({"__del__", "_numba_unpickle", "_promote_fields"})
 """Functions whose callers are not told what is raised in them: Python prints it where an object is finalised, and goes
-on; numba's compiled code, which loads the type of an array so, raises another error instead."""
+on; numba's compiled code, which loads the type of an array so, and numpy, which compares rows so, raise another error
+instead."""
 _UNHEARD_S = 0.01
 """Time after which Ctrl-C is sent again that came in one of these."""
 

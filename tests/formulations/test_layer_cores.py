@@ -17,6 +17,7 @@ from optsched import Instance, Limits, Request, Rules, check_schedule
 from optsched.bounds.volume import volume_bound
 from optsched.model.cost import CostModel
 from optsched.model.metrics import evaluate
+from optsched.model.schedule import one_after_another
 from optsched.stopwatch import now_s
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.layer_search import LayerSearch
@@ -200,11 +201,16 @@ def test_with_prices_of_all_tokens_it_is_exact(instance: Instance) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["n06-LILO+SISO-k2", "n08-LILO+SISO-k2", "n08-SILO+LISO-k8"])
 def test_prices_of_all_tokens_prove_what_those_of_the_linear_programme_do(name: str) -> None:
-    """Walks may prove more than flows do, and the bundle method ends below the best prices by little."""
+    """Walks may prove more than flows do, and the bundle method ends below the best prices by little.
+
+    Of a number of batches that no schedule has prices may prove any cost, and rounding says where either ends; both
+    refute it then. What is more than a schedule costs counts as that.
+    """
     instance = LADDER[f"ladder-{name}"]
     core = core_of(instance, Classes(instance), 300)
     assert core is not None
     base, fewest = core.classes.base_ps, volume_bound(instance).batches
+    known = evaluate(instance, one_after_another(instance))["objectives"]["makespan"] - core.classes.constant_ps
     for batches in (fewest, fewest + 3):
         linear = Master(core, batches, 1, 0).prices(batches, now_s() + 60)
         assert linear is not None
@@ -213,7 +219,7 @@ def test_prices_of_all_tokens_prove_what_those_of_the_linear_programme_do(name: 
             priced_core(core, batches, np.rint(tokens * base)).priced(np.tile(waiting, (batches + 1, 1)), batches).bound
             for waiting, tokens in (linear, joint)
         ]
-        assert proved[1] > proved[0] - 0.01 * base
+        assert min(proved[1], known) > min(proved[0], known) - 0.01 * base
 
 
 @pytest.mark.slow
