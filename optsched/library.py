@@ -25,7 +25,7 @@ from optsched.model.documents import (
     parse_results,
     parse_suite,
     read_bytes,
-    result_document,
+    results_text,
     write_text,
 )
 from optsched.model.errors import InputError, Said, did_you_mean, one_of, require_type
@@ -175,8 +175,7 @@ def save_result(result: Result | Sequence[Result], target: str | Path) -> None:
         raise InputError("result", Said("nothing"), "at least one Result")
     for number, each in enumerate(several):
         require_type(f"result[{number}]", each, Result, "a Result")
-    documents = [result_document(each) for each in several]
-    write_text(target, dump(documents[0] if isinstance(result, Result) else documents))
+    write_text(target, results_text(result))
 
 
 def _read(source: str | Path, argument: str) -> bytes:

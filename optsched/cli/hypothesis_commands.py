@@ -13,7 +13,7 @@ from optsched.cli.step_bar import StepBar
 from optsched.cli.stores import open_store
 from optsched.cli.terminal import terminal_width
 from optsched.cli.types import FILE
-from optsched.model.documents import dump, result_document, write_text
+from optsched.model.documents import results_text, write_text
 from optsched.model.errors import InputError, Said, printable
 from optsched.report.formats import simple_table
 from optsched.report.summary import objective_text
@@ -61,9 +61,9 @@ def hypothesis(source: str | None, slots: int, store: str | None, out: str | Non
             for line in _lines(asked, found):
                 click.echo(printable(f"  {line}"))
             if out is not None and found.counterexample is not None:
-                documents = [result_document(result) for result in found.counterexample.results.values()]
+                document = results_text(list(found.counterexample.results.values()))
                 with blaming("--out"):
-                    write_text(out, dump(documents))
+                    write_text(out, document)
             if plots is not None and found.counterexample is not None:
                 with blaming("--plots"):
                     _draw(asked, found.counterexample, Path(plots) / f"{Path(name).stem}.svg")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from optsched.cli.options import write_out
-from optsched.model.documents import dump, result_document
+from optsched.model.documents import results_text
 from optsched.model.errors import InputError, printable
 from optsched.model.result import Result
 
@@ -14,8 +14,7 @@ def deliver(results: list[Result], out: str | None, as_json: bool, text: str) ->
     """Write the documents to --out if given, else print the text; print it too where --out cannot be written."""
     failure: InputError | None = None
     if as_json or out is not None:
-        documents = [result_document(result) for result in results]
-        document = dump(documents[0] if len(documents) == 1 else documents)
+        document = results_text(results[0] if len(results) == 1 else results)
         if out is not None:
             try:
                 write_out(out, document)

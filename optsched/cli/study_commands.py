@@ -17,7 +17,7 @@ from optsched.cli.step_bar import StepBar
 from optsched.cli.stores import open_store
 from optsched.cli.terminal import terminal_width
 from optsched.cli.types import FILE
-from optsched.model.documents import dump, read_bytes, result_document, write_text
+from optsched.model.documents import read_bytes, results_text, write_text
 from optsched.model.errors import InputError, Said, printable
 from optsched.report.formats import as_text, simple_table
 from optsched.report.stored_tables import filled
@@ -235,7 +235,7 @@ def export(source: str, out: str | None, page: str | None, ledger: str | None) -
         return
     if documents:
         with blaming("--out"):
-            write_text(out, dump([result_document(result) for result in results]))
+            write_text(out, results_text(results))
         return
     _write_rows(rows_of((attempt.trial, attempt.record) for attempt in attempts), out)
 

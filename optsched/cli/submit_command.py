@@ -13,7 +13,7 @@ from optsched.cli.group import cli
 from optsched.cli.options import blaming
 from optsched.cli.types import FILE, FOLDER
 from optsched.library import instances_directory
-from optsched.model.documents import dump, instance_sha256, result_document, write_text
+from optsched.model.documents import instance_sha256, results_text, write_text
 from optsched.model.errors import InputError, printable
 from optsched.study import ledger as ledgers
 from optsched.study.ledger import SHIPPED
@@ -52,7 +52,7 @@ def submit(result: str, folder: str | None) -> int:
                 kept = place / "submissions"
                 kept.mkdir(exist_ok=True)
                 name = f"{sha256[:_DIGITS]}-{found.objective.value}-{found.method}-{today.isoformat()}.json.gz"
-                write_text(kept / name.replace("/", "_"), dump(result_document(found)))
+                write_text(kept / name.replace("/", "_"), results_text(found))
         about = f"optsched:{sha256[:_DIGITS]} {found.instance.name}, {found.objective.value}"
         for row in rows:
             click.echo(printable(f"{about}: {row.kind.value} {row.value} ({row.badge.value}) by {row.method}"))

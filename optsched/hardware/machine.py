@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import platform
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from optsched.model.errors import InputError, Said, one_of
+from optsched.uncollected import uncollected
 
 if TYPE_CHECKING:
     import torch
@@ -58,15 +58,12 @@ class HostClock:
     def times(self, work: Work, count: int, before: Work = _nothing) -> list[int]:
         """Do the work ``count`` times, and return how long it took each time, in ns (see `Clock`)."""
         taken = []
-        gc.disable()
-        try:
+        with uncollected():
             for _ in range(count):
                 before()
                 begin = self._now()
                 work()
                 taken.append(self._now() - begin)
-        finally:
-            gc.enable()
         return taken
 
 

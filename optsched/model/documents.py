@@ -19,6 +19,7 @@ from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, FailFast, Field, Tag, TypeAdapter
 
+from optsched.model.batch_documents import batch_documents, lists
 from optsched.model.cluster import CacheRules, Link, Role, ViewAge
 from optsched.model.cost import CostModel
 from optsched.model.domain import MAX_MACHINES, MAX_REQUESTS, Index, Name, Percent, Picoseconds, domain, replace
@@ -30,6 +31,7 @@ from optsched.model.prefixes import read_prefixes
 from optsched.model.restrictions import Restrictions
 from optsched.model.result import Badge, Result, Status
 from optsched.model.schedule import Batch, Indices, Move, Pairs, Schedule
+from optsched.uncollected import uncollected
 
 INSTANCE_FORMAT = "optsched-instance/1"
 SUITE_FORMAT = "optsched-suite/1"
@@ -502,33 +504,15 @@ def restrictions_document(restrictions: Restrictions) -> dict[str, Any]:
     }
 
 
-def _batch_document(batch: Batch) -> dict[str, Any]:
-    document = _fields(batch, ("replica", "start_ps", "end_ps"))
-    document |= {"run": [list(step) for step in batch.run], "evict": list(batch.evict)}
-    swaps = {"swap_out": list(batch.swap_out), "swap_in": list(batch.swap_in)}
-    document |= {name: indices for name, indices in swaps.items() if indices}
-    if batch.considered:
-        document["considered"] = batch.considered
-    if batch.hits:
-        document["hits"] = _lists(batch.hits)
-    if batch.drop:
-        document["drop"] = _lists(batch.drop)
-    return document | ({"repeat": batch.repeat} if batch.repeat > 1 else {})
-
-
-def _lists(pairs: Pairs) -> list[list[int]]:
-    return [list(pair) for pair in pairs]
-
-
 def _move_document(move: Move) -> dict[str, Any]:
     document = {"request": move.request, "from": move.source, "to": move.target}
     document |= {"start_ps": move.start_ps, "end_ps": move.end_ps}
-    optional = {"drop": _lists(move.drop), "stages_ps": list(move.stages_ps), "aborted": move.aborted}
+    optional = {"drop": lists(move.drop), "stages_ps": list(move.stages_ps), "aborted": move.aborted}
     return document | {name: value for name, value in optional.items() if value}
 
 
 def _schedule_document(schedule: Schedule) -> dict[str, Any]:
-    document: dict[str, Any] = {"batches": [_batch_document(batch) for batch in schedule.batches]}
+    document: dict[str, Any] = {"batches": batch_documents(schedule)}
     if schedule.routes:
         document["routes"] = list(schedule.routes)
     if schedule.moves:
@@ -571,8 +555,16 @@ def result_document(result: Result) -> dict[str, Any]:
     return document
 
 
+def results_text(results: Result | Sequence[Result]) -> str:
+    """Return the document of a result, or a list of those of several, as `dump` writes it."""
+    with uncollected():
+        document = result_document(results) if isinstance(results, Result) else [result_document(r) for r in results]
+        return dump(document)
+
+
 def dump(document: Any) -> str:
     """Write a document as JSON that people can read: a line for each entry of its lists of objects."""
+    line = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 
     def lines(value: Any, indent: str) -> str:
         inner = indent + " "
@@ -584,9 +576,6 @@ def dump(document: Any) -> str:
             body = ",\n".join(inner + (lines(item, inner) if nested else line(item)) for item in value)
             return f"[\n{body}\n{indent}]"
         return line(value)
-
-    def line(value: Any) -> str:
-        return json.dumps(value, allow_nan=False, ensure_ascii=False)
 
     return lines(document, "") + "\n"
 

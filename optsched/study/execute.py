@@ -29,6 +29,7 @@ from optsched.model.result import Badge, Result, Status, versions
 from optsched.solvers.formulation import Progress, ProgressEvent, silent
 from optsched.study.record import Ended, Point, Record, machine, now
 from optsched.study.trial import Kind, Option, Trial
+from optsched.uncollected import uncollected
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,9 @@ def backed(points: Sequence[Point], result: Result) -> tuple[Point, ...]:
 
 def pack_result(result: Result) -> bytes:
     """Return a result document, packed."""
-    return zlib.compress(json.dumps(result_document(result), separators=(",", ":")).encode(), 1)
+    with uncollected():
+        text = json.dumps(result_document(result), separators=(",", ":"))
+    return zlib.compress(text.encode(), 1)
 
 
 def sent(outcome: Outcome) -> Outcome:

@@ -18,7 +18,9 @@ from optsched.check import check_schedule
 from optsched.check.problem import problem_of
 from optsched.check.schedule.arrays import replay_tables
 from optsched.check.schedule.metrics import metrics_of
+from optsched.model.batch_documents import batch_documents
 from optsched.model.cost import CostModel
+from optsched.model.documents import dump
 from optsched.model.domain import replace
 from optsched.model.instance import Instance, Limits, Request, Rules
 from optsched.model.restrictions import Restrictions
@@ -162,6 +164,7 @@ def test_a_compiled_schedule_is_checked_as_it_is_and_becomes_objects_when_asked(
     found = check_schedule(instance, schedule)
     assert found == check_schedule(instance, Schedule(batches))
     assert found[0] == []
+    assert dump(batch_documents(record.schedule())) == dump(batch_documents(Schedule(batches)))
     assert pickle.loads(pickle.dumps(record.schedule())) == schedule == Schedule(batches)
     assert replace(record.schedule(), routes=()).batches == batches
     assert agree(instance, batches, 100)

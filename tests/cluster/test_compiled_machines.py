@@ -14,8 +14,10 @@ from optsched.cache.blocks import CacheSetting
 from optsched.check import check_schedule
 from optsched.check.cluster.arrays import replay_machines
 from optsched.methods.simulate import simulate
+from optsched.model.batch_documents import batch_documents
 from optsched.model.cluster import CacheMode, CacheRules
 from optsched.model.cluster_metrics import cluster_metrics
+from optsched.model.documents import dump
 from optsched.model.domain import replace
 from optsched.model.prefixes import PrefixNode, PrefixTree
 from optsched.model.restrictions import Restrictions
@@ -142,7 +144,8 @@ def test_all_routers_decide_the_same(router: str) -> None:
             assert (fast.routes, fast.batches) == (slow.routes, slow.batches)
 
 
-def test_the_checker_and_the_metrics_say_the_same_of_tables_as_of_batches() -> None:
+def test_all_say_the_same_of_tables_as_of_batches() -> None:
+    """The checker, the metrics and documents."""
     checked = 0
     for seed in range(500, 560):
         instance = drawn(seed)
@@ -155,6 +158,7 @@ def test_the_checker_and_the_metrics_say_the_same_of_tables_as_of_batches() -> N
         plain = Schedule(schedule.batches, schedule.routes)
         assert check_schedule(instance, schedule) == check_schedule(instance, plain)
         assert cluster_metrics(instance, schedule) == cluster_metrics(instance, plain)
+        assert dump(batch_documents(schedule)) == dump(batch_documents(plain))
     assert checked > 40
 
 
