@@ -14,6 +14,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree, ignore_patterns
+from signal import SIGKILL, Signals
 from tempfile import TemporaryDirectory
 from threading import Timer
 from typing import NamedTuple
@@ -83,7 +84,8 @@ def replaced(fault: Fault, package: Path) -> None:
 def plant(fault: Fault, seconds: float) -> Verdict:
     """Run trials on a copy of the package with a fault until one finds what it does not find without the fault.
 
-    Seconds are CPU time of the trials, so that what else runs on the machine does not count.
+    Seconds are CPU time of the trials, so that what else runs on the machine does not count. Trials that end by a
+    signal have found the fault, too, as where a number that wraps is a place in an array.
     """
     before, by = _of_children(), ""
     with TemporaryDirectory() as folder:
@@ -107,6 +109,10 @@ def plant(fault: Fault, seconds: float) -> Verdict:
                 if not run_trial(sort, seed).found:
                     by = f"{name}, {sort}, seed {seed}"
                     break
+            else:
+                ended = process.wait()
+                if ended < 0 and ended != -SIGKILL:
+                    by = f"{Signals(-ended).name}, {fault.sort}"
         finally:
             timer.cancel()
             process.kill()
