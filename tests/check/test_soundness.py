@@ -203,9 +203,15 @@ def test_a_false_bound_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["volume: all requests count from the release on", "pooled caches: a load above the mean"]
+    "name",
+    [
+        "volume: all requests count from the release on",
+        "pooled caches: a load above the mean",
+        "congestion: any number fits 64 bits",
+    ],
 )
 def test_planted_fault_is_found(name: str) -> None:
+    """The last one ends the process of the trials: a number that wraps is a place in an array."""
     fault = next(fault for fault in read_faults() if fault.name == name)
     assert plant(fault, 300).found
 
