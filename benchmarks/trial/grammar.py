@@ -636,6 +636,8 @@ def worth(rng: Random, about: About) -> Certificate:
         for entry in ranges:
             entry |= {"memory_ps": memory * case.pieces[piece][0], "rates": [rate]}
     found: Certificate = {"kind": "worth", "release_ps": release, "worths": worths, "ranges": ranges}
+    if rng.random() < 0.2:
+        return found | _by_memory(rng, about, release)
     if rng.random() < 0.4:
         step = rng.choice((0, case.prefill_req))
         ramps = [{"prefill_step_ps": step} | _layers(rng, case) for _ in range(rng.choice((1, 1, 2)))]
@@ -644,6 +646,23 @@ def worth(rng: Random, about: About) -> Certificate:
             entry["ramps"] = [{"weight": rng.choice((weight, weight, 0, 1)), "ramp": place} for place in places]
         found["ramps"] = ramps
     return found
+
+
+def _by_memory(rng: Random, about: About, release: int) -> Certificate:
+    """Let requests be worth what they hold: few batches cannot hold a part of it, more of them leave the rest each."""
+    case = about.case
+    base = case.cpu_batch + case.pieces[0][0]
+    price = rng.choice((base // case.blocks, _part(rng, base // case.blocks)))
+    held = [
+        sum(map(case.held, range(job.prompt, job.prompt + job.output))) if job.arrival >= release else 0
+        for job in case.jobs
+    ]
+    full = len(about.machines) * case.blocks
+    last = max(1, -(-sum(held) // full) - 1 + rng.choice((-1, 0, 0, 0, 1)))
+    ramps = [{"prefill_step_ps": 0, "widths": [1], "scale": 1, "memory": [price], "repeated": 0}]
+    few = {"last": last, "memory_ps": price * case.blocks, "rates": []}
+    more = {"last": None, "memory_ps": 0, "rates": [], "ramps": [{"weight": 1, "ramp": 0}]}
+    return {"worths": [price * each for each in held], "ranges": [few, more], "ramps": ramps}
 
 
 def _taken(case: Case, job: TrialJob, piece: int, weight: int, memory: int) -> int:
@@ -664,6 +683,8 @@ def joint(rng: Random, about: About) -> Certificate:
     makers: list[Maker] = [alone]
     if about.objective in _MEANS:
         makers += [machine, machine]
+    if about.case.hybrid and not about.case.chunked and about.objective in _SEARCHED:
+        makers += [search, search, search]
     makers += {"makespan": [volume, volume], "slo_misses": [late], "mean_e2e": [congestion]}.get(about.objective, [])
     sets = []
     for _ in range(rng.choice((1, 2, 4, 8, 16))):
@@ -720,6 +741,7 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "worth": Grammar(worth, _MAKESPAN, _SHARED, "equal"),
         "congestion, several": Grammar(congestion, ("mean_e2e",), Wanted(long=True), "equal"),
         "joint": Grammar(joint, _DIVIDED, _SHARED, "any"),
+        "joint, memory": Grammar(joint, _SEARCHED, _FEW_LATER, "any"),
     }
 )
 """Kinds of certificates by name; what stands after a comma says of which problems."""
