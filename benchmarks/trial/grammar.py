@@ -741,7 +741,6 @@ GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
         "worth": Grammar(worth, _MAKESPAN, _SHARED, "equal"),
         "congestion, several": Grammar(congestion, ("mean_e2e",), Wanted(long=True), "equal"),
         "joint": Grammar(joint, _DIVIDED, _SHARED, "any"),
-        "joint, memory": Grammar(joint, _SEARCHED, _FEW_LATER, "any"),
     }
 )
 """Kinds of certificates by name; what stands after a comma says of which problems."""
