@@ -343,7 +343,8 @@ def _parse(adapter: TypeAdapter[_Body], data: bytes) -> _Body:
     keys, most = data.count(b":"), MAX_KEYS + MAX_KEYS_RATIO * data.count(b"{")
     if keys > most:
         raise InputError("document", Said(f"about {keys} keys"), f"at most {most} for as many objects as it has")
-    return parse_json(adapter, data, _TAGS)
+    with uncollected():
+        return parse_json(adapter, data, _TAGS)
 
 
 def parse_instance(data: bytes, profiles: ProfileLookup) -> Instance:

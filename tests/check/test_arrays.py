@@ -16,8 +16,10 @@ from strategies import instances
 
 from optsched.check import check_schedule
 from optsched.check.problem import problem_of
+from optsched.check.schedule import check
 from optsched.check.schedule.arrays import replay_tables
 from optsched.check.schedule.metrics import metrics_of
+from optsched.check.schedule.tables import tables_of
 from optsched.model.batch_documents import batch_documents
 from optsched.model.cost import CostModel
 from optsched.model.documents import dump
@@ -168,6 +170,35 @@ def test_a_compiled_schedule_is_checked_as_it_is_and_becomes_objects_when_asked(
     assert pickle.loads(pickle.dumps(record.schedule())) == schedule == Schedule(batches)
     assert replace(record.schedule(), routes=()).batches == batches
     assert agree(instance, batches, 100)
+
+
+def test_long_schedules_are_checked_as_tables_and_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is wrong is named as in short ones."""
+    rng = Random(2)
+    requests = tuple(Request(rng.randint(1, 60), rng.randint(1, 90), rng.randint(0, 50_000)) for _ in range(60))
+    cost = CostModel(base=90, token=1, decode_kv=1, prefill_kv=1)
+    instance = Instance("many", Limits(700, 120, 100, 40, 4), Rules(), cost, requests)
+    batches = run_policy(instance, VLLM).batches
+    found = [check_schedule(instance, Schedule(each)) for each in (batches, batches[:-1])]
+    changed = [tuple(mutated(rng, instance, batches)) for _ in range(40)]
+    named = [check_schedule(instance, Schedule(each)) for each in changed]
+    assert found[0][0] == [] != found[1][0]
+    assert sum(bool(violations) for violations, _ in named) > 20
+    monkeypatch.setattr(check, "_MANY_RUNS", 0)
+    assert [check_schedule(instance, Schedule(each)) for each in (batches, batches[:-1])] == found
+    assert [check_schedule(instance, Schedule(each)) for each in changed] == named
+
+
+def test_what_no_table_says_is_left_to_the_readable_form() -> None:
+    plain = Batch(0, 11, ((0, 3),))
+    said = [replace(plain, **{name: ((0, 1),)}) for name in ("hits", "drop")]
+    said += [replace(plain, **{name: (0,)}) for name in ("swap_out", "swap_in")]
+    said += [replace(plain, replica=1), replace(plain, considered=1)]
+    said += [replace(plain, run=((2**31, 3),)), replace(plain, evict=(2**31,))]
+    assert [tables_of(Schedule((plain, each))) for each in said] == [None] * len(said)
+    assert tables_of(Schedule((plain,), routes=(0,))) is None
+    (table,) = tables_of(Schedule((plain,))) or []
+    assert [column.tolist() for column in table] == [[0], [11], [1], [0, 1], [0], [3], [0, 0], []]
 
 
 def test_a_wrong_table_is_named_by_the_readable_form() -> None:

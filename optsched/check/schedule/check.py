@@ -16,6 +16,8 @@ from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Schedule
 
 _UNRESTRICTED = Restrictions()
+_MANY_RUNS = 300_000
+"""Runs whose replay batch by batch takes half a second."""
 
 
 def check_schedule(
@@ -46,11 +48,13 @@ def check_schedule(
     if instance.is_distributed or instance.is_cached:
         return _check_cluster(instance, schedule, restrictions)
     problem = problem_of(instance, restrictions)
-    if schedule.tables is not None:
-        # Most schedules are made of batches.
-        from optsched.check.schedule.arrays import replay_tables  # noqa: PLC0415  # compiled code takes a while to load
+    if schedule.tables is not None or _is_long(schedule):
+        # Few schedules are, and compiled code takes a while to load.
+        from optsched.check.schedule.arrays import replay_tables  # noqa: PLC0415
+        from optsched.check.schedule.tables import tables_of  # noqa: PLC0415
 
-        found = replay_tables(problem, schedule.tables)
+        tables = tables_of(schedule) if schedule.tables is None else schedule.tables
+        found = None if tables is None else replay_tables(problem, tables)
         if found is not None:
             return [], metrics_of(problem, found) | (swaps_of(found) if instance.rules.swap else {})
     replay = Replay(problem)
@@ -79,6 +83,11 @@ def _check_cluster(
     if replay.record.violations:
         return replay.record.violations, None
     return [], cluster_metrics(outcome_of(replay))
+
+
+def _is_long(schedule: Schedule) -> bool:
+    """Whether to replay a schedule batch by batch would take longer than to load compiled code."""
+    return sum(len(batch.run) for batch in schedule.batches) > _MANY_RUNS
 
 
 def _beyond_one_machine(schedule: Schedule) -> Iterator[str]:
