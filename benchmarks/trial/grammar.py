@@ -653,10 +653,7 @@ def _by_memory(rng: Random, about: About, release: int) -> Certificate:
     case = about.case
     base = case.cpu_batch + case.pieces[0][0]
     price = rng.choice((base // case.blocks, _part(rng, base // case.blocks)))
-    held = [
-        sum(map(case.held, range(job.prompt, job.prompt + job.output))) if job.arrival >= release else 0
-        for job in case.jobs
-    ]
+    held = [_held(case, job) if job.arrival >= release else 0 for job in case.jobs]
     full = len(about.machines) * case.blocks
     last = max(1, -(-sum(held) // full) - 1 + rng.choice((-1, 0, 0, 0, 1)))
     ramps = [{"prefill_step_ps": 0, "widths": [1], "scale": 1, "memory": [price], "repeated": 0}]
@@ -668,10 +665,14 @@ def _by_memory(rng: Random, about: About, release: int) -> Certificate:
 def _taken(case: Case, job: TrialJob, piece: int, weight: int, memory: int) -> int:
     """Return what a request takes besides the bases of batches, if prefills are whole, and its part of these."""
     base, slope = case.pieces[piece]
-    held = range(job.prompt, job.prompt + job.output)
     taken = slope * job.prompt + case.attends(False, job.prompt, 0)
-    taken += sum(slope + case.attends(True, 1, cached) for cached in held[:-1])
-    return weight * taken + memory * base * sum(map(case.held, held)) // case.blocks
+    taken += sum(slope + case.attends(True, 1, job.prompt + decode) for decode in range(job.output - 1))
+    return weight * taken + memory * base * _held(case, job) // case.blocks
+
+
+def _held(case: Case, job: TrialJob) -> int:
+    """Return the blocks that a request holds, in all batches together."""
+    return sum(map(case.held, range(job.prompt, job.prompt + job.output)))
 
 
 def joint(rng: Random, about: About) -> Certificate:

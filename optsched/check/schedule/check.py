@@ -49,12 +49,10 @@ def check_schedule(
         return _check_cluster(instance, schedule, restrictions)
     problem = problem_of(instance, restrictions)
     if schedule.tables is not None or _is_long(schedule):
-        # Few schedules are, and compiled code takes a while to load.
-        from optsched.check.schedule.arrays import replay_tables  # noqa: PLC0415
-        from optsched.check.schedule.tables import tables_of  # noqa: PLC0415
+        # Few schedules are.
+        from optsched.check.schedule.tables import replay_schedule  # noqa: PLC0415  # compiled code takes a while to load
 
-        tables = tables_of(schedule) if schedule.tables is None else schedule.tables
-        found = None if tables is None else replay_tables(problem, tables)
+        found = replay_schedule(problem, schedule)
         if found is not None:
             return [], metrics_of(problem, found) | (swaps_of(found) if instance.rules.swap else {})
     replay = Replay(problem)

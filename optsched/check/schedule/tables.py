@@ -1,19 +1,31 @@
-"""The batches of a long schedule as tables, for the replay on arrays."""
+"""The replay of a long schedule on arrays, whether it is of tables or of batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.check.problem import Problem
+from optsched.check.schedule.arrays import ArrayReplay, replay_tables
 from optsched.model.ints import Ints
 from optsched.model.schedule import Batch, Schedule
 from optsched.model.table import BatchTable
 
+if TYPE_CHECKING:
+    from optsched.model.table import ShortInts
+
 _STRETCH = 1 << 16
 """Batches of a table."""
 _SHORT = np.iinfo(np.int32)
+
+
+def replay_schedule(problem: Problem, schedule: Schedule) -> ArrayReplay | None:
+    """Replay a schedule on arrays, as `replay_tables` does; None where the readable form has to decide."""
+    tables = tables_of(schedule) if schedule.tables is None else schedule.tables
+    return None if tables is None else replay_tables(problem, tables)
 
 
 def tables_of(schedule: Schedule) -> list[BatchTable] | None:
@@ -61,7 +73,7 @@ def _begins(lengths: Iterator[int]) -> Ints:
     return _column(accumulate(lengths, initial=0))
 
 
-def _shortened(column: Ints) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+def _shortened(column: Ints) -> ShortInts:
     if len(column) and not _SHORT.min <= column.min() <= column.max() <= _SHORT.max:
         raise OverflowError
     return np.ascontiguousarray(column, dtype=np.int32)
