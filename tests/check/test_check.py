@@ -1071,7 +1071,7 @@ def test_checker_takes_only_data_from_the_model(path: Path) -> None:
     assert imported <= {
         "Badge", "Batch", "BatchTable", "CacheMode", "ClaimedResult", "CostModel", "Instance", "Ints", "Latency",
         "Limits", "Link", "Machine", "MachineTable", "Move", "Objective", "Request", "Restrictions", "Result", "Role",
-        "Rules", "Schedule", "Status", "Tables", "instance_sha256", "replace", "require_type",
+        "Rules", "Schedule", "ShortInts", "Status", "Tables", "instance_sha256", "replace", "require_type",
     }  # fmt: skip
     plain_imports = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert plain_imports <= {"numpy", "numpy.typing", *sys.stdlib_module_names}
