@@ -13,6 +13,12 @@ from optsched.model.ints import Ints
 
 _WIDTHS = 64, 8
 """Windows of which it is found out together what first tokens in them cost at least."""
+_AHEAD = 8
+"""Z of which costs are computed together."""
+_NEXT, _REACH, _BEYOND, _LEAST, _LEAST_AT, _LEAST_LAST, _REFILL, _REFILLED_AT, _CHOSEN = range(9)
+"""Of a block of decodes: the next window to look at; the last one that it may go to, and how far into it; the least
+worth of its first decode in parts of a stretch, where, and that of its last one; the cheapest refill of a token, and
+where; where the block goes."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +80,13 @@ class RequestCosts:
         With ``apart`` above 1 it is an estimate: one request is looked at for that number.
         """
         later = tuple(np.minimum.accumulate(each[::-1])[::-1].copy() for each in (worths.decode, worths.refill))
+        # What is looked at together, one point of windows that follow each other, stands together.
+        windows = tuple(np.ascontiguousarray(each.T) for each in (worths.decode, later[0]))
         change = np.zeros(worths.price.size)
         room = int(self.need.max()) // terms.window + 4
         costs, visits = _cheapest(
             self._rows[:, ::apart],
-            (worths.price, worths.decode, worths.refill, worths.rise, later[0], later[1]),
+            (worths.price, windows[0], worths.refill, worths.rise, windows[1], later[1]),
             (*terms, self._single, worths.step, most),
             np.zeros((2, room), np.int64),
             change,
@@ -92,13 +100,22 @@ class RequestCosts:
 
 
 @compiled_part
-def _worth(decode: Ints, refill: int, read: int, step: int) -> int:
-    """Return what a decode, or a refill in its place, is worth by its window's points."""
-    place, after = read // step, read % step
-    worth: int = ((step - after) * decode[place] + after * decode[place + 1]) // step
-    if refill < LARGEST:
-        worth = min(worth, refill * (read + 1))
-    return worth
+def _split(prompt: int, count: int, most_parts: int, step: int, split: tuple[Ints, Ints]) -> int:
+    """Cut a request's decodes into blocks and return how many.
+
+    The first array of ``split`` receives the first decode of each and how many there are, the second one what the
+    first and the last one are worth: by which point and the next one, in what parts of a stretch; and the tokens of a
+    refill in its place.
+    """
+    (spans, ends), parts = split, min(most_parts, count)
+    for b in range(parts):
+        first, final = count * b // parts + 1, count * (b + 1) // parts
+        spans[b, 0], spans[b, 1] = first, final - first + 1
+        for side in range(2):
+            read = prompt + (final if side else first) - 1
+            ends[b, side, 0], ends[b, side, 1] = read // step, step - read % step
+            ends[b, side, 2], ends[b, side, 3] = read % step, read + 1
+    return parts
 
 
 @compiled_part
@@ -106,59 +123,84 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
     start: int,
     end: int,
     limit: int,
-    request: tuple[int, int],
+    split: tuple[Ints, Ints],
     worths: tuple[Ints, Ints, Ints, Floats, Ints, Ints],
     terms: tuple[int, int, int, int, int, int, int, int],
-    blocks: Ints,
+    room: tuple[Ints, Ints, Ints],
 ) -> tuple[int, int]:
     """Return the least cost of decodes after a first token, and how many windows were looked at.
 
-    It comes from ``start`` to ``end``. ``blocks`` receives for each block where it goes. Costs of ``limit`` or more do
-    not count.
+    It comes from ``start`` to ``end``. Of ``room`` the first array receives for each block where it goes. Costs of
+    ``limit`` or more do not count.
+
+    Of several Z, each a part of εW larger than the one before, the costs of a block are computed one after the other,
+    then those of the next block: what does not change stays at hand.
     """
-    prompt, count = request
+    (spans, ends), (blocks, totals, wheres) = split, room
     _, decode, refill, _, decode_on, refill_on = worths
-    length, kept, short, most_parts, finer, single, step, _ = terms
-    last, parts = decode.shape[0] - 1, min(most_parts, count)
-    floor = 0
+    length, kept, short, _, finer, single, step, _ = terms
+    last, parts, evicts = decode.shape[1] - 1, spans.shape[0], refill[0] < LARGEST
+    floor, apart = 0, finer * kept * length
     for b in range(parts):
-        first, final = count * b // parts + 1, count * (b + 1) // parts
-        low = min((start + (first - 1) * single) // length, last)
-        ends = _worth(decode_on[low], refill_on[low], prompt + first - 1, step)
-        ends += _worth(decode_on[low], refill_on[low], prompt + final - 1, step)
-        floor += (final - first + 1) * (ends // 2)
-        blocks[b, 0], blocks[b, 1], blocks[b, 2], blocks[b, 4] = low, LARGEST, low, LARGEST
-    best, visits, pause, unit = limit, 0, 0, finer * kept
-    while pause * kept * length // finer + floor < best:
-        total, opens = pause * kept * length // finer, False
+        low = min((start + (spans[b, 0] - 1) * single) // length, last)
+        both = 0
+        for side in range(2):
+            point, before, after, tokens = ends[b, side]
+            worth = (before * decode_on[point, low] + after * decode_on[point + 1, low]) // step
+            both += min(worth, refill_on[low] * tokens) if evicts else worth
+        floor += spans[b, 1] * (both // 2)
+        blocks[b, _NEXT] = blocks[b, _LEAST_AT] = blocks[b, _REFILLED_AT] = low
+        blocks[b, _LEAST] = blocks[b, _LEAST_LAST] = blocks[b, _REFILL] = LARGEST
+        # The last window that begins before F + (Z + kδ)/ε.
+        blocks[b, _REACH], blocks[b, _BEYOND] = last, 0
+        if kept > 0:
+            until = finer * (kept * end + 64 * (spans[b, 0] + spans[b, 1] - 1) * short) - 1
+            blocks[b, _REACH], blocks[b, _BEYOND] = until // apart, until % apart
+    best, visits, pause, opens = limit, 0, 0, True
+    while opens and pause * kept * length // finer + floor < best:
+        opens = False
+        for ahead in range(_AHEAD):
+            totals[ahead] = (pause + ahead) * kept * length // finer
         for b in range(parts):
-            first, final = count * b // parts + 1, count * (b + 1) // parts
-            reach = last
-            if kept > 0:
-                # The last that begins before F + (Z + kδ)/ε.
-                until = unit * end + (pause + 1) * kept * length + finer * 64 * final * short
-                reach = min(last, (until - 1) // (unit * length))
-            while blocks[b, 0] <= reach:
-                at = blocks[b, 0]
-                worth = _worth(decode[at], refill[at], prompt + first - 1, step)
-                blocks[b, 4] = min(blocks[b, 4], _worth(decode[at], refill[at], prompt + final - 1, step))
-                visits += 1
-                if worth < blocks[b, 1]:
-                    blocks[b, 1], blocks[b, 2] = worth, at
-                blocks[b, 0] += 1
-            opens |= reach < last
-            if blocks[b, 1] == LARGEST or total >= best:
-                total = best
-            else:
-                # The first and the last one may go to different windows; those in between are worth the mean.
-                total += (final - first + 1) * ((blocks[b, 1] + blocks[b, 4]) // 2)
-        if total < best:
-            best = total
-            for b in range(parts):
-                blocks[b, 3] = blocks[b, 2]
-        if not opens:
-            break
-        pause += 1
+            (point, before, after, tokens), (final, final_before, final_after, final_tokens) = ends[b, 0], ends[b, 1]
+            at, reach, beyond = blocks[b, _NEXT], blocks[b, _REACH], blocks[b, _BEYOND]
+            least, least_at, least_last = blocks[b, _LEAST], blocks[b, _LEAST_AT], blocks[b, _LEAST_LAST]
+            cheapest, refilled_at, count = blocks[b, _REFILL], blocks[b, _REFILLED_AT], spans[b, 1]
+            visits -= at
+            for ahead in range(_AHEAD):
+                beyond += kept * length
+                if beyond >= apart > 0:
+                    reach, beyond = reach + 1, beyond - apart
+                while at <= reach and at <= last:
+                    worth = before * decode[point, at] + after * decode[point + 1, at]
+                    if worth < least:
+                        least, least_at = worth, at
+                    least_last = min(least_last, final_before * decode[final, at] + final_after * decode[final + 1, at])
+                    if refill[at] < cheapest:
+                        cheapest, refilled_at = refill[at], at
+                    at += 1
+                if least == LARGEST:
+                    totals[ahead] = LARGEST
+                    continue
+                worth, worth_last, wheres[b, ahead] = least // step, least_last // step, least_at
+                if evicts:
+                    worth_last = min(worth_last, cheapest * final_tokens)
+                    if cheapest * tokens < worth:
+                        worth, wheres[b, ahead] = cheapest * tokens, refilled_at
+                if totals[ahead] < LARGEST:
+                    # The first and the last one may go to different windows; those in between are worth the mean.
+                    totals[ahead] += count * ((worth + worth_last) // 2)
+            visits += at
+            opens |= at <= last
+            blocks[b, _NEXT], blocks[b, _REACH], blocks[b, _BEYOND] = at, reach, beyond
+            blocks[b, _LEAST], blocks[b, _LEAST_AT], blocks[b, _LEAST_LAST] = least, least_at, least_last
+            blocks[b, _REFILL], blocks[b, _REFILLED_AT] = cheapest, refilled_at
+        for ahead in range(_AHEAD):
+            if totals[ahead] < best:
+                best = totals[ahead]
+                for b in range(parts):
+                    blocks[b, _CHOSEN] = wheres[b, ahead]
+        pause += _AHEAD
     return best, visits
 
 
@@ -183,13 +225,16 @@ def _cheapest(
         for w in range(last + 1):
             floors[level, w // _WIDTHS[level]] = min(floors[level, w // _WIDTHS[level]], price[w])
     costs = np.full(requests.shape[1], LARGEST)
-    blocks, placed = np.zeros((most_parts, 5), np.int64), np.zeros(most_parts, np.int64)
+    blocks, placed = np.zeros((most_parts, _CHOSEN + 1), np.int64), np.zeros(most_parts, np.int64)
+    scratch = blocks, np.zeros(_AHEAD, np.int64), np.zeros((most_parts, _AHEAD), np.int64)
+    spans, ends = np.zeros((most_parts, 2), np.int64), np.zeros((most_parts, 2, 4), np.int64)
     chosen = np.zeros_like(held)
     for r in range(costs.size):
         if visits > most:
             break
         arrival, need, prompt, output = requests[:, r]
-        later = prompt, output - 1
+        parts = _split(prompt, output - 1, most_parts, step, (spans, ends))
+        split = spans[:parts], ends[:parts]
         w, size, filled, paid, members = min(arrival // length, last), 0, 0, 0, 0
         cheapest = price[w]
         known[:] = 0
@@ -228,21 +273,21 @@ def _cheapest(
                                 low = 64 * (start - arrival) + need * min(cheapest, floors[level, w // width])
                                 known[level, 0] = min((w // width + 1) * width, last + 1)
                                 known[level, 1], seen = _later(
-                                    start, known[level, 0] * length, costs[r] - low, later, worths, terms, blocks
+                                    start, known[level, 0] * length, costs[r] - low, split, worths, terms, scratch
                                 )
                                 visits += seen
                             least = max(least, known[level, 1])
                         if cost + least < costs[r]:
                             after = 0
                             if output > 1:
-                                after, seen = _later(start, latest, costs[r] - cost, later, worths, terms, blocks)
+                                after, seen = _later(start, latest, costs[r] - cost, split, worths, terms, scratch)
                                 visits += seen
                             if cost + after < costs[r]:
                                 costs[r] = cost + after
                                 members = size + 1
                                 chosen[:, :size] = held[:, :size]
                                 chosen[0, size], chosen[1, size] = w, here
-                                placed[:] = blocks[:, 3]
+                                placed[:] = blocks[:, _CHOSEN]
                     if dearest < 0:
                         break
                     moved = min(room, held[1, dearest])
@@ -260,9 +305,7 @@ def _cheapest(
             w += 1
         for k in range(members):
             change[chosen[0, k]] += chosen[1, k]
-        parts = min(most_parts, output - 1)
         for b in range(parts):
-            first, final = (output - 1) * b // parts + 1, (output - 1) * (b + 1) // parts
-            point = (prompt + first - 1 + step // 2) // step
-            change[placed[b]] += (final - first + 1) * rise[placed[b], point]
+            point = (prompt + spans[b, 0] - 1 + step // 2) // step
+            change[placed[b]] += spans[b, 1] * rise[placed[b], point]
     return costs, visits

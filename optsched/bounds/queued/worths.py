@@ -21,6 +21,9 @@ POINTS = 16
 _GRAIN = 8
 """Prices are multiples of this, in 64ths of a request: of different ones there are fewer."""
 
+_MOST_ROWS = 20_000
+"""Different prices of which what decodes are worth is kept."""
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -71,6 +74,22 @@ class Worths(NamedTuple):
     step: int
 
 
+class _Rows(NamedTuple):
+    """Worths of decodes and how they change, by prices of time, which ascend, and of memory."""
+
+    price: Ints
+    memory: Ints
+    decode: Ints
+    rise: Floats
+
+    def joined(self, rows: _Rows) -> _Rows:
+        """Return these rows and others, which replace those of the same prices of time."""
+        stay = ~np.isin(self.price, rows.price, assume_unique=True)
+        both = [np.concatenate((mine[stay], new)) for mine, new in zip(self, rows, strict=True)]
+        order = np.argsort(both[0], kind="stable")[:_MOST_ROWS]
+        return _Rows(*(each[order] for each in both))
+
+
 class DecodeWorths:
     """What decodes are worth at any prices.
 
@@ -105,6 +124,7 @@ class DecodeWorths:
         self._places = np.array([(x, cost.linear_ps(x) + cost.prefill_req) for x in places], np.int64)
         self._pieces = np.array(cost.affine, np.int64)
         self._charge, self._most, self._eviction = cost.prefill_req, most, instance.rules.eviction
+        self._known: dict[tuple[int, int], _Rows] = {}
 
     def largest_batch(self, price: int, memory: int, terms: Terms) -> int:
         """Return what no number of a batch exceeds, at the highest prices of time and memory."""
@@ -116,17 +136,32 @@ class DecodeWorths:
     def of(self, price: Ints, memory: Ints, terms: Terms) -> Worths:
         """Return what runs are worth in windows of some prices of time, and of memory, which are functions of these."""
         different, first, which = np.unique(price, return_index=True, return_inverse=True)
-        decode, rise = np.full((different.size, POINTS + 1), LARGEST), np.zeros((different.size, POINTS + 1))
+        rows = self._rows(different, memory[first], terms)
+        refill = (UNIT - terms.kept + price) * self.token if self._eviction else np.full_like(price, LARGEST)
+        return Worths(price, rows.decode[which], refill, rows.rise[which], self.step)
+
+    def _rows(self, price: Ints, memory: Ints, terms: Terms) -> _Rows:
+        """Return what decodes are worth at prices; from one search step to the next most of them are the same."""
+        known = self._known.get((terms.kept, terms.short))
+        shape = price.size, POINTS + 1
+        rows = _Rows(price, memory, np.empty(shape, np.int64), np.empty(shape))
+        fresh = np.ones(price.size, np.bool_)
+        if known is not None:
+            place = np.minimum(np.searchsorted(known.price, price), known.price.size - 1)
+            fresh = (known.price[place] != price) | (known.memory[place] != memory)
+            rows.decode[~fresh], rows.rise[~fresh] = known.decode[place[~fresh]], known.rise[place[~fresh]]
+        decode, rise = np.full((fresh.sum(), POINTS + 1), LARGEST), np.zeros((fresh.sum(), POINTS + 1))
         _lower(
-            (different, memory[first], UNIT - terms.kept, UNIT * terms.short),
+            (price[fresh], memory[fresh], UNIT - terms.kept, UNIT * terms.short),
             (self.held, self.longest, self.step),
             (self._places, self._pieces, self._attention),
             (self.token, self._charge, min(self.count, self._most), self._most),
             decode,
             rise,
         )
-        refill = (UNIT - terms.kept + price) * self.token if self._eviction else np.full_like(price, LARGEST)
-        return Worths(price, decode[which], refill, rise[which], self.step)
+        rows.decode[fresh], rows.rise[fresh] = decode, rise
+        self._known[terms.kept, terms.short] = rows if known is None else known.joined(rows)
+        return rows
 
 
 @compiled_part
