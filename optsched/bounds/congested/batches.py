@@ -143,6 +143,17 @@ def _root(c: int, flat: int, first: int, last: int) -> float:
     return min(max(float(first), sqrt(c / flat)), float(last)) if flat > 0 else float(last)
 
 
+@compiled_part
+def _least(
+    c: int, flat: tuple[int, int], affine: tuple[float, int], attention: int, span: tuple[int, int]
+) -> tuple[float, float]:
+    """Return what c / y and affine functions of y and of attention are at least in a span of y, and where."""
+    slope = flat[0] + flat[1] * attention
+    root = _root(c, slope, span[0], span[1])
+    shared, rest = c / root, slope * root + affine[0] + affine[1] * float(attention)
+    return shared + rest - _ROUNDING * (abs(shared) + rest) - 2, root
+
+
 @compiled
 def _pay(
     windows: Ints,
@@ -157,13 +168,19 @@ def _pay(
     affine, a batch pays ``(p + q y) (b + t y) - (g + h y) (r + v y)`` for its decodes besides ``(p + q y) A`` for each:
     a decode is paid a multiple of 1/y, a constant and a multiple of y, least beside a root. What that is in
     floating-point numbers tells whether it is worth computing exactly.
+
+    What one y pays is affine in A, and the least over a span is concave: where it is no less than one of these lines at
+    both ends it is nowhere less. ``lines`` are those of three y, which pay least at the first point, in the middle, and
+    at the last one.
     """
     spans, turns, attention = times
     most, charge, granted = constants
     points, pieces = attention.size, spans.shape[1]
+    lines = np.empty((3, 2), np.int64)
     for w in range(windows.shape[1]):
         price, slope, kept, alive, counted, token = windows[:, w]
         given = 64 - kept
+        lines[:] = LARGEST
         for beside in range(2):
             for option in range(pieces + beside * turns.shape[1]):
                 if option < pieces:
@@ -201,14 +218,17 @@ def _pay(
                         continue
                     keep = granted if long else 0
                     c, others = p * b - g * r, p * float(t) + q * float(b) - g * float(v) - h * float(r) + keep
+                    flat, affine = (int(q * t - h * v), int(q)), (float(others), p)
+                    low_end, _ = _least(c, flat, affine, attention[0], (first, last))
+                    high_end, _ = _least(c, flat, affine, attention[points - 1], (first, last))
+                    dearer = False
+                    for line in range(3):
+                        dearer |= low_end >= lines[line, 0] and high_end >= lines[line, 1]
+                    if dearer:
+                        continue
                     for j in range(points):
-                        flat = q * (t + attention[j]) - h * v
-                        root = _root(c, flat, first, last)
-                        shared, rest = c / root, flat * root + others + p * float(attention[j])
-                        below = shared + rest - _ROUNDING * (abs(shared) + rest) - 2
+                        below, root = _least(c, flat, affine, attention[j], (first, last))
                         if below > decode[w, j]:
-                            if not j and below > decode[w, points - 1]:
-                                break  # the longer what is read, the more is paid
                             continue
                         y = np.int64(root)
                         for _ in range(2):
@@ -217,6 +237,11 @@ def _pay(
                             pays = (factor * time - (g + h * y) * paid) // y + keep + factor * attention[j]
                             if pays < decode[w, j]:
                                 decode[w, j] = pays
+                                for line in range(3):
+                                    if j == line * (points - 1) // 2:
+                                        for end in range(2):
+                                            beyond = attention[end * (points - 1)] - attention[j]
+                                            lines[line, end] = pays + factor * beyond
                                 there = y + beside if more else alive
                                 waiting = there if long else there - y
                                 number = min(max(1, there), counted)
