@@ -167,6 +167,7 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
             least, least_at, least_last = blocks[b, _LEAST], blocks[b, _LEAST_AT], blocks[b, _LEAST_LAST]
             cheapest, refilled_at, count = blocks[b, _REFILL], blocks[b, _REFILLED_AT], spans[b, 1]
             visits -= at
+            paid, paid_at, known = LARGEST, least_at, -1
             for ahead in range(_AHEAD):
                 beyond += kept * length
                 if beyond >= apart > 0:
@@ -179,17 +180,19 @@ def _later(  # noqa: PLR0917 - compiled functions take positions
                     if refill[at] < cheapest:
                         cheapest, refilled_at = refill[at], at
                     at += 1
-                if least == LARGEST:
-                    totals[ahead] = LARGEST
-                    continue
-                worth, worth_last, wheres[b, ahead] = least // step, least_last // step, least_at
-                if evicts:
-                    worth_last = min(worth_last, cheapest * final_tokens)
-                    if cheapest * tokens < worth:
-                        worth, wheres[b, ahead] = cheapest * tokens, refilled_at
-                if totals[ahead] < LARGEST:
+                if at > known and least < LARGEST:
+                    worth, worth_last, paid_at, known = least // step, least_last // step, least_at, at
+                    if evicts:
+                        worth_last = min(worth_last, cheapest * final_tokens)
+                        if cheapest * tokens < worth:
+                            worth, paid_at = cheapest * tokens, refilled_at
                     # The first and the last one may go to different windows; those in between are worth the mean.
-                    totals[ahead] += count * ((worth + worth_last) // 2)
+                    paid = count * ((worth + worth_last) // 2)
+                wheres[b, ahead] = paid_at
+                if paid < LARGEST and totals[ahead] < LARGEST:
+                    totals[ahead] += paid
+                else:
+                    totals[ahead] = LARGEST
             visits += at
             opens |= at <= last
             blocks[b, _NEXT], blocks[b, _REACH], blocks[b, _BEYOND] = at, reach, beyond

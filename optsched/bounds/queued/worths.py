@@ -173,6 +173,15 @@ def _linear(pieces: Ints, tokens: int) -> int:
     return time
 
 
+@compiled_part
+def _is_lower(lines: Ints, low: int, high: int) -> bool:
+    """Return whether a line with some ends may be below all of some lines anywhere."""
+    lower = True
+    for line in range(lines.shape[0]):
+        lower &= low < lines[line, 0] or high < lines[line, 1]
+    return lower
+
+
 @compiled
 def _lower(  # noqa: PLR0917 - compiled functions take positions
     prices: tuple[Ints, Ints, int, int],
@@ -185,36 +194,41 @@ def _lower(  # noqa: PLR0917 - compiled functions take positions
     """Lower what decodes are worth to what batches with any number of them pay.
 
     With y decodes and more each is worth at least what f(y), its own attention and its part of the memory are, however
-    cheap prompts are.
+    cheap prompts are. What y pay is affine in what a decode reads: ``lines`` are those of three y, which pay least at
+    the first point, in the middle, and at the last one, by their two ends.
     """
     different, memory, given, granted = prices
     held, longest, step = sizes
     places, pieces, attention = times
     token, charge, count, most = constants
+    last, lines = attention.size - 1, np.empty((3, 2), np.int64)
     for w in range(different.size):
         price, rent = different[w], memory[w]
+        lines[:] = LARGEST
         for y in range(1, count + 1):
-            alone = _linear(pieces, y)
+            alone, beside = _linear(pieces, y), _linear(pieces, y + 1) + charge
             more, room = False, rent * min(held, y * longest)
             for long in range(2):
-                factor = (given if long else 64) * y + price
-                extra = granted if long else 0
+                factor, extra = (given if long else 64) * y + price, granted if long else 0
+                low, high = factor * attention[0] + rent, factor * attention[last] + rent * (step * last + 1)
                 flat = (given if long else 64) * alone + extra - -(-room // y)
-                for j in range(attention.size):
-                    more |= flat + factor * attention[j] + rent * (step * j + 1) < decode[w, j]
-                least, change = (factor * alone - room) // y, alone / y
-                for option in range(places.shape[0] + 1):
-                    if option < places.shape[0]:
-                        x, time = places[option, 0], places[option, 1]
-                    else:
-                        x, time = y + 1, _linear(pieces, y + 1) + charge
-                    if y < x <= most:
-                        pays = (factor * time - price * token * (x - y) - room) // y
-                        if pays < least:
-                            least, change = pays, (time - token * (x - y)) / y
-                for j in range(attention.size):
-                    value = least + extra + factor * attention[j] + rent * (step * j + 1)
+                more |= _is_lower(lines, flat + low, flat + high)
+                least, change = factor * alone, alone
+                if y < most and factor * beside - price * token < least:
+                    least, change = factor * beside - price * token, beside - token
+                for place in range(places.shape[0]):
+                    x, time = places[place, 0], places[place, 1]
+                    if x > y and factor * time - price * token * (x - y) < least:
+                        least, change = factor * time - price * token * (x - y), time - token * (x - y)
+                pays = (least - room) // y + extra
+                if not _is_lower(lines, pays + low, pays + high):
+                    continue
+                for j in range(last + 1):
+                    value = pays + factor * attention[j] + rent * (step * j + 1)
                     if value < decode[w, j]:
-                        decode[w, j], rise[w, j] = value, change + attention[j]
+                        decode[w, j], rise[w, j] = value, change / y + attention[j]
+                        for line in range(3):
+                            if j == line * last // 2:
+                                lines[line, 0], lines[line, 1] = pays + low, pays + high
             if not more:
                 break
