@@ -120,7 +120,10 @@ def waiting_bound(problem: Problem, objective: Objective, certificate: Mapping[s
     decodes = _decode_worths(problem, stated)
     _require_small_worths(problem, stated, int(decodes.max()))
     refills = (64 - stated.kept + prices) * slope
-    later_decodes, later_refills = (np.minimum.accumulate(each[::-1])[::-1].copy() for each in (decodes, refills))
+    # Windows are along the last axis, so that those which follow each other are beside each other.
+    later_decodes, later_refills = (
+        np.minimum.accumulate(each[..., ::-1], axis=-1)[..., ::-1].copy() for each in (decodes, refills)
+    )
     costs = _least_costs(
         rows,
         prices,
@@ -210,7 +213,7 @@ def _span(problem: Problem, stated: _Stated) -> int:
 
 
 def _decode_worths(problem: Problem, stated: _Stated) -> Ints:
-    """Return what decodes are worth, by window and point, in 64ths of ps; refills aside."""
+    """Return what decodes are worth, by point and window, in 64ths of ps; refills aside."""
     step, longest = _step(problem), _longest(problem)
     read = step * np.arange(_POINTS + 1, dtype=np.int64)
     attention = problem.cost.decode_kv * read + problem.cost.decode_req
@@ -232,7 +235,7 @@ def _decode_worths(problem: Problem, stated: _Stated) -> Ints:
                 (attention, rent * (read + 1), rent * holds),
             )
         found[price, rent] = row
-    return np.stack([found[kind] for kind in kinds])
+    return np.stack([found[kind] for kind in kinds], axis=-1)
 
 
 @compiled
@@ -263,11 +266,17 @@ def _share(
 
 
 @compiled_part
-def _paid(decodes: Ints, refill: int, read: int, step: int, eviction: int) -> int:
-    """Return what a decode is paid in a window, or a refill in its place."""
+def _paid(paid: int, refill: int, read: int, step: int, eviction: int) -> int:
+    """Return the lesser of ``paid`` / ``step``, of a decode, and what a refill in its place is paid for each token."""
+    return min(paid // step, refill * (read + 1)) if eviction else paid // step
+
+
+@compiled_part
+def _between(decodes: Ints, window: int, read: int, step: int) -> int:
+    """Return ``step`` times what a decode is paid in a window, by the points before and after what it reads."""
     point, beyond = read // step, read % step
-    paid: int = (decodes[point] * (step - beyond) + decodes[point + 1] * beyond) // step
-    return min(paid, refill * (read + 1)) if eviction else paid
+    paid: int = decodes[point, window] * (step - beyond) + decodes[point + 1, window] * beyond
+    return paid
 
 
 @compiled_part
@@ -287,36 +296,46 @@ def _after(  # noqa: PLR0917 - compiled functions take positions
     So the windows that begin at F + (Z + k δ)/ε or before begin before F + (v + 1) W/p + k δ/ε. Decodes of a part, from
     k to K, all begin as early as k may, and end as late as K may. What one that reads m is paid least in these windows
     is concave in m, too: so they are paid at least the mean of the least for the first and the least for the last each.
+
+    ``least`` has for each part the next window to open, the least of the first, of the last and of a token refilled in
+    those that are open, and what the part is paid, -1 before any is open; then the decodes before it and up to its end.
     """
     decodes, refills, later_decodes, later_refills = worths
     length, kept, short, blocks, finer, single, step, eviction = terms
-    last = decodes.shape[0] - 1
+    last = decodes.shape[1] - 1
     parts = min(blocks, count)
     cheapest = 0
     for part in range(parts):
         before, until = count * part // parts, count * (part + 1) // parts
         first = min((start + before * single) // length, last)
-        least[part, 0], least[part, 1], least[part, 2] = first, 2**62, 2**62
-        ends = _paid(later_decodes[first], later_refills[first], prompt + before, step, eviction)
-        ends += _paid(later_decodes[first], later_refills[first], prompt + until - 1, step, eviction)
+        least[part, 0], least[part, 4], least[part, 5], least[part, 6] = first, -1, before, until
+        least[part, 1] = least[part, 2] = least[part, 3] = 2**62
+        ends = 0
+        for read in (prompt + before, prompt + until - 1):
+            ends += _paid(_between(later_decodes, first, read, step), later_refills[first], read, step, eviction)
         cheapest += (until - before) * (ends // 2)
     best, value = most, 0
     while value * kept * length // finer + cheapest < best:
         paid, all_open = value * kept * length // finer, True
         for part in range(parts):
-            before, until = count * part // parts, count * (part + 1) // parts
             reach = last
             if kept > 0:
                 # Times 64 ε and the parts; before the place itself.
-                place = finer * (kept * end + 64 * until * short) + (value + 1) * kept * length
+                place = finer * (kept * end + 64 * least[part, 6] * short) + (value + 1) * kept * length
                 reach = min(last, (place - 1) // (finer * kept * length))
             all_open = all_open and reach == last
-            for at in range(least[part, 0], reach + 1):
-                for side, read in ((1, prompt + before), (2, prompt + until - 1)):
-                    least[part, side] = min(least[part, side], _paid(decodes[at], refills[at], read, step, eviction))
-            least[part, 0] = max(least[part, 0], reach + 1)
-            mean = (least[part, 1] + least[part, 2]) // 2
-            paid = best if mean == 2**62 or paid >= best else paid + (until - before) * mean
+            if least[part, 0] <= reach:
+                before, until = least[part, 5], least[part, 6]
+                early, late = prompt + before, prompt + until - 1
+                for at in range(least[part, 0], reach + 1):
+                    least[part, 1] = min(least[part, 1], _between(decodes, at, early, step))
+                    least[part, 2] = min(least[part, 2], _between(decodes, at, late, step))
+                    least[part, 3] = min(least[part, 3], refills[at])
+                least[part, 0] = reach + 1
+                ends = _paid(least[part, 1], least[part, 3], early, step, eviction)
+                ends += _paid(least[part, 2], least[part, 3], late, step, eviction)
+                least[part, 4] = (until - before) * (ends // 2)
+            paid = best if least[part, 4] < 0 or paid >= best else paid + least[part, 4]
         best = min(best, paid)
         if all_open:
             break
@@ -334,7 +353,7 @@ def _least_costs(
 ) -> Ints:
     """Return the least of F - T, Z and what runs are paid, for every request, in 64ths of ps."""
     costs = np.empty(len(rows), np.int64)
-    used, least = np.empty((room, 2), np.int64), np.empty((terms[3], 3), np.int64)
+    used, least = np.empty((room, 2), np.int64), np.empty((terms[3], 7), np.int64)
     far, near = np.full(len(prices), 2**62), np.full(len(prices), 2**62)
     for window in range(len(prices)):
         far[window // _FAR] = min(far[window // _FAR], prices[window])
