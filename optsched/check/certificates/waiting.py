@@ -298,7 +298,7 @@ def _after(  # noqa: PLR0917 - compiled functions take positions
     is concave in m, too: so they are paid at least the mean of the least for the first and the least for the last each.
 
     ``least`` has for each part the next window to open, the least of the first, of the last and of a token refilled in
-    those that are open, and what the part is paid, -1 before any is open; then the decodes before it and up to its end.
+    those that are open, and what the part is paid, 2^62 before any is open; then the decodes before it and to its end.
     """
     decodes, refills, later_decodes, later_refills = worths
     length, kept, short, blocks, finer, single, step, eviction = terms
@@ -308,8 +308,8 @@ def _after(  # noqa: PLR0917 - compiled functions take positions
     for part in range(parts):
         before, until = count * part // parts, count * (part + 1) // parts
         first = min((start + before * single) // length, last)
-        least[part, 0], least[part, 4], least[part, 5], least[part, 6] = first, -1, before, until
-        least[part, 1] = least[part, 2] = least[part, 3] = 2**62
+        least[part, 0], least[part, 5], least[part, 6] = first, before, until
+        least[part, 1] = least[part, 2] = least[part, 3] = least[part, 4] = 2**62
         ends = 0
         for read in (prompt + before, prompt + until - 1):
             ends += _paid(_between(later_decodes, first, read, step), later_refills[first], read, step, eviction)
@@ -335,7 +335,7 @@ def _after(  # noqa: PLR0917 - compiled functions take positions
                 ends = _paid(least[part, 1], least[part, 3], early, step, eviction)
                 ends += _paid(least[part, 2], least[part, 3], late, step, eviction)
                 least[part, 4] = (until - before) * (ends // 2)
-            paid = best if least[part, 4] < 0 or paid >= best else paid + least[part, 4]
+            paid = best if least[part, 4] == 2**62 or paid >= best else paid + least[part, 4]
         best = min(best, paid)
         if all_open:
             break
