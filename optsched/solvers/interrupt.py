@@ -7,6 +7,7 @@ records the signal separately.
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from collections.abc import Callable
@@ -20,8 +21,8 @@ _SPARED = 4
 """How many times Ctrl-C may come after the first and raise nothing: a result may be read then, or checked."""
 _UNHEARD = frozenset({"__del__", "_numba_unpickle", "_promote_fields"})
 """Functions whose callers are not told what is raised in them: Python prints it where an object is finalised, and goes
-on; numba's compiled code, which loads the type of an array so, and numpy, which compares rows so, raise another error
-instead."""
+on, as it does with what is called before and after garbage is collected (`gc.callbacks`); numba's compiled code, which
+loads the type of an array so, and numpy, which compares rows so, raise another error instead."""
 _UNHEARD_S = 0.01
 """Time after which Ctrl-C is sent again that came in one of these."""
 
@@ -132,6 +133,7 @@ def _interrupt_main_thread() -> None:
 
 def _is_unheard(frame: FrameType | None) -> bool:
     """Return whether a function is running out of which no exception comes."""
-    while frame is not None and frame.f_code.co_name not in _UNHEARD:
+    collecting = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+    while frame is not None and frame.f_code.co_name not in _UNHEARD and frame.f_code not in collecting:
         frame = frame.f_back
     return frame is not None

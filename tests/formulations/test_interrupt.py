@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import re
 import signal
@@ -243,6 +244,26 @@ def test_an_interrupt_while_an_object_is_finalised_comes_later() -> None:
         raise AssertionError("the block ends at the interrupt")
 
     assert until_interrupted(waits)
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_an_interrupt_while_garbage_is_collected_comes_later() -> None:
+    """What calls are told of it is Python's to print: hypothesis, for one, measures how long it takes."""
+    handler, waiting = signal.getsignal(signal.SIGINT), threading.Event()
+
+    def collecting(phase: str, _: object) -> None:
+        if phase == "stop":
+            signal.raise_signal(signal.SIGINT)
+            gc.callbacks.remove(collecting)
+
+    def waits(_: threading.Event) -> None:
+        gc.callbacks.append(collecting)
+        gc.collect()
+        waiting.wait(PATIENCE_S)
+        raise AssertionError("the block ends at the interrupt")
+
+    assert until_interrupted(waits)
+    assert collecting not in gc.callbacks
     assert signal.getsignal(signal.SIGINT) is handler
 
 
