@@ -10,6 +10,7 @@ import numpy as np
 from optsched.bounds.congested.backlog import Floats
 from optsched.bounds.congested.terms import LARGEST, LONGEST_SHORT, UNIT, Windows
 from optsched.bounds.congested.together import Alive
+from optsched.bounds.lines import is_lower
 from optsched.bounds.own import most_decodes
 from optsched.compiled import compiled, compiled_part
 from optsched.model.cost import CostModel
@@ -221,10 +222,7 @@ def _pay(
                     flat, affine = (int(q * t - h * v), int(q)), (float(others), p)
                     low_end, _ = _least(c, flat, affine, attention[0], (first, last))
                     high_end, _ = _least(c, flat, affine, attention[points - 1], (first, last))
-                    dearer = False
-                    for line in range(3):
-                        dearer |= low_end >= lines[line, 0] and high_end >= lines[line, 1]
-                    if dearer:
+                    if not is_lower(lines, low_end, high_end):
                         continue
                     for j in range(points):
                         below, root = _least(c, flat, affine, attention[j], (first, last))

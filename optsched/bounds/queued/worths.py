@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from optsched.bounds.lines import is_lower
 from optsched.bounds.own import most_decodes, turns
 from optsched.compiled import compiled, compiled_part
 from optsched.model.instance import Instance
@@ -173,15 +174,6 @@ def _linear(pieces: Ints, tokens: int) -> int:
     return time
 
 
-@compiled_part
-def _is_lower(lines: Ints, low: int, high: int) -> bool:
-    """Return whether a line with some ends may be below all of some lines anywhere."""
-    lower = True
-    for line in range(lines.shape[0]):
-        lower &= low < lines[line, 0] or high < lines[line, 1]
-    return lower
-
-
 @compiled
 def _lower(  # noqa: PLR0917 - compiled functions take positions
     prices: tuple[Ints, Ints, int, int],
@@ -212,7 +204,7 @@ def _lower(  # noqa: PLR0917 - compiled functions take positions
                 factor, extra = (given if long else 64) * y + price, granted if long else 0
                 low, high = factor * attention[0] + rent, factor * attention[last] + rent * (step * last + 1)
                 flat = (given if long else 64) * alone + extra - -(-room // y)
-                more |= _is_lower(lines, flat + low, flat + high)
+                more |= is_lower(lines, flat + low, flat + high)
                 least, change = factor * alone, alone
                 if y < most and factor * beside - price * token < least:
                     least, change = factor * beside - price * token, beside - token
@@ -221,7 +213,7 @@ def _lower(  # noqa: PLR0917 - compiled functions take positions
                     if x > y and factor * time - price * token * (x - y) < least:
                         least, change = factor * time - price * token * (x - y), time - token * (x - y)
                 pays = (least - room) // y + extra
-                if not _is_lower(lines, pays + low, pays + high):
+                if not is_lower(lines, pays + low, pays + high):
                     continue
                 for j in range(last + 1):
                     value = pays + factor * attention[j] + rent * (step * j + 1)
