@@ -22,7 +22,8 @@ from optsched import (
     simulate,
 )
 from optsched.bounds.catalogue import BOUNDS, bound_method
-from optsched.bounds.inflow import inflow_bound, leased_bound
+from optsched.bounds.inflow import inflow_bound
+from optsched.bounds.rented.windows import leased_bound
 from optsched.check import UnprovedError, proved_bound
 from optsched.model.cost import CostModel
 

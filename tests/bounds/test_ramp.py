@@ -16,7 +16,8 @@ from optsched.bounds.catalogue import BOUNDS, bound_method
 from optsched.bounds.priced.demand import Demand, between, each
 from optsched.bounds.priced.prompt_paths import Prices
 from optsched.bounds.priced.proof import Part, bound_of, prove
-from optsched.bounds.ramp import priced_bound, ramp_bound
+from optsched.bounds.priced.ranges import priced_bound
+from optsched.bounds.ramp import ramp_bound
 from optsched.bounds.volume import volume_bound
 from optsched.check import UnprovedError, proved_bound
 from optsched.model.cost import CostModel
