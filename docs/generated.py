@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -9,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import optsched
@@ -20,6 +21,7 @@ from optsched.routers import ROUTERS
 from optsched_formulations import FORMULATIONS
 
 _INLINE = re.compile(r"\$`([^`]+)`\$")
+_NAMED_PART = re.compile(r"`(\w+)\.\w+`")
 _OUTSIDE_LINK = re.compile(r"\[([^\]]+)\]\(\.\./[^)]+\)")
 
 
@@ -96,19 +98,29 @@ def _catalogue(kind: str, title: str, registry: Mapping[str, str], opening: str)
 
 
 def _parts(module: ModuleType) -> dict[str, str]:
-    """Return the docstrings of a formulation's own folder of parts, such as ``flow`` of ``class_flow``."""
+    """Return the docstrings of a formulation's own folders of parts, such as ``flow`` of ``class_flow``."""
     found = {}
-    for thing in vars(module).values():
-        part = getattr(thing, "__module__", "")
-        folder, _, _ = part.rpartition(".")
-        if folder.startswith(f"{module.__package__}.") and isinstance(thing, type | FunctionType):
-            package = importlib.import_module(folder)
-            for each in sorted(Path(next(iter(package.__path__))).glob("[a-z]*.py")):
-                part = f"{folder}.{each.stem}"
-                text = inspect.getdoc(importlib.import_module(part))
-                if text:
-                    found[part.removeprefix(f"{module.__package__}.")] = text
+    for folder in _part_folders(module):
+        package = importlib.import_module(folder)
+        for each in sorted(Path(next(iter(package.__path__))).glob("[a-z]*.py")):
+            part = f"{folder}.{each.stem}"
+            text = inspect.getdoc(importlib.import_module(part))
+            if text:
+                found[part.removeprefix(f"{module.__package__}.")] = text
     return found
+
+
+def _part_folders(module: ModuleType) -> list[str]:
+    """Return the folders beside a module that it names, or imports from, perhaps not before it is used."""
+    imported = [
+        node.module for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.ImportFrom)
+    ]
+    folders = {name.rpartition(".")[0] for name in imported if name}
+    named = {f"{module.__package__}.{folder}" for folder in _NAMED_PART.findall(inspect.getdoc(module) or "")}
+    beside = {
+        f"{module.__package__}.{each.name}" for each in Path(str(module.__file__)).parent.iterdir() if each.is_dir()
+    }
+    return sorted((folders | named) & beside)
 
 
 def _parameters(thing: object) -> str:

@@ -16,7 +16,8 @@ from optsched.model.cost import CostModel
 from optsched.solvers.deadline import Deadline
 from optsched.traces.ladder import ladder
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.pairs.batch_prices import UNIT, BatchPrices, batch_prices, least_batches
+from optsched_formulations.batching.pairs.batch_prices import UNIT, BatchPrices, least_batches
+from optsched_formulations.batching.pairs.best_prices import batch_prices
 from optsched_formulations.batching.pairs.model import PairModel
 from optsched_formulations.batching.pairs.prices import Priced
 from optsched_formulations.batching.search.request_space import request_space

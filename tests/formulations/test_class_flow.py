@@ -20,8 +20,8 @@ from optsched.model.result import Badge, Status
 from optsched.model.schedule import Assignment, timed
 from optsched.solvers.formulation import Formulation, Outcome, ProgressEvent, Task, Termination, UnsupportedError
 from optsched.traces.ladder import ladder
-from optsched_formulations.batching import class_flow
 from optsched_formulations.batching.class_flow import ClassFlow, ClassFlowMip
+from optsched_formulations.batching.flow import minimize
 from optsched_formulations.batching.flow.engines import Answer, minimize_with_cpsat, minimize_with_highs
 from optsched_formulations.batching.flow.model import FlowModel, find_packing, pauses_may_pay
 from optsched_formulations.batching.packing import HeldClass, packing
@@ -229,7 +229,7 @@ def test_what_flows_do_not_cover_is_refused() -> None:
 
 def test_a_solver_that_denies_what_is_known_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless less is asked for than is known, there is a schedule."""
-    monkeypatch.setattr(class_flow, "minimize_with_cpsat", lambda *_: Answer(True, None, None))
+    monkeypatch.setattr(minimize, "minimize_with_cpsat", lambda *_: Answer(True, None, None))
     instance = LADDER["ladder-n04-I4-O8-k2"]
     start = simulate(instance, "vllm").schedule
     value = legal_value(instance, start)

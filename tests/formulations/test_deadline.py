@@ -23,7 +23,6 @@ from optsched.model.errors import InputError
 from optsched.solvers.deadline import Deadline, OutOfTimeError
 from optsched.solvers.formulation import Task, Termination, UnsupportedError
 from optsched.stopwatch import STOPWATCH, Stopwatch
-from optsched_formulations.batching import infermax_milp, pair_flow, token_cpsat
 
 COST = CostModel(base=100, token=1)
 WHOLE = Instance("whole", Limits(8, 64, 64), Rules(chunked_prefill=False), COST, (Request(2, 3),) * 4)
@@ -39,9 +38,9 @@ def never(*_: object, **__: object) -> None:
 def test_no_solver_is_asked_when_time_is_up(
     instance: Instance, objective: Objective, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_cpsat, "minimize_cpsat", never)
-    monkeypatch.setattr(infermax_milp, "Programme", never)
-    monkeypatch.setattr(pair_flow, "Priced", never)
+    monkeypatch.setattr("optsched_formulations.batching.token.minimize.minimize_cpsat", never)
+    monkeypatch.setattr("optsched_formulations.batching.infermax.minimize.Programme", never)
+    monkeypatch.setattr("optsched_formulations.batching.pairs.solution.Priced", never)
     for name in ("token_cpsat", "infermax_milp", "pair_flow"):
         try:
             outcome = make_formulation(name, {}).solve(Task(instance, objective, time_limit_s=-1.0, bound=7))
@@ -57,7 +56,7 @@ def test_no_solver_is_asked_when_time_is_up(
     ("name", "module", "counted", "message"),
     [
         ("token_cpsat", "token.chunks", "Horizon", "it builds up to 200000"),
-        ("infermax_milp", "infermax_milp", "_Plan", "it builds up to 50000"),
+        ("infermax_milp", "infermax.model", "_Plan", "it builds up to 50000"),
     ],
 )
 def test_what_is_too_large_whatever_is_counted_is_refused_before(

@@ -33,7 +33,8 @@ from optsched_formulations.batching.pattern.cuts import violated_packings
 from optsched_formulations.batching.pattern.dive import dive
 from optsched_formulations.batching.pattern.master import Duals, LinearMaster, Shape
 from optsched_formulations.batching.pattern.network import Network, Pattern, Shortest
-from optsched_formulations.batching.pattern_cg import PatternCg, in_step, patterns_of, schedule_of
+from optsched_formulations.batching.pattern.search import in_step, patterns_of, schedule_of
+from optsched_formulations.batching.pattern_cg import PatternCg
 
 SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 LADDER = {entry.name: entry for entry in ladder("a100-llama2-7b-linear").instances}

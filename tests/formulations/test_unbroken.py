@@ -85,7 +85,7 @@ def test_so_does_the_walk_alone(instance: Instance, seed: int) -> None:
     least = 10 * fewest(instance)
     undecided = CpSatAnswer(Termination.LIMIT, None, None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("optsched_formulations.batching.unbroken.minimize_cpsat", lambda *_: undecided)
+        patch.setattr("optsched_formulations.batching.search.beginnings.minimize_cpsat", lambda *_: undecided)
         outcome = ask(instance, bound=least, seed=seed)
     assert legal_value(instance, outcome.schedule) == least
 

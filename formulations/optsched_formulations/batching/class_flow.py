@@ -12,23 +12,9 @@ optimum over all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
-from optsched.bounds.volume import volume_bound
-from optsched.solvers.claims import claim
 from optsched.solvers.declaration import Declaration, Regime, Turn
-from optsched.solvers.formulation import Outcome, Task, nothing_better
-from optsched.stopwatch import now_s
-from optsched_formulations.batching.costs import Costs, Horizon, value_to_beat
-from optsched_formulations.batching.flow.engines import Answer, minimize_with_cpsat, minimize_with_highs
-from optsched_formulations.batching.flow.model import FlowModel, find_packing, require_flows
-
-Engine = Callable[[FlowModel, Task, int], Answer]
-"""Minimises a model's objective for a task, among schedules of at most a value."""
-
-_PACKING_SHARE = 0.05
-"""Share of the time limit that the packing inequality may take."""
+from optsched.solvers.formulation import Outcome, Task
+from optsched_formulations.batching.flow.covered import require_flows
 
 
 class ClassFlow:
@@ -52,7 +38,10 @@ class ClassFlow:
         UnsupportedError
             For any other task, if the numbers could overflow, or the model would be too large to build.
         """
-        return _solve(task, minimize_with_cpsat)
+        require_flows(task)
+        from optsched_formulations.batching.flow.minimize import minimize_on_cpsat  # noqa: PLC0415  # loads solvers
+
+        return minimize_on_cpsat(task)
 
 
 class ClassFlowMip:
@@ -70,20 +59,7 @@ class ClassFlowMip:
         UnsupportedError
             For any other task, for a limit in deterministic time, or if the model would be too large to build.
         """
-        return _solve(task, minimize_with_highs)
+        require_flows(task)
+        from optsched_formulations.batching.flow.minimize import minimize_on_highs  # noqa: PLC0415  # as above
 
-
-def _solve(task: Task, engine: Engine) -> Outcome:
-    require_flows(task)
-    started = now_s()
-    upper, costs = value_to_beat(task), Costs(task.instance)
-    most = Horizon(costs, task.objective, upper, len(costs.tokens)).batches
-    packing = find_packing(task, _PACKING_SHARE * task.time_limit_s)
-    fewest = max(volume_bound(task.instance).batches, 0 if packing is None else packing.batches)
-    if fewest > most:
-        # Every schedule with that few batches, or that many, is too bad.
-        return nothing_better(task)
-    model = FlowModel(task, fewest, most, packing)
-    left = task.time_limit_s - (now_s() - started)
-    answer = engine(model, replace(task, time_limit_s=left), upper)
-    return nothing_better(task) if answer.infeasible else claim(task, [answer.schedule], answer.bound)
+        return minimize_on_highs(task)

@@ -42,24 +42,11 @@ are rounded, and what they prove is computed again in integers, as searches do; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from optsched.model.objectives import Objective
 from optsched.solvers.declaration import Declaration, Regime, Turn
 from optsched.solvers.formulation import Outcome, Task, UnsupportedError, require_seconds
-from optsched.solvers.interrupt import until_interrupted
-from optsched_formulations.batching.layers.graph import MergedGraph
-from optsched_formulations.batching.layers.graph_layers import GraphRelaxation
-from optsched_formulations.batching.layers.outputs import Steps, by_output
-from optsched_formulations.batching.layers.pattern_layers import PatternRelaxation
-from optsched_formulations.batching.layers.walks import FEW_PLACES, Walks
 from optsched_formulations.batching.memory_only import require_memory_only
-from optsched_formulations.batching.settling.by_block import BlockSettler
-from optsched_formulations.batching.settling.by_core import settle_cores, settle_large_core
-from optsched_formulations.batching.settling.by_item import ItemSettler
-from optsched_formulations.batching.settling.by_size import settle_sizes
-from optsched_formulations.batching.settling.known import Known
-from optsched_formulations.batching.settling.loops import compile_graphs, compile_patterns
 
 _MOST_NODES = 3_000_000
 """Nodes of the graph."""
@@ -68,17 +55,6 @@ _LARGE_CORE_NODES = 1_000_000
 _MOST_REQUESTS = 255
 _CORES = (300, 0.8), (1_500, 0.6)
 """Nodes of the cores that are tried, and the share of the time left that each may take."""
-_FEW_PACKED = 12
-"""Of no more requests, where the cache holds many at a time, arcs are packed, without a large core."""
-
-
-class _Sizes(NamedTuple):
-    """Of graphs: the parameters of `LayerSearch`."""
-
-    graph: int
-    few_places: int
-    cores: Sequence[tuple[int, float]]
-    large_core: int
 
 
 class LayerSearch:
@@ -89,7 +65,7 @@ class LayerSearch:
     most_nodes
         Of the graph of resident sets: where it would have more, prices are of blocks in batches.
     few_places
-        Nodes of the graph times batches beyond which prices are found on walks near the least one.
+        Nodes of the graph times batches beyond which prices are found on walks near the least one; None for a million.
     cores
         Nodes of the cores that are tried, and the share of the time left that each may take.
     large_core
@@ -109,11 +85,11 @@ class LayerSearch:
     def __init__(
         self,
         most_nodes: int = _MOST_NODES,
-        few_places: int = FEW_PLACES,
+        few_places: int | None = None,
         cores: Sequence[tuple[int, float]] = _CORES,
         large_core: int = _LARGE_CORE_NODES,
     ) -> None:
-        self._sizes = _Sizes(most_nodes, few_places, cores, large_core)
+        self._sizes = most_nodes, few_places, cores, large_core
 
     def solve(self, task: Task) -> Outcome:
         """Minimise the makespan of an offline instance in which only memory binds.
@@ -126,9 +102,9 @@ class LayerSearch:
             For any other instance, a limit in deterministic time, or if numbers are too large.
         """
         _require_layers(task)
-        known = Known(task)
-        until_interrupted(lambda _: _settle(known, self._sizes))
-        return known.outcome()
+        from optsched_formulations.batching.settling.settle import Sizes, settle  # noqa: PLC0415  # loads compiled code
+
+        return settle(task, Sizes(*self._sizes))
 
 
 def _require_layers(task: Task) -> None:
@@ -143,46 +119,3 @@ def _require_layers(task: Task) -> None:
         raise UnsupportedError("batches without a base, it settles their number")
     if len(task.instance.requests) > _MOST_REQUESTS:
         raise UnsupportedError(f"more than {_MOST_REQUESTS} requests")
-
-
-def _settle(known: Known, sizes: _Sizes) -> None:
-    """Settle one number of batches after the other."""
-    sized = False
-    if known.exact and not _small(known, sizes):
-        settle_cores(known, sizes.cores)
-        # Where many are resident blocks prove more.
-        if known.open and not known.many_resident:
-            sized = settle_sizes(known, known.most_nodes(sizes.graph), sizes.few_places)
-    if not known.open:
-        return
-    graph = known.graph(known.by_input, known.most_nodes(sizes.graph))
-    if graph is not None:
-        _settle_on(graph, known, sizes.few_places)
-        return
-    # HiGHS packs the arcs of few requests soon: it needs all the time that there is.
-    packs = known.many_resident and len(known.rest.requests) <= _FEW_PACKED
-    if known.exact and not packs and not sized:
-        settle_large_core(known, known.most_nodes(sizes.large_core))
-    compile_patterns()
-    if known.open:
-        blocks = PatternRelaxation(known.classes, known.scale, known.budget, known.task.seed)
-        BlockSettler(known).settle(blocks)
-
-
-def _small(known: Known, sizes: _Sizes) -> bool:
-    """Return whether the graph of all requests is as small as those of cores."""
-    most_nodes = max((nodes for nodes, _ in sizes.cores), default=0)
-    return known.graph(known.by_input, most_nodes) is not None
-
-
-def _settle_on(graph: MergedGraph, known: Known, few_places: int) -> None:
-    """Settle numbers of batches by prices of items on the graph of all requests."""
-    if not known.exact:
-        raise UnsupportedError("times beyond 64 bits")
-    compile_graphs()
-    walks = Walks(graph, known.scale, known.reach, few_places)
-
-    def named(steps: Steps, _: int) -> Steps:
-        return by_output(known.by_input, known.classes, steps)
-
-    ItemSettler(known, named, partial=False).settle(GraphRelaxation(graph, walks, known.task.seed, known.start))

@@ -14,14 +14,8 @@ that the incumbent is optimal, or that no schedule is that good.
 
 from __future__ import annotations
 
-from optsched.model.domain import replace
-from optsched.solvers.claims import claim
-from optsched.solvers.cpsat import minimize_cpsat
-from optsched.solvers.deadline import Deadline, OutOfTimeError
 from optsched.solvers.declaration import Declaration, Turn
-from optsched.solvers.formulation import Outcome, Task, Termination, nothing_better, require_monotone
-from optsched_formulations.batching.token.chunks import ChunkModel
-from optsched_formulations.batching.token.whole import WholeModel
+from optsched.solvers.formulation import Outcome, Task, require_monotone
 
 
 class TokenCpSat:
@@ -42,15 +36,6 @@ class TokenCpSat:
             For times between tokens, if the numbers could overflow, or the model would be too large to build.
         """
         require_monotone(task.objective)
-        deadline = Deadline.of(task)
-        try:
-            model = (ChunkModel if task.instance.rules.chunked_prefill else WholeModel)(task, deadline)
-            deadline.require()
-        except OutOfTimeError:
-            return claim(task, [], None)
-        rest = replace(task, time_limit_s=deadline.left_s())
-        answer = minimize_cpsat(model.cp, model.goal.expression, rest, model.goal.to_value)
-        if answer.termination == Termination.INFEASIBLE:
-            return nothing_better(task)
-        schedule = None if answer.value_of is None else model.schedule(answer.value_of)
-        return claim(task, [schedule], None if answer.bound is None else model.goal.to_value(answer.bound))
+        from optsched_formulations.batching.token.minimize import minimize  # noqa: PLC0415  # loads the solver
+
+        return minimize(task)

@@ -55,7 +55,6 @@ from functools import cached_property
 from itertools import pairwise
 from math import gcd
 
-from optsched.model.objectives import Objective
 from optsched.model.restrictions import Restrictions
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.claims import Values
@@ -112,16 +111,6 @@ class Program:
     def row(self, terms: Terms, lower: int | None, upper: int | None) -> None:
         """Add a constraint."""
         self.rows.append(FlowRow(terms, lower, upper))
-
-
-def require_flows(task: Task) -> None:
-    """Raise `UnsupportedError` for a task that flows do not cover."""
-    if task.objective != Objective.MAKESPAN:
-        raise UnsupportedError(f"objective {task.objective.value}, it minimises the makespan")
-    if not task.instance.offline:
-        raise UnsupportedError("requests that arrive at different times, it is offline")
-    if task.instance.rules.chunked_prefill:
-        raise UnsupportedError("chunked prefill, it runs prefills whole (forbid chunked)")
 
 
 def pauses_may_pay(task: Task) -> bool:

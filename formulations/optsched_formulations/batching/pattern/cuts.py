@@ -16,10 +16,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.packing import HeldClass, Item, Packing, cover, heaviest, whole_weights
-from optsched_formulations.batching.pattern.network import Floats
+
+Floats = npt.NDArray[np.float64]
 
 _VIOLATED = 1.001
 """How much more than W a solution has to hold for an inequality to be worth its rows."""

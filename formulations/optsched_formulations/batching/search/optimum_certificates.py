@@ -18,13 +18,8 @@ from optsched.bounds.volume import volume_bound
 from optsched.model.instance import Instance
 from optsched.model.objectives import Objective
 from optsched.stopwatch import now_s
-from optsched_formulations.batching.layers.layered_search import LayeredCertificates
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.pairs.batch_prices import batch_prices
 from optsched_formulations.batching.search.request_search import request_certificate
-from optsched_formulations.batching.search.resident_graph import TooLargeError, build_graph, growing_graphs
-from optsched_formulations.batching.search.resident_search import priced_certificate
-from optsched_formulations.batching.search.resident_walk import evaluate, price
 
 _STATES_A_SECOND, _SLOWER = 30_000, 0.5
 """States that the checker looks at in a second, about; and of many a share of those, as far as a few tell."""
@@ -58,6 +53,8 @@ def optimum_certificates(
     classes = Classes(instance, objective)
     prices = None
     if classes.weighted and instance.offline:
+        from optsched_formulations.batching.pairs.best_prices import batch_prices  # noqa: PLC0415  # loads a solver
+
         batches = volume_bound(instance).batches
         prices = batch_prices(classes, batches + batches // _PART_MORE, seconds * _PACKING_SHARE)
     a_second: float = _STATES_A_SECOND
@@ -80,6 +77,8 @@ def optimum_certificates(
 
 def _layered(instance: Instance, bound: int, deadline: float, workers: int) -> Iterator[dict[str, Any]]:
     """Yield certificates of kind ``layered_search``: of the largest requests, then of all."""
+    # Compiled code takes a while to load.
+    from optsched_formulations.batching.layers.layered_search import LayeredCertificates  # noqa: PLC0415
 
     def until() -> float:
         return now_s() + _LAYERED_SHARE * (deadline - now_s())
@@ -94,6 +93,14 @@ def _layered(instance: Instance, bound: int, deadline: float, workers: int) -> I
 
 def _priced(instance: Instance, classes: Classes, bound: int, deadline: float, workers: int) -> dict[str, Any] | None:
     """Return a certificate of kind ``resident_search`` for the makespan; None if the graph is too large."""
+    from optsched_formulations.batching.search.resident_graph import (  # noqa: PLC0415  # as above
+        TooLargeError,
+        build_graph,
+        growing_graphs,
+    )
+    from optsched_formulations.batching.search.resident_search import priced_certificate  # noqa: PLC0415
+    from optsched_formulations.batching.search.resident_walk import evaluate, price  # noqa: PLC0415
+
     graphs = list(growing_graphs(classes, now_s() + _GRAPH_SHARE * (deadline - now_s()), track=instance.offline))
     if not graphs:
         return None
