@@ -392,17 +392,15 @@ class Instance:
         with nothing cached, with all of its tokens, or on a machine of role ``prefill`` with its prompt, if it can then
         move to one that it fits (docs/problem.md, Several machines).
         """
-        if not self.is_distributed:
-            only = self.machines[0]
-            broken = ((index, _broken(only, each)) for index, each in enumerate(self.requests))
-            return tuple(f"{self.label(index)} {', and '.join(found)}" for index, found in broken if found)
         groups: dict[Machine, int] = {}
         for index, machine in enumerate(self.machines):
             groups.setdefault(machine, index)
         reasons: dict[tuple[int, int], str] = {}
         for each in self.requests:
             if (each.input, each.output) not in reasons:
-                reasons[each.input, each.output] = _unserved(groups, each)
+                reasons[each.input, each.output] = (
+                    _unserved(groups, each) if self.is_distributed else ", and ".join(_broken(self.machines[0], each))
+                )
         labelled = ((index, reasons[each.input, each.output]) for index, each in enumerate(self.requests))
         return tuple(f"{self.label(index)} {reason}" for index, reason in labelled if reason)
 

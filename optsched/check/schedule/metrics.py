@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from optsched.check.problem import Problem, percentile_of
@@ -70,11 +71,16 @@ class Latencies:
     makespan: int
     between: dict[str, int | float] | None
 
-    @property
+    @cached_property
+    def _ascending(self) -> tuple[list[int], list[int]]:
+        """Waits and stays, from the least on."""
+        return sorted(self.waits), sorted(self.stays)
+
+    @cached_property
     def _missed(self) -> int:
         return sum(map(_misses_slo, self.requests, self.waits, self.stays))
 
-    @property
+    @cached_property
     def _spacing(self) -> list[tuple[int, int]]:
         """Time from the first token to the last, and the tokens after the first, where there are any."""
         return [
@@ -86,6 +92,7 @@ class Latencies:
     def objectives(self) -> dict[str, int]:
         """Return the objectives."""
         requests, waits, stays = self.requests, self.waits, self.stays
+        waits_up, stays_up = self._ascending
         return {
             "makespan": self.makespan,
             "mean_ttft": sum(waits),
@@ -94,8 +101,8 @@ class Latencies:
             "max_e2e": max(stays),
             "weighted_e2e": sum(r.weight * stay for r, stay in zip(requests, stays, strict=True)),
             "slo_misses": self._missed,
-            **{f"p{q}_ttft": percentile_of(waits, q) for q in (50, 95, 99)},
-            **{f"p{q}_e2e": percentile_of(stays, q) for q in (50, 95, 99)},
+            **{f"p{q}_ttft": percentile_of(waits_up, q) for q in (50, 95, 99)},
+            **{f"p{q}_e2e": percentile_of(stays_up, q) for q in (50, 95, 99)},
             "mean_tpot": sum(time // tokens for time, tokens in self._spacing),
             "p99_tbt": 0 if self.between is None else int(self.between["p99"]),
         }
@@ -103,11 +110,12 @@ class Latencies:
     def metrics(self) -> dict[str, Any]:
         """Return distributions, throughputs and how many requests meet their SLOs."""
         requests, waits, stays, met = self.requests, self.waits, self.stays, len(self.requests) - self._missed
+        waits_up, stays_up = self._ascending
         return {
-            "ttft_ps": _distribution(waits),
+            "ttft_ps": _distribution(waits_up),
             "tpot_ps": _quotients(self._spacing),
             "tbt_ps": self.between,
-            "e2e_ps": _distribution(stays),
+            "e2e_ps": _distribution(stays_up),
             "ttft_per_input_ps": _quotients([(wait, r.input) for r, wait in zip(requests, waits, strict=True)]),
             "e2e_per_output_ps": _quotients([(stay, r.output) for r, stay in zip(requests, stays, strict=True)]),
             "output_tokens_per_s": ratio(sum(r.output for r in requests) * _PS_PER_S, self.makespan),
