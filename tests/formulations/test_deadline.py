@@ -56,7 +56,7 @@ def test_no_solver_is_asked_when_time_is_up(
     ("name", "module", "counted", "message"),
     [
         ("token_cpsat", "token.chunks", "Horizon", "it builds up to 200000"),
-        ("infermax_milp", "infermax.model", "_Plan", "it builds up to 50000"),
+        ("infermax_milp", "infermax.model", "Plan", "it builds up to 50000"),
     ],
 )
 def test_what_is_too_large_whatever_is_counted_is_refused_before(
