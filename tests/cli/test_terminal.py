@@ -114,12 +114,39 @@ def test_the_list_of_commands_is_what_their_modules_say() -> None:
         assert command.get_short_help_str(1000) == summary
 
 
-def test_help_loads_neither_the_package_nor_its_libraries() -> None:
-    program = "import sys; from optsched.cli import main; sys.argv = ['optsched', '--help']; main()"
+def loaded_by(program: str) -> set[str]:
+    """Return the modules that a program has loaded in the end."""
     listing = f"import atexit, sys; atexit.register(lambda: print(*sys.modules)); {program}"
     ended = subprocess.run(
         [sys.executable, "-c", listing], env=searching_here(), capture_output=True, text=True, check=True
     )
-    assert "  solve " in ended.stdout
-    loaded = set(ended.stdout.splitlines()[-1].split())
+    return set(ended.stdout.splitlines()[-1].split())
+
+
+def command(line: str) -> str:
+    """Return a program that runs a command."""
+    return f"import sys; from optsched.cli import main; sys.argv = {['optsched', *line.split()]}; main()"
+
+
+def test_help_loads_neither_the_package_nor_its_libraries() -> None:
+    loaded = loaded_by(command("--help"))
+    assert "optsched.cli" in loaded
     assert not loaded & {"pydantic", "numpy", "numba", "ortools", "rich", "optsched.methods", "optsched.model.instance"}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        command("simulate infermax-fig15-I8 --policy vllm"),
+        command("bound infermax-fig15-I8"),
+        command("bound ladder-n16-LISO+SISO-k2 --objective mean_e2e"),
+        "from optsched import Objective, load_instance; from optsched.methods.plan import plan_solve; "
+        "plan_solve('auto', {}, load_instance('ladder-n16-LISO+SISO-k2'), Objective.MAKESPAN)",
+    ],
+    ids=["simulate", "bound", "bound of latencies", "plan"],
+)
+def test_what_needs_no_solver_loads_none(program: str) -> None:
+    """Each of these takes as long to load as all else together."""
+    loaded = loaded_by(program)
+    assert "pydantic" in loaded
+    assert not loaded & {"numba", "ortools", "pandas", "highspy", "pulp", "scipy", "matplotlib"}
