@@ -395,11 +395,12 @@ class Instance:
         groups: dict[Machine, int] = {}
         for index, machine in enumerate(self.machines):
             groups.setdefault(machine, index)
+        only = None if self.is_distributed else next(iter(groups))
         reasons: dict[tuple[int, int], str] = {}
         for each in self.requests:
             if (each.input, each.output) not in reasons:
                 reasons[each.input, each.output] = (
-                    _unserved(groups, each) if self.is_distributed else ", and ".join(_broken(self.machines[0], each))
+                    _unserved(groups, each) if only is None else ", and ".join(_broken(only, each))
                 )
         labelled = ((index, reasons[each.input, each.output]) for index, each in enumerate(self.requests))
         return tuple(f"{self.label(index)} {reason}" for index, reason in labelled if reason)

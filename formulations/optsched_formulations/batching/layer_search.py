@@ -65,7 +65,8 @@ class LayerSearch:
     most_nodes
         Of the graph of resident sets: where it would have more, prices are of blocks in batches.
     few_places
-        Nodes of the graph times batches beyond which prices are found on walks near the least one; None for a million.
+        Nodes of the graph times batches beyond which prices are found on walks near the least one; None for
+        as many as `layers.walks` takes.
     cores
         Nodes of the cores that are tried, and the share of the time left that each may take.
     large_core

@@ -19,12 +19,7 @@ from __future__ import annotations
 
 from optsched.model.objectives import Objective
 from optsched.solvers.declaration import Declaration, Regime, Turn
-from optsched.solvers.formulation import (
-    Outcome,
-    Task,
-    UnsupportedError,
-    require_seconds,
-)
+from optsched.solvers.formulation import Outcome, Task, UnsupportedError, require_seconds
 from optsched_formulations.batching.memory_only import require_memory_only
 
 

@@ -13,12 +13,7 @@ from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.model.state import RequestState, initial
 from optsched.solvers.claims import FloatReading, Tolerance, admits, claim, most_slack
 from optsched.solvers.deadline import Deadline
-from optsched.solvers.formulation import (
-    Outcome,
-    Task,
-    UnsupportedError,
-    require_monotone,
-)
+from optsched.solvers.formulation import Outcome, Task, UnsupportedError, require_monotone
 from optsched.solvers.milp import MilpAnswer
 from optsched_formulations.batching.infermax.plan import Plan
 

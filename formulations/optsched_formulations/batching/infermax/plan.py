@@ -9,9 +9,7 @@ from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.schedule import Schedule
 from optsched.solvers.claims import Part, Values
-from optsched.solvers.formulation import (
-    Task,
-)
+from optsched.solvers.formulation import Task
 from optsched_formulations.batching.costs import one_after_another
 
 _SPAN_UNITS = 10**4
@@ -39,7 +37,7 @@ class Plan:
         known = [(self.value(sequential), sequential)]
         if self.task.incumbent is not None:
             known.append((self.value(self.task.incumbent), self.task.incumbent))
-        return least_known(known)
+        return _least(known)
 
     @cached_property
     def batches(self) -> int:
@@ -137,6 +135,6 @@ class Plan:
         return self.divisor * (ceil(spans / _SPAN_UNITS) if spans > 100 * _SPAN_UNITS else 1)
 
 
-def least_known(known: list[tuple[int, Schedule]]) -> tuple[int, Schedule]:
+def _least(known: list[tuple[int, Schedule]]) -> tuple[int, Schedule]:
     """Return the first of the pairs with the least value."""
     return min(known, key=lambda pair: pair[0])

@@ -16,14 +16,7 @@ from optsched.model.metrics import evaluate
 from optsched.model.result import Badge
 from optsched.model.schedule import Assignment, Schedule, timed
 from optsched.solvers.cpsat import Values, minimize_cpsat
-from optsched.solvers.formulation import (
-    Outcome,
-    ProgressEvent,
-    Task,
-    Termination,
-    UnsupportedError,
-    silent,
-)
+from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, silent
 from optsched.solvers.interrupt import until_interrupted
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import Costs, Horizon, value_to_beat

@@ -14,14 +14,7 @@ from optsched.bounds.volume import volume_bound
 from optsched.model.metrics import evaluate
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge
-from optsched.solvers.formulation import (
-    Outcome,
-    ProgressEvent,
-    Task,
-    Termination,
-    UnsupportedError,
-    nothing_better,
-)
+from optsched.solvers.formulation import Outcome, ProgressEvent, Task, Termination, UnsupportedError, nothing_better
 from optsched.solvers.interrupt import until_interrupted, wait_interruptibly
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.costs import value_to_beat

@@ -41,7 +41,8 @@ def settle(task: Task, sizes: Sizes) -> Outcome:
 
 def _settle(known: Known, sizes: Sizes) -> None:
     """Settle one number of batches after the other."""
-    sized, few_places = False, FEW_PLACES if sizes.few_places is None else sizes.few_places
+    few_places = FEW_PLACES if sizes.few_places is None else sizes.few_places
+    sized = False
     if known.exact and not _small(known, sizes):
         settle_cores(known, sizes.cores)
         # Where many are resident blocks prove more.
