@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from importlib.machinery import ExtensionFileLoader
 from itertools import count
 from types import FrameType
 
@@ -23,6 +24,9 @@ _UNHEARD = frozenset({"__del__", "_numba_unpickle", "_promote_fields"})
 """Functions whose callers are not told what is raised in them: Python prints it where an object is finalised, and goes
 on, as it does with what is called before and after garbage is collected (`gc.callbacks`); numba's compiled code, which
 loads the type of an array so, and numpy, which compares rows so, raise another error instead."""
+_EXTENSION = frozenset({ExtensionFileLoader.create_module.__code__, ExtensionFileLoader.exec_module.__code__})
+"""What starts an extension module, which may make an `ImportError` of what is raised by imports of its own, as
+OR-Tools' does."""
 _UNHEARD_S = 0.01
 """Time after which Ctrl-C is sent again that came in one of these."""
 
@@ -133,7 +137,7 @@ def _interrupt_main_thread() -> None:
 
 def _is_unheard(frame: FrameType | None) -> bool:
     """Return whether a function is running out of which no exception comes."""
-    collecting = [getattr(callback, "__code__", None) for callback in gc.callbacks]
-    while frame is not None and frame.f_code.co_name not in _UNHEARD and frame.f_code not in collecting:
+    silent = _EXTENSION.union(getattr(callback, "__code__", None) for callback in gc.callbacks)
+    while frame is not None and frame.f_code.co_name not in _UNHEARD and frame.f_code not in silent:
         frame = frame.f_back
     return frame is not None

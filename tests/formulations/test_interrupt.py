@@ -94,6 +94,28 @@ assert (outcome.bound is None) == (sys.argv[3] in {"planner", "clock_beam", "rei
 print(outcome.termination.value, outcome.bound)
 """
 
+# Ctrl-C while an extension module starts: `cp_model_helper` imports this one, and makes an error of its own of whatever
+# comes out of that.
+LOADING = """
+import signal
+import sys
+import threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from optsched.solvers.interrupt import until_interrupted
+def interrupts(event, arguments):
+    if event == "import" and arguments[0] == "ortools.util.python.sorted_interval_list":
+        signal.raise_signal(signal.SIGINT)
+def loads(came):
+    from ortools.sat.python import cp_model
+    assert came.is_set()
+    threading.Event().wait(float(sys.argv[1]))
+    raise AssertionError("the block ends at the interrupt")
+sys.addaudithook(interrupts)
+assert until_interrupted(loads)
+from ortools.sat.python import cp_model
+assert cp_model.CpModel().validate() == ""
+"""
+
 
 def hard_for(method: str) -> str:
     """Return an instance that the method covers."""
@@ -245,6 +267,18 @@ def test_an_interrupt_while_an_object_is_finalised_comes_later() -> None:
 
     assert until_interrupted(waits)
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_an_extension_module_starts_comes_later() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING, str(PATIENCE_S)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_interrupt_while_garbage_is_collected_comes_later() -> None:
