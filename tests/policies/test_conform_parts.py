@@ -14,6 +14,7 @@ from optsched.model.errors import InputError
 
 BROKEN = """
 import random
+import signal
 import time
 
 from optsched.model.result import Badge
@@ -69,6 +70,14 @@ class Modest:
 class Raising:
     def solve(self, task):
         return task.nonsense
+
+
+class Catching:
+    def solve(self, task):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            return Outcome(Termination.LIMIT, None, None, Badge.HEURISTIC)
 """
 
 
@@ -108,6 +117,11 @@ def test_each_way_of_breaking_a_rule_is_named(name: str, instance: str, expected
 def test_what_is_not_supported_is_not_available(file: str) -> None:
     found = conform_on("mine.py:Modest", Kind.FORMULATION, "one request")
     assert (found.verdict, found.reason) == (Verdict.NOT_AVAILABLE, "not supported: anything")
+
+
+def test_an_interrupt_that_a_formulation_catches_ends_the_trial_without_a_verdict(file: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        conform_on(f"{file}:Catching", Kind.FORMULATION, "one request")
 
 
 def test_kinds_are_told_apart(file: str) -> None:
