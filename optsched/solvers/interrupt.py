@@ -20,10 +20,13 @@ from optsched.stopwatch import STOPWATCH
 
 _SPARED = 4
 """How many times Ctrl-C may come after the first and raise nothing: a result may be read then, or checked."""
-_UNHEARD = frozenset({"__del__", "_numba_unpickle", "_promote_fields"})
+_UNHEARD = frozenset(
+    {"__del__", "_raw_object_cache_notify", "_raw_object_cache_getbuffer", "_numba_unpickle", "_promote_fields"}
+)
 """Functions whose callers are not told what is raised in them: Python prints it where an object is finalised, and goes
-on, as it does with what is called before and after garbage is collected (`gc.callbacks`); numba's compiled code, which
-loads the type of an array so, and numpy, which compares rows so, raise another error instead."""
+on, as it does with what is called before and after garbage is collected (`gc.callbacks`), and when numba has compiled a
+function; its compiled code, which loads the type of an array so, and numpy, which compares rows so, raise another error
+instead."""
 _EXTENSION = frozenset({ExtensionFileLoader.create_module.__code__, ExtensionFileLoader.exec_module.__code__})
 """What starts an extension module, which may make an `ImportError` of what is raised by imports of its own, as
 OR-Tools' does."""

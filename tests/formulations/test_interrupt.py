@@ -327,6 +327,26 @@ def first_rows() -> Ints:
     return np.unique([[1, 2], [0, 3], [1, 2]], axis=0, return_index=True)[1]
 
 
+def interrupted_in(inner: str, computes: Callable[[], object]) -> bool:
+    """Return whether Ctrl-C that comes when a function is called ends what calls it, or the wait thereafter."""
+
+    def traced(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == inner:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+
+    def waits(_: threading.Event) -> None:
+        sys.settrace(traced)
+        computes()
+        threading.Event().wait(PATIENCE_S)
+        raise AssertionError("the block ends at the interrupt")
+
+    try:
+        return until_interrupted(waits)
+    finally:
+        sys.settrace(None)
+
+
 @pytest.mark.parametrize(
     ("inner", "computed", "result"),
     [("_numba_unpickle", doubled, [0, 2, 4]), ("_promote_fields", first_rows, [1, 0])],
@@ -336,23 +356,18 @@ def test_an_interrupt_where_another_error_would_follow_comes_later(
     inner: str, computed: Callable[[], Ints], result: list[int]
 ) -> None:
     results = list[list[int]]()
-
-    def traced(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_name == inner:
-            sys.settrace(None)
-            signal.raise_signal(signal.SIGINT)
-
-    def computes(_: threading.Event) -> None:
-        sys.settrace(traced)
-        results.append(computed().tolist())
-        threading.Event().wait(PATIENCE_S)
-        raise AssertionError("the block ends at the interrupt")
-
-    try:
-        assert until_interrupted(computes)
-    finally:
-        sys.settrace(None)
+    assert interrupted_in(inner, lambda: results.append(computed().tolist()))
     assert results == [result]
+
+
+@pytest.mark.parametrize("inner", ["_raw_object_cache_notify", "_raw_object_cache_getbuffer"])
+def test_an_interrupt_while_numba_is_told_of_what_it_compiles_is_not_lost(
+    inner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = list[object]()
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    assert interrupted_in(inner, doubled)
+    assert not lost
 
 
 def test_only_the_first_few_interrupts_wait_for_what_reads_a_result() -> None:
