@@ -26,6 +26,7 @@ from optsched.check import UnprovedError, proved_bound
 from optsched.check.certificates import waiting
 from optsched.compiled import uncompiled
 from optsched.model.cost import CostModel
+from optsched.stopwatch import STOPWATCH
 
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 E2E = Objective.MEAN_E2E
@@ -164,6 +165,17 @@ def test_memory_has_a_price_where_few_requests_fit() -> None:
     assert proved(instance, found.certificate) == found.value <= reached
     free = found.certificate | {"memory": [0] * len(found.certificate["memory"])}
     assert proved(instance, free) < found.value
+
+
+def test_few_prices_are_tried_when_time_is_up() -> None:
+    conversations = load_instance("azure-conv-2")
+    instance = replace(conversations, requests=conversations.requests[:80])
+    with STOPWATCH.limited(-1):
+        hurried = long_queue_bound(instance)
+    whole = long_queue_bound(instance)
+    assert hurried is not None
+    assert whole is not None
+    assert proved(instance, hurried.certificate) == hurried.value < whole.value
 
 
 def test_no_place_wraps_however_long_windows_are(monkeypatch: pytest.MonkeyPatch) -> None:

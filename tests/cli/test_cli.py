@@ -1196,3 +1196,8 @@ def test_the_version_and_the_help(optsched: Command) -> None:
         code, out, err = optsched(name, "-h")
         assert (code, err) == (0, "")
         assert out.startswith(f"Usage: optsched {name} ")
+
+
+def test_python_runs_it_by_the_name_of_the_package() -> None:
+    ended = subprocess.run([sys.executable, "-m", "optsched", "--version"], capture_output=True, check=True, text=True)
+    assert ended.stdout == f"optsched, version {versions()['optsched']}\n"

@@ -14,6 +14,7 @@ from optsched.bounds.queued.served import busy_prices, jobs_of
 from optsched.bounds.queued.worths import LARGEST, UNIT, DecodeWorths, Terms, certificate_of, rounded
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
+from optsched.stopwatch import STOPWATCH
 
 _WINDOWS = 900
 """Windows: what a bound takes grows with their square."""
@@ -62,6 +63,8 @@ def long_queue_bound(instance: Instance) -> Bound | None:
         return None
     best, value = _FIRST, prices.estimate(_FIRST)
     for change in _OTHERS:
+        if STOPWATCH.is_over():
+            break
         other = best._replace(**change)
         found = prices.estimate(other)
         if found > value:
