@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -39,10 +39,17 @@ class _Offered:
 
 
 @cache
+def _installed() -> Mapping[str, Iterable[EntryPoint]]:
+    """Return the entry points of each group, from one look through all that is installed."""
+    found = entry_points()
+    return {group: found.select(group=group) for group in (POLICY_GROUP, FORMULATION_GROUP, ROUTER_GROUP)}
+
+
+@cache
 def _offered(group: str) -> _Offered:
     targets: dict[str, str] = {}
     broken: list[str] = []
-    for point in sorted(entry_points(group=group), key=_precedence):
+    for point in sorted(_installed()[group], key=_precedence):
         try:
             offered = dict(point.load())
             if not all(isinstance(text, str) for pair in offered.items() for text in pair):

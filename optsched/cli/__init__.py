@@ -26,6 +26,8 @@ def main(arguments: list[str] | None = None) -> None:
     Errors go to stderr, on one line.
     """
     use_utf_8()
+    # Looking for plugins goes through all that is installed, and the documents here have none.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         with _sigterm_as_interrupt(), announcing():
             code = cli.main(arguments, prog_name="optsched", standalone_mode=False)

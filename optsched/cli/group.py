@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from optsched.cli.streams import discard_output
+from optsched.uncollected import uncollected
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -119,7 +120,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load the module that makes a command."""
         if cmd_name in COMMANDS:
-            import_module(f"optsched.cli.{COMMANDS[cmd_name][0]}")
+            with uncollected():
+                import_module(f"optsched.cli.{COMMANDS[cmd_name][0]}")
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(

@@ -15,7 +15,6 @@ from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
-from tabulate import tabulate
 
 from optsched.report.latex import as_latex
 from optsched.report.sheet import Column, Sheet, panels
@@ -84,6 +83,8 @@ def _bare_table() -> Table:
 
 
 def _tabulated(sheet: Sheet, style: str) -> str:
+    from tabulate import tabulate  # noqa: PLC0415  # loads tables of wide characters, which rich has as well
+
     columns = sheet.shown
     if style == "github":
         columns = [_escaped(column) for column in columns]

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -395,10 +395,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     points: list[EntryPoint] = []
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def offered(group: str) -> list[EntryPoint]:
-        return [*entry_points(group=group), *(point for point in points if point.group == group)]
+    real = catalogue._installed()
 
-    monkeypatch.setattr(catalogue, "entry_points", offered)
+    def installed() -> dict[str, list[EntryPoint]]:
+        return {group: [*found, *(point for point in points if point.group == group)] for group, found in real.items()}
+
+    monkeypatch.setattr(catalogue, "_installed", installed)
 
     def add(text: str, name: str = "plugged", group: str = "optsched.policies") -> Path:
         file = tmp_path / f"{name}.py"
