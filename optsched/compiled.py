@@ -1,48 +1,67 @@
-"""Compiled functions: numba behind a typed decorator."""
+"""Compiled functions: typed decorators. Numba is loaded when one is first called (`optsched.machine_code`)."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
-from contextlib import suppress
-from functools import cache
-from pathlib import Path
-from typing import TypeVar, cast
-
-import numba
-from numba.core.caching import FunctionCache
-from numba.core.event import Event, Listener, install_recorder, register
-from numba.extending import register_jitable
-
-from optsched.stopwatch import STOPWATCH
+from functools import cached_property, update_wrapper
+from threading import RLock
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-class _Compiler(Listener):
-    """Tells the stopwatch when numba compiles; loading what is kept on disk is no event.
-
-    Meanwhile no garbage is collected: the compiler makes millions of objects that it keeps, and looking through them
-    again and again would take a tenth of its time.
-    """
+class _Parts:
+    """The functions that compiled ones may call, until numba knows of them."""
 
     def __init__(self) -> None:
-        self._collected: list[bool] = []
+        self._waiting: list[tuple[Callable[..., object], dict[str, object]]] = []
+        self._lock = RLock()  # a loop's parts are loops, too
 
-    def on_start(self, event: Event) -> None:
-        """Stop it."""
-        self._collected.append(gc.isenabled())
-        gc.disable()
-        STOPWATCH.compiling()
+    def add(self, function: Callable[..., object], **options: object) -> None:
+        """Take a function, with options of numba's."""
+        self._waiting.append((function, options))
 
-    def on_end(self, event: Event) -> None:
-        """Let it run again."""
-        STOPWATCH.compiled()
-        if self._collected.pop():
-            gc.enable()
+    def loop(self, function: Callable[..., object]) -> Any:
+        """Return numba's dispatcher of a function, which may call all parts that are there by now."""
+        with self._lock:
+            from optsched.machine_code import dispatcher_of, let_loops_call  # noqa: PLC0415  # loads numba
+
+            while self._waiting:
+                part, options = self._waiting.pop()
+                let_loops_call(part, **options)
+            return dispatcher_of(function)
 
 
-register("numba:compile", _Compiler())  # type: ignore[no-untyped-call]
+_PARTS = _Parts()
+
+
+class Loop:
+    """A function that is compiled, or loaded, when it is called, also by others that are.
+
+    Parameters
+    ----------
+    function
+        The function as Python runs it.
+    """
+
+    def __init__(self, function: FunctionType) -> None:
+        self.function = function
+        update_wrapper(self, function)
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """What numba makes of it."""
+        return _PARTS.loop(self.function)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """Numba asks for it when it compiles a function that calls this one."""
+        return self.dispatcher._numba_type_
+
+    def __call__(self, *arguments: object) -> object:
+        """Run it as machine code."""
+        return self.dispatcher(*arguments)
 
 
 def compiled(function: Function) -> Function:
@@ -51,19 +70,7 @@ def compiled(function: Function) -> Function:
     It releases the interpreter's lock. The arguments decide its types; integers wrap at 64 bits. It has no entry for C,
     which nothing calls and which would have to be compiled as well.
     """
-    _forget_stale(Path(function.__code__.co_filename).parent)
-    kept = is_kept(function)
-    compiler = numba.njit(cache=kept, nogil=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]  # not in stubs
-    return cast(Function, compiler(function))
-
-
-def is_kept(function: Callable[..., object]) -> bool:
-    """Return whether a function's machine code can be kept: beside it, in the user's cache, or in NUMBA_CACHE_DIR."""
-    try:
-        FunctionCache(function)  # type: ignore[no-untyped-call]
-    except RuntimeError:  # no such folder may be written
-        return False
-    return True
+    return cast(Function, Loop(cast(FunctionType, function)))
 
 
 def uncompiled(function: Function) -> Function:
@@ -71,7 +78,7 @@ def uncompiled(function: Function) -> Function:
 
     numpy then warns where integers wrap.
     """
-    return cast(Function, function.py_func)  # type: ignore[attr-defined]  # of numba's dispatchers
+    return cast(Function, cast(Loop, function).function)
 
 
 def compiled_part(function: Function) -> Function:
@@ -80,35 +87,11 @@ def compiled_part(function: Function) -> Function:
     So a loop in many parts is as fast as one long function and takes no longer to compile: no wrappers, no counting of
     references to arrays, and no arguments to pass.
     """
-    return register_jitable(forceinline=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(
-        function
-    )
+    _PARTS.add(function, forceinline=True, _nrt=False)
+    return function
 
 
 def compiled_helper(function: Function) -> Function:
     """Let compiled functions call a function that may allocate; from Python it runs as it is."""
-    return register_jitable(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
-
-
-def compiled_during(work: Callable[[], object]) -> frozenset[str]:
-    """Do some work, and return the names, with modules, of the functions that it has compiled and kept on disk."""
-    with install_recorder("numba:compile") as recorder:
-        work()
-    dispatchers = {event.data["dispatcher"] for _, event in recorder.buffer}
-    # Parts, and numba's own functions, are compiled into others.
-    kept = [each.py_func for each in dispatchers if each.stats.cache_path is not None]
-    return frozenset(f"{function.__module__}.{function.__qualname__}" for function in kept)
-
-
-@cache
-def _forget_stale(folder: Path) -> None:
-    """Drop compiled code that is older than a module beside it or beside this one: numba looks at the function's only.
-
-    Functions that it calls may have changed as well, and the old code would be run.
-    """
-    with suppress(OSError):
-        modules = (*folder.glob("*.py"), *Path(__file__).parent.glob("*.py"))
-        newest = max(module.stat().st_mtime for module in modules)
-        for index in (folder / "__pycache__").glob("*.nbi"):
-            if index.stat().st_mtime < newest:
-                index.unlink(missing_ok=True)
+    _PARTS.add(function)
+    return function

@@ -23,8 +23,9 @@ class _Own(local):
 class Stopwatch:
     """Time that searches have had.
 
-    A process has one, `STOPWATCH`, as it has one compiler (`optsched.compiled` tells it); the compiler lets one thread
-    in at a time, and may call itself. When it starts for the first time, the log of this module says so (level INFO).
+    A process has one, `STOPWATCH`, as it has one compiler (`optsched.machine_code` tells it); the compiler lets one
+    thread in at a time, and may call itself. When it starts for the first time, the log of this module says so (level
+    INFO).
     """
 
     def __init__(self) -> None:

@@ -4,6 +4,7 @@ from types import MappingProxyType
 
 FORMULATIONS = MappingProxyType(
     {
+        "small_search": "optsched_formulations.batching.small_search:SmallSearch",
         "state_search": "optsched_formulations.batching.state_search:StateSearch",
         "token_cpsat": "optsched_formulations.batching.token_cpsat:TokenCpSat",
         "infermax_milp": "optsched_formulations.batching.infermax_milp:InfermaxMilp",

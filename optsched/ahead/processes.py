@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
 
 from optsched.ahead.catalogue import WARM_UPS
-from optsched.compiled import compiled_during
+from optsched.machine_code import compiled_during
 
 
 def compile_all(workers: int) -> Generator[frozenset[str]]:

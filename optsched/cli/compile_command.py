@@ -31,7 +31,7 @@ def compile_loops(workers: int | None) -> None:
         return
     # Numba takes a while to load.
     from optsched.ahead.processes import compile_all  # noqa: PLC0415
-    from optsched.compiled import is_kept  # noqa: PLC0415
+    from optsched.machine_code import is_kept  # noqa: PLC0415
 
     if not is_kept(compile_all):
         raise InputError("NUMBA_CACHE_DIR", Said("nowhere to keep machine code"), "a folder that can be written")

@@ -48,9 +48,19 @@ class SolvePlan:
     failures: tuple[str, ...]
 
     @property
+    def at_once(self) -> tuple[Step, ...]:
+        """The steps that settle what is small before all else."""
+        return tuple(step for step in self.steps if declaration_of(step.formulation).at_once)
+
+    @property
+    def others(self) -> tuple[Step, ...]:
+        """The steps after these."""
+        return tuple(step for step in self.steps if not declaration_of(step.formulation).at_once)
+
+    @property
     def before_policies(self) -> bool:
-        """Whether policies are better played after all the formulations."""
-        return bool(self.steps) and all(declaration_of(step.formulation).before_policies for step in self.steps)
+        """Whether policies are better played after all these others."""
+        return bool(self.others) and all(declaration_of(step.formulation).before_policies for step in self.others)
 
 
 def method_names() -> tuple[str, ...]:

@@ -1,4 +1,6 @@
-"""The search of one call of `optsched.methods.solve.solve`, in stages: bounds, policies, formulations, certificates.
+"""The search of one call of `optsched.methods.solve.solve`, in stages.
+
+What is small is settled at once. Else come bounds, policies, formulations and certificates.
 
 Each stage works on a `SolveRun` and offers what it finds to the run's `Best`, the only part that changes.
 """
@@ -116,18 +118,30 @@ def search(run: SolveRun, plan: SolvePlan) -> bool:
 
     def stages(interrupted: Event) -> None:
         # Such formulations are quicker than the policies, and better, and than bounds that take long.
+        _ask_at_once(run, plan.at_once)
+        if run.over(interrupted):
+            return
         first = plan.before_policies
         quick = 0.0 if run.side_by_side else _QUICK_SHARE
         _prove_bounds(run, bounds, quick if first else _START_SHARE)
         if not first:
             _play_policies(run)
             run.progress(ProgressEvent(run.elapsed_s(), run.best.value, run.best.bound))
-        _search_on(run, plan.steps, bounds, interrupted)
+        _search_on(run, plan.others, bounds, interrupted)
         if first and not interrupted.is_set():
             _play_policies(run)
         _certify(run, interrupted)
 
     return until_interrupted(stages) and not run.best.settled
+
+
+def _ask_at_once(run: SolveRun, steps: tuple[Step, ...]) -> None:
+    """Let formulations settle what is small: they are quicker than a policy and its check."""
+    for step in steps:
+        _take_outcome(run, step, partial(_ask, run, step, 1))
+        if run.best.settled:
+            run.progress(ProgressEvent(run.elapsed_s(), run.best.value, run.best.bound))
+            break
 
 
 def _prove_bounds(run: SolveRun, names: deque[str], share: float) -> None:

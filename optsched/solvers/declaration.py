@@ -86,6 +86,8 @@ class Declaration:
         about instances with another. Optimal without swaps, for example, need not be optimal with them.
     baseline
         Whether it is there to measure others against; ``auto`` leaves it out.
+    at_once
+        Whether it settles what is small in milliseconds, or gives up: ``auto`` asks it before all else, and it alone.
     before_policies
         Whether it finds schedules sooner than the policies do. Where all formulations to be tried do, the policies are
         played after them.
@@ -97,6 +99,7 @@ class Declaration:
 
     covers: tuple[str, ...] = ()
     baseline: bool = False
+    at_once: bool = False
     before_policies: bool = False
     sequential: bool = False
     turns: tuple[Turn, ...] = (Turn(70, 0.5),)

@@ -155,7 +155,7 @@ def test_without_a_folder_for_machine_code_loops_run_and_compile_says_so(
 
     loop: Any = compiled(twice)
     assert loop(3) == 6
-    assert loop.stats.cache_path is None
+    assert loop.dispatcher.stats.cache_path is None
     code, out, err = commands.optsched(capsys, "compile")
     assert (code, out) == (2, "")
     assert err == (

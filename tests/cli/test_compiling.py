@@ -10,7 +10,7 @@ from typing import Any
 import numba
 import pytest
 
-import optsched.compiled  # numba tells the stopwatch
+import optsched.machine_code  # numba tells the stopwatch
 from optsched import solve
 from optsched.cli.streams import announcing
 from optsched.model.result import Status
@@ -63,7 +63,7 @@ def test_the_first_compilation_is_announced_to_a_terminal(monkeypatch: pytest.Mo
 
 
 def test_numba_stops_the_clock() -> None:
-    assert optsched.compiled.compiled is not None
+    assert optsched.machine_code.dispatcher_of is not None
     twice: Any = numba.njit(lambda number: 2 * number)
     spent = [STOPWATCH._compiled_s]
     for number in (3, 4):

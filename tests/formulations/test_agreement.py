@@ -60,18 +60,18 @@ class Family:
 FLOWS = frozenset({"token_cpsat", "infermax_milp", "class_flow", "class_flow_mip", "pattern_cg"})
 GENERAL = frozenset({"token_cpsat", "infermax_milp"})
 KINDS = {
-    "memory alone": Family(memory_only(), MAKESPAN, 100, FLOWS | {"state_search", "layer_search"}),
+    "memory alone": Family(memory_only(), MAKESPAN, 100, FLOWS | {"small_search", "state_search", "layer_search"}),
     "memory alone, latencies": Family(
-        memory_only(most_requests=3), LATENCIES, 40, GENERAL | {"state_search", "pair_flow"}
+        memory_only(most_requests=3), LATENCIES, 40, GENERAL | {"small_search", "state_search", "pair_flow"}
     ),
     "memory alone, arrivals": Family(
         memory_only(online=True, most_requests=3),
         MAKESPAN,
         60,
-        GENERAL | {"core_alone", "free_pauses", "last_arrivals", "state_search"},
+        GENERAL | {"core_alone", "free_pauses", "last_arrivals", "small_search", "state_search"},
     ),
     "memory alone, arrivals, latencies": Family(
-        memory_only(online=True, most_requests=3), (Objective.MEAN_E2E,), 40, GENERAL | {"state_search"}
+        memory_only(online=True, most_requests=3), (Objective.MEAN_E2E,), 40, GENERAL | {"small_search", "state_search"}
     ),
     "whole prefills": Family(instances(chunked=False), MAKESPAN, 100, FLOWS),
     "arrivals": Family(instances(chunked=False, online=True), OTHERS, 100, GENERAL),

@@ -17,6 +17,7 @@ from optsched.policies import STANDARD, STARTING
 from optsched.solvers.declaration import Declaration, Regime, Turn, declaration_of, regime_of
 
 FEW = [
+    ("small_search", 1.0),
     ("token_cpsat", 0.02),
     ("planner", 0.03),
     ("pair_flow", 0.75),
@@ -27,6 +28,7 @@ FEW = [
     ("token_cpsat", 1.0),
 ]
 FEW_ARRIVING = [
+    ("small_search", 1.0),
     ("token_cpsat", 0.02),
     ("planner", 0.03),
     ("free_pauses", 0.08),
@@ -38,6 +40,7 @@ FEW_ARRIVING = [
     ("token_cpsat", 1.0),
 ]
 TOGETHER = [
+    ("small_search", 1.0),
     ("token_cpsat", 0.02),
     ("planner", 0.03),
     ("reinsertion", 0.2),
@@ -50,6 +53,7 @@ TOGETHER = [
     ("token_cpsat", 1.0),
 ]
 MANY = [
+    ("small_search", 1.0),
     ("token_cpsat", 0.02),
     ("planner", 0.03),
     ("reinsertion", 0.2),
@@ -63,6 +67,7 @@ MANY = [
     ("token_cpsat", 1.0),
 ]
 MANY_ARRIVING = [
+    ("small_search", 1.0),
     ("token_cpsat", 0.02),
     ("planner", 0.03),
     ("free_pauses", 0.35),

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType
 
-from numba.core.dispatcher import Dispatcher
-
 import optsched
 import optsched_formulations
 from optsched.ahead.catalogue import WARM_UPS
+from optsched.compiled import Loop
 
 
 def all_loops() -> dict[FunctionType, str]:
@@ -24,8 +23,9 @@ def all_loops() -> dict[FunctionType, str]:
             if "\n@compiled\n" in file.read_text(encoding="utf-8"):
                 name = ".".join([package.__name__, *file.relative_to(folder).with_suffix("").parts])
                 for member in vars(importlib.import_module(name)).values():
-                    if isinstance(member, Dispatcher):
-                        found[member.py_func] = f"{member.py_func.__module__}.{member.py_func.__name__}"
+                    if isinstance(member, Loop):
+                        function = member.function
+                        found[function] = f"{function.__module__}.{function.__name__}"
     return found
 
 
@@ -33,8 +33,8 @@ def _called(function: FunctionType) -> Iterator[FunctionType]:
     """Yield the functions that a function names: it is compiled with all of them."""
     for name in function.__code__.co_names:
         member = function.__globals__.get(name)
-        if isinstance(member, Dispatcher):
-            yield member.py_func
+        if isinstance(member, Loop):
+            yield member.function
         elif isinstance(member, FunctionType):
             yield member
 
@@ -45,8 +45,8 @@ def unreached() -> list[str]:
         module, _, function = target.partition(":")
         getattr(importlib.import_module(module), function)()
     loops = all_loops()
-    dispatchers = [getattr(importlib.import_module(loop.__module__), loop.__name__) for loop in loops]
-    waiting = [dispatcher.py_func for dispatcher in dispatchers if dispatcher.signatures]
+    found = [getattr(importlib.import_module(loop.__module__), loop.__name__) for loop in loops]
+    waiting = [loop.function for loop in found if loop.dispatcher.signatures]
     reached = set(waiting)
     while waiting:
         new = set(_called(waiting.pop())) - reached
