@@ -119,7 +119,7 @@ def search(run: SolveRun, plan: SolvePlan) -> bool:
     def stages(interrupted: Event) -> None:
         # Such formulations are quicker than the policies, and better, and than bounds that take long.
         _ask_at_once(run, plan.at_once)
-        if run.over(interrupted):
+        if run.best.settled:
             return
         first = plan.before_policies
         quick = 0.0 if run.side_by_side else _QUICK_SHARE

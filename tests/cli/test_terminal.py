@@ -143,8 +143,11 @@ def test_help_loads_neither_the_package_nor_its_libraries() -> None:
         running("bound ladder-n16-LISO+SISO-k2 --objective mean_e2e"),
         "from optsched import Objective, load_instance; from optsched.methods.plan import plan_solve; "
         "plan_solve('auto', {}, load_instance('ladder-n16-LISO+SISO-k2'), Objective.MAKESPAN)",
+        running("solve infermax-fig15-I8"),
+        running("solve infermax-fig15-I8 --objective mean_e2e"),
+        "import optsched.check, optsched_formulations.batching.search.request_kernel",
     ],
-    ids=["simulate", "bound", "bound of latencies", "plan"],
+    ids=["simulate", "bound", "bound of latencies", "plan", "small", "small, latencies", "loops"],
 )
 def test_what_needs_no_solver_loads_none(program: str) -> None:
     """Each of these takes as long to load as all else together."""

@@ -125,8 +125,8 @@ def test_a_formulation_that_raises_is_named(name: str, error: BaseException, mon
 @pytest.mark.parametrize("name", FORMULATIONS)
 def test_auto_does_without_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     break_formulations(monkeypatch, (name,), ValueError("no"))
-    # It ends as soon as the optimum is proved.
-    result = solve(HARD, time_limit=300, workers=1)
+    # It ends as soon as the optimum is proved; ``auto`` would prove it before any policy has its turn.
+    result = solve(HARD, method="token_cpsat", time_limit=300, workers=1)
     assert (result.status, result.value) == (Status.OPTIMAL, optimum(HARD))
     assert result.message is None or result.message.startswith(f"{name}: ValueError: no (")
 
@@ -232,8 +232,8 @@ def test_a_policy_of_ours_that_raises_is_named(name: str, monkeypatch: pytest.Mo
             raise KeyError("gone")
 
     monkeypatch.setattr(naming, "lookup", lambda *asked: Broken() if asked[1] == name else lookup(*asked))
-    # It ends as soon as the optimum is proved.
-    result = solve(HARD, time_limit=300, workers=1)
+    # It ends as soon as the optimum is proved; ``auto`` would prove it before any policy has its turn.
+    result = solve(HARD, method="token_cpsat", time_limit=300, workers=1)
     assert (result.status, result.value) == (Status.OPTIMAL, optimum(HARD))
     assert (result.message or "").startswith(f"policy {name}: raised KeyError: 'gone' (")
 
@@ -309,7 +309,7 @@ def test_a_schedule_refutes_the_bounds_before_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(bounding, "bound_method", lambda name: lie if name == "late" else bound_method(name))
     monkeypatch.setattr(incumbents, "is_proved", lambda *asked: asked[3] == 10**6 or is_proved(*asked))
     with pytest.raises(DefectFoundError, match=r"late: its bound 1000000 \(certified\) exceeds the value") as caught:
-        solve(HARD, **SOON)
+        solve(HARD, method="token_cpsat", **SOON)
     result = caught.value.result
     # The bounds after `late` were not better than it and are gone, those before are not.
     assert result.bound is not None

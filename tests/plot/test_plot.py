@@ -449,7 +449,7 @@ def test_bounds_over_time_never_get_worse() -> None:
 def test_a_search_in_stages_has_one_clock_and_forgets_nothing() -> None:
     """Bounds and policies come before the formulation here, which counts from its own start and knows less."""
     history = plot.History()
-    history.end(solve("infermax-fig15-I8", time_limit=30, workers=1, progress=history))
+    history.end(solve("infermax-fig15-I8", method="token_cpsat", time_limit=30, workers=1, progress=history))
     times = [each.elapsed_s for each in history.events]
     values = [each.incumbent for each in history.events if each.incumbent is not None]
     bounds = [each.bound for each in history.events if each.bound is not None]
