@@ -451,8 +451,8 @@ def _solve(
 
 _OFFLINE = ("class_flow", "class_flow_mip", "layer_search", *_UNUSUAL, "pattern_cg")
 _ONLINE = ("core_alone", "free_pauses", "last_arrivals")
-_FOR_ALIKE = (*_OFFLINE, "state_search")
-_CLIMBED = (*_OFFLINE, *_ONLINE, "token_cpsat", "state_search", _PAPER)
+_FOR_ALIKE = (*_OFFLINE, "small_search", "state_search")
+_CLIMBED = (*_OFFLINE, *_ONLINE, "token_cpsat", "small_search", "state_search", _PAPER)
 
 
 def climb_bounds(rng: Random, tally: Tally) -> None:
