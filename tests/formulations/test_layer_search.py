@@ -46,7 +46,7 @@ from optsched_formulations.batching.layers.walks import Walks
 from optsched_formulations.batching.memory_only import Alike, Classes
 from optsched_formulations.batching.search.naming import schedule_of_steps
 from optsched_formulations.batching.search.resident_graph import TooLargeError
-from optsched_formulations.batching.search.state_steps import EVICT
+from optsched_formulations.batching.search.state_steps import EVICT, FILL, RUN
 
 SEARCH, WITHOUT_GRAPH = LayerSearch(cores=()), LayerSearch(most_nodes=0, cores=(), large_core=0)
 NEAR_WALKS = LayerSearch(few_places=0, cores=())
@@ -340,6 +340,15 @@ def test_requests_of_equal_prompts_need_their_outputs_only_at_the_end() -> None:
     schedule = schedule_of_steps(instance, classes, packed.steps)
     assert check_schedule(instance, schedule)[0] == []
     assert schedule.length == 3
+
+
+def test_batches_in_which_nothing_runs_are_left_out() -> None:
+    """A core's search may leave batches to the others, which there need not be: seed 120 of the trial's ``optima``."""
+    instance = replace(TURNS, requests=(Request(1, 3),))
+    empty = [(FILL, 0), (RUN, -1), (EVICT, 1), (RUN, -1), (FILL, 1), (RUN, -1), (RUN, -1), (RUN, -1)]
+    schedule = schedule_of_steps(instance, Classes(instance), empty)
+    assert check_schedule(instance, schedule)[0] == []
+    assert [(batch.run, batch.evict) for batch in schedule.batches] == [(((0, 1),), ())] * 3
 
 
 def test_turns_by_hand() -> None:

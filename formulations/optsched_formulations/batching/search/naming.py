@@ -29,7 +29,10 @@ def before_batches(steps: Sequence[tuple[int, int]], batches: int) -> list[list[
 
 
 def schedule_of_steps(instance: Instance, classes: Classes, steps: list[tuple[int, int]]) -> Schedule:
-    """Turn a walk into a schedule: each (kind, item) step acts on some request that is in the item's place."""
+    """Turn a walk into a schedule: each (kind, item) step acts on some request that is in the item's place.
+
+    Batches in which nothing runs are left out: what is evicted before one and refilled after it keeps its KV.
+    """
     waiting: dict[int, list[int]] = defaultdict(list)
     for first, members in zip(classes.first, classes.members, strict=True):
         waiting[first] = members[::-1]  # the first to arrive is last, and goes first
@@ -54,6 +57,8 @@ def schedule_of_steps(instance: Instance, classes: Classes, steps: list[tuple[in
                 # Evicted and refilled between two batches: keep instead.
                 del evicted[again]
                 resident[again] = item - 1
+        elif kind == RUN and not resident and not filled:
+            resident, paused = paused, {}
         elif kind == RUN:
             resident = {request: classes.following[last] for request, last in resident.items()}
             run = [(request, 1) for request in resident]
