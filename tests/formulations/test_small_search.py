@@ -99,3 +99,5 @@ def test_what_is_not_small_is_left_to_others() -> None:
             SEARCH.solve(Task(many, Objective.MAKESPAN))
     with pytest.raises(UnsupportedError, match="token budgets that may bind"):
         SEARCH.solve(Task(whole(99, TEN, Request(60, 2), Request(9, 2)), Objective.MAKESPAN))
+    with pytest.raises(UnsupportedError, match="times beyond 64 bits"):
+        SEARCH.solve(Task(whole(9, CostModel(base=2**62, token=0), Request(1, 2)), Objective.MAKESPAN))

@@ -51,7 +51,8 @@ class SmallSearch:
         Raises
         ------
         UnsupportedError
-            For any other instance, or more than 8 requests or 64 output tokens.
+            For any other instance, more than 8 requests or 64 output tokens, or if the best schedule ends beyond 64
+            bits.
         """
         requests = task.instance.requests
         if len(requests) > _MOST_REQUESTS or sum(request.output for request in requests) > _MOST_TOKENS:

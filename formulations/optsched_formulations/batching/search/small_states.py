@@ -10,9 +10,10 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from optsched.model.errors import InputError
 from optsched.model.objectives import Objective
 from optsched.model.result import Badge
-from optsched.solvers.formulation import Outcome, Task, Termination, nothing_better
+from optsched.solvers.formulation import Outcome, Task, Termination, UnsupportedError, nothing_better
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.naming import schedule_of_steps, steps_of_batches
@@ -107,7 +108,10 @@ class SmallStates:
         value, steps = found
         if steps is None:
             return replace(nothing_better(self._task), badge=Badge.CERTIFIED, certificate=self._proof(value))
-        schedule = schedule_of_steps(self._task.instance, self._classes, steps)
+        try:
+            schedule = schedule_of_steps(self._task.instance, self._classes, steps)
+        except InputError as error:
+            raise UnsupportedError(f"times beyond 64 bits: {error}") from None
         return Outcome(Termination.OPTIMAL, schedule, value, Badge.CERTIFIED, self._proof(value))
 
     def _proof(self, bound: int) -> dict[str, Any]:
