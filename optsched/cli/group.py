@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
@@ -120,8 +122,11 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load the module that makes a command."""
         if cmd_name in COMMANDS:
-            with uncollected():
-                import_module(f"optsched.cli.{COMMANDS[cmd_name][0]}")
+            module = f"optsched.cli.{COMMANDS[cmd_name][0]}"
+            if module not in sys.modules:
+                with uncollected():
+                    import_module(module)
+                    gc.freeze()  # modules stay: no collection needs to look through them
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(
