@@ -28,8 +28,9 @@ class _Parts:
             from optsched.machine_code import dispatcher_of, let_loops_call  # noqa: PLC0415  # loads numba
 
             while self._waiting:
-                part, options = self._waiting.pop()
+                part, options = self._waiting[-1]
                 let_loops_call(part, **options)
+                self._waiting.pop()  # only now: Ctrl-C may come before
             return dispatcher_of(function)
 
 

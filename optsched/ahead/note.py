@@ -28,29 +28,38 @@ _CODE = "*.nb[ci]"
 """What numba keeps: indices, and machine code."""
 
 
-def is_noted(targets: Iterable[str]) -> bool:
-    """Return whether there is a note that the loops of all targets, ``module:function``, are compiled, and it holds."""
+def package_folders(targets: Iterable[str]) -> list[Path]:
+    """Return the folders of the packages that targets, ``module:function``, are in, and of this one."""
+    names = {_OWN, *(re.split("[.:]", target)[0] for target in targets)}
+    found = (find_spec(name) for name in sorted(names))
+    return [Path(place) for spec in found if spec is not None for place in spec.submodule_search_locations or ()]
+
+
+def state_of(packages: Iterable[Path]) -> str:
+    """Return a digest of all that the machine code of packages depends on."""
+    parts = [sys.version, version("numba"), version("llvmlite"), *_processor()]
+    parts += sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
+    for source in sorted(file for folder in packages for file in folder.rglob("*.py")):
+        seen = source.stat()
+        parts.append(f"{source} {seen.st_mtime_ns} {seen.st_size}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def is_noted(state: str) -> bool:
+    """Return whether there is a note that in this state all loops are compiled, and the code is still there."""
     try:
         noted = json.loads(_file().read_bytes())
-        made_of, code = noted["made_of"], noted["code"]
-        return bool(code) and made_of == _made_of(package_folders(targets)) and all(map(os.path.exists, code))
+        return bool(noted["made_of"] == state and noted["code"]) and all(map(os.path.exists, noted["code"]))
     except (OSError, ValueError, TypeError, KeyError):
         return False
 
 
-def write_note(targets: Iterable[str]) -> None:
-    """Note that the loops of all targets are compiled; where nothing can be written, there is no note."""
-    folders = package_folders(targets)
-    code = sorted(str(file) for folder in _code_folders(folders) for file in folder.rglob(_CODE))
+def write_note(state: str, packages: Iterable[Path]) -> None:
+    """Note that all loops are compiled of what there was before; where nothing can be written, there is no note."""
+    given = _given_folder()
+    code = sorted(str(file) for folder in ([given] if given else packages) for file in folder.rglob(_CODE))
     with suppress(InputError):
-        write_text(_file(), json.dumps({"made_of": _made_of(folders), "code": code}))
-
-
-def package_folders(targets: Iterable[str]) -> list[Path]:
-    """Return the folders of the packages that targets are in, and of this one."""
-    names = {_OWN, *(re.split("[.:]", target)[0] for target in targets)}
-    found = (find_spec(name) for name in sorted(names))
-    return [Path(place) for spec in found if spec is not None for place in spec.submodule_search_locations or ()]
+        write_text(_file(), json.dumps({"made_of": state, "code": code}))
 
 
 def _given_folder() -> Path | None:
@@ -60,21 +69,6 @@ def _given_folder() -> Path | None:
 
 def _file() -> Path:
     return (_given_folder() or Path(__file__).parent / _CACHE) / _FILE
-
-
-def _code_folders(packages: list[Path]) -> list[Path]:
-    given = _given_folder()
-    return packages if given is None else [given]
-
-
-def _made_of(packages: list[Path]) -> str:
-    """Return a digest of all that machine code depends on."""
-    parts = [sys.version, version("numba"), version("llvmlite"), *_processor()]
-    parts += sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
-    for source in sorted(file for folder in packages for file in folder.rglob("*.py")):
-        seen = source.stat()
-        parts.append(f"{source} {seen.st_mtime_ns} {seen.st_size}")
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _processor() -> Iterator[str]:

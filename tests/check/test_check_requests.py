@@ -25,6 +25,7 @@ from optsched.model.result import Badge
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.request_search import request_certificate
 from optsched_formulations.batching.search.resident_search import priced_certificate
+from optsched_formulations.batching.search.weights import weights_of
 
 UNRESTRICTED = Restrictions()
 MAKESPAN, SUM, WEIGHTED = Objective.MAKESPAN, Objective.MEAN_E2E, Objective.WEIGHTED_E2E
@@ -263,7 +264,8 @@ def cases(draw: st.DrawFn) -> tuple[Instance, Objective]:
 def test_the_optimum_is_proved_and_no_more(case: tuple[Instance, Objective], data: st.DataObject) -> None:
     instance, objective = case
     best = optimum(instance, objective)
-    proof = request_certificate(Classes(instance, objective), best, 100_000, 60.0)
+    classes = Classes(instance, objective)
+    proof = request_certificate(classes, best, 100_000, *weights_of(classes, 60.0))
     assert proves(proof, instance, objective)
     assert not proves(proof | {"bound": best + 1}, instance, objective)
     # Whether few labels are looked at by Python or by compiled code.

@@ -20,6 +20,7 @@ from optsched.model.objectives import Objective
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.request_search import request_certificate
+from optsched_formulations.batching.search.weights import weights_of
 
 _STATES_A_SECOND, _SLOWER = 30_000, 0.5
 """States that the checker looks at in a second, about; and of many a share of those, as far as a few tell."""
@@ -58,7 +59,8 @@ def optimum_certificates(
         batches = volume_bound(instance).batches
         prices = batch_prices(classes, batches + batches // _PART_MORE, seconds * _PACKING_SHARE)
     a_second: float = _STATES_A_SECOND
-    by_request = request_certificate(classes, bound, _FEW_STATES, seconds * _PACKING_SHARE, prices)
+    weights, most = weights_of(classes, seconds * _PACKING_SHARE)
+    by_request = request_certificate(classes, bound, _FEW_STATES, weights, most, prices)
     if not classes.weighted or not instance.offline:
         begun = now_s()
         yield by_request

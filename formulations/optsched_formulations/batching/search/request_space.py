@@ -43,7 +43,6 @@ import numpy as np
 from optsched.model.instance import Instance
 from optsched.model.ints import Ints
 from optsched_formulations.batching.memory_only import Classes
-from optsched_formulations.batching.packing import HeldClass, packing
 from optsched_formulations.batching.pairs.batch_prices import UNIT, BatchPrices, least_batches
 from optsched_formulations.batching.search.arrivals import arrivals
 from optsched_formulations.batching.search.node_kernel import NO_ARCS
@@ -69,6 +68,7 @@ from optsched_formulations.batching.search.request_kernel import (
 from optsched_formulations.batching.search.resident_walk import scale_of
 from optsched_formulations.batching.search.state_kernel import NONE
 from optsched_formulations.batching.search.state_space import Space
+from optsched_formulations.batching.search.weights import weights_of
 
 _BYTES = 8
 """Bytes in a word."""
@@ -87,7 +87,7 @@ def request_space(instance: Instance, classes: Classes, seconds: float, prices: 
     scale = scale_of(classes)
     base = classes.base_ps * scale
     token = np.zeros((7, len(classes.kinds), MOST_TOKENS + 3), dtype=np.int64)
-    weights, most = _weights(classes, seconds)
+    weights, most = weights_of(classes, seconds)
     for item, (c, k) in enumerate(zip(classes.owner, classes.token, strict=True)):
         token[SIZE, c, k], token[ITEM, c, k] = classes.size[item], item
         token[SHARE, c, k] = weights[item] * base // most
@@ -144,18 +144,6 @@ def request_space(instance: Instance, classes: Classes, seconds: float, prices: 
 def shares_of(space: Space, classes: Classes) -> list[int]:
     """Return the share of a batch's base of every item."""
     return [int(space.requests.token[SHARE, c, k]) for c, k in zip(classes.owner, classes.token, strict=True)]
-
-
-def _weights(classes: Classes, seconds: float) -> tuple[list[int], int]:
-    """Return a weight for every item, and the most that a batch holds."""
-    held = [
-        HeldClass(len(members), [classes.size[first + k] for k in range(kind[1])])
-        for first, members, kind in zip(classes.first, classes.members, classes.kinds, strict=True)
-    ]
-    found = packing(held, classes.capacity, seconds)
-    if found is None:
-        return classes.size, classes.capacity
-    return [found.weights.get((c, k), 0) for c, k in zip(classes.owner, classes.token, strict=True)], found.most
 
 
 def _batches_left(classes: Classes, prices: BatchPrices | None) -> Ints:

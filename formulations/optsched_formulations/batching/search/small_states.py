@@ -17,6 +17,7 @@ from optsched.solvers.formulation import Outcome, Task, Termination, Unsupported
 from optsched.stopwatch import now_s
 from optsched_formulations.batching.memory_only import Classes
 from optsched_formulations.batching.search.naming import schedule_of_steps, steps_of_batches
+from optsched_formulations.batching.search.request_search import request_certificate
 from optsched_formulations.batching.search.state_steps import EVICT, FILL, PAUSE
 
 _MOST_BATCHES = 4_000
@@ -116,9 +117,7 @@ class SmallStates:
 
     def _proof(self, bound: int) -> dict[str, Any]:
         """Return a certificate with which the checker finds nothing below a bound: blocks share a batch's base."""
-        classes = self._classes
-        shares = [size * classes.base_ps // classes.capacity for size in classes.size]
-        return {"kind": "request_search", "bound": bound, "states": _PROOF_STATES, "shares": shares}
+        return request_certificate(self._classes, bound, _PROOF_STATES, self._classes.size, self._classes.capacity)
 
     def _first_finished(self, at_most: int | None) -> tuple[int, list[Step] | None] | None:
         """Return the optimum and its steps, or what exceeds ``at_most`` and no steps; None if it gives up."""
